@@ -1,0 +1,107 @@
+# headwater: `make demo` shows the whole way, `make test` proves it. Both do their own set-up; a second start takes seconds.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+CORE    := broker_edge/core
+VENV    := .venv
+PY      := $(VENV)/bin/python
+CACHE   := .cache
+JARS    := $(CACHE)/jars
+# `quick` is optimised without link-time optimisation; `release` is for figures and the wheel.
+PROFILE ?= quick
+CARGO   := cargo --locked
+BIN     := $(CORE)/target/$(PROFILE)/headwaterd
+ARGS    ?=
+
+PYTHON  ?= $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(if $(shell $(p) -c 'import sys, venv; print(sys.version_info >= (3, 11))' 2>/dev/null | grep True),$(p))))
+RUST_SOURCES := $(shell find $(CORE) -path $(CORE)/target -prune -o \( -name '*.rs' -o -name 'Cargo.*' \) -print 2>/dev/null)
+
+export HEADWATERD := $(CURDIR)/$(BIN)
+export HEADWATER_JARS := $(CURDIR)/$(JARS)
+
+.PHONY: help
+help: ## this help
+	@echo "headwater: from device to Delta table and back"; echo
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST)); echo
+	@echo "  make demo ARGS='--for 60 --headless --json'   one minute, one JSON object"
+
+.PHONY: prerequisites
+prerequisites:
+	@fail() { echo "make: $$1" >&2; exit 1; }; \
+	command -v git >/dev/null || fail "git is missing: install it (Debian: apt-get install git)"; \
+	command -v cc >/dev/null || fail "a C compiler is missing: install one (Debian: apt-get install build-essential)"; \
+	[ -n "$(PYTHON)" ] || fail "Python 3.11 or newer with venv is missing: install it (Debian: apt-get install python3 python3-venv), or name it: make PYTHON=/path/to/python3"; \
+	command -v cargo >/dev/null || fail "the Rust toolchain is missing: install Rust 1.90 or newer with rustup (https://rustup.rs)"; \
+	v=$$(cargo --version | awk '{print $$2}'); [ "$$(printf '1.90\n%s\n' "$$v" | sort -V | head -1)" = 1.90 ] || fail "Rust $$v is too old: 1.90 or newer is needed (rustup update)"; \
+	command -v "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" >/dev/null || fail "Java 17 is missing: install it (Debian: apt-get install openjdk-17-jre-headless) and put java on PATH or set JAVA_HOME"; \
+	j=$$("$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | sed -nE 's/.*version "([0-9]+).*/\1/p' | head -1); [ "$${j:-0}" -ge 17 ] || fail "Java $$j is too old: Spark needs 17 (Debian: apt-get install openjdk-17-jre-headless)"
+
+$(VENV)/.stamp: requirements.lock | prerequisites
+	@echo "== virtual environment ($(PYTHON))" >&2
+	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	@touch $@
+
+$(CACHE)/native.stamp: $(VENV)/.stamp $(RUST_SOURCES) pyproject.toml
+	@echo "== broker and native module (profile $(PROFILE); the first build takes some minutes)" >&2
+	@mkdir -p $(CACHE)
+	@$(CARGO) build --quiet --manifest-path $(CORE)/Cargo.toml --profile $(PROFILE) --bin headwaterd
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop --quiet --locked --profile $(PROFILE) 2> $(CACHE)/maturin.log || { cat $(CACHE)/maturin.log >&2; exit 1; }
+	@touch $@
+
+$(JARS)/.stamp: $(VENV)/.stamp
+	@echo "== Delta jars into $(JARS)" >&2
+	@$(PY) -m pipelines.jars --to $(JARS)
+	@touch $@
+
+.PHONY: build
+build: prerequisites $(VENV)/.stamp $(CACHE)/native.stamp ## broker, native module and virtual environment
+
+.PHONY: setup
+setup: build $(JARS)/.stamp ## everything the demo and the tests need
+
+.PHONY: demo
+demo: setup ## the whole way: devices, broker, Spark, Delta, an action (ARGS='--for 60 --headless --json')
+	@$(VENV)/bin/headwater demo $(ARGS)
+
+.PHONY: test
+test: setup ## format, lints, types and every test
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory test-rust
+	@$(MAKE) --no-print-directory test-python
+
+.PHONY: lint
+lint: $(VENV)/.stamp ## rustfmt, clippy, ruff, mypy
+	cargo fmt --manifest-path $(CORE)/Cargo.toml --all --check
+	$(CARGO) clippy --quiet --manifest-path $(CORE)/Cargo.toml --workspace --all-targets -- -D warnings
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+.PHONY: test-rust
+test-rust: ## the tests of the crates
+	$(CARGO) test --quiet --manifest-path $(CORE)/Cargo.toml --workspace --profile $(PROFILE)
+
+.PHONY: test-python
+test-python: setup ## pytest (ARGS='-k name')
+	$(PY) -m pytest $(ARGS)
+
+.PHONY: fmt
+fmt: $(VENV)/.stamp ## write the formats
+	cargo fmt --manifest-path $(CORE)/Cargo.toml --all
+	$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .
+
+.PHONY: release
+release: prerequisites ## headwaterd for figures and production: broker_edge/core/target/release
+	$(CARGO) build --manifest-path $(CORE)/Cargo.toml --release --bin headwaterd
+
+.PHONY: wheel
+wheel: prerequisites $(VENV)/.stamp ## the wheel, in dist/
+	$(VENV)/bin/maturin build --locked --release --out dist
+
+.PHONY: clean
+clean: ## remove what the build made (keeps the jars)
+	rm -rf $(VENV) $(CACHE)/native.stamp $(CORE)/target dist broker_edge/*.so
