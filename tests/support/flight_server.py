@@ -1,0 +1,424 @@
+"""A Flight server in memory that obeys docs/protocols.md, section 3, for tests of who reads or produces over Flight.
+
+`FlightServer` wraps a `MemoryLog` and can go down and come back on the same port. It checks no credentials, syncs
+nothing, and where pyarrow's server cannot send the gRPC status of the protocol (OUT_OF_RANGE, FAILED_PRECONDITION, …)
+it sends another one with the same JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from support.memory_log import Group, MemoryLog, Partition, Record, matches_any
+
+JsonObject = dict[str, Any]
+
+TOPICS_A_RESULT = 1_000
+BATCH_ROWS = 16_384
+BATCH_ROWS_MAX = 65_536
+
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestampType", pa.int32()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("log_id", pa.string()),
+        ("epoch", pa.int64()),
+        ("qos", pa.int8()),
+        ("retain", pa.bool_()),
+        ("client_id", pa.string()),
+    ]
+)
+
+_STATUS: dict[str, type[Exception]] = {
+    "invalid_argument": pa.ArrowInvalid,
+    "not_found": pa.ArrowKeyError,
+    "unavailable": flight.FlightUnavailableError,
+    "stopped": flight.FlightUnavailableError,
+    "internal": flight.FlightInternalError,
+}
+
+
+def refusal(code: str, message: str, **more: Any) -> Exception:
+    """The exception that sends `{"error": code, …}` to the client."""
+    body = json.dumps({"error": code, "message": message, **more})
+    kind: type[Exception] = _STATUS.get(code, flight.FlightServerError)
+    return kind(body)
+
+
+def to_batch(records: Sequence[Record], partition: int, log_id: str) -> pa.RecordBatch:
+    """Records in the canonical schema."""
+    headers = [None if r.headers is None else [{"key": k, "value": v} for k, v in r.headers] for r in records]
+    columns = [
+        [r.key for r in records],
+        [r.value for r in records],
+        [r.topic for r in records],
+        [partition] * len(records),
+        [r.offset for r in records],
+        [r.timestamp_us for r in records],
+        [1] * len(records),
+        headers,
+        [log_id] * len(records),
+        [r.epoch for r in records],
+        [r.qos for r in records],
+        [r.retain for r in records],
+        [r.client_id for r in records],
+    ]
+    arrays = [pa.array(column, type=field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+class FlightServer:
+    """`with FlightServer() as server: Client(server.location)`; `server.log` holds the records.
+
+    `calls` counts requests by action or method name. `before(name)` runs at the start of each request and may raise
+    `refusal(…)`.
+    """
+
+    def __init__(self, log: MemoryLog | None = None, *, port: int = 0) -> None:
+        self.log = log or MemoryLog()
+        self.port = port
+        self.calls: dict[str, int] = {}
+        self.before: Callable[[str], None] = lambda name: None
+        self._service: _Service | None = None
+
+    @property
+    def location(self) -> str:
+        return f"grpc://127.0.0.1:{self.port}"
+
+    def up(self) -> FlightServer:
+        """Starts to serve, on the same port as before if there was one."""
+        if self._service is None:
+            self._service = _Service(self, f"grpc://127.0.0.1:{self.port}")
+            self.port = self._service.port
+        return self
+
+    def down(self) -> None:
+        """Goes away: calls in progress end, new ones are refused by the operating system."""
+        service, self._service = self._service, None
+        if service is not None:
+            service.stopping.set()
+            with self.log.changed:
+                self.log.changed.notify_all()
+            service.shutdown()
+
+    def __enter__(self) -> FlightServer:
+        return self.up()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+
+    def called(self, name: str) -> None:
+        with self.log.changed:
+            self.calls[name] = self.calls.get(name, 0) + 1
+        self.before(name)
+
+
+def _object(text: bytes, what: str, required: Sequence[str], optional: Sequence[str]) -> JsonObject:
+    """Decodes a JSON object and refuses fields that are missing or unknown, by name."""
+    try:
+        body = json.loads(text or b"{}")
+    except ValueError as error:
+        raise refusal("invalid_argument", f"{what} is not JSON: {error}", field="") from error
+    if not isinstance(body, dict):
+        raise refusal("invalid_argument", f"{what} is not a JSON object", field="")
+    for name in body:
+        if name not in (*required, *optional):
+            raise refusal("invalid_argument", f"{what} has the unknown field `{name}`", field=name)
+    for name in required:
+        if name not in body:
+            raise refusal("invalid_argument", f"{what} lacks the field `{name}`", field=name)
+    return body
+
+
+class _Service(flight.FlightServerBase):  # type: ignore[misc]
+    """One life of the server: pyarrow's servers cannot be started twice."""
+
+    def __init__(self, owner: FlightServer, location: str) -> None:
+        super().__init__(location)
+        self.owner = owner
+        self.log = owner.log
+        self.stopping = threading.Event()
+
+    def partition(self, number: int) -> Partition:
+        try:
+            return self.log.partitions[int(number)]
+        except (KeyError, ValueError) as error:
+            raise refusal("not_found", f"there is no partition {number}") from error
+
+    def in_range(self, place: Partition, wanted: int) -> None:
+        if not place.log_start <= wanted <= place.high_watermark:
+            raise refusal(
+                "out_of_range",
+                f"offset {wanted} of partition {place.name} is outside [{place.log_start}, {place.high_watermark}]",
+                partition=place.number,
+                log_start=place.log_start,
+                high_watermark=place.high_watermark,
+                wanted=wanted,
+            )
+
+    # Actions
+
+    def do_action(self, context: Any, action: flight.Action) -> Iterator[flight.Result]:
+        handler = _ACTIONS.get(action.type)
+        if handler is None:
+            raise refusal("not_found", f"there is no action `{action.type}`")
+        self.owner.called(action.type)
+        body = action.body.to_pybytes() if action.body is not None else b"{}"
+        with self.log.changed:
+            answers = list(handler(self, body))
+        return iter([flight.Result(json.dumps(one).encode()) for one in answers])
+
+    def version(self, text: bytes) -> Iterator[JsonObject]:
+        _object(text, "version", (), ())
+        yield {"version": "0.1.0", "protocol": 1, "format": 1, "log_id": self.log.log_id}
+
+    def topics(self, text: bytes) -> Iterator[JsonObject]:
+        filters = _object(text, "topics", (), ("filters",)).get("filters")
+        rows = []
+        for place in self.log.reachable(filters):
+            bounds: dict[str, tuple[int, int]] = {}
+            for record in place.records:
+                if matches_any(filters, record.topic):
+                    first, _ = bounds.get(record.topic, (record.offset, 0))
+                    bounds[record.topic] = (first, record.offset + 1)
+            for topic, (first, after) in sorted(bounds.items()):
+                row = {"topic": topic, "class": place.class_name, "partition": place.number}
+                rows.append({**row, "name": place.name, "first": first, "next": after})
+        for start in range(0, max(len(rows), 1), TOPICS_A_RESULT):
+            yield {"log_id": self.log.log_id, "topics": rows[start : start + TOPICS_A_RESULT]}
+
+    def offsets(self, text: bytes) -> Iterator[JsonObject]:
+        body = _object(text, "offsets", (), ("partitions", "filters", "time_us", "epoch_before"))
+        before = {int(number): offset for number, offset in (body.get("epoch_before") or {}).items()}
+        numbers = body.get("partitions")
+        places = (
+            self.log.reachable(body.get("filters"))
+            if numbers is None
+            else [self.partition(number) for number in numbers]
+        )
+        answer: JsonObject = {}
+        for place in places:
+            row = {
+                "name": place.name,
+                "class": place.class_name,
+                "log_start": place.log_start,
+                "high_watermark": place.high_watermark,
+                "epoch": place.epoch,
+                "bytes": sum(len(record.value) for record in place.records),
+            }
+            if body.get("time_us") is not None:
+                row["offset_for_time"] = place.offset_for_time(body["time_us"])
+            if place.number in before:
+                row["epoch_before"] = place.epoch_before(before[place.number])
+            answer[str(place.number)] = row
+        yield {"log_id": self.log.log_id, "partitions": answer}
+
+    def plan(self, text: bytes) -> Iterator[JsonObject]:
+        body = _object(text, "plan", ("from",), ("filters", "max_records", "max_bytes"))
+        starts = {self.partition(number).number: offset for number, offset in body["from"].items()}
+        for number, offset in starts.items():
+            self.in_range(self.log.partitions[number], offset)
+        planned = self.log.plan(starts, body.get("filters"), body.get("max_records"), body.get("max_bytes"))
+        answer: JsonObject = {}
+        for number, one in planned.items():
+            place = self.log.partitions[number]
+            answer[str(number)] = {
+                "end": one.end,
+                "scanned": one.scanned,
+                "records": one.records,
+                "bytes": one.bytes,
+                "epoch": place.epoch_before(one.end),
+                "log_start": place.log_start,
+                "high_watermark": place.high_watermark,
+            }
+        yield {"log_id": self.log.log_id, "partitions": answer}
+
+    def commit(self, text: bytes) -> Iterator[JsonObject]:
+        body = _object(text, "commit", ("group", "reader_epoch"), ("initial", "offsets"))
+        group = self.log.groups.setdefault(body["group"], Group(body["group"]))
+        self._fence(group, body["reader_epoch"])
+        group.reader_epoch = body["reader_epoch"]
+        for number, offset in (body.get("initial") or {}).items():
+            group.initial.setdefault(int(number), offset)
+        for number, place in (body.get("offsets") or {}).items():
+            group.committed[int(number)] = place["committed"]
+            if place.get("scanned") is not None:
+                group.scanned[int(number)] = place["scanned"]
+        yield _group_json(group)
+
+    def committed(self, text: bytes) -> Iterator[JsonObject]:
+        body = _object(text, "committed", ("group",), ("reader_epoch",))
+        group = self.log.groups.get(body["group"], Group(body["group"]))
+        if body.get("reader_epoch") is not None:
+            self._fence(group, body["reader_epoch"])
+        yield _group_json(group)
+
+    def groups(self, text: bytes) -> Iterator[JsonObject]:
+        _object(text, "groups", (), ())
+        yield {"groups": [_group_json(group) for _, group in sorted(self.log.groups.items())]}
+
+    def gap(self, text: bytes) -> Iterator[JsonObject]:
+        body = _object(text, "gap", ("partition", "start", "end", "reason"), ("group",))
+        place = self.partition(body["partition"])
+        self.log.append("$gaps", json.dumps({"group": None, **body, "name": place.name}).encode())
+        yield {}
+
+    @staticmethod
+    def _fence(group: Group, reader_epoch: int) -> None:
+        if reader_epoch < group.reader_epoch:
+            raise refusal(
+                "fenced",
+                f"a newer reader of group {group.name} has epoch {group.reader_epoch}, this one {reader_epoch}",
+                group=group.name,
+                reader_epoch=group.reader_epoch,
+            )
+
+    # Reading
+
+    def list_flights(self, context: Any, criteria: bytes) -> Iterator[flight.FlightInfo]:
+        self.owner.called("ListFlights")
+        for place in self.log.reachable(None):
+            ticket = {"partition": place.number, "start": place.log_start, "end": place.high_watermark}
+            text = json.dumps(ticket).encode()
+            endpoint = flight.FlightEndpoint(flight.Ticket(text), [])
+            descriptor = flight.FlightDescriptor.for_command(text)
+            yield flight.FlightInfo(SCHEMA, descriptor, [endpoint], len(place.records), -1)
+
+    def do_get(self, context: Any, ticket: flight.Ticket) -> flight.GeneratorStream:
+        self.owner.called("DoGet")
+        body = _object(ticket.ticket, "the ticket", ("partition", "start"), ("filters", "end", "follow", "batch_rows"))
+        if ("end" in body) == bool(body.get("follow")):
+            raise refusal("invalid_argument", "the ticket needs one of `end` and `follow`", field="end")
+        rows = body.get("batch_rows", BATCH_ROWS)
+        if not 1 <= rows <= BATCH_ROWS_MAX:
+            raise refusal("invalid_argument", f"`batch_rows` {rows} is not in 1-{BATCH_ROWS_MAX}", field="batch_rows")
+        with self.log.changed:
+            place = self.partition(body["partition"])
+            self.in_range(place, body["start"])
+            if "end" in body:
+                self.in_range(place, body["end"])
+        if body.get("follow"):
+            return flight.GeneratorStream(
+                SCHEMA, self._follow(context, place, body.get("filters"), body["start"], rows)
+            )
+        batches = self._bounded(place, body.get("filters"), body["start"], body["end"], rows)
+        return flight.GeneratorStream(SCHEMA, batches)
+
+    def _bounded(
+        self, place: Partition, filters: Sequence[str] | None, start: int, end: int, rows: int
+    ) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
+        with self.log.changed:
+            held = list(place.between(start, end))
+        lost = start
+        for record in held:
+            if record.offset != lost:
+                break
+            lost += 1
+        if lost < end:
+            after = next((r.offset for r in held if r.offset > lost), end)
+            message = f"offsets {lost}-{after} of partition {place.name} are lost"
+            raise refusal("data_loss", message, partition=place.number, start=lost, end=after)
+        found = [record for record in held if matches_any(filters, record.topic)]
+        for first in range(0, max(len(found), 1), rows):
+            part = found[first : first + rows]
+            is_last = first + rows >= len(found)
+            yield to_batch(part, place.number, self.log.log_id), _next(end if is_last else part[-1].offset + 1)
+
+    def _follow(
+        self, context: Any, place: Partition, filters: Sequence[str] | None, start: int, rows: int
+    ) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
+        position = start
+        while not self.stopping.is_set() and not context.is_cancelled():
+            with self.log.changed:
+                if place.high_watermark == position:
+                    self.log.changed.wait(timeout=1.0)
+                self.in_range(place, position)
+                end = min(place.high_watermark, position + rows)
+                found = [r for r in place.between(position, end) if matches_any(filters, r.topic)]
+            position = end
+            yield to_batch(found, place.number, self.log.log_id), _next(position)
+        raise refusal("unavailable", "the broker is stopping", partition=place.number)
+
+    # Producing
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        self.owner.called("DoPut")
+        body = _object(descriptor.command, "the descriptor", ("op",), ())
+        if body["op"] != "produce":
+            raise refusal("invalid_argument", f"`op` is `{body['op']}`, not `produce`", field="op")
+        for chunk in reader:
+            writer.write(pa.py_buffer(json.dumps(self._produce(chunk.data)).encode()))
+
+    def _produce(self, batch: pa.RecordBatch) -> JsonObject:
+        rows = batch.to_pylist()
+        for row in rows:
+            topic = row.get("topic") or ""
+            if not topic or topic.startswith("$") or "+" in topic or "#" in topic:
+                raise refusal("invalid_argument", f"nobody may produce to the topic `{topic}`", field="topic")
+        answer: JsonObject = {"partitions": [], "offsets": [], "duplicates": []}
+        with self.log.changed:
+            for row in rows:
+                place, is_repeat = self._append(row)
+                answer["partitions"].append(place[0])
+                answer["offsets"].append(place[1])
+                answer["duplicates"].append(is_repeat)
+        return answer
+
+    def _append(self, row: JsonObject) -> tuple[tuple[int, int], bool]:
+        idempotency_key = row.get("idempotency_key")
+        headers = [(one["key"], one["value"]) for one in row.get("headers") or []]
+        if idempotency_key:
+            known = self.log.place_of_key(row["topic"], idempotency_key)
+            if known is not None:
+                return known, True
+            headers.append(("headwater.idempotency-key", idempotency_key.encode()))
+        qos = row.get("qos")
+        place = self.log.append(
+            row["topic"],
+            row["value"],
+            key=row.get("key"),
+            headers=headers,
+            qos=1 if qos is None else qos,
+            retain=bool(row.get("retain")),
+        )
+        return place, False
+
+
+_ACTIONS: dict[str, Callable[[_Service, bytes], Iterator[JsonObject]]] = {
+    "version": _Service.version,
+    "topics": _Service.topics,
+    "offsets": _Service.offsets,
+    "plan": _Service.plan,
+    "commit": _Service.commit,
+    "committed": _Service.committed,
+    "groups": _Service.groups,
+    "gap": _Service.gap,
+}
+
+
+def _next(offset: int) -> pa.Buffer:
+    return pa.py_buffer(json.dumps({"next": offset}).encode())
+
+
+def _group_json(group: Group) -> JsonObject:
+    numbers = sorted({*group.initial, *group.committed, *group.scanned})
+    partitions = {
+        str(n): {"initial": group.initial.get(n), "committed": group.committed.get(n), "scanned": group.scanned.get(n)}
+        for n in numbers
+    }
+    return {"group": group.name, "reader_epoch": group.reader_epoch, "partitions": partitions}
