@@ -1,0 +1,89 @@
+"""The Spark session that local runs and tests share: Delta from local jars, UTC, small shuffles, the `headwater` source.
+
+On a cluster the platform makes the session; there only `register_source` is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from pipelines.jars import delta_jars
+from pipelines.java import require_java
+
+DEFAULT_CORES = "local[2,4]"
+"""Two task slots, four attempts per task: a broker that restarts must not end a query."""
+
+
+def spark_session(
+    app_name: str,
+    *,
+    cores: str = DEFAULT_CORES,
+    warehouse: Path | None = None,
+    jars_folder: Path | None = None,
+    driver_memory: str = "1g",
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Returns the process's session, made on the first call; a process has one, and its JVM settings are those of that call.
+
+    `warehouse` is where tables without a path live (default: Spark's own, under the current folder). `config` overrides any
+    setting made here. Raises `SetupError` in one sentence without Java or the Delta jars.
+    """
+    require_java()
+    jars = delta_jars(jars_folder)
+    _let_workers_import_us()
+    settings = _settings(jars, driver_memory)
+    if warehouse is not None:
+        settings["spark.sql.warehouse.dir"] = str(warehouse.absolute())
+    settings.update(config or {})
+    builder = SparkSession.builder.master(cores).appName(app_name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register_source(spark)
+    return spark
+
+
+def register_source(spark: SparkSession) -> None:
+    """Makes `format("headwater")` known to a session that somebody else made."""
+    try:
+        from sources import register
+    except ModuleNotFoundError:  # pragma: no cover
+        return
+    register(spark)
+
+
+def _settings(jars: list[Path], driver_memory: str) -> dict[str, str]:
+    return {
+        "spark.jars": ",".join(str(jar.absolute()) for jar in jars),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.session.timeZone": "UTC",
+        # Without fair pools the query that came first holds every slot while its batch runs.
+        "spark.scheduler.mode": "FAIR",
+        # The defaults (50 and 200 tasks) cost more than the work at this size.
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.sql.shuffle.partitions": "2",
+        # `query.stop()` inside a Python foreachBatch overflows the default stack of the stream thread.
+        "spark.driver.extraJavaOptions": "-Xss16m -Duser.timezone=UTC",
+        "spark.driver.memory": driver_memory,
+        # Nothing here listens beyond this machine.
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+def _let_workers_import_us() -> None:
+    """Python workers must be this interpreter, and must find `sources` wherever the job was started from."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    root = str(Path(__file__).resolve().parent.parent)
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if "site-packages" not in root and root not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, known)])
