@@ -1,0 +1,64 @@
+"""headwater's edge broker from Python: talk to one (`Client`).
+
+The base install needs no JVM and imports no Spark, pandas or Delta library.
+"""
+
+from broker_edge.client import Client
+from broker_edge.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectError,
+    DataLossError,
+    DeadlineError,
+    FencedError,
+    FullError,
+    HeadwaterError,
+    NotFoundError,
+    OutOfRangeError,
+    RefusedError,
+    UnavailableError,
+)
+from broker_edge.stream import RecordStream
+from broker_edge.values import (
+    Commit,
+    Group,
+    GroupOffsets,
+    OffsetRange,
+    Offsets,
+    PartitionOffsets,
+    PartitionPlan,
+    Place,
+    Plan,
+    Row,
+    Topic,
+    Version,
+)
+
+__all__ = [
+    "BrokerError",
+    "Client",
+    "Commit",
+    "ConfigError",
+    "ConnectError",
+    "DataLossError",
+    "DeadlineError",
+    "FencedError",
+    "FullError",
+    "Group",
+    "GroupOffsets",
+    "HeadwaterError",
+    "NotFoundError",
+    "OffsetRange",
+    "Offsets",
+    "OutOfRangeError",
+    "PartitionOffsets",
+    "PartitionPlan",
+    "Place",
+    "Plan",
+    "RecordStream",
+    "RefusedError",
+    "Row",
+    "Topic",
+    "UnavailableError",
+    "Version",
+]

@@ -1,0 +1,189 @@
+"""One connection to a broker's Flight service: deadlines, retries of reads, and errors in the package's own kinds.
+
+It knows no action by name and keeps no state of a call between attempts; what is asked is `client`'s matter. A
+channel may be used by several threads. It does not survive a fork.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from broker_edge.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectError,
+    DeadlineError,
+    HeadwaterError,
+    UnavailableError,
+    from_flight,
+)
+
+T = TypeVar("T")
+
+DEFAULT_PORT = 8815
+_BACKOFF_FIRST_S = 0.1
+_BACKOFF_MAX_S = 2.0
+
+# gRPC's own pause between connection attempts grows to two minutes, which would hide a broker that is back. A dead
+# peer is noticed by a ping while a call is open, so that a stream without a deadline cannot hang for ever.
+_CHANNEL_OPTIONS = [
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.max_receive_message_length", -1),
+]
+
+
+def parse_server(text: str) -> str:
+    """`host`, `host:port`, `grpc://host:port` or `grpc+tls://…` as a Flight location; raises ConfigError."""
+    parts = urlsplit(text if "://" in text else f"grpc://{text}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if parts.scheme not in ("grpc", "grpc+tcp", "grpc+tls") or not parts.hostname or port == 0 or parts.path.strip("/"):
+        raise ConfigError(
+            f"`{text}` is not a server address: write grpc://HOST:PORT, for example grpc://127.0.0.1:8815"
+        )
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{port or DEFAULT_PORT}"
+
+
+class Connection:
+    """A lazily opened channel to `server`.
+
+    `retries` is how often a read is tried again, with growing pauses, while the broker is away and time is left.
+    """
+
+    def __init__(self, server: str, *, timeout_s: float, retries: int) -> None:
+        self.server = parse_server(server)
+        self.timeout_s = timeout_s
+        self.retries = retries
+        self._client: flight.FlightClient | None = None
+        self._closed = False
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        self._closed = True
+        if client is not None:
+            client.close()
+
+    def _channel(self) -> flight.FlightClient:
+        if self._closed:
+            raise ConnectError(f"this client of {self.server} is closed; make a new one", server=self.server)
+        if self._client is None:
+            self._client = flight.FlightClient(self.server, generic_options=_CHANNEL_OPTIONS)
+        return self._client
+
+    def read(self, name: str, body: Mapping[str, Any], *, timeout_s: float | None = None) -> list[dict[str, Any]]:
+        """An action that changes nothing: tried again while the broker is away."""
+        return self.retrying(lambda left_s: self._action(name, body, left_s), timeout_s=timeout_s)
+
+    def change(self, name: str, body: Mapping[str, Any], *, timeout_s: float | None = None) -> list[dict[str, Any]]:
+        """An action that changes something: tried once, because a lost answer does not tell whether it happened."""
+        return self._action(name, body, self.timeout_s if timeout_s is None else timeout_s)
+
+    def retrying(self, attempt: Callable[[float], T], *, timeout_s: float | None = None) -> T:
+        """Calls `attempt(seconds left)` until it succeeds, fails for good, or retries or time are used up."""
+        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        failures = 0
+        while True:
+            try:
+                return attempt(max(deadline - time.monotonic(), 0.001))
+            except (ConnectError, UnavailableError) as error:
+                failures += 1
+                if not self.pause(error, failures, deadline=deadline):
+                    raise
+
+    def pause(self, error: HeadwaterError, failures: int, *, deadline: float | None = None) -> bool:
+        """Waits before the next attempt; False when there is to be none."""
+        is_final = self._closed or (isinstance(error, UnavailableError) and error.stopped)
+        wait_s = min(_BACKOFF_FIRST_S * 2 ** (failures - 1), _BACKOFF_MAX_S) * random.uniform(0.75, 1.25)
+        if is_final or failures > self.retries or (deadline is not None and time.monotonic() + wait_s >= deadline):
+            return False
+        time.sleep(wait_s)
+        return True
+
+    def _action(self, name: str, body: Mapping[str, Any], timeout_s: float) -> list[dict[str, Any]]:
+        options = flight.FlightCallOptions(timeout=timeout_s)
+        request = flight.Action(name, json.dumps(body).encode())
+        with _Errors(self.server):
+            answers = [result.body.to_pybytes() for result in self._channel().do_action(request, options=options)]
+            return [json.loads(answer) for answer in answers]
+
+    def get(self, ticket: Mapping[str, Any], *, timeout_s: float | None = None) -> flight.FlightStreamReader:
+        """Opens a stream of record batches. Errors of the ticket may also come with the first read."""
+        options = flight.FlightCallOptions(timeout=timeout_s)
+        with _Errors(self.server):
+            return self._channel().do_get(flight.Ticket(json.dumps(ticket).encode()), options=options)
+
+    def errors(self) -> _Errors:
+        """`with connection.errors():` turns Flight's errors into the package's."""
+        return _Errors(self.server)
+
+    def decoding(self) -> _Decoding:
+        """`with connection.decoding():` turns what an answer lacks into a BrokerError."""
+        return _Decoding(self.server)
+
+    def put(self, schema: pa.Schema, batches: list[pa.RecordBatch], *, timeout_s: float | None) -> list[dict[str, Any]]:
+        """Sends batches one after the other, each answered before the next; one answer a batch."""
+        options = flight.FlightCallOptions(timeout=self.timeout_s if timeout_s is None else timeout_s)
+        descriptor = flight.FlightDescriptor.for_command(json.dumps({"op": "produce"}).encode())
+        with _Errors(self.server):
+            writer, reader = self._channel().do_put(descriptor, schema, options=options)
+            answers = []
+            try:
+                for batch in batches:
+                    writer.write_batch(batch)
+                    answer = reader.read()
+                    if answer is None:
+                        raise DeadlineError(f"{self.server} ended the call without an answer; the rows may be there")
+                    answers.append(json.loads(answer.to_pybytes()))
+                writer.done_writing()
+            finally:
+                # A refusal shows up here when the write itself only saw a closed stream; this one says why.
+                writer.close()
+            return answers
+
+
+class _Errors:
+    """Turns the errors of Flight and of a garbled answer into ours; lets ours pass."""
+
+    def __init__(self, server: str) -> None:
+        self.server = server
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, HeadwaterError) or not isinstance(error, Exception):
+            return
+        if isinstance(error, (flight.FlightError, pa.ArrowException, ValueError, OSError)):
+            raise from_flight(error, server=self.server) from error
+
+
+class _Decoding:
+    """Turns the exceptions of reading an answer's fields into one that names the broker."""
+
+    def __init__(self, server: str) -> None:
+        self.server = server
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (KeyError, TypeError, ValueError)):
+            raise BrokerError(
+                f"{self.server} sent an answer that cannot be read ({error!r}): which version is it?"
+            ) from error

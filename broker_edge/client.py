@@ -1,0 +1,318 @@
+"""The client of a broker's Flight service: what topics and offsets there are, reading, producing, consumer groups.
+
+Synchronous; a client may be shared by threads, not by processes. Reads are tried again while the broker is away; what
+changes something is tried once, and `produce` is made repeatable by idempotency keys. It never reads MQTT.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from broker_edge._connection import Connection
+from broker_edge.errors import BrokerError, RefusedError
+from broker_edge.stream import RecordStream
+from broker_edge.values import (
+    Commit,
+    Group,
+    Offsets,
+    Place,
+    Plan,
+    Row,
+    Topic,
+    Version,
+    group_from_json,
+    offsets_from_json,
+    plan_from_json,
+    topic_from_json,
+)
+
+DEFAULT_SERVER = "grpc://127.0.0.1:8815"
+
+# A batch of rows is one answer and one sync; the broker's own limit on a Flight message is larger.
+_PRODUCE_ROWS = 4_096
+_PRODUCE_BYTES = 4 * 1024 * 1024
+
+_PRODUCE_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("value", pa.binary()),
+        ("key", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("qos", pa.int8()),
+        ("retain", pa.bool_()),
+        ("idempotency_key", pa.string()),
+    ]
+)
+
+
+class Client:
+    """A client of the broker at `server` (`grpc://host:port`; default: HEADWATER_SERVER, else port 8815 on this host).
+
+    `timeout_s` bounds each call with its retries; streams are bounded only where `fetch` or `tail` say so, but a peer
+    that went silent is noticed after 30 s. The connection is opened by the first call. Every method raises
+    `HeadwaterError`.
+
+    >>> with Client("grpc://edge-7:8815") as client:
+    ...     for topic in client.topics("devices/+/telemetry"):
+    ...         print(topic.topic, topic.first, topic.next)
+    """
+
+    def __init__(self, server: str | None = None, *, timeout_s: float = 30.0, retries: int = 4) -> None:
+        address = server or os.environ.get("HEADWATER_SERVER") or DEFAULT_SERVER
+        self._connection = Connection(address, timeout_s=timeout_s, retries=retries)
+
+    @property
+    def server(self) -> str:
+        """The address in full."""
+        return self._connection.server
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection; a closed client stays closed."""
+        self._connection.close()
+
+    # What there is
+
+    def version(self, *, timeout_s: float | None = None) -> Version:
+        """Version, protocol, disk format and log id of the broker."""
+        answer = self._one(self._connection.read("version", {}, timeout_s=timeout_s))
+        with self._connection.decoding():
+            return Version(**{n: answer[n] for n in ("version", "protocol", "format", "log_id")})
+
+    def topics(self, filters: str | Sequence[str] | None = None, *, timeout_s: float | None = None) -> list[Topic]:
+        """The topics that match any of the MQTT filters (default: all but the broker's own state)."""
+        answers = self._connection.read("topics", _with_filters({}, filters), timeout_s=timeout_s)
+        with self._connection.decoding():
+            return [topic_from_json(row) for answer in answers for row in answer["topics"]]
+
+    def offsets(
+        self,
+        *,
+        partitions: Iterable[int] | None = None,
+        filters: str | Sequence[str] | None = None,
+        time_us: int | None = None,
+        epoch_before: Mapping[int, int] | None = None,
+        timeout_s: float | None = None,
+    ) -> Offsets:
+        """The bounds of `partitions`, or of all that the filters can reach.
+
+        `time_us` adds the first offset at or after that time; `epoch_before` maps partitions to an offset and adds
+        the epoch of the record before it.
+        """
+        body = _with_filters({}, filters)
+        if partitions is not None:
+            body["partitions"] = sorted(partitions)
+        if time_us is not None:
+            body["time_us"] = time_us
+        if epoch_before is not None:
+            body["epoch_before"] = _by_text(epoch_before)
+        answer = self._one(self._connection.read("offsets", body, timeout_s=timeout_s))
+        with self._connection.decoding():
+            return offsets_from_json(answer)
+
+    def plan(
+        self,
+        starts: Mapping[int, int],
+        *,
+        filters: str | Sequence[str] | None = None,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Plan:
+        """How far to read from `starts` (partition to offset); the limits count matching records over all partitions.
+
+        Raises OutOfRangeError when a start is gone or not there yet.
+        """
+        body = _with_filters({"from": _by_text(starts)}, filters)
+        if max_records is not None:
+            body["max_records"] = max_records
+        if max_bytes is not None:
+            body["max_bytes"] = max_bytes
+        answer = self._one(self._connection.read("plan", body, timeout_s=timeout_s))
+        with self._connection.decoding():
+            return plan_from_json(answer, starts)
+
+    # Reading
+
+    def fetch(
+        self,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        filters: str | Sequence[str] | None = None,
+        batch_rows: int | None = None,
+        timeout_s: float | None = None,
+    ) -> RecordStream:
+        """The matching records `[start, end)` of a partition: iterate over batches, or `.to_table()`.
+
+        Raises, with the first batch, OutOfRangeError when part of the range is gone or above the high watermark, and
+        DataLossError where it is damaged. `timeout_s` bounds one connection's stream (default: no bound).
+        """
+        ticket = _with_filters({"partition": partition, "start": start, "end": end}, filters)
+        if batch_rows is not None:
+            ticket["batch_rows"] = batch_rows
+        return RecordStream(self._connection, ticket=ticket, timeout_s=timeout_s)
+
+    def tail(
+        self,
+        partition: int,
+        start: int,
+        *,
+        filters: str | Sequence[str] | None = None,
+        batch_rows: int | None = None,
+        idle: bool = False,
+    ) -> RecordStream:
+        """The matching records of a partition from `start` on, and then each new one, without end.
+
+        With `idle=True` empty batches come about each second while nothing new matches, so that the caller can look
+        at the time; `next_offset` moves with them.
+        """
+        ticket = _with_filters({"partition": partition, "start": start, "follow": True}, filters)
+        if batch_rows is not None:
+            ticket["batch_rows"] = batch_rows
+        return RecordStream(self._connection, ticket=ticket, timeout_s=None, idle=idle)
+
+    # Producing
+
+    def produce(
+        self, rows: Iterable[Row] | pa.Table | pa.RecordBatch, *, timeout_s: float | None = None
+    ) -> list[Place]:
+        """Appends rows and returns their places in the same order, after the sync.
+
+        A table has the columns of docs/protocols.md (DoPut). Rows go in batches; when one is refused, the batches
+        before it are already appended, so give rows an `idempotency_key` to be able to send everything again.
+        """
+        batches = _batches(rows)
+        if not batches:
+            return []
+        answers = self._connection.put(batches[0].schema, batches, timeout_s=timeout_s)
+        places: list[Place] = []
+        for batch, answer in zip(batches, answers, strict=True):
+            with self._connection.decoding():
+                columns = (answer["partitions"], answer["offsets"], answer["duplicates"])
+            if any(len(column) != batch.num_rows for column in columns):
+                raise BrokerError(f"{self.server} answered {batch.num_rows} rows with other counts")
+            places += [Place(*place) for place in zip(*columns, strict=True)]
+        return places
+
+    # Consumer groups
+
+    def commit(
+        self,
+        group: str,
+        *,
+        reader_epoch: int,
+        initial: Mapping[int, int] | None = None,
+        offsets: Mapping[int, Commit] | None = None,
+        timeout_s: float | None = None,
+    ) -> Group:
+        """Records what a group has finished; `initial` is kept only for partitions that have none yet.
+
+        Raises FencedError when a reader with a higher epoch has taken over. Committing the same again is harmless.
+        """
+        body: dict[str, Any] = {"group": group, "reader_epoch": reader_epoch}
+        if initial is not None:
+            body["initial"] = _by_text(initial)
+        if offsets is not None:
+            body["offsets"] = {str(n): _commit_json(one) for n, one in sorted(offsets.items())}
+        answer = self._one(self._connection.change("commit", body, timeout_s=timeout_s))
+        with self._connection.decoding():
+            return group_from_json(answer)
+
+    def committed(self, group: str, *, reader_epoch: int | None = None, timeout_s: float | None = None) -> Group:
+        """What a group has finished; with `reader_epoch`, raises FencedError when a newer reader has taken over."""
+        body: dict[str, Any] = {"group": group}
+        if reader_epoch is not None:
+            body["reader_epoch"] = reader_epoch
+        answer = self._one(self._connection.read("committed", body, timeout_s=timeout_s))
+        with self._connection.decoding():
+            return group_from_json(answer)
+
+    def groups(self, *, timeout_s: float | None = None) -> list[Group]:
+        """All consumer groups."""
+        answer = self._one(self._connection.read("groups", {}, timeout_s=timeout_s))
+        with self._connection.decoding():
+            return [group_from_json(one) for one in answer["groups"]]
+
+    def gap(
+        self,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        reason: str,
+        group: str | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Records in `$gaps` that a reader had to do without offsets `[start, end)`."""
+        body: dict[str, Any] = {"partition": partition, "start": start, "end": end, "reason": reason}
+        if group is not None:
+            body["group"] = group
+        self._connection.change("gap", body, timeout_s=timeout_s)
+
+    def _one(self, answers: list[dict[str, Any]]) -> dict[str, Any]:
+        if len(answers) != 1:
+            raise BrokerError(f"{self.server} answered {len(answers)} results where one was expected")
+        return answers[0]
+
+
+def _with_filters(body: dict[str, Any], filters: str | Sequence[str] | None) -> dict[str, Any]:
+    if filters is not None:
+        body["filters"] = [filters] if isinstance(filters, str) else list(filters)
+    return body
+
+
+def _by_text(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in sorted(offsets.items())}
+
+
+def _commit_json(one: Commit) -> dict[str, int]:
+    return {"committed": one.committed} if one.scanned is None else {"committed": one.committed, "scanned": one.scanned}
+
+
+def _batches(rows: Iterable[Row] | pa.Table | pa.RecordBatch) -> list[pa.RecordBatch]:
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
+    if isinstance(rows, pa.Table):
+        return [batch for batch in rows.to_batches(max_chunksize=_PRODUCE_ROWS) if batch.num_rows]
+    batches: list[pa.RecordBatch] = []
+    part: list[Row] = []
+    size_bytes = 0
+    for row in rows:
+        if not isinstance(row, Row):
+            raise RefusedError(f"produce takes Row values or an Arrow table, not {type(row).__name__}")
+        if part and (len(part) == _PRODUCE_ROWS or size_bytes + len(row.value) > _PRODUCE_BYTES):
+            batches.append(_row_batch(part))
+            part, size_bytes = [], 0
+        part.append(row)
+        size_bytes += len(row.value)
+    return [*batches, _row_batch(part)] if part else batches
+
+
+def _row_batch(rows: Sequence[Row]) -> pa.RecordBatch:
+    columns = {
+        "topic": [row.topic for row in rows],
+        "value": [row.value for row in rows],
+        "key": [row.key for row in rows],
+        "headers": [[{"key": k, "value": v} for k, v in row.headers] or None for row in rows],
+        "qos": [row.qos for row in rows],
+        "retain": [row.retain for row in rows],
+        "idempotency_key": [row.idempotency_key for row in rows],
+    }
+    try:
+        return pa.RecordBatch.from_pydict(columns, schema=_PRODUCE_SCHEMA)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise RefusedError(f"a row has a field of the wrong type: {error}") from error
