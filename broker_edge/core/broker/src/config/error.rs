@@ -1,0 +1,53 @@
+//! What can be wrong with a configuration, said in one sentence each.
+
+use std::net::SocketAddr;
+
+/// Why a configuration was refused. The text is meant for the operator as it is.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("cannot read {file}: {reason}")]
+    Unreadable { file: String, reason: String },
+    #[error("{place}: unknown key `{key}`{}", hint(nearest.as_deref(), known))]
+    UnknownKey {
+        place: String,
+        key: String,
+        nearest: Option<String>,
+        known: Vec<String>,
+    },
+    #[error("{place}: {reason}")]
+    Invalid { place: String, reason: String },
+    #[error("{key}: {value} is out of range; write a value between {min} and {max}")]
+    OutOfRange {
+        key: String,
+        value: String,
+        min: String,
+        max: String,
+    },
+    #[error("{key}: {reason}")]
+    BadValue { key: String, reason: String },
+    #[error("{key}: {reason}")]
+    Joined { key: &'static str, reason: String },
+    #[error(
+        "{key}: {bind} can be reached from other hosts and authentication is not configured; bind to 127.0.0.1, or \
+         write `auth.allow_anonymous: true` to let anybody in"
+    )]
+    Exposed { key: &'static str, bind: SocketAddr },
+}
+
+fn hint(nearest: Option<&str>, known: &[String]) -> String {
+    match nearest {
+        Some(nearest) => format!("; did you mean `{nearest}`?"),
+        None if known.is_empty() => String::new(),
+        None => format!("; known here: {}", known.join(", ")),
+    }
+}
+
+/// The known name that looks most like `name`, if one is near enough to be meant.
+pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    known
+        .into_iter()
+        .map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate))
+        .min()
+        .filter(|(distance, candidate)| *distance <= 1 + candidate.len() / 3)
+        .map(|(_, candidate)| candidate.to_owned())
+}

@@ -1,0 +1,354 @@
+//! The one table of keys: what each means, what it may hold. Limits, the JSON schema and the check that
+//! `conf/broker.yaml` is complete all come from it.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::units::{Age, ByteSize};
+use super::{Config, ConfigError};
+
+/// What a key may hold.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    Folder,
+    Address,
+    Bool,
+    Whole { min: u64, max: u64 },
+    Bytes { min: ByteSize, max: ByteSize },
+    Age { min: Age, max: Age },
+    Choice(&'static [&'static str]),
+    LogId,
+    Filters,
+    Template,
+}
+
+/// One key. `*` in the path stands for each configurable class.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    pub path: &'static str,
+    pub kind: Kind,
+    /// Whether it may be left without a value.
+    pub optional: bool,
+    pub meaning: &'static str,
+}
+
+const CLASSES: [&str; 3] = ["control", "artifacts", "telemetry"];
+
+const fn bytes(min: ByteSize, max: ByteSize) -> Kind {
+    Kind::Bytes { min, max }
+}
+const fn whole(min: u64, max: u64) -> Kind {
+    Kind::Whole { min, max }
+}
+const fn age(min_ms: u64, max_days: u64) -> Kind {
+    Kind::Age {
+        min: Age(Duration::from_millis(min_ms)),
+        max: Age::from_days(max_days),
+    }
+}
+const fn key(path: &'static str, kind: Kind, meaning: &'static str) -> Key {
+    Key {
+        path,
+        kind,
+        optional: false,
+        meaning,
+    }
+}
+const fn optional(path: &'static str, kind: Kind, meaning: &'static str) -> Key {
+    Key {
+        path,
+        kind,
+        optional: true,
+        meaning,
+    }
+}
+
+pub const KEYS: &[Key] = &[
+    key(
+        "data_dir",
+        Kind::Folder,
+        "Folder of the log. A relative one is taken from where the broker is started.",
+    ),
+    key(
+        "listeners.mqtt.bind",
+        Kind::Address,
+        "Address of the MQTT listener; port 0 picks a free one.",
+    ),
+    key(
+        "listeners.flight.bind",
+        Kind::Address,
+        "Address of the Arrow Flight listener.",
+    ),
+    key(
+        "listeners.admin.bind",
+        Kind::Address,
+        "Address of health, metrics and status over HTTP.",
+    ),
+    optional(
+        "log.id",
+        Kind::LogId,
+        "The log id that the folder must have; a new folder gets it.",
+    ),
+    key(
+        "log.sync",
+        Kind::Choice(&["always", "interval", "never"]),
+        "When records are synced: before each acknowledgement, each `sync_interval`, or never (benchmarks only: loses \
+         acknowledged records).",
+    ),
+    key(
+        "log.sync_interval",
+        age(1, 1),
+        "Time between syncs with `sync: interval`.",
+    ),
+    key(
+        "log.segment_bytes",
+        bytes(ByteSize::kib(64), ByteSize::gib(4)),
+        "Size of a segment file.",
+    ),
+    key(
+        "log.tail_bytes",
+        bytes(ByteSize::mib(1), ByteSize::gib(64)),
+        "Newest bytes kept in memory, all partitions.",
+    ),
+    key(
+        "log.queue_bytes",
+        bytes(ByteSize::kib(64), ByteSize::gib(1)),
+        "Records waiting to be written, per partition.",
+    ),
+    key(
+        "log.classes.*.partitions",
+        whole(1, 1024),
+        "Partitions of the class; fixed when the log is created.",
+    ),
+    key(
+        "log.classes.*.filters",
+        Kind::Filters,
+        "Topics of the class; `control` is asked first, `telemetry` last.",
+    ),
+    optional(
+        "log.classes.*.template",
+        Kind::Template,
+        "The level that names the partition; without it the topic does.",
+    ),
+    optional(
+        "log.classes.*.retention.bytes",
+        bytes(ByteSize::kib(128), ByteSize(1 << 50)),
+        "Size above which the oldest segments of a partition go; without it they stay.",
+    ),
+    optional(
+        "log.classes.*.retention.age",
+        age(1_000, 36_500),
+        "Age at which a segment goes; without it it stays.",
+    ),
+    key(
+        "mqtt.max_packet_bytes",
+        bytes(ByteSize::kib(1), ByteSize(268_435_460)),
+        "Largest packet taken from a client.",
+    ),
+    key(
+        "mqtt.receive_budget_bytes",
+        bytes(ByteSize::kib(64), ByteSize::gib(64)),
+        "Memory for packets that are being received, all connections together.",
+    ),
+    key(
+        "mqtt.max_inflight",
+        whole(1, 65_535),
+        "Unacknowledged deliveries to a client that names no limit itself.",
+    ),
+    key(
+        "mqtt.receive_maximum",
+        whole(1, 65_535),
+        "Unacknowledged publishes taken from an MQTT 5 client.",
+    ),
+    key(
+        "mqtt.topic_alias_maximum",
+        whole(0, 65_535),
+        "Topic aliases that an MQTT 5 client may set.",
+    ),
+    key(
+        "mqtt.max_subscriptions",
+        whole(1, 1_000_000),
+        "Subscriptions of one session.",
+    ),
+    key(
+        "mqtt.max_topic_levels",
+        whole(1, 1_024),
+        "Levels of a topic or filter.",
+    ),
+    key(
+        "mqtt.connect_timeout",
+        age(100, 1),
+        "Time that a new connection has to send its CONNECT.",
+    ),
+    key(
+        "mqtt.session_expiry_max",
+        age(0, 36_500),
+        "How long the session of a client that is away is kept at most.",
+    ),
+    key(
+        "mqtt.send_buffer_bytes",
+        bytes(ByteSize::kib(4), ByteSize::mib(64)),
+        "Encoded deliveries waiting for one socket.",
+    ),
+    key(
+        "flight.threads",
+        whole(1, 64),
+        "Threads of the service runtime: Flight and admin HTTP.",
+    ),
+    key(
+        "flight.max_reads",
+        whole(1, 1_024),
+        "Reads that run at the same time, following ones included.",
+    ),
+    key(
+        "flight.max_message_bytes",
+        bytes(ByteSize::mib(1), ByteSize::gib(1)),
+        "Largest message over Flight.",
+    ),
+    key(
+        "broker.loops",
+        whole(1, 64),
+        "Threads that serve MQTT connections.",
+    ),
+    key(
+        "broker.max_connections",
+        whole(1, 10_000_000),
+        "MQTT connections at the same time.",
+    ),
+    key(
+        "auth.allow_anonymous",
+        Kind::Bool,
+        "Lets anybody in who reaches a listener. Needed to bind beyond loopback.",
+    ),
+];
+
+/// Every dotted path, classes written out.
+pub fn paths() -> impl Iterator<Item = String> {
+    each().map(|(path, _)| path)
+}
+
+/// Every key with its path written out.
+pub fn each() -> impl Iterator<Item = (String, &'static Key)> {
+    KEYS.iter().flat_map(|key| {
+        let count = if key.path.contains('*') {
+            CLASSES.len()
+        } else {
+            1
+        };
+        CLASSES[..count]
+            .iter()
+            .map(move |class| (key.path.replace('*', class), key))
+    })
+}
+
+pub fn exists(path: &str) -> bool {
+    paths().any(|known| known == path)
+}
+
+/// The value at a dotted path.
+pub(super) fn at<'a>(settings: &'a Value, path: &str) -> &'a Value {
+    path.split('.').fold(settings, |value, name| &value[name])
+}
+
+pub(super) fn check_limits(config: &Config) -> Result<(), ConfigError> {
+    let settings = serde_json::to_value(config).expect("settings are plain values");
+    each().try_for_each(|(path, key)| {
+        let value = at(&settings, &path);
+        check_value(path.clone(), key.kind, value)
+    })
+}
+
+fn check_value(path: String, kind: Kind, value: &Value) -> Result<(), ConfigError> {
+    match (kind, value) {
+        (Kind::Whole { min, max }, Value::Number(number)) => {
+            let number = number.as_u64().unwrap_or_default();
+            within(path, number, min, max)
+        }
+        (Kind::Bytes { min, max }, Value::String(text)) => match text.parse() {
+            Ok(size) => within::<ByteSize>(path, size, min, max),
+            Err(reason) => Err(ConfigError::BadValue { key: path, reason }),
+        },
+        (Kind::Age { min, max }, Value::String(text)) => match text.parse() {
+            Ok(age) => within::<Age>(path, age, min, max),
+            Err(reason) => Err(ConfigError::BadValue { key: path, reason }),
+        },
+        (Kind::Folder, Value::String(text)) if text.is_empty() => Err(ConfigError::BadValue {
+            key: path,
+            reason: "a folder is needed".to_owned(),
+        }),
+        (Kind::LogId, Value::String(text)) if !is_uuid(text) => Err(ConfigError::BadValue {
+            key: path,
+            reason: format!(
+                "`{text}` is not a log id; write a UUID such as 7d3c9a52-58a1-4f0e-9a63-2f1c8f6f2b11"
+            ),
+        }),
+        (Kind::Filters, Value::Array(filters)) => {
+            filters.iter().try_for_each(|filter| match filter.as_str() {
+                Some(filter) if is_filter(filter) => Ok(()),
+                _ => Err(ConfigError::BadValue {
+                    key: path.clone(),
+                    reason: format!("{filter} is not a topic filter"),
+                }),
+            })
+        }
+        (Kind::Template, Value::String(text)) if !is_template(text) => Err(ConfigError::BadValue {
+            key: path,
+            reason: format!(
+                "`{text}` must name exactly one level in braces, for example devices/{{device}}/#"
+            ),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn within<T: PartialOrd + std::fmt::Display>(
+    key: String,
+    value: T,
+    min: T,
+    max: T,
+) -> Result<(), ConfigError> {
+    if value < min || value > max {
+        let (value, min, max) = (value.to_string(), min.to_string(), max.to_string());
+        return Err(ConfigError::OutOfRange {
+            key,
+            value,
+            min,
+            max,
+        });
+    }
+    Ok(())
+}
+
+pub(crate) fn is_uuid(text: &str) -> bool {
+    text.len() == 36
+        && text.char_indices().all(|(index, c)| match index {
+            8 | 13 | 18 | 23 => c == '-',
+            _ => c.is_ascii_hexdigit(),
+        })
+}
+
+/// MQTT's rule: `+` fills a level, `#` fills the last one.
+pub(crate) fn is_filter(filter: &str) -> bool {
+    let mut levels = filter.split('/').peekable();
+    let mut valid = !filter.is_empty() && filter.len() <= 65_535 && !filter.contains('\0');
+    while let Some(level) = levels.next() {
+        valid &= match level {
+            "#" => levels.peek().is_none(),
+            "+" => true,
+            other => !other.contains(['+', '#']),
+        };
+    }
+    valid
+}
+
+fn is_template(template: &str) -> bool {
+    let named = |level: &&str| level.starts_with('{') && level.ends_with('}') && level.len() > 2;
+    let plain: Vec<&str> = template
+        .split('/')
+        .map(|level| if named(&level) { "+" } else { level })
+        .collect();
+    template.split('/').filter(named).count() == 1
+        && is_filter(&plain.join("/"))
+        && !plain.join("/").contains(['{', '}'])
+}

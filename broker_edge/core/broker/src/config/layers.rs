@@ -1,0 +1,193 @@
+//! The layers of a configuration: defaults < file < environment < `--set`.
+//!
+//! The file is first read into the types, which gives errors with lines; then every layer is laid over the defaults as
+//! a JSON value, so that a class that changes one key keeps its other defaults.
+
+use std::path::PathBuf;
+
+use serde_json::{Map, Value};
+
+use super::error::nearest;
+use super::{Config, ConfigError, keys};
+
+/// Where settings come from.
+#[derive(Clone, Debug, Default)]
+pub struct Source {
+    /// `--config`.
+    pub file: Option<PathBuf>,
+    /// YAML given as text, instead of a file.
+    pub text: Option<String>,
+    /// Environment variables; only `HEADWATER_…` ones are looked at.
+    pub environment: Vec<(String, String)>,
+    /// `key=value`, in the order given.
+    pub set: Vec<String>,
+}
+
+impl Source {
+    /// A source that also looks at the environment of this process.
+    pub fn with_environment(file: Option<PathBuf>, set: Vec<String>) -> Source {
+        let environment = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        Source {
+            file,
+            text: None,
+            environment,
+            set,
+        }
+    }
+}
+
+const ENVIRONMENT_PREFIX: &str = "HEADWATER_";
+
+pub(super) fn resolve(source: &Source) -> Result<Config, ConfigError> {
+    let mut settings =
+        serde_json::to_value(Config::default()).expect("the defaults are plain values");
+    if let Some((place, text)) = file_text(source)? {
+        overlay(&mut settings, parse_file(&place, &text)?);
+    }
+    for (name, value) in &source.environment {
+        if let Some(key) = key_of_variable(name)? {
+            settings = set_key(settings, name, &key, value)?;
+        }
+    }
+    for assignment in &source.set {
+        let place = format!("--set {assignment}");
+        let (key, value) = assignment
+            .split_once('=')
+            .ok_or_else(|| ConfigError::Invalid {
+                place: place.clone(),
+                reason: "write key=value, for example listeners.mqtt.bind=127.0.0.1:1883"
+                    .to_owned(),
+            })?;
+        settings = set_key(settings, &place, key.trim(), value.trim())?;
+    }
+    typed(settings, "configuration")
+}
+
+fn file_text(source: &Source) -> Result<Option<(String, String)>, ConfigError> {
+    if let Some(text) = &source.text {
+        return Ok(Some(("configuration".to_owned(), text.clone())));
+    }
+    let Some(file) = &source.file else {
+        return Ok(None);
+    };
+    let place = file.display().to_string();
+    match std::fs::read_to_string(file) {
+        Ok(text) => Ok(Some((place, text))),
+        Err(error) => Err(ConfigError::Unreadable {
+            file: place,
+            reason: error.to_string(),
+        }),
+    }
+}
+
+fn parse_file(place: &str, text: &str) -> Result<Value, ConfigError> {
+    let value: Value = serde_saphyr::from_str(text).map_err(|error| yaml_error(place, &error))?;
+    match value {
+        Value::Null => return Ok(Value::Null),
+        Value::Object(_) => {}
+        _ => {
+            return Err(ConfigError::Invalid {
+                place: place.to_owned(),
+                reason: "the file must hold keys and values, such as `data_dir: headwater-data`"
+                    .to_owned(),
+            });
+        }
+    }
+    // Only for its errors: they name the line, which the value above no longer knows.
+    serde_saphyr::from_str::<Config>(text).map_err(|error| yaml_error(place, &error))?;
+    Ok(value)
+}
+
+fn yaml_error(place: &str, error: &serde_saphyr::Error) -> ConfigError {
+    let error = error.without_snippet();
+    let place = match error.location() {
+        Some(at) if at.line() > 0 => format!("{place}, line {}", at.line()),
+        _ => place.to_owned(),
+    };
+    if let serde_saphyr::Error::SerdeUnknownField {
+        field, expected, ..
+    } = error
+    {
+        return ConfigError::UnknownKey {
+            place,
+            key: field.clone(),
+            nearest: nearest(field, expected.iter().copied()),
+            known: expected.iter().map(|name| (*name).to_owned()).collect(),
+        };
+    }
+    let reason = error.render().lines().next().unwrap_or_default().to_owned();
+    ConfigError::Invalid { place, reason }
+}
+
+/// Lays `over` on `base`; a section left empty in the file changes nothing.
+fn overlay(base: &mut Value, over: Value) {
+    match (base, over) {
+        (Value::Object(base), Value::Object(over)) => {
+            for (key, value) in over {
+                overlay(base.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (Value::Object(_), Value::Null) => {}
+        (base, over) => *base = over,
+    }
+}
+
+/// `HEADWATER_LOG__SYNC` → `log.sync`. Variables without `__` that name no key belong to somebody else.
+fn key_of_variable(name: &str) -> Result<Option<String>, ConfigError> {
+    let Some(rest) = name.strip_prefix(ENVIRONMENT_PREFIX) else {
+        return Ok(None);
+    };
+    let key = rest.to_lowercase().replace("__", ".");
+    if keys::exists(&key) {
+        return Ok(Some(key));
+    }
+    if rest.contains("__") {
+        return Err(unknown(name, &key));
+    }
+    Ok(None)
+}
+
+fn unknown(place: &str, key: &str) -> ConfigError {
+    let known: Vec<String> = keys::paths().collect();
+    ConfigError::UnknownKey {
+        place: place.to_owned(),
+        key: key.to_owned(),
+        nearest: nearest(key, known.iter().map(String::as_str)),
+        known: Vec::new(),
+    }
+}
+
+/// Sets one dotted key. The value is YAML; where that does not fit the key, it is taken as plain text.
+fn set_key(settings: Value, place: &str, key: &str, text: &str) -> Result<Value, ConfigError> {
+    if !keys::exists(key) {
+        return Err(unknown(place, key));
+    }
+    let parsed: Value =
+        serde_saphyr::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()));
+    let mut changed = settings.clone();
+    overlay(&mut changed, nested(key, parsed));
+    let refused = match typed(changed.clone(), place) {
+        Ok(_) => return Ok(changed),
+        Err(refused) => refused,
+    };
+    let mut changed = settings;
+    overlay(&mut changed, nested(key, Value::String(text.to_owned())));
+    typed(changed.clone(), place)
+        .map(|_| changed)
+        .map_err(|_| refused)
+}
+
+fn nested(key: &str, value: Value) -> Value {
+    key.rsplit('.').fold(value, |inner, name| {
+        Value::Object(Map::from_iter([(name.to_owned(), inner)]))
+    })
+}
+
+fn typed(settings: Value, place: &str) -> Result<Config, ConfigError> {
+    serde_json::from_value(settings).map_err(|error| ConfigError::Invalid {
+        place: place.to_owned(),
+        reason: error.to_string(),
+    })
+}

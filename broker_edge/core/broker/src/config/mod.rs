@@ -1,0 +1,307 @@
+//! The settings of a broker: one YAML file, environment variables and `--set` over it, defaults under it.
+//!
+//! What is here: the types, their defaults, and [`Config::load`]. The table of keys with meaning and limits is in
+//! [`keys`], the layering in [`layers`], human units in [`units`]. This module opens nothing but the file it is given
+//! and never fills in a value that it could not understand.
+
+mod error;
+pub mod keys;
+mod layers;
+mod print;
+pub mod units;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+pub use error::ConfigError;
+pub use layers::Source;
+pub use print::{json_schema, to_yaml};
+use units::{Age, Bind, ByteSize};
+
+/// All settings. Every field has a default, so an empty file is a valid one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub data_dir: PathBuf,
+    #[serde(deserialize_with = "or_default")]
+    pub listeners: Listeners,
+    #[serde(deserialize_with = "or_default")]
+    pub log: LogSettings,
+    #[serde(deserialize_with = "or_default")]
+    pub mqtt: MqttSettings,
+    #[serde(deserialize_with = "or_default")]
+    pub flight: FlightSettings,
+    #[serde(deserialize_with = "or_default")]
+    pub broker: BrokerSettings,
+    #[serde(deserialize_with = "or_default")]
+    pub auth: AuthSettings,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Listeners {
+    #[serde(deserialize_with = "or_default")]
+    pub mqtt: Listener,
+    #[serde(deserialize_with = "or_default")]
+    pub flight: Listener,
+    #[serde(deserialize_with = "or_default")]
+    pub admin: Listener,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Listener {
+    /// Port 0 picks a free one.
+    pub bind: Bind,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogSettings {
+    /// The log id that the data folder must have; a new folder gets it.
+    pub id: Option<String>,
+    pub sync: Sync,
+    /// Only with `sync: interval`.
+    pub sync_interval: Age,
+    pub segment_bytes: ByteSize,
+    pub tail_bytes: ByteSize,
+    pub queue_bytes: ByteSize,
+    #[serde(deserialize_with = "or_default")]
+    pub classes: Classes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sync {
+    Always,
+    Interval,
+    Never,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Classes {
+    #[serde(deserialize_with = "or_default")]
+    pub control: ClassSettings,
+    #[serde(deserialize_with = "or_default")]
+    pub artifacts: ClassSettings,
+    #[serde(deserialize_with = "or_default")]
+    pub telemetry: ClassSettings,
+}
+
+/// The derived default is only what a typed parse needs; the real ones differ by class, see [`Classes`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ClassSettings {
+    pub partitions: u32,
+    pub filters: Vec<String>,
+    pub template: Option<String>,
+    #[serde(deserialize_with = "or_default")]
+    pub retention: Retention,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Retention {
+    /// Of one partition. `None` keeps everything.
+    pub bytes: Option<ByteSize>,
+    pub age: Option<Age>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MqttSettings {
+    pub max_packet_bytes: ByteSize,
+    /// Bodies of packets that are being received, all connections together.
+    pub receive_budget_bytes: ByteSize,
+    pub max_inflight: u16,
+    pub receive_maximum: u16,
+    pub topic_alias_maximum: u16,
+    pub max_subscriptions: u32,
+    pub max_topic_levels: u16,
+    pub connect_timeout: Age,
+    pub session_expiry_max: Age,
+    pub send_buffer_bytes: ByteSize,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FlightSettings {
+    pub threads: u16,
+    pub max_reads: u16,
+    pub max_message_bytes: ByteSize,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BrokerSettings {
+    pub loops: u16,
+    pub max_connections: u32,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AuthSettings {
+    pub allow_anonymous: bool,
+}
+
+/// A section whose keys are all commented out is null in YAML and means its defaults.
+fn or_default<'de, D: serde::Deserializer<'de>, T: Deserialize<'de> + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            data_dir: PathBuf::from("headwater-data"),
+            listeners: Listeners::default(),
+            log: LogSettings::default(),
+            mqtt: MqttSettings::default(),
+            flight: FlightSettings::default(),
+            broker: BrokerSettings::default(),
+            auth: AuthSettings::default(),
+        }
+    }
+}
+
+impl Default for Listeners {
+    fn default() -> Self {
+        let loopback = |port| Listener {
+            bind: Bind(SocketAddr::from(([127, 0, 0, 1], port))),
+        };
+        Listeners {
+            mqtt: loopback(1883),
+            flight: loopback(8815),
+            admin: loopback(8080),
+        }
+    }
+}
+
+impl Default for Listener {
+    fn default() -> Self {
+        Listener {
+            bind: Bind(SocketAddr::from(([127, 0, 0, 1], 0))),
+        }
+    }
+}
+
+impl Default for LogSettings {
+    fn default() -> Self {
+        LogSettings {
+            id: None,
+            sync: Sync::Always,
+            sync_interval: Age::from_secs(1),
+            segment_bytes: ByteSize::mib(64),
+            tail_bytes: ByteSize::mib(32),
+            queue_bytes: ByteSize::mib(8),
+            classes: Classes::default(),
+        }
+    }
+}
+
+impl Default for Classes {
+    fn default() -> Self {
+        let class = |partitions, filters: &[&str], template: Option<&str>| ClassSettings {
+            partitions,
+            filters: filters.iter().map(|filter| (*filter).to_owned()).collect(),
+            template: template.map(str::to_owned),
+            retention: Retention::default(),
+        };
+        let device = Some("devices/{device}/#");
+        let mut classes = Classes {
+            control: class(1, &["devices/+/actions", "$receipts", "$gaps"], device),
+            artifacts: class(1, &["artifacts/#"], None),
+            telemetry: class(2, &["#"], device),
+        };
+        classes.control.retention.age = Some(Age::from_days(30));
+        classes.telemetry.retention = Retention {
+            bytes: Some(ByteSize::gib(8)),
+            age: Some(Age::from_days(7)),
+        };
+        classes
+    }
+}
+
+impl Default for MqttSettings {
+    fn default() -> Self {
+        MqttSettings {
+            max_packet_bytes: ByteSize::mib(1),
+            receive_budget_bytes: ByteSize::mib(64),
+            max_inflight: 100,
+            receive_maximum: 1024,
+            topic_alias_maximum: 32,
+            max_subscriptions: 1024,
+            max_topic_levels: 64,
+            connect_timeout: Age::from_secs(10),
+            session_expiry_max: Age::from_days(30),
+            send_buffer_bytes: ByteSize::kib(256),
+        }
+    }
+}
+
+impl Default for FlightSettings {
+    fn default() -> Self {
+        FlightSettings {
+            threads: 2,
+            max_reads: 32,
+            max_message_bytes: ByteSize::mib(64),
+        }
+    }
+}
+
+impl Default for BrokerSettings {
+    fn default() -> Self {
+        BrokerSettings {
+            loops: 1,
+            max_connections: 100_000,
+        }
+    }
+}
+
+impl Config {
+    /// Reads the layers of `source` (file, then environment, then `--set`) over the defaults and checks the result.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, as one sentence that names the key, where it stands, and what to write.
+    pub fn load(source: &Source) -> Result<Config, ConfigError> {
+        let config = layers::resolve(source)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Limits of every key, and the rules that join keys.
+    fn check(&self) -> Result<(), ConfigError> {
+        keys::check_limits(self)?;
+        if !self.auth.allow_anonymous {
+            for (key, listener) in [
+                ("listeners.mqtt.bind", &self.listeners.mqtt),
+                ("listeners.flight.bind", &self.listeners.flight),
+                ("listeners.admin.bind", &self.listeners.admin),
+            ] {
+                if !listener.bind.0.ip().is_loopback() {
+                    return Err(ConfigError::Exposed {
+                        key,
+                        bind: listener.bind.0,
+                    });
+                }
+            }
+        }
+        if self.mqtt.receive_budget_bytes < self.mqtt.max_packet_bytes {
+            return Err(ConfigError::Joined {
+                key: "mqtt.receive_budget_bytes",
+                reason: format!(
+                    "{} is below mqtt.max_packet_bytes ({}): no packet of that size could ever be received",
+                    self.mqtt.receive_budget_bytes, self.mqtt.max_packet_bytes
+                ),
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

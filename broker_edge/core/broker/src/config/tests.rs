@@ -1,0 +1,264 @@
+//! What a configuration promises: complete defaults, layers in order, and one sentence for each mistake.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::keys::{self, KEYS};
+use super::{Config, ConfigError, Source, json_schema, to_yaml};
+
+fn from_text(text: &str) -> Result<Config, ConfigError> {
+    Config::load(&Source {
+        text: Some(text.to_owned()),
+        ..Source::default()
+    })
+}
+
+fn with_set(set: &[&str]) -> Result<Config, ConfigError> {
+    Config::load(&Source {
+        set: set.iter().map(|text| (*text).to_owned()).collect(),
+        ..Source::default()
+    })
+}
+
+fn with_variable(name: &str, value: &str) -> Result<Config, ConfigError> {
+    Config::load(&Source {
+        environment: vec![(name.to_owned(), value.to_owned())],
+        ..Source::default()
+    })
+}
+
+fn sentence<T: std::fmt::Debug>(result: Result<T, ConfigError>) -> String {
+    result.expect_err("a mistake must be refused").to_string()
+}
+
+fn conf(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../../conf")
+        .join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn leaves(prefix: &str, value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(section) => section.iter().for_each(|(name, value)| {
+            leaves(
+                &if prefix.is_empty() {
+                    name.clone()
+                } else {
+                    format!("{prefix}.{name}")
+                },
+                value,
+                found,
+            );
+        }),
+        _ => {
+            found.insert(prefix.to_owned());
+        }
+    }
+}
+
+#[test]
+fn an_empty_file_is_the_defaults() {
+    assert_eq!(from_text("").unwrap(), Config::default());
+    assert_eq!(from_text("# nothing\n").unwrap(), Config::default());
+    assert_eq!(from_text("listeners:\n").unwrap(), Config::default());
+}
+
+#[test]
+fn the_table_of_keys_and_the_types_name_the_same_keys() {
+    let mut found = BTreeSet::new();
+    leaves(
+        "",
+        &serde_json::to_value(Config::default()).unwrap(),
+        &mut found,
+    );
+    assert_eq!(found, keys::paths().collect::<BTreeSet<_>>());
+}
+
+#[test]
+fn the_documented_file_is_exactly_the_defaults_and_names_every_key() {
+    let text = conf("broker.yaml");
+    assert_eq!(from_text(&text).unwrap(), Config::default());
+    let parsed: Value = serde_saphyr::from_str(&text).unwrap();
+    let mut found = BTreeSet::new();
+    leaves("", &parsed, &mut found);
+    assert_eq!(found, keys::paths().collect::<BTreeSet<_>>());
+    for key in KEYS {
+        let words: Vec<&str> = key.meaning.split_whitespace().take(4).collect();
+        assert!(
+            text.contains(&words.join(" ")),
+            "conf/broker.yaml does not explain {}",
+            key.path
+        );
+    }
+}
+
+#[test]
+fn the_schema_file_is_the_schema() {
+    let file: Value = serde_json::from_str(&conf("broker.schema.json")).unwrap();
+    assert_eq!(
+        file,
+        json_schema(),
+        "write the output of `headwaterd --print-schema` to conf/broker.schema.json"
+    );
+}
+
+#[test]
+fn printed_settings_read_back_to_the_same_values() {
+    let config = with_set(&[
+        "data_dir=a: b # c",
+        "log.segment_bytes=1234567",
+        "log.classes.telemetry.filters=[x/#, '#']",
+    ]);
+    let config = config.unwrap();
+    assert_eq!(config.data_dir, Path::new("a: b # c"));
+    assert_eq!(from_text(&to_yaml(&config)).unwrap(), config);
+}
+
+#[test]
+fn set_wins_over_environment_and_environment_over_file() {
+    let mut source = Source {
+        text: Some("broker: {loops: 2, max_connections: 7}\nmqtt: {max_inflight: 9}".to_owned()),
+        environment: vec![
+            ("HEADWATER_BROKER__LOOPS".to_owned(), "3".to_owned()),
+            (
+                "HEADWATER_BROKER__MAX_CONNECTIONS".to_owned(),
+                "8".to_owned(),
+            ),
+            ("HEADWATER_DATA_DIR".to_owned(), "/srv/x".to_owned()),
+            ("HEADWATER_LOG".to_owned(), "debug".to_owned()),
+            ("PATH".to_owned(), "/bin".to_owned()),
+        ],
+        ..Source::default()
+    };
+    source.set = vec!["broker.loops=4".to_owned()];
+    let config = Config::load(&source).unwrap();
+    assert_eq!(
+        (
+            config.broker.loops,
+            config.broker.max_connections,
+            config.mqtt.max_inflight
+        ),
+        (4, 8, 9)
+    );
+    assert_eq!(config.data_dir, Path::new("/srv/x"));
+}
+
+#[test]
+fn a_class_that_changes_one_key_keeps_its_other_defaults() {
+    let config = from_text("log:\n  classes:\n    telemetry:\n      partitions: 8\n").unwrap();
+    let mut expected = Config::default();
+    expected.log.classes.telemetry.partitions = 8;
+    assert_eq!(config, expected);
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_line_and_the_nearest_name() {
+    let text = sentence(from_text(
+        "data_dir: x\nlisteners:\n  mqqt:\n    bind: 127.0.0.1:1\n",
+    ));
+    assert_eq!(
+        text,
+        "configuration, line 3: unknown key `mqqt`; did you mean `mqtt`?"
+    );
+    let text = sentence(from_text("colour: red\n"));
+    assert!(
+        text.starts_with("configuration, line 1: unknown key `colour`; known here: data_dir,"),
+        "{text}"
+    );
+    let text = sentence(with_set(&["listeners.mqtt.bin=127.0.0.1:1"]));
+    assert!(
+        text.ends_with("unknown key `listeners.mqtt.bin`; did you mean `listeners.mqtt.bind`?"),
+        "{text}"
+    );
+    let text = sentence(with_variable(
+        "HEADWATER_LISTENERS__MQT__BIND",
+        "127.0.0.1:1",
+    ));
+    assert!(
+        text.ends_with("unknown key `listeners.mqt.bind`; did you mean `listeners.mqtt.bind`?"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_value_outside_its_limits_is_refused_with_the_limits() {
+    assert_eq!(
+        sentence(with_set(&["log.segment_bytes=1KiB"])),
+        "log.segment_bytes: 1KiB is out of range; write a value between 64KiB and 4GiB"
+    );
+    assert_eq!(
+        sentence(from_text("log: {classes: {control: {partitions: 0}}}")),
+        "log.classes.control.partitions: 0 is out of range; write a value between 1 and 1024"
+    );
+    assert!(
+        sentence(with_set(&["mqtt.max_packet_bytes=200MiB"]))
+            .starts_with("mqtt.receive_budget_bytes: 64MiB is below")
+    );
+}
+
+#[test]
+fn a_value_of_the_wrong_kind_is_refused_with_an_example() {
+    assert!(
+        sentence(from_text("log:\n  tail_bytes: many\n")).contains("line 2"),
+        "the line is named"
+    );
+    assert!(sentence(with_set(&["log.tail_bytes=many"])).contains("for example 64MiB"));
+    assert!(sentence(with_set(&["mqtt.connect_timeout=1 fortnight"])).contains("for example 1d"));
+    assert!(
+        sentence(with_set(&["listeners.mqtt.bind=1883"])).contains("for example 127.0.0.1:1883")
+    );
+    assert!(sentence(with_set(&["log.id=mine"])).contains("write a UUID"));
+    assert!(
+        sentence(with_set(&["log.classes.telemetry.template=devices/#"]))
+            .contains("exactly one level")
+    );
+    assert!(
+        sentence(with_set(&["log.classes.telemetry.filters=[a/#/b]"]))
+            .contains("not a topic filter")
+    );
+    assert!(sentence(with_set(&["log.sync=sometimes"])).contains("sometimes"));
+    assert!(sentence(with_set(&["broker.loops"])).contains("write key=value"));
+}
+
+#[test]
+fn nothing_is_reachable_from_another_host_unless_anonymous_is_allowed() {
+    let open = "listeners.mqtt.bind=0.0.0.0:1883";
+    let text = sentence(with_set(&[open]));
+    assert!(
+        text.starts_with("listeners.mqtt.bind: 0.0.0.0:1883 can be reached from other hosts"),
+        "{text}"
+    );
+    assert!(with_set(&[open, "auth.allow_anonymous=true"]).is_ok());
+    assert!(
+        with_set(&[
+            "listeners.flight.bind=[::1]:0",
+            "listeners.admin.bind=localhost:0"
+        ])
+        .is_ok()
+    );
+}
+
+#[test]
+fn units_are_read_and_written() {
+    let config = with_set(&[
+        "log.tail_bytes=2000000",
+        "mqtt.connect_timeout=1500ms",
+        "mqtt.session_expiry_max=2d",
+    ])
+    .unwrap();
+    assert_eq!(config.log.tail_bytes.0, 2_000_000);
+    assert_eq!(config.mqtt.connect_timeout.0.as_millis(), 1_500);
+    assert_eq!(config.mqtt.session_expiry_max.to_string(), "2d");
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let source = Source {
+        file: Some("no/such/broker.yaml".into()),
+        ..Source::default()
+    };
+    assert!(sentence(Config::load(&source)).starts_with("cannot read no/such/broker.yaml: "));
+}

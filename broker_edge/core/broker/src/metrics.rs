@@ -1,0 +1,196 @@
+//! The broker's own figures, as Prometheus reads them.
+//!
+//! Names begin with `headwater_`, units are base units, and the only label that is not a fixed word is the partition,
+//! whose number configuration bounds. Counters are plain atomics: a loop adds once a turn, not once a record.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// Everything that the broker counts. Gauges of partitions are set when they are asked for.
+#[derive(Default)]
+pub struct Metrics {
+    pub mqtt: MqttMetrics,
+    pub flight: FlightMetrics,
+    partitions: PartitionMetrics,
+}
+
+/// Counted by the loops.
+#[derive(Default)]
+pub struct MqttMetrics {
+    pub connections: Gauge,
+    pub connections_opened: Counter,
+    pub connections_refused: Counter,
+    pub sessions: Gauge,
+    pub subscriptions: Gauge,
+    pub packets_received: Counter,
+    pub packets_sent: Counter,
+    pub bytes_received: Counter,
+    pub bytes_sent: Counter,
+    /// Publishes taken from clients.
+    pub publishes_received: Counter,
+    /// Publishes acknowledged after they were durable.
+    pub publishes_acknowledged: Counter,
+    /// Publishes refused or dropped (space, queue, permission, protocol).
+    pub publishes_refused: Counter,
+    /// Deliveries written to subscribers.
+    pub deliveries: Counter,
+    /// Deliveries of QoS 0 that were left out because the subscriber was away or too slow.
+    pub deliveries_dropped: Counter,
+    pub receipts: Counter,
+    pub turns: Counter,
+}
+
+/// Counted by the Flight service.
+#[derive(Default)]
+pub struct FlightMetrics {
+    pub reads: Gauge,
+    pub reads_refused: Counter,
+    pub records_read: Counter,
+    pub bytes_read: Counter,
+    pub records_produced: Counter,
+    pub records_duplicate: Counter,
+    pub errors: Counter,
+}
+
+#[derive(Default)]
+struct PartitionMetrics {
+    log_start: Family<PartitionLabel, Gauge>,
+    high_watermark: Family<PartitionLabel, Gauge>,
+    bytes: Family<PartitionLabel, Gauge>,
+    queued_bytes: Family<PartitionLabel, Gauge>,
+    running: Family<PartitionLabel, Gauge>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PartitionLabel {
+    partition: String,
+}
+
+/// What a scrape shows of a partition.
+#[derive(Clone, Debug)]
+pub struct PartitionFigures<'a> {
+    pub name: &'a str,
+    pub log_start: u64,
+    pub high_watermark: u64,
+    pub bytes: u64,
+    pub queued_bytes: usize,
+    pub running: bool,
+}
+
+impl Metrics {
+    /// Sets the gauges of one partition.
+    pub fn set_partition(&self, figures: &PartitionFigures<'_>) {
+        let label = PartitionLabel {
+            partition: figures.name.to_owned(),
+        };
+        let set = |family: &Family<PartitionLabel, Gauge>, value: u64| {
+            family
+                .get_or_create(&label)
+                .set(i64::try_from(value).unwrap_or(i64::MAX));
+        };
+        set(&self.partitions.log_start, figures.log_start);
+        set(&self.partitions.high_watermark, figures.high_watermark);
+        set(&self.partitions.bytes, figures.bytes);
+        set(&self.partitions.queued_bytes, figures.queued_bytes as u64);
+        set(&self.partitions.running, u64::from(figures.running));
+    }
+
+    /// The registry that [`encode`](prometheus_client::encoding::text::encode) turns into text.
+    pub fn registry(&self) -> Registry {
+        let mut registry = Registry::with_prefix("headwater");
+        self.mqtt
+            .register(registry.sub_registry_with_prefix("mqtt"));
+        self.flight
+            .register(registry.sub_registry_with_prefix("flight"));
+        self.partitions
+            .register(registry.sub_registry_with_prefix("partition"));
+        registry
+    }
+}
+
+macro_rules! register {
+    ($registry:ident, $($metric:expr, $name:literal, $help:literal;)*) => {
+        $($registry.register($name, $help, $metric.clone());)*
+    };
+}
+
+impl MqttMetrics {
+    fn register(&self, registry: &mut Registry) {
+        register! { registry,
+            self.connections, "connections", "Open connections";
+            self.connections_opened, "connections_opened", "Connections accepted";
+            self.connections_refused, "connections_refused", "Connections refused";
+            self.sessions, "sessions", "Sessions, those of clients that are away included";
+            self.subscriptions, "subscriptions", "Subscriptions of all sessions";
+            self.packets_received, "packets_received", "Packets received";
+            self.packets_sent, "packets_sent", "Packets sent";
+            self.bytes_received, "received_bytes", "Bytes received";
+            self.bytes_sent, "sent_bytes", "Bytes sent";
+            self.publishes_received, "publishes_received", "Publishes received";
+            self.publishes_acknowledged, "publishes_acknowledged", "Publishes acknowledged once durable";
+            self.publishes_refused, "publishes_refused", "Publishes refused or dropped";
+            self.deliveries, "deliveries", "Publishes sent to subscribers";
+            self.deliveries_dropped, "deliveries_dropped", "QoS 0 deliveries left out";
+            self.receipts, "receipts", "Receipts of commands appended";
+            self.turns, "turns", "Turns of the loops";
+        }
+    }
+}
+
+impl FlightMetrics {
+    fn register(&self, registry: &mut Registry) {
+        register! { registry,
+            self.reads, "reads", "Reads that run now";
+            self.reads_refused, "reads_refused", "Reads refused because too many ran";
+            self.records_read, "records_read", "Records sent to readers";
+            self.bytes_read, "read_bytes", "Payload bytes sent to readers";
+            self.records_produced, "records_produced", "Records appended for producers";
+            self.records_duplicate, "records_duplicate", "Rows of producers that were there already";
+            self.errors, "errors", "Calls answered with an error";
+        }
+    }
+}
+
+impl PartitionMetrics {
+    fn register(&self, registry: &mut Registry) {
+        register! { registry,
+            self.log_start, "log_start_offset", "First offset that is kept";
+            self.high_watermark, "high_watermark_offset", "First offset that is not yet durable";
+            self.bytes, "size_bytes", "Bytes of the partition's segments";
+            self.queued_bytes, "queued_bytes", "Bytes waiting to be written";
+            self.running, "running", "1 while the partition takes appends";
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Metrics, PartitionFigures};
+
+    #[test]
+    fn a_scrape_shows_counters_and_partitions_by_name() {
+        let metrics = Metrics::default();
+        metrics.mqtt.publishes_acknowledged.inc_by(3);
+        metrics.set_partition(&PartitionFigures {
+            name: "telemetry-0",
+            log_start: 1,
+            high_watermark: 9,
+            bytes: 512,
+            queued_bytes: 0,
+            running: true,
+        });
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &metrics.registry()).unwrap();
+        assert!(
+            text.contains("headwater_mqtt_publishes_acknowledged_total 3"),
+            "{text}"
+        );
+        assert!(
+            text.contains("headwater_partition_high_watermark_offset{partition=\"telemetry-0\"} 9"),
+            "{text}"
+        );
+    }
+}
