@@ -1,0 +1,54 @@
+"""The action engine: which device owes what, decided by one pure function.
+
+`tick` takes what is known (state, actions, requests, reports, devices, the time) and answers with a `Decision`: rows to
+write, records to publish. It reads no table, publishes nothing and asks no clock: `pipelines.actions` does, around it.
+"""
+
+from .model import (
+    TERMINAL,
+    Action,
+    ActionPhase,
+    ActionState,
+    AuditEvent,
+    Decision,
+    Device,
+    EngineState,
+    Limits,
+    Place,
+    Publish,
+    Quarantined,
+    Report,
+    Request,
+    Selector,
+    Target,
+    TargetState,
+    Timeouts,
+)
+from .outbox import record_places
+from .selection import bucket
+from .tick import apply, tick
+
+__all__ = [
+    "TERMINAL",
+    "Action",
+    "ActionPhase",
+    "ActionState",
+    "AuditEvent",
+    "Decision",
+    "Device",
+    "EngineState",
+    "Limits",
+    "Place",
+    "Publish",
+    "Quarantined",
+    "Report",
+    "Request",
+    "Selector",
+    "Target",
+    "TargetState",
+    "Timeouts",
+    "apply",
+    "bucket",
+    "record_places",
+    "tick",
+]
