@@ -1,0 +1,378 @@
+//! A batch of records: checked bytes with a parsed header, shared by every reader.
+//!
+//! Decoding checks the checksum and then every count and length against the bytes at hand, so that the accessors need
+//! not fail and nothing is allocated for a number that the bytes do not cover.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::encode::{
+    CODEC_NONE, ENTRY_BYTES, Entry, FLAG_EXTENSION, FLAG_PURGED, FLAG_QOS, FLAG_RETAIN,
+    HEADER_BYTES, Header, Identity, u16_at, u32_at,
+};
+use crate::ids::{Epoch, Offset};
+use crate::view::{Extension, RecordView};
+
+/// Why bytes are no batch of this partition.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    #[error("{available} bytes where {needed} are needed")]
+    Short { needed: usize, available: usize },
+    #[error("checksum {stored:08x} does not match {computed:08x}")]
+    Checksum { stored: u32, computed: u32 },
+    #[error("{what} do not fit the batch")]
+    Malformed { what: &'static str },
+    #[error("codec {codec} is unknown to this version")]
+    Codec { codec: u8 },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TopicView<'a> {
+    pub topic: &'a str,
+    /// The routing level.
+    pub key: &'a [u8],
+}
+
+#[derive(Clone)]
+pub struct Batch(Arc<Inner>);
+
+struct Inner {
+    /// May hold other batches too: one large read serves many.
+    bytes: Arc<Vec<u8>>,
+    /// Place of this batch in `bytes`.
+    start: usize,
+    header: Header,
+    /// Topics and client ids, one after the other: checked once to be text.
+    names: String,
+    topics: Box<[Name]>,
+    clients: Box<[Name]>,
+    entries_at: usize,
+    extensions_at: usize,
+    payloads_at: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Name {
+    start: u32,
+    length: u16,
+    key_start: u16,
+    key_length: u16,
+}
+
+impl Batch {
+    /// The batch at `start` of `bytes`, which may hold more after it.
+    pub(crate) fn decode(
+        bytes: &Arc<Vec<u8>>,
+        start: usize,
+        identity: &Identity,
+    ) -> Result<Self, DecodeError> {
+        let available = bytes.get(start..).unwrap_or_default();
+        let header = Header::parse(available)?;
+        let batch = available.get(..header.total()).ok_or(DecodeError::Short {
+            needed: header.total(),
+            available: available.len(),
+        })?;
+        let computed = identity.checksum(batch);
+        if computed != header.checksum {
+            return Err(DecodeError::Checksum {
+                stored: header.checksum,
+                computed,
+            });
+        }
+        let batch = Self::parse(Arc::clone(bytes), start, header)?;
+        batch.check_entries()?;
+        Ok(batch)
+    }
+
+    /// A batch that this process has just encoded.
+    pub(crate) fn from_encoded(bytes: Vec<u8>) -> Self {
+        let header = Header::parse(&bytes).expect("a batch that was just encoded has a header");
+        Self::parse(Arc::new(bytes), 0, header).expect("the tables come from Records")
+    }
+
+    fn parse(bytes: Arc<Vec<u8>>, start: usize, header: Header) -> Result<Self, DecodeError> {
+        if header.codec != CODEC_NONE {
+            return Err(DecodeError::Codec {
+                codec: header.codec,
+            });
+        }
+        let clients_at = HEADER_BYTES + header.topics_bytes as usize;
+        let entries_at = clients_at + header.clients_bytes as usize;
+        let extensions_at = entries_at + header.records as usize * ENTRY_BYTES;
+        let payloads_at = extensions_at + header.extensions_bytes as usize;
+        let batch = &bytes[start..start + header.total()];
+        let mut names = Vec::new();
+        let topics = parse_names(
+            &batch[HEADER_BYTES..clients_at],
+            header.topics,
+            true,
+            &mut names,
+        )
+        .ok_or(DecodeError::Malformed { what: "topics" })?;
+        let clients = parse_names(
+            &batch[clients_at..entries_at],
+            header.clients,
+            false,
+            &mut names,
+        )
+        .ok_or(DecodeError::Malformed { what: "client ids" })?;
+        let names =
+            String::from_utf8(names).map_err(|_| DecodeError::Malformed { what: "names" })?;
+        let name_is_text = |name: &Name| names.is_char_boundary(name.start as usize);
+        if !topics.iter().chain(&clients).all(name_is_text) {
+            return Err(DecodeError::Malformed { what: "names" });
+        }
+        Ok(Self(Arc::new(Inner {
+            topics: topics.into(),
+            clients: clients.into(),
+            bytes,
+            start,
+            header,
+            names,
+            entries_at,
+            extensions_at,
+            payloads_at,
+        })))
+    }
+
+    fn check_entries(&self) -> Result<(), DecodeError> {
+        let header = &self.0.header;
+        let extensions = &self.bytes()[self.0.extensions_at..self.0.payloads_at];
+        let (mut payload_end, mut extension_end) = (0, 0);
+        for index in 0..self.len() {
+            let entry = self.entry(index);
+            if entry.topic >= header.topics || entry.client >= header.clients {
+                return Err(DecodeError::Malformed {
+                    what: "topic and client indexes",
+                });
+            }
+            let grows = payload_end <= entry.payload_end && extension_end <= entry.extension_end;
+            if !grows
+                || entry.payload_end > header.payloads_bytes
+                || entry.extension_end > header.extensions_bytes
+            {
+                return Err(DecodeError::Malformed {
+                    what: "record ends",
+                });
+            }
+            let extension = &extensions[extension_end as usize..entry.extension_end as usize];
+            if extension.is_empty() == (entry.flags & FLAG_EXTENSION != 0)
+                || !Extension::is_well_formed(extension)
+            {
+                return Err(DecodeError::Malformed { what: "extensions" });
+            }
+            (payload_end, extension_end) = (entry.payload_end, entry.extension_end);
+        }
+        if payload_end != header.payloads_bytes || extension_end != header.extensions_bytes {
+            return Err(DecodeError::Malformed {
+                what: "record ends",
+            });
+        }
+        Ok(())
+    }
+
+    #[must_use]
+    pub fn base_offset(&self) -> Offset {
+        self.0.header.base_offset
+    }
+
+    /// The offset after the last record.
+    #[must_use]
+    pub fn next_offset(&self) -> Offset {
+        self.0.header.next_offset()
+    }
+
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.0.header.epoch
+    }
+
+    #[must_use]
+    pub fn base_time_us(&self) -> i64 {
+        self.0.header.base_time_us
+    }
+
+    /// Number of records; never 0.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.0.header.records as usize
+    }
+
+    /// Size of the stored batch.
+    #[must_use]
+    pub fn bytes_len(&self) -> usize {
+        self.0.header.total()
+    }
+
+    /// The batch as it is stored: what a replica copies.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.0.bytes[self.0.start..self.0.start + self.0.header.total()]
+    }
+
+    /// Memory that this batch keeps, for bounds.
+    pub(crate) fn memory(&self) -> usize {
+        let names = self.0.topics.len() + self.0.clients.len();
+        self.bytes_len() + self.0.names.len() + names * size_of::<Name>() + size_of::<Inner>()
+    }
+
+    pub(crate) fn flags(&self) -> u8 {
+        self.0.header.flags
+    }
+
+    pub(crate) fn checksum(&self) -> u32 {
+        self.0.header.checksum
+    }
+
+    /// The table of topics; [`topic_index`](Self::topic_index) points into it. A topic may be there twice.
+    pub fn topics(&self) -> impl ExactSizeIterator<Item = TopicView<'_>> {
+        self.0.topics.iter().map(|name| self.topic_view(*name))
+    }
+
+    /// The topic at a place of the table. Panics when there is none.
+    #[must_use]
+    pub fn topic(&self, index: u16) -> TopicView<'_> {
+        self.topic_view(self.0.topics[usize::from(index)])
+    }
+
+    /// The client id at a place of the table. Panics when there is none.
+    #[must_use]
+    pub fn client(&self, index: u16) -> &str {
+        self.name(self.0.clients[usize::from(index)])
+    }
+
+    /// Place of record `index`'s topic in the table. Panics when there is no such record.
+    #[inline]
+    #[must_use]
+    pub fn topic_index(&self, index: usize) -> u16 {
+        u16_at(self.bytes(), self.0.entries_at + index * ENTRY_BYTES)
+    }
+
+    /// All payloads, one after the other.
+    #[must_use]
+    pub fn payloads(&self) -> &[u8] {
+        &self.bytes()[self.0.payloads_at..]
+    }
+
+    /// Where the payload of record `index` ends in [`payloads`](Self::payloads); it begins where the one before ends.
+    #[inline]
+    #[must_use]
+    pub fn payload_end(&self, index: usize) -> u32 {
+        u32_at(self.bytes(), self.0.entries_at + index * ENTRY_BYTES + 8)
+    }
+
+    /// Record `index`, counted from the base offset. Panics when there is none.
+    #[must_use]
+    pub fn record(&self, index: usize) -> RecordView<'_> {
+        let bytes = self.bytes();
+        let entry = self.entry(index);
+        let (payload_start, extension_start) = if index == 0 {
+            (0, 0)
+        } else {
+            let before = self.entry(index - 1);
+            (before.payload_end as usize, before.extension_end as usize)
+        };
+        let payloads = &bytes[self.0.payloads_at..];
+        let extension = if entry.flags & FLAG_EXTENSION == 0 {
+            Extension::default()
+        } else {
+            let extensions = &bytes[self.0.extensions_at..self.0.payloads_at];
+            Extension::new(&extensions[extension_start..entry.extension_end as usize])
+        };
+        let topic = self.topic(entry.topic);
+        RecordView {
+            offset: self.0.header.base_offset.plus(index as u64),
+            epoch: self.0.header.epoch,
+            time_us: self
+                .0
+                .header
+                .base_time_us
+                .saturating_add(i64::from(entry.time_delta_us)),
+            topic_index: entry.topic,
+            topic: topic.topic,
+            key: extension.key.unwrap_or(topic.key),
+            client_id: self.client(entry.client),
+            qos: (entry.flags & FLAG_QOS) as u8,
+            retain: entry.flags & FLAG_RETAIN != 0,
+            purged: entry.flags & FLAG_PURGED != 0,
+            idempotency_key: extension
+                .idempotency_key
+                .map(|key| std::str::from_utf8(key).unwrap_or_default()),
+            properties: extension.properties,
+            headers: extension.headers,
+            payload: &payloads[payload_start..entry.payload_end as usize],
+        }
+    }
+
+    pub fn records(&self) -> impl ExactSizeIterator<Item = RecordView<'_>> {
+        (0..self.len()).map(|index| self.record(index))
+    }
+
+    #[inline]
+    pub(crate) fn entry(&self, index: usize) -> Entry {
+        Entry::from_bytes(&self.bytes()[self.0.entries_at + index * ENTRY_BYTES..])
+    }
+
+    fn name(&self, name: Name) -> &str {
+        let start = name.start as usize;
+        &self.0.names[start..start + usize::from(name.length)]
+    }
+
+    fn topic_view(&self, name: Name) -> TopicView<'_> {
+        let topic = self.name(name);
+        let key_start = usize::from(name.key_start);
+        let key = &topic.as_bytes()[key_start..key_start + usize::from(name.key_length)];
+        TopicView { topic, key }
+    }
+}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Batch[{}, {}) epoch {}",
+            self.base_offset(),
+            self.next_offset(),
+            self.epoch()
+        )
+    }
+}
+
+/// The names of a table of exactly `count` entries that fills `table`; their text is appended to `text`.
+fn parse_names(
+    mut table: &[u8],
+    count: u16,
+    with_key: bool,
+    text: &mut Vec<u8>,
+) -> Option<Vec<Name>> {
+    let fixed = if with_key { 6 } else { 2 };
+    // Each entry takes at least `fixed` bytes, so the allocation is covered by the input.
+    if table.len() < usize::from(count) * fixed {
+        return None;
+    }
+    let mut names = Vec::with_capacity(usize::from(count));
+    text.reserve(table.len() - usize::from(count) * fixed);
+    for _ in 0..count {
+        let (head, rest) = table.split_at_checked(fixed)?;
+        let length = u16_at(head, 0);
+        let (key_start, key_length) = if with_key {
+            (u16_at(head, 2), u16_at(head, 4))
+        } else {
+            (0, 0)
+        };
+        if u32::from(key_start) + u32::from(key_length) > u32::from(length) {
+            return None;
+        }
+        let (name, rest) = rest.split_at_checked(usize::from(length))?;
+        names.push(Name {
+            start: u32::try_from(text.len()).ok()?,
+            length,
+            key_start,
+            key_length,
+        });
+        text.extend_from_slice(name);
+        table = rest;
+    }
+    table.is_empty().then_some(names)
+}

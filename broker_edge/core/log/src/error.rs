@@ -1,0 +1,109 @@
+//! Public errors: few kinds, by what a caller can do about them. Each sentence says what, where and what to do.
+
+use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use crate::ids::{LogId, Offset, PartitionId};
+
+/// Why an append was refused. Nothing of it was queued; its records must not be acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AppendError {
+    #[error("a record of {size_bytes} bytes is over the limit of {limit_bytes}")]
+    TooLarge { size_bytes: u64, limit_bytes: u64 },
+    /// The device is full. Appends resume by themselves once space is back.
+    #[error("no space left for partition {partition}; appends resume once space is freed")]
+    Full { partition: PartitionId },
+    /// An earlier write or sync failed, so what the disk holds past the high watermark is unknown. Restart to recover.
+    #[error("partition {partition} is read-only: {reason}")]
+    ReadOnly {
+        partition: PartitionId,
+        reason: String,
+    },
+    /// The writer is behind. Slow the source down and try again after the high watermark has moved.
+    #[error(
+        "{queued_bytes} bytes wait for the writer of partition {partition}, the bound is {limit_bytes}"
+    )]
+    QueueFull {
+        partition: PartitionId,
+        queued_bytes: usize,
+        limit_bytes: usize,
+    },
+    /// A record that may carry this idempotency key could not be read, so whether it is a repeat is unknown.
+    #[error("cannot tell whether an idempotency key is known in partition {partition}: {reason}")]
+    Unverified {
+        partition: PartitionId,
+        reason: String,
+    },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// Retention has removed the offset, or it is above the high watermark.
+    #[error("offset {wanted} is outside [{log_start}, {high_watermark}]")]
+    OutOfRange {
+        wanted: Offset,
+        log_start: Offset,
+        high_watermark: Offset,
+    },
+    /// These offsets are lost. Reading goes on at `range.end`.
+    #[error("offsets [{}, {}) are damaged on disk; reading goes on at {}", range.start, range.end, range.end)]
+    Damaged { range: Range<Offset> },
+    #[error("cannot read {path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+}
+
+/// Why a log does not open. Nothing was changed in the folder, unless `Io` or `NoSpace` says what was tried.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("{dir} belongs to log {found}, not to {expected}; point data_dir to the right folder", dir = dir.display())]
+    OtherLog {
+        dir: PathBuf,
+        expected: LogId,
+        found: LogId,
+    },
+    #[error(
+        "{path} names log {found}, but this is log {expected}; move that partition folder back where it came from",
+        path = path.display()
+    )]
+    ForeignSegment {
+        path: PathBuf,
+        expected: LogId,
+        found: LogId,
+    },
+    #[error(
+        "{path} has format {found} and this version reads up to {supported}; start a newer headwater on it",
+        path = path.display()
+    )]
+    NewerFormat {
+        path: PathBuf,
+        found: u32,
+        supported: u32,
+    },
+    #[error("{what} of class {class} is {stored} in {dir} and {configured} in the settings; it is fixed at creation, so restore the setting", dir = dir.display())]
+    Changed {
+        dir: PathBuf,
+        class: String,
+        what: &'static str,
+        stored: String,
+        configured: String,
+    },
+    #[error("{dir} is in use by process {pid}; stop it or choose another data_dir", dir = dir.display())]
+    InUse { dir: PathBuf, pid: String },
+    #[error("{path} is damaged: {reason}; restore it from a backup", path = path.display())]
+    Damaged { path: PathBuf, reason: String },
+    #[error("{path} is missing, although log {log_id} has it; restore the folder from a backup", path = path.display())]
+    PartitionMissing { path: PathBuf, log_id: LogId },
+    #[error("{dir} holds partitions but no log.meta; restore log.meta, or choose an empty folder", dir = dir.display())]
+    MetaMissing { dir: PathBuf },
+    #[error("bad log settings: {reason}")]
+    Settings { reason: String },
+    #[error("no space left in {path}; free some and start again", path = path.display())]
+    NoSpace { path: PathBuf },
+    #[error("cannot {action} {path}: {source}", path = path.display())]
+    Io {
+        action: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+}

@@ -1,0 +1,184 @@
+//! The file system as a seam of a few calls. Tests replace it to fail a call, to fill the disk or to cut the power.
+//!
+//! It promises what a POSIX file system promises and no more: a write may be lost until `sync_data` of its file
+//! returned, and a created, renamed or removed name until `sync_dir` of its folder returned.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenMode {
+    Read,
+    ReadWrite,
+    /// A new, empty file; an old one of that name is emptied.
+    Create,
+}
+
+pub trait File: Send + Sync {
+    /// Reads up to `buffer.len()` bytes; 0 at the end of the file.
+    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize>;
+    fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()>;
+    /// Makes all written bytes, and a length that changed, survive a power cut.
+    fn sync_data(&self) -> io::Result<()>;
+    fn len(&self) -> io::Result<u64>;
+    fn set_len(&self, bytes: u64) -> io::Result<()>;
+
+    /// True when the file has no bytes.
+    fn is_empty(&self) -> io::Result<bool> {
+        self.len().map(|len| len == 0)
+    }
+}
+
+pub trait Files: Send + Sync {
+    /// Creates the folder and its parents; an existing one is fine.
+    fn create_dir(&self, dir: &Path) -> io::Result<()>;
+    /// The names in a folder, in no order.
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>>;
+    /// Replaces `to` when it exists.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Takes the lock file for this process, without waiting.
+    fn lock(&self, path: &Path) -> Result<LockGuard, LockError>;
+}
+
+/// Holds the lock until it is dropped.
+pub type LockGuard = Box<dyn Send + Sync>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// The text that the holder wrote: its process id.
+    #[error("held by process {holder}")]
+    Held { holder: String },
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// The operating system's files.
+#[derive(Debug, Clone, Copy)]
+pub struct SystemFiles;
+
+impl File for fs::File {
+    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        loop {
+            match FileExt::read_at(self, buffer, position) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
+    }
+
+    fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        FileExt::write_all_at(self, bytes, position)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        fs::File::sync_data(self)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.metadata().map(|metadata| metadata.len())
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        fs::File::set_len(self, bytes)
+    }
+}
+
+impl Files for SystemFiles {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        fs::create_dir_all(dir)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            // A name that is not UTF-8 is none of ours.
+            if let Ok(name) = entry?.file_name().into_string() {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let mut options = fs::OpenOptions::new();
+        options.read(true);
+        match mode {
+            OpenMode::Read => {}
+            OpenMode::ReadWrite => {
+                options.write(true);
+            }
+            OpenMode::Create => {
+                options.write(true).create(true).truncate(true);
+            }
+        }
+        Ok(Arc::new(options.open(path)?))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        fs::File::open(dir)?.sync_all()
+    }
+
+    fn lock(&self, path: &Path) -> Result<LockGuard, LockError> {
+        let mut file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => {
+                let mut holder = String::new();
+                // Best effort: the error is worth telling even when the holder's number cannot be read.
+                let _ = file.take(32).read_to_string(&mut holder);
+                let holder = holder.trim().to_owned();
+                return Err(LockError::Held {
+                    holder: if holder.is_empty() {
+                        "unknown".to_owned()
+                    } else {
+                        holder
+                    },
+                });
+            }
+            Err(fs::TryLockError::Error(error)) => return Err(error.into()),
+        }
+        file.set_len(0)?;
+        writeln!(file, "{}", std::process::id())?;
+        Ok(Box::new(file))
+    }
+}
+
+/// Fills `buffer` from `position`; the number of bytes read is smaller only at the end of the file.
+pub(crate) fn read_full(file: &dyn File, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buffer.len() {
+        let read = file.read_at(&mut buffer[done..], position + done as u64)?;
+        if read == 0 {
+            break;
+        }
+        done += read;
+    }
+    Ok(done)
+}
+
+/// Whether an error means that the device has no room, which passes, as opposed to having failed.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}

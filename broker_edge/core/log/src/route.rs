@@ -1,0 +1,175 @@
+//! Which partition a topic belongs to. Pure: callers keep the answer per topic.
+
+use std::ops::Range;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::config::ClassConfig;
+use crate::ids::PartitionId;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    pub partition: PartitionId,
+    /// Place of the routing level in the topic: the record's key.
+    pub key: Range<u16>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Router {
+    classes: Vec<ClassRoutes>,
+}
+
+#[derive(Debug)]
+struct ClassRoutes {
+    filters: Vec<String>,
+    template: Option<String>,
+    first_partition: u32,
+    partitions: u32,
+}
+
+impl Router {
+    /// Classes in order, each with the numbers that follow the ones before; the last takes what no filter matches.
+    pub fn new(classes: &[ClassConfig]) -> Self {
+        let mut first_partition = 0;
+        let classes = classes
+            .iter()
+            .map(|class| {
+                let routes = ClassRoutes {
+                    filters: class.filters.clone(),
+                    template: class.template.clone(),
+                    first_partition,
+                    partitions: class.partitions,
+                };
+                first_partition += class.partitions;
+                routes
+            })
+            .collect();
+        Self { classes }
+    }
+
+    pub fn route(&self, topic: &str) -> Route {
+        let class = self
+            .classes
+            .iter()
+            .find(|class| class.filters.iter().any(|filter| matches(filter, topic)))
+            .or(self.classes.last())
+            .expect("a log has at least one class");
+        let whole = 0..topic.len();
+        let key = class
+            .template
+            .as_deref()
+            .and_then(|template| level(template, topic))
+            .unwrap_or(whole);
+        let hash = xxh3_64(&topic.as_bytes()[key.clone()]);
+        let within = (hash % u64::from(class.partitions)) as u32;
+        // Topics longer than MQTT allows do not come here; were one to, its key would be its start.
+        let clamp = |at: usize| u16::try_from(at).unwrap_or(u16::MAX);
+        Route {
+            partition: PartitionId(class.first_partition + within),
+            key: clamp(key.start)..clamp(key.end),
+        }
+    }
+}
+
+/// MQTT's matching of a topic against a filter. Wildcards at the first level do not match a topic that begins with `$`.
+fn matches(filter: &str, topic: &str) -> bool {
+    if topic.starts_with('$') && filter.starts_with(['+', '#']) {
+        return false;
+    }
+    let mut levels = topic.split('/');
+    for wanted in filter.split('/') {
+        if wanted == "#" {
+            return true;
+        }
+        match levels.next() {
+            Some(level) if wanted == "+" || wanted == level => {}
+            _ => return false,
+        }
+    }
+    levels.next().is_none()
+}
+
+/// Place in `topic` of the level that `template` names in braces, when the other levels agree.
+fn level(template: &str, topic: &str) -> Option<Range<usize>> {
+    let mut named = None;
+    let mut start = 0;
+    let mut levels = topic.split('/');
+    for wanted in template.split('/') {
+        if wanted == "#" {
+            return named;
+        }
+        let level = levels.next()?;
+        if wanted.starts_with('{') && wanted.ends_with('}') {
+            named = Some(start..start + level.len());
+        } else if wanted != "+" && wanted != level {
+            return None;
+        }
+        start += level.len() + 1;
+    }
+    if levels.next().is_none() { named } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Class;
+
+    fn router() -> Router {
+        let mut classes: Vec<_> = Class::ALL.into_iter().map(ClassConfig::new).collect();
+        classes[3].partitions = 4;
+        Router::new(&classes)
+    }
+
+    #[test]
+    fn topics_go_to_the_class_whose_filter_matches() {
+        let partition = |topic: &str| router().route(topic).partition.0;
+        assert_eq!(partition("$state/session/a"), 0);
+        assert_eq!(partition("devices/7/actions"), 1);
+        assert_eq!(partition("$receipts"), 1);
+        assert_eq!(partition("artifacts/fw/1"), 2);
+        assert!(partition("devices/7/telemetry") >= 3);
+        assert!(partition("anything") >= 3);
+        assert!(partition("$other") >= 3);
+    }
+
+    #[test]
+    fn one_device_has_one_partition_and_its_id_is_the_key() {
+        let router = router();
+        let routes: Vec<_> = [
+            "devices/ab/telemetry",
+            "devices/ab/status",
+            "devices/ab/x/y",
+            "devices/ab",
+        ]
+        .map(|topic| (router.route(topic), topic))
+        .into();
+        for (route, topic) in &routes {
+            assert_eq!(route.partition, routes[0].0.partition);
+            assert_eq!(
+                &topic[usize::from(route.key.start)..usize::from(route.key.end)],
+                "ab"
+            );
+        }
+    }
+
+    #[test]
+    fn topics_outside_the_template_route_by_the_whole_topic() {
+        assert_eq!(router().route("plant/line/1").key, 0..12);
+        assert_eq!(router().route("devices").key, 0..7);
+    }
+
+    #[test]
+    fn the_partition_of_a_topic_never_changes() {
+        // Fixed at creation: another hash would break the order of a device's records in every existing log.
+        let router = router();
+        let of = |device: u32| {
+            router
+                .route(&format!("devices/d{device}/telemetry"))
+                .partition
+                .0
+        };
+        assert_eq!((0..8).map(of).collect::<Vec<_>>(), FIXED);
+    }
+
+    const FIXED: [u32; 8] = [0; 8];
+}
