@@ -1,0 +1,72 @@
+//! PUBACK, PUBREC, PUBREL and PUBCOMP: a packet identifier, and in MQTT 5 a reason.
+
+use super::kind;
+use crate::error::DecodeError;
+use crate::property::{PacketProperties, Properties};
+use crate::reason::ReasonCode;
+use crate::version::{PacketId, Version};
+use crate::wire::Reader;
+
+/// The body that the four acknowledgements of a publish share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ack<'a> {
+    pub packet_id: PacketId,
+    /// Success when the packet has no room for one.
+    pub reason: ReasonCode,
+    pub properties: Properties<'a>,
+}
+
+/// `kind` is one of the four; anything else gets the reason codes of PUBREL.
+#[inline]
+pub(super) fn decode(version: Version, kind: u8, body: &[u8]) -> Result<Ack<'_>, DecodeError> {
+    let mut reader = Reader::new(body);
+    let packet_id =
+        PacketId::new(reader.u16()?).ok_or(DecodeError::protocol("packet identifier 0"))?;
+    let mut ack = Ack {
+        packet_id,
+        reason: ReasonCode::Success,
+        properties: Properties::EMPTY,
+    };
+    if reader.is_empty() {
+        return Ok(ack);
+    }
+    if !version.is_v5() {
+        return Err(DecodeError::malformed(
+            "an acknowledgement has bytes behind its packet identifier",
+        ));
+    }
+    ack.reason = ReasonCode::from_u8(reader.u8()?)
+        .filter(|reason| may_carry(kind, *reason))
+        .ok_or(DecodeError::protocol(
+            "a reason code that this acknowledgement may not carry",
+        ))?;
+    if reader.is_empty() {
+        return Ok(ack);
+    }
+    ack.properties = Properties::read(&mut reader, PacketProperties::Ack)?;
+    if !reader.is_empty() {
+        return Err(DecodeError::malformed(
+            "an acknowledgement has bytes behind its properties",
+        ));
+    }
+    Ok(ack)
+}
+
+const fn may_carry(kind: u8, reason: ReasonCode) -> bool {
+    use ReasonCode as Code;
+    match kind {
+        kind::PUBACK | kind::PUBREC => matches!(
+            reason,
+            Code::Success
+                | Code::NoMatchingSubscribers
+                | Code::UnspecifiedError
+                | Code::ImplementationSpecificError
+                | Code::NotAuthorized
+                | Code::TopicNameInvalid
+                | Code::PacketIdentifierInUse
+                | Code::QuotaExceeded
+                | Code::PayloadFormatInvalid
+        ),
+        _ => matches!(reason, Code::Success | Code::PacketIdentifierNotFound),
+    }
+}
