@@ -2,8 +2,8 @@
 
     python -m pipelines.jars [--to .cache/jars]
 
-Ivy runs inside a short Spark start in a process of its own, with a private cache and home folder: what `~/.ivy2` and `~/.m2`
-hold neither helps nor breaks it. A session itself only ever gets `spark.jars`, and never resolves anything.
+Ivy runs inside a short Spark start in a process of its own, with a private cache and home folder: what `~/.ivy2` and
+`~/.m2` hold neither helps nor breaks it. A session itself only ever gets `spark.jars`, and never resolves anything.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def delta_jars(folder: Path | None = None) -> list[Path]:
     missing = _missing(folder)
     if missing:
         raise SetupError(
-            f"the Delta jars are not in {folder} ({missing[0]} is missing): run `python -m pipelines.jars --to {folder}`, "
+            f"the Delta jars are not in {folder} ({missing[0]} is missing): run `python -m pipelines.jars "
+            f"--to {folder}`, "
             f"or name their folder in {JARS_ENV}"
         )
     return [folder / name for name in JAR_NAMES]
@@ -143,13 +144,17 @@ def main(arguments: list[str] | None = None) -> int:
     folder: Path = (options.to or default_folder()).absolute()
     try:
         if _missing(folder):
-            print(f"fetching {len(JAR_NAMES)} Delta jars into {folder} …", file=sys.stderr)
+            _say(f"fetching {len(JAR_NAMES)} Delta jars into {folder} …")
         fetched = fetch(folder)
     except SetupError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _say(f"error: {error}")
         return 1
-    print(f"{len(JAR_NAMES)} Delta jars {'fetched into' if fetched else 'are in'} {folder}", file=sys.stderr)
+    _say(f"{len(JAR_NAMES)} Delta jars {'fetched into' if fetched else 'are in'} {folder}")
     return 0
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
 
 
 if __name__ == "__main__":

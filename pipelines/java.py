@@ -39,7 +39,8 @@ def _find_java() -> Path:
     found = shutil.which("java")
     if found is None:
         raise SetupError(
-            "Spark needs Java 17 and there is no `java` on PATH: install it (Debian: apt install openjdk-17-jre-headless)"
+            "Spark needs Java 17 and there is no `java` on PATH: install it "
+            "(Debian: apt install openjdk-17-jre-headless)"
         )
     return Path(found)
 

@@ -1,4 +1,5 @@
-"""The Spark session that local runs and tests share: Delta from local jars, UTC, small shuffles, the `headwater` source.
+"""The Spark session that local runs and tests share: Delta from local jars, UTC, small shuffles, `headwater`
+registered.
 
 On a cluster the platform makes the session; there only `register_source` is needed.
 """
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from pipelines.jars import delta_jars
 from pipelines.java import require_java
+from sources import register
 
 DEFAULT_CORES = "local[2,4]"
 """Two task slots, four attempts per task: a broker that restarts must not end a query."""
@@ -28,10 +30,11 @@ def spark_session(
     driver_memory: str = "1g",
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Returns the process's session, made on the first call; a process has one, and its JVM settings are those of that call.
+    """Returns the process's session, made on the first call; a process has one, and its JVM settings are those of
+    that call.
 
-    `warehouse` is where tables without a path live (default: Spark's own, under the current folder). `config` overrides any
-    setting made here. Raises `SetupError` in one sentence without Java or the Delta jars.
+    `warehouse` is where tables without a path live (default: Spark's own, under the current folder). `config`
+    overrides any setting made here. Raises `SetupError` in one sentence without Java or the Delta jars.
     """
     require_java()
     jars = delta_jars(jars_folder)
@@ -50,10 +53,6 @@ def spark_session(
 
 def register_source(spark: SparkSession) -> None:
     """Makes `format("headwater")` known to a session that somebody else made."""
-    try:
-        from sources import register
-    except ModuleNotFoundError:  # pragma: no cover
-        return
     register(spark)
 
 

@@ -1,0 +1,79 @@
+"""`spark.read.format("headwater")`: a bounded read whose range is fixed when Spark plans it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from sources.errors import DataLossError, OptionError
+from sources.fetch import RangePartition, fetch, split_ranges
+from sources.flight import LogServer
+from sources.offsets import OffsetRange, Place, SourceOffset
+from sources.options import SourceOptions
+from sources.servers import Servers, unknown_log
+from sources.start import ask_offsets, resolve
+
+
+class BatchReader(DataSourceReader):  # type: ignore[misc]
+    """Plans in the driver, reads in the tasks; keeps nothing in between but the options."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        options.require_batch()
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        servers = Servers(self._options)
+        try:
+            logs = servers.all()
+            # Ends first: a start resolved from the same moment on is never past them.
+            ends = {log_id: _ends(log_id, server, self._options) for log_id, server in logs.items()}
+            for log_id in self._options.ending.places:
+                if log_id not in logs:
+                    raise unknown_log(log_id, logs)
+            start = resolve(self._options.starting, self._options, logs, None)
+        finally:
+            servers.close()
+        addresses = {log_id: server.address for log_id, server in logs.items()}
+        found = split_ranges(_bounded(start, ends), self._options.min_partitions)
+        # Spark turns an empty list into one task without a range.
+        return [RangePartition(one, addresses[one.log_id]) for one in found]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, RangePartition):
+            return iter(())
+        return fetch(partition, self._options)
+
+
+def _ends(log_id: str, server: LogServer, options: SourceOptions) -> dict[int, int]:
+    ending = options.ending
+    rows = ask_offsets(log_id, server, options, time_us=ending.time_us)
+    named: Mapping[int, Place] = ending.places.get(log_id, {})
+    ends = {}
+    for number, row in rows.items():
+        high_watermark = int(row["high_watermark"])
+        if number in named:
+            ends[number] = named[number].next
+            if ends[number] > high_watermark and options.fail_on_data_loss:
+                raise DataLossError(
+                    f"endingOffsets asks for offset {ends[number]} of partition {number} of log {log_id}, "
+                    f"which ends at "
+                    f"{high_watermark}: use latest, or failOnDataLoss=false to read what there is"
+                )
+            ends[number] = min(ends[number], high_watermark)
+        else:
+            ends[number] = int(row["offset_for_time"]) if ending.kind == "time" else high_watermark
+    for number in named:
+        if number not in rows:
+            raise OptionError(f"endingOffsets names partition {number} of log {log_id}, where {options.what} cannot be")
+    return ends
+
+
+def _bounded(start: SourceOffset, ends: Mapping[str, Mapping[int, int]]) -> list[OffsetRange]:
+    return [
+        OffsetRange(log_id, number, place.next, ends[log_id][number])
+        for log_id, places in sorted(start.logs.items())
+        for number, place in sorted(places.items())
+        if place.next < ends[log_id].get(number, 0)
+    ]

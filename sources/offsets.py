@@ -1,0 +1,157 @@
+"""Offsets of a query as Spark stores them, and the ranges between two of them. Pure values: no network, no Spark.
+
+The text in the checkpoint is `{"v":1,"logs":{"<log id>":{"<partition>":[next, epoch]}}}` with sorted keys: Spark
+compares offsets as text, so one set of places must have one text, or an idle query would write empty batches.
+
+    next    the first offset that has not been read
+    epoch   of the record before it, null where there is none; tells a log that was cut and written again from the one
+    that was read
+
+After a loss that the query may pass (`failOnDataLoss=false`) a place has a third number: where the batch that ends
+here begins, instead of at the place before. A replay of that batch then begins there too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sources.errors import OffsetError
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to go on in one partition."""
+
+    next: int
+    epoch: int | None = None
+    resumed_at: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("offset", self.next), ("epoch", self.epoch), ("place to resume at", self.resumed_at)):
+            if value is not None and value < 0:
+                raise OffsetError(f"{name} {value} is negative")
+
+    def to_json(self) -> list[int | None]:
+        pair: list[int | None] = [self.next, self.epoch]
+        return pair if self.resumed_at is None else [*pair, self.resumed_at]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Records `[start, end)` of one partition, never empty; `end_epoch` is that of the record before `end`."""
+
+    log_id: str
+    partition: int
+    start: int
+    end: int
+    end_epoch: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.end:
+            raise OffsetError(
+                f"bad range [{self.start}, {self.end}) of partition {self.partition} of log {self.log_id}"
+            )
+
+    def split(self, parts: int) -> list[OffsetRange]:
+        """Up to `parts` ranges of nearly equal length that cover this one in order."""
+        length = self.end - self.start
+        parts = max(1, min(parts, length))
+        bounds = [self.start + length * part // parts for part in range(parts + 1)]
+        epochs = [None] * (parts - 1) + [self.end_epoch]
+        return [
+            OffsetRange(self.log_id, self.partition, start, end, epoch)
+            for start, end, epoch in zip(bounds, bounds[1:], epochs, strict=False)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOffset:
+    """A place in every partition of every log that a query reads."""
+
+    logs: Mapping[str, Mapping[int, Place]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        logs = {
+            log_id: {str(partition): places[partition].to_json() for partition in sorted(places)}
+            for log_id, places in sorted(self.logs.items())
+        }
+        return {"v": FORMAT_VERSION, "logs": logs}
+
+    def text(self) -> str:
+        return json.dumps(self.to_json(), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, value: object) -> SourceOffset:
+        """Reads what `to_json` gave; `OffsetError` says what is wrong with anything else."""
+        if not isinstance(value, dict):
+            raise OffsetError(f"an offset is a JSON object, not {json.dumps(value)}")
+        if value.get("v") != FORMAT_VERSION:
+            raise OffsetError(
+                f"the checkpoint has offsets of version {value.get('v')!r} and this reader knows version "
+                f"{FORMAT_VERSION}: "
+                "use the release that wrote it, or a new checkpoint"
+            )
+        if set(value) != {"v", "logs"}:
+            raise OffsetError(f"an offset has the fields `v` and `logs`, not {sorted(value)}")
+        return cls(read_logs(value["logs"]))
+
+
+def read_logs(value: object) -> dict[str, dict[int, Place]]:
+    """Reads `{"<log id>":{"<partition>":[next, epoch]}}`."""
+    if not isinstance(value, dict):
+        raise OffsetError(f"`logs` is a JSON object, not {json.dumps(value)}")
+    return {log_id: _read_places(log_id, places) for log_id, places in value.items()}
+
+
+def _read_places(log_id: str, value: object) -> dict[int, Place]:
+    if not isinstance(value, dict):
+        raise OffsetError(f"the places of log {log_id} are a JSON object, not {json.dumps(value)}")
+    places = {}
+    for partition, place in value.items():
+        if not (isinstance(partition, str) and partition.isascii() and partition.isdigit()):
+            raise OffsetError(f"partition {partition!r} of log {log_id} is not a number")
+        places[int(partition)] = _read_place(log_id, partition, place)
+    return places
+
+
+def _read_place(log_id: str, partition: str, value: object) -> Place:
+    if not (isinstance(value, list) and len(value) in (2, 3)):
+        raise OffsetError(
+            f"the place of partition {partition} of log {log_id} is [next, epoch], not {json.dumps(value)}"
+        )
+    numbers = [number for number in value if not (isinstance(number, int) and not isinstance(number, bool))]
+    if isinstance(value[0], bool) or not isinstance(value[0], int) or any(number is not None for number in numbers):
+        raise OffsetError(
+            f"the place of partition {partition} of log {log_id} is not made of numbers: {json.dumps(value)}"
+        )
+    return Place(*value)
+
+
+def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
+    """What the batch from `start` to `end` reads, in order of log and partition.
+
+    A partition that `start` does not have enters with `end` and is read from the next batch on.
+    """
+    found = []
+    for log_id, places in sorted(end.logs.items()):
+        begun = start.logs.get(log_id, {})
+        for partition, place in sorted(places.items()):
+            before = begun.get(partition)
+            if before is None or place == before:
+                continue
+            first = before.next if place.resumed_at is None else place.resumed_at
+            if first > place.next:
+                raise OffsetError(
+                    f"the batch of partition {partition} of log {log_id} ends at {place.next}, before its "
+                    f"start {first}: "
+                    "retention removed it before it was read, or the start of the query was changed; use a "
+                    "new checkpoint"
+                )
+            if first < place.next:
+                found.append(OffsetRange(log_id, partition, first, place.next, place.epoch))
+    return found

@@ -1,0 +1,40 @@
+"""The data source `headwater`: hands options and schema to the readers. Nothing connects before a reader is asked."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from sources.batch import BatchReader
+from sources.options import parse_options
+from sources.schema import spark_schema
+from sources.stream import StreamReader
+
+
+class HeadwaterDataSource(DataSource):  # type: ignore[misc]
+    """`spark.read` and `spark.readStream`, `.format("headwater")`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._parsed = parse_options(dict(options))
+
+    @classmethod
+    def name(cls) -> str:
+        return "headwater"
+
+    def schema(self) -> StructType:
+        return spark_schema(include_headers=self._parsed.include_headers)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        return BatchReader(self._parsed)
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        return StreamReader(self._parsed)
+
+
+def register(spark: SparkSession) -> None:
+    """Makes `format("headwater")` known to a session."""
+    spark.dataSource.register(HeadwaterDataSource)
