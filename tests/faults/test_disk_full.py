@@ -1,0 +1,97 @@
+"""A full disk: publishes are refused, nothing acknowledged is lost, reads go on, and it ends by itself (I5, I7)."""
+
+from __future__ import annotations
+
+import time
+
+from support.broker_process import BrokerProcess
+from support.load_records import Recipe, publishers
+from support.log_check import LogCheck
+from support.log_reader import LogReader
+from support.mqtt_load import MqttLoad
+
+IMAGE_MIB = 96
+SETTINGS = {"log.segment_bytes": "2MiB", "log.classes.telemetry.partitions": "1"}
+QUOTA_EXCEEDED = 0x97
+SOURCES = publishers(8, control=False)
+V5 = tuple(one for one in SOURCES if one.protocol == 5)
+V4 = tuple(one for one in SOURCES if one.protocol == 4)
+
+
+def _wait_readyz(broker: BrokerProcess, wanted: int, *, seconds: float) -> str:
+    deadline = time.monotonic() + seconds
+    while (answer := broker.readyz())[0] != wanted:
+        assert time.monotonic() < deadline, f"/readyz is {answer} after {seconds} s, not {wanted}"
+        time.sleep(0.05)
+    return answer[1]
+
+
+def test_full_disk_refuses_and_resumes_by_itself(loop_image, broker_on, seed, note):
+    image = loop_image(IMAGE_MIB)
+    recipe = Recipe(seed)
+    broker = broker_on(image.mount_point / "data", SETTINGS)
+    check = LogCheck(recipe, SOURCES)
+    try:
+        broker.start()
+        with MqttLoad(address=broker.mqtt, run=1, recipe=recipe, publishers=SOURCES) as load:
+            load.wait(lambda one: one.acked > 1_000, seconds=30, what="publishes before the disk is full")
+            ballast = image.fill()
+            load.wait(lambda one: one.refused > 0 and one.closed >= len(V4), seconds=60, what="refusals")
+        full = load.stop()
+        check.add(full)
+        for one in full.connections:
+            if one.publisher.protocol == 5:
+                assert one.closed_because is None, "MQTT 5 has a code for it"
+                assert set(one.refused.values()) == {QUOTA_EXCEEDED}
+            else:
+                assert one.closed_because is not None
+        assert "telemetry-0" in _wait_readyz(broker, 503, seconds=5)
+        with LogReader(broker.flight) as reader:
+            check.everything(reader)
+
+        ballast.unlink()
+        _wait_readyz(broker, 200, seconds=15)
+        with MqttLoad(address=broker.mqtt, run=2, recipe=recipe, publishers=SOURCES, records_each=200) as load:
+            load.wait(lambda one: one.acked == 200 * len(SOURCES), seconds=30, what="publishes after the space is back")
+        check.add(load.stop())
+
+        broker.kill()
+        broker.start()
+        with LogReader(broker.flight) as reader:
+            check.after_restart(reader)
+            check.everything(reader)
+    finally:
+        note(check.report)
+    assert check.report.clean, check.report.details()
+
+
+def test_broker_starts_and_serves_reads_on_a_full_disk(loop_image, broker_on, seed, note):
+    image = loop_image(IMAGE_MIB)
+    recipe = Recipe(seed)
+    broker = broker_on(image.mount_point / "data", SETTINGS)
+    check = LogCheck(recipe, V5)
+    try:
+        broker.start()
+        with MqttLoad(address=broker.mqtt, run=1, recipe=recipe, publishers=V5) as load:
+            load.wait(lambda one: one.acked > 1_000, seconds=30, what="publishes before the disk is full")
+            ballast = image.fill()
+            broker.kill()
+            load.wait(lambda one: one.over, seconds=10, what="the connections to end with the broker")
+        check.add(load.stop())
+        image.fill("more-ballast")
+
+        broker.start()
+        with LogReader(broker.flight) as reader:
+            check.after_restart(reader)
+            check.everything(reader)
+
+        ballast.unlink()
+        _wait_readyz(broker, 200, seconds=15)
+        with MqttLoad(address=broker.mqtt, run=2, recipe=recipe, publishers=V5, records_each=200) as load:
+            load.wait(lambda one: one.acked == 200 * len(V5), seconds=30, what="publishes after the space is back")
+        check.add(load.stop())
+        with LogReader(broker.flight) as reader:
+            check.everything(reader)
+    finally:
+        note(check.report)
+    assert check.report.clean, check.report.details()

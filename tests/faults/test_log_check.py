@@ -1,0 +1,226 @@
+"""The checker finds each fault that it has a word for, and nothing in a sound log."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+from support.flight_server import FlightServer
+from support.load_records import Publisher, Recipe, RecordName
+from support.log_check import Fault, LogCheck
+from support.log_reader import Bounds, LogReader, Row
+from support.mqtt_load import LoadResult, MqttLoad, Place, Published
+
+RECIPE = Recipe(1)
+PUBLISHER = Publisher(connection=0, protocol=5, topic="devices/fault-0/telemetry", client_id="fault-0")
+NAME = "telemetry-0"
+SENT, ACKED = 10, 8
+
+
+def _row(offset: int, sequence: int, *, epoch: int = 1) -> Row:
+    return Row(
+        offset=offset,
+        epoch=epoch,
+        timestamp_us=1_000 + offset,
+        topic=PUBLISHER.topic,
+        key=b"fault-0",
+        client_id=PUBLISHER.client_id,
+        qos=1,
+        retain=False,
+        value=RECIPE.payload(RecordName(1, 0, sequence)),
+        log_id="log",
+    )
+
+
+class _Log:
+    """A log in one partition, as a reader shows it."""
+
+    def __init__(self) -> None:
+        self.rows_held = [_row(offset, offset) for offset in range(ACKED)]
+        self.high_watermark = ACKED
+        self.log_start = 0
+        self.epoch = 1
+
+    def bounds(self, *, partitions: list[int] | None = None) -> dict[str, Bounds]:
+        if partitions is not None:
+            return {"internal-0": Bounds(0, "internal-0", 0, 0, self.epoch)}
+        return {NAME: Bounds(3, NAME, self.log_start, self.high_watermark, self.epoch)}
+
+    def rows(self, bounds: Bounds, start: int, end: int) -> list[Row]:
+        return [row for row in self.rows_held if bounds.number == 3 and start <= row.offset < end]
+
+    def drop_from(self, offset: int) -> None:
+        self.rows_held = self.rows_held[:offset]
+        self.high_watermark = offset
+
+
+def _published() -> LoadResult:
+    acked = {sequence: Place(NAME, sequence) for sequence in range(ACKED)}
+    return LoadResult(1, RECIPE, (Published(PUBLISHER, sent=SENT, acked=acked),))
+
+
+def _edit(log: _Log, offset: int, **fields: object) -> None:
+    log.rows_held[offset] = dataclasses.replace(log.rows_held[offset], **fields)
+
+
+def _lose_tail(log: _Log) -> None:
+    log.drop_from(6)
+
+
+def _lose_tail_and_reuse_offsets(log: _Log) -> None:
+    log.drop_from(6)
+    log.rows_held += [_row(6, 8, epoch=2), _row(7, 9, epoch=2)]
+    log.high_watermark = 8
+
+
+def _duplicate(log: _Log) -> None:
+    log.rows_held.append(_row(8, 3, epoch=2))
+    log.high_watermark = 9
+
+
+def _swap(log: _Log) -> None:
+    log.rows_held[2], log.rows_held[3] = _row(2, 3), _row(3, 2)
+
+
+def _unsent(log: _Log) -> None:
+    log.rows_held.append(_row(8, 10, epoch=2))
+    log.high_watermark = 9
+
+
+def _foreign(log: _Log) -> None:
+    log.rows_held.append(dataclasses.replace(_row(8, 8, epoch=2), value=b"who is this"))
+    log.high_watermark = 9
+
+
+def _flip_bit(log: _Log) -> None:
+    value = bytearray(log.rows_held[4].value)
+    value[-1] ^= 1
+    _edit(log, 4, value=bytes(value))
+
+
+def _retopic(log: _Log) -> None:
+    _edit(log, 4, topic="devices/other/telemetry")
+
+
+def _hole(log: _Log) -> None:
+    del log.rows_held[4]
+
+
+def _short_read(log: _Log) -> None:
+    log.high_watermark = 9
+
+
+def _head_gone(log: _Log) -> None:
+    log.rows_held = log.rows_held[2:]
+    log.log_start = 2
+
+
+def _old_epoch(log: _Log) -> None:
+    log.epoch = 1
+
+
+def _epoch_falls(log: _Log) -> None:
+    log.rows_held.append(_row(8, 8, epoch=0))
+    log.high_watermark = 9
+
+
+FAULTS = [
+    (_lose_tail, Fault.LOST),
+    (_lose_tail_and_reuse_offsets, Fault.LOST),
+    (_lose_tail_and_reuse_offsets, Fault.CHANGED),
+    (_duplicate, Fault.DUPLICATED),
+    (_swap, Fault.REORDERED),
+    (_unsent, Fault.UNEXPECTED),
+    (_foreign, Fault.UNEXPECTED),
+    (_flip_bit, Fault.CHANGED),
+    (_retopic, Fault.CHANGED),
+    (_hole, Fault.HOLE),
+    (_short_read, Fault.HOLE),
+    (_head_gone, Fault.HOLE),
+    (_old_epoch, Fault.EPOCH),
+    (_epoch_falls, Fault.EPOCH),
+]
+
+
+def _checked(log: _Log, damage, *, seen_before: bool) -> LogCheck:
+    check = LogCheck(RECIPE, (PUBLISHER,))
+    if seen_before:
+        check.observe(log)
+    check.add(_published())
+    log.epoch = 2
+    damage(log)
+    check.after_restart(log)
+    check.everything(log)
+    return check
+
+
+def test_nothing_is_found_in_a_sound_log():
+    for seen_before in (True, False):
+        check = _checked(_Log(), lambda log: None, seen_before=seen_before)
+        assert check.report.clean, check.report.details()
+        assert check.report.readable == ACKED
+
+
+@pytest.mark.parametrize(("damage", "fault"), FAULTS, ids=lambda one: getattr(one, "__name__", one))
+def test_fault_is_found_when_the_record_was_read_before(damage, fault):
+    check = _checked(_Log(), damage, seen_before=True)
+    assert check.report.counts[fault] > 0, check.report.details()
+
+
+# Whoever reads a log for the first time cannot know which records or epochs it had before.
+FROM_ACKS_ALONE = [
+    one for one in FAULTS if one not in [(_old_epoch, Fault.EPOCH), (_lose_tail_and_reuse_offsets, Fault.CHANGED)]
+]
+
+
+@pytest.mark.parametrize(("damage", "fault"), FROM_ACKS_ALONE, ids=lambda one: getattr(one, "__name__", one))
+def test_fault_is_found_from_acknowledgements_alone(damage, fault):
+    check = _checked(_Log(), damage, seen_before=False)
+    assert check.report.counts[fault] > 0, check.report.details()
+
+
+@contextlib.contextmanager
+def _mosquitto(program: str) -> Iterator[tuple[subprocess.Popen[bytes], tuple[str, int]]]:
+    """A broker that keeps its messages in memory."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    process = subprocess.Popen([program, "-p", str(port)], stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except ConnectionRefusedError:
+                assert time.monotonic() < deadline, f"mosquitto does not listen on {port}"
+                time.sleep(0.01)
+        yield process, ("127.0.0.1", port)
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def test_broker_that_keeps_nothing_loses_every_acknowledged_record(need_program, seed, note):
+    program = need_program("mosquitto")
+    sources = tuple(
+        Publisher(connection=n, protocol=(4, 5)[n % 2], topic=f"devices/fault-{n}/telemetry", client_id=f"fault-{n}")
+        for n in range(4)
+    )
+    recipe = Recipe(seed)
+    check = LogCheck(recipe, sources)
+    with _mosquitto(program) as (process, address):
+        with MqttLoad(address=address, run=1, recipe=recipe, publishers=sources, want_offsets=False) as load:
+            load.wait(lambda one: one.acked > 2_000, seconds=30, what="2,000 acknowledgements")
+            process.kill()
+            load.wait(lambda one: one.over, seconds=10, what="the connections to end with the broker")
+        check.add(load.stop())
+    with FlightServer() as empty, LogReader(("127.0.0.1", empty.port)) as reader:
+        check.everything(reader)
+    note(check.report)
+    assert check.report.counts[Fault.LOST] == check.report.acked > 2_000
+    assert not check.report.violations

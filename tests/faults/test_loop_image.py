@@ -1,0 +1,40 @@
+"""The power cut itself: bytes that were synced survive it, bytes that were only written do not."""
+
+from __future__ import annotations
+
+import os
+
+SIZE = 64 * 1024
+
+
+def _write_then_cut(image, *, sync: bool) -> bytes:
+    path = image.mount_point / "file"
+    with path.open("wb", buffering=0) as file:
+        file.write(bytes(SIZE))
+        os.fsync(file.fileno())
+    folder = os.open(image.mount_point, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
+    with path.open("r+b", buffering=0) as file:
+        file.write(b"\xaa" * SIZE)
+        if sync:
+            os.fdatasync(file.fileno())
+        image.cut_power()
+    image.power_on()
+    return path.read_bytes()
+
+
+def test_synced_bytes_survive_power_cut(loop_image):
+    assert _write_then_cut(loop_image(32), sync=True) == b"\xaa" * SIZE
+
+
+def test_unsynced_bytes_are_gone_after_power_cut(loop_image):
+    assert _write_then_cut(loop_image(32), sync=False) == bytes(SIZE)
+
+
+def test_full_image_takes_writes_again_after_space_is_back(loop_image):
+    image = loop_image(32)
+    ballast = image.fill()
+    assert image.free_bytes() == 0
+    ballast.unlink()
+    assert image.free_bytes() > 16 << 20

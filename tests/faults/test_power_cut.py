@@ -1,0 +1,63 @@
+"""A power cut: what was acknowledged was on the disk, not in the page cache (invariants I1, I3).
+
+The same cycles with `log.sync: never` must lose acknowledged records: it shows that the cut takes what was not synced.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from support.broker_process import BrokerError, BrokerProcess
+from support.crash_cycles import CrashCycles
+from support.load_records import Recipe, publishers
+from support.log_check import Fault, LogCheck
+from support.loop_image import LoopImage
+
+IMAGE_MIB = 384
+SEGMENT = {"log.segment_bytes": "2MiB"}
+
+
+def _cycles(image: LoopImage, broker: BrokerProcess, seed: int) -> CrashCycles:
+    recipe, sources = Recipe(seed), publishers(8)
+
+    def crash() -> None:
+        image.cut_power()
+        broker.kill()
+        image.power_on()
+
+    check = LogCheck(recipe, sources)
+    return CrashCycles(broker, check, recipe, sources, crash=crash, moments=random.Random(seed))
+
+
+def test_acked_record_survives_power_cut(loop_image, broker_on, seed, cycles, note):
+    image = loop_image(IMAGE_MIB)
+    broker = broker_on(image.mount_point / "data", SEGMENT)
+    runs = _cycles(image, broker, seed)
+    try:
+        broker.start()
+        for number in range(cycles):
+            runs.run(number)
+        runs.finish()
+    finally:
+        note(runs.check.report)
+    assert runs.check.report.clean, runs.check.report.details()
+    assert runs.check.report.acked >= cycles, runs.check.report.details()
+
+
+def test_power_cut_loses_acked_records_without_sync(loop_image, broker_on, seed, note):
+    image = loop_image(IMAGE_MIB)
+    broker = broker_on(image.mount_point / "data", {**SEGMENT, "log.sync": "never"})
+    runs = _cycles(image, broker, seed)
+    try:
+        broker.start()
+        for number in range(5):
+            runs.run(number)
+            if runs.check.report.counts[Fault.LOST]:
+                break
+    except BrokerError as error:
+        # Without syncs not even the files of the log need to be there.
+        pytest.fail(f"the broker must start on what a power cut left: {error}")
+    finally:
+        note(runs.check.report)
+    assert runs.check.report.counts[Fault.LOST] > 0, f"this cut is no cut: {runs.check.report}"

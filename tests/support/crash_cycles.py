@@ -1,0 +1,66 @@
+"""Load, crash, restart, check: one cycle of the kill and the power-cut tests.
+
+What a crash is (kill -9 alone, or the power as well) is the caller's; the broker must be gone when it returns.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from support.broker_process import BrokerProcess
+from support.load_records import Publisher, Recipe
+from support.log_check import LogCheck
+from support.log_reader import LogReader
+from support.mqtt_load import MqttLoad
+
+ACKED_S = 20.0  # for the acknowledgements that a cycle wants; the broker hangs if it takes longer
+
+
+@dataclass(frozen=True, slots=True)
+class CrashCycles:
+    """One log through many crashes. `moments` decides when each crash comes."""
+
+    broker: BrokerProcess
+    check: LogCheck
+    recipe: Recipe
+    publishers: tuple[Publisher, ...]
+    crash: Callable[[], None]
+    moments: random.Random
+    acked_max: int = 3_000
+    starts_interrupted: float = 0.25  # the share of starts that crash before the broker serves
+
+    def run(self, number: int) -> None:
+        """Expects the broker to serve, and leaves it serving after a crash."""
+        window = self.moments.choice((1, 8, 32, 128))
+        with MqttLoad(
+            address=self.broker.mqtt, run=number, recipe=self.recipe, publishers=self.publishers, window=window
+        ) as load:
+            self._publish(load)
+            self.crash()
+            # What the broker said before it died is still in the sockets.
+            load.wait(lambda one: one.over, seconds=ACKED_S, what="the connections to end with the broker")
+        self.check.add(load.stop())
+        while self.moments.random() < self.starts_interrupted:
+            self.broker.spawn()
+            time.sleep(self.moments.uniform(0.0, 0.05))
+            self.crash()
+        self.broker.start()
+        with LogReader(self.broker.flight) as reader:
+            self.check.after_restart(reader)
+
+    def finish(self) -> None:
+        """Reads the whole log once more."""
+        with LogReader(self.broker.flight) as reader:
+            self.check.everything(reader)
+
+    def _publish(self, load: MqttLoad) -> None:
+        wanted = self.moments.randint(1, self.acked_max)
+        if self.moments.random() < 0.5:
+            half = wanted // 2
+            load.wait(lambda one: one.acked >= half, seconds=ACKED_S, what=f"{half} acknowledgements")
+            with LogReader(self.broker.flight) as reader:
+                self.check.observe(reader)
+        load.wait(lambda one: one.acked >= wanted, seconds=ACKED_S, what=f"{wanted} acknowledgements")

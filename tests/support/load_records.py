@@ -1,0 +1,92 @@
+"""What a fault test publishes: records that can be told apart and rebuilt from a seed alone.
+
+A payload names its (run, connection, sequence) and continues with bytes that follow from the seed, so that whoever
+reads it back knows which record it is and what every byte of it must be. Nothing here talks to a broker.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import zlib
+from dataclasses import dataclass, field
+
+_HEADER = struct.Struct(">4sIHI")
+_MAGIC = b"hwr1"
+_POOL_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RecordName:
+    """Which record it is: `sequence` counts the publishes of one connection within one run of the load."""
+
+    run: int
+    connection: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    """One connection of the load. Its records go to one topic, hence to one partition, in the order of `sequence`."""
+
+    connection: int
+    protocol: int  # 4 is MQTT 3.1.1, 5 is MQTT 5
+    topic: str
+    client_id: str
+    retains: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Rebuilds every payload of a test from its seed."""
+
+    seed: int
+    large_every: int = 400  # one record in so many is tens of KiB
+    _pool: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_pool", random.Random(self.seed).randbytes(_POOL_BYTES))
+
+    def payload(self, name: RecordName) -> bytes:
+        header = _HEADER.pack(_MAGIC, name.run, name.connection, name.sequence)
+        draw = zlib.crc32(header, self.seed & 0xFFFF_FFFF)
+        start = draw % (_POOL_BYTES // 2)
+        return header + self._pool[start : start + self._length(draw)]
+
+    def retain(self, publisher: Publisher, sequence: int) -> bool:
+        return publisher.retains and sequence % 16 == 3
+
+    def _length(self, draw: int) -> int:
+        spread = draw >> 8
+        if spread % self.large_every == 0:
+            return 16_384 + spread % 49_152
+        return spread % 4_096 if spread % 16 == 0 else spread % 400
+
+
+def name_of(payload: bytes) -> RecordName | None:
+    """Which record a payload says it is; None when no load wrote it."""
+    if len(payload) < _HEADER.size or not payload.startswith(_MAGIC):
+        return None
+    _, run, connection, sequence = _HEADER.unpack_from(payload)
+    return RecordName(run, connection, sequence)
+
+
+def publishers(count: int = 8, *, protocols: tuple[int, ...] = (5, 4), control: bool = True) -> tuple[Publisher, ...]:
+    """Connections that mix protocol versions, partitions of two classes, and retained records."""
+    return tuple(
+        Publisher(
+            connection=n,
+            protocol=protocols[n % len(protocols)],
+            topic=f"devices/fault-{n}/actions" if control and n % 4 == 3 else f"devices/fault-{n}/telemetry",
+            client_id=f"fault-{n}",
+            retains=n % 4 == 2,
+        )
+        for n in range(count)
+    )
+
+
+def chosen_seed() -> int:
+    """The seed of this test run: HEADWATER_FAULT_SEED, else a new one."""
+    text = os.environ.get("HEADWATER_FAULT_SEED")
+    return int(text) if text else random.SystemRandom().randrange(1 << 32)

@@ -1,0 +1,274 @@
+"""Compares what publishers were told with what the log holds, across crashes.
+
+The checker remembers every record it ever read, so that an offset that names other bytes later is found, and takes from
+`support.mqtt_load` what was sent and acknowledged. It speaks of
+  lost        acknowledged or read before, and no longer readable
+  duplicated  one publish readable at two offsets
+  reordered   acknowledged at another offset than it is at, or after a later record of its connection
+  unexpected  readable and never sent
+  changed     other bytes than were sent, or than were read at that offset before
+  hole        an offset below the high watermark without a record
+  epoch       an epoch that went back, or did not grow with a restart
+It starts and stops nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections import Counter
+from dataclasses import dataclass, field
+
+from support.load_records import Publisher, Recipe, RecordName, name_of
+from support.log_reader import Bounds, LogReader, Row
+from support.mqtt_load import LoadResult, Place
+
+EXAMPLES = 8  # of each kind in a report
+INTERNAL_PARTITION = 0
+
+
+class Fault(enum.StrEnum):
+    LOST = "lost"
+    DUPLICATED = "duplicated"
+    REORDERED = "reordered"
+    UNEXPECTED = "unexpected"
+    CHANGED = "changed"
+    HOLE = "hole"
+    EPOCH = "epoch"
+
+
+@dataclass(slots=True)
+class Report:
+    """Counts by fault, with a few examples each."""
+
+    seed: int
+    sent: int = 0
+    acked: int = 0
+    readable: int = 0
+    restarts: int = 0
+    counts: Counter[Fault] = field(default_factory=Counter)
+    examples: dict[Fault, list[str]] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+
+    def add(self, fault: Fault, text: str, *, count: int = 1) -> None:
+        self.counts[fault] += count
+        examples = self.examples.setdefault(fault, [])
+        if len(examples) < EXAMPLES:
+            examples.append(text)
+
+    @property
+    def clean(self) -> bool:
+        return not self.counts.total() and not self.violations
+
+    def __str__(self) -> str:
+        faults = ", ".join(f"{fault} {self.counts[fault]}" for fault in Fault)
+        done = f"{self.restarts} restarts, sent {self.sent}, acked {self.acked}, readable {self.readable}"
+        return f"seed {self.seed}: {done}: {faults}"
+
+    def details(self) -> str:
+        found = [f"  {fault}: {text}" for fault, texts in self.examples.items() for text in texts]
+        found += [f"  MQTT: {text}" for text in self.violations[:EXAMPLES]]
+        return "\n".join([str(self), *found])
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A record as it was when it was read."""
+
+    fingerprint: bytes
+    name: RecordName | None
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What was read of one partition. `next` is where reading goes on."""
+
+    next: int = 0
+    log_start: int = 0
+    epoch: int = 0  # of the last record read
+    term: int = 0  # that the broker named
+    rows: dict[int, _Known] = field(default_factory=dict)
+
+
+class LogCheck:
+    """One log, checked again and again. `report` collects what is wrong with it."""
+
+    def __init__(self, recipe: Recipe, publishers: tuple[Publisher, ...]) -> None:
+        self.report = Report(recipe.seed)
+        self._recipe = recipe
+        self._publishers = {one.connection: one for one in publishers}
+        self._memories: dict[str, _Memory] = {}
+        self._places: dict[RecordName, Place] = {}
+        self._last: dict[tuple[int, int], int] = {}  # (run, connection) -> highest sequence read
+        self._sent: dict[tuple[int, int], int] = {}  # of the runs that have ended
+        self._acked: dict[RecordName, Place | None] = {}
+        self._unchecked: list[RecordName] = []
+        self._lost: set[RecordName] = set()
+        self._log_id: str | None = None
+
+    def add(self, result: LoadResult) -> None:
+        """Takes in a run of the load that has ended."""
+        for one in result.connections:
+            self.report.violations += [f"{one.publisher.client_id}: {text}" for text in one.violations]
+            for sequence, place in one.acked.items():
+                self._acked[result.name(one, sequence)] = place
+                self._unchecked.append(result.name(one, sequence))
+            publisher = (result.run, one.publisher.connection)
+            self._sent[publisher] = one.sent
+            last = self._last.get(publisher, -1)
+            if last >= one.sent:
+                self.report.add(Fault.UNEXPECTED, f"{result.name(one, last)} was read, {one.sent} were sent")
+        self.report.sent += result.sent
+        self.report.acked += result.acked
+
+    def observe(self, reader: LogReader) -> None:
+        """Reads what is new. Also while the load runs: what was readable once must stay."""
+        for bounds in self._bounds(reader):
+            memory = self._memory(bounds)
+            memory.term = max(memory.term, bounds.epoch)
+            self._read(reader, bounds, memory.next)
+
+    def after_restart(self, reader: LogReader, *, reread: int = 4096) -> None:
+        """Checks what a restart may not change, reads what is new and the last `reread` offsets again, then the
+        acknowledgements taken in since the last check."""
+        self.report.restarts += 1
+        for bounds in self._bounds(reader):
+            memory = self._memory(bounds)
+            if bounds.epoch <= memory.term:
+                self.report.add(
+                    Fault.EPOCH, f"{bounds.name}: epoch {bounds.epoch} after a restart, {memory.term} before"
+                )
+            memory.term = bounds.epoch
+            self._shrunk(bounds, memory)
+            self._read(reader, bounds, max(bounds.log_start, memory.next - reread))
+        self._check_acks(self._unchecked)
+        self._unchecked = []
+
+    def everything(self, reader: LogReader) -> None:
+        """Reads the whole log again and checks every acknowledgement there ever was."""
+        for bounds in self._bounds(reader):
+            self._shrunk(bounds, self._memory(bounds))
+            self._read(reader, bounds, bounds.log_start)
+        for run, connection in self._last.keys() - self._sent.keys():
+            self.report.add(Fault.UNEXPECTED, f"records of connection {connection} in run {run}, which never was")
+        self._check_acks(list(self._acked))
+        self._unchecked = []
+
+    def _bounds(self, reader: LogReader) -> list[Bounds]:
+        return [*reader.bounds().values(), *reader.bounds(partitions=[INTERNAL_PARTITION]).values()]
+
+    def _memory(self, bounds: Bounds) -> _Memory:
+        return self._memories.setdefault(bounds.name, _Memory())
+
+    def _shrunk(self, bounds: Bounds, memory: _Memory) -> None:
+        """What lies outside the bounds and was readable before."""
+        for offset in range(bounds.high_watermark, memory.next):
+            self._forget(bounds.name, memory.rows.pop(offset, None), offset)
+        memory.next = min(memory.next, bounds.high_watermark)
+        # The broker cuts its own partition below a snapshot; records of clients stay.
+        gone = bounds.log_start - memory.log_start
+        if gone > 0 and bounds.number != INTERNAL_PARTITION:
+            self.report.add(Fault.HOLE, f"{bounds.name}: log start moved to {bounds.log_start}", count=gone)
+        for offset in range(memory.log_start, bounds.log_start):
+            memory.rows.pop(offset, None)
+        memory.log_start = max(memory.log_start, bounds.log_start)
+        memory.next = max(memory.next, memory.log_start)
+
+    def _forget(self, partition: str, known: _Known | None, offset: int) -> None:
+        name = known.name if known else None
+        if name is None:
+            self.report.add(Fault.LOST, f"{partition}:{offset} was readable before")
+            return
+        if self._places.get(name) == Place(partition, offset):
+            del self._places[name]
+        self._lose(name, f"{name} was readable at {partition}:{offset}")
+
+    def _lose(self, name: RecordName, text: str) -> None:
+        if name not in self._lost:
+            self._lost.add(name)
+            self.report.add(Fault.LOST, text)
+
+    def _read(self, reader: LogReader, bounds: Bounds, start: int) -> None:
+        memory = self._memory(bounds)
+        expected = start
+        for row in reader.rows(bounds, start, bounds.high_watermark):
+            if row.offset != expected:
+                text = f"{bounds.name}: {row.offset} came instead of {expected}"
+                self.report.add(Fault.HOLE, text, count=max(1, row.offset - expected))
+            expected = row.offset + 1
+            known = memory.rows.get(row.offset)
+            fresh = _Known(_fingerprint(row), name_of(row.value))
+            if known is None:
+                self._judge(bounds.name, memory, row, fresh)
+                memory.rows[row.offset] = fresh
+            elif known.fingerprint != fresh.fingerprint:
+                self._replaced(Place(bounds.name, row.offset), row, known, fresh)
+                memory.rows[row.offset] = fresh
+        if expected < bounds.high_watermark:
+            text = f"{bounds.name}: nothing from {expected} to the high watermark {bounds.high_watermark}"
+            self.report.add(Fault.HOLE, text, count=bounds.high_watermark - expected)
+        memory.next = max(memory.next, bounds.high_watermark)
+        self.report.readable = len(self._places)
+
+    def _judge(self, partition: str, memory: _Memory, row: Row, known: _Known) -> None:
+        """A record that is seen for the first time."""
+        place = Place(partition, row.offset)
+        if row.epoch < memory.epoch:
+            self.report.add(Fault.EPOCH, f"{partition}:{row.offset} has epoch {row.epoch} after {memory.epoch}")
+        memory.epoch = max(memory.epoch, row.epoch)
+        self._log_id = self._log_id or row.log_id
+        if row.log_id != self._log_id:
+            self.report.add(Fault.CHANGED, f"{partition}:{row.offset} is of log {row.log_id}, not {self._log_id}")
+        name = known.name
+        if name is None:
+            if not row.topic.startswith("$"):
+                self.report.add(Fault.UNEXPECTED, f"{partition}:{row.offset} on {row.topic}: {row.value[:32]!r}")
+            return
+        if name in self._places:
+            self.report.add(Fault.DUPLICATED, f"{name} at {self._places[name]} and {place}")
+            return
+        self._places[name] = place
+        self._judge_content(place, row, name)
+        publisher = (name.run, name.connection)
+        if name.sequence >= self._sent.get(publisher, name.sequence + 1):
+            self.report.add(Fault.UNEXPECTED, f"{name} at {place}: {self._sent[publisher]} were sent")
+        if name.sequence < self._last.get(publisher, -1):
+            self.report.add(Fault.REORDERED, f"{name} at {place} comes after {self._last[publisher]}")
+        self._last[publisher] = max(name.sequence, self._last.get(publisher, -1))
+
+    def _replaced(self, place: Place, row: Row, known: _Known, fresh: _Known) -> None:
+        """Another record than before. Where the acknowledged one is now, if anywhere, is found by `_check_acks`."""
+        was, now = known.name or "a record of the broker", fresh.name or f"a record on {row.topic}"
+        self.report.add(Fault.CHANGED, f"{place} was {was}, is {now}{' with other bytes' if was == now else ''}")
+        if known.name is not None and self._places.get(known.name) == place:
+            del self._places[known.name]
+        if fresh.name is not None:
+            self._places[fresh.name] = place
+            self._judge_content(place, row, fresh.name)
+
+    def _judge_content(self, place: Place, row: Row, name: RecordName) -> None:
+        publisher = self._publishers.get(name.connection)
+        if publisher is None:
+            self.report.add(Fault.UNEXPECTED, f"{name} at {place}: no such connection")
+            return
+        retain = self._recipe.retain(publisher, name.sequence)
+        wanted = (publisher.topic, publisher.client_id, 1, retain)
+        if (row.topic, row.client_id, row.qos, row.retain) != wanted:
+            got = (row.topic, row.client_id, row.qos, row.retain)
+            self.report.add(Fault.CHANGED, f"{name} at {place} was sent as {wanted}, is {got}")
+        if row.value != self._recipe.payload(name):
+            self.report.add(Fault.CHANGED, f"{name} at {place}: other bytes than were sent")
+
+    def _check_acks(self, names: list[RecordName]) -> None:
+        for name in names:
+            told, found = self._acked[name], self._places.get(name)
+            if found is None:
+                self._lose(name, f"{name} was acknowledged{f' at {told}' if told else ''} and is nowhere")
+            elif told is not None and told != found:
+                self.report.add(Fault.REORDERED, f"{name} was acknowledged at {told} and is at {found}")
+
+
+def _fingerprint(row: Row) -> bytes:
+    """Everything of the row that may never change at its offset."""
+    named = repr((row.epoch, row.timestamp_us, row.topic, row.key, row.client_id, row.qos, row.retain, row.log_id))
+    return hashlib.blake2b(named.encode() + row.value, digest_size=16).digest()

@@ -1,0 +1,79 @@
+"""Reads partitions of a log over Flight for the checker: rows as they are, no retries, no judgement."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import pyarrow.flight as flight
+
+COLUMNS = ("offset", "epoch", "timestamp", "topic", "key", "client_id", "qos", "retain", "value", "log_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the broker says about a partition: readable are the offsets [log_start, high_watermark)."""
+
+    number: int
+    name: str
+    log_start: int
+    high_watermark: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One record of the canonical schema (headers left out)."""
+
+    offset: int
+    epoch: int
+    timestamp_us: int
+    topic: str
+    key: bytes
+    client_id: str
+    qos: int
+    retain: bool
+    value: bytes
+    log_id: str
+
+
+class LogReader:
+    """A Flight connection to one broker."""
+
+    def __init__(self, address: tuple[str, int], *, timeout_s: float = 30.0) -> None:
+        self._client = flight.FlightClient(f"grpc://{address[0]}:{address[1]}")
+        self._options = flight.FlightCallOptions(timeout=timeout_s)
+
+    def __enter__(self) -> LogReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def bounds(self, *, partitions: Sequence[int] | None = None) -> dict[str, Bounds]:
+        """By name; every class but `internal` unless `partitions` are named."""
+        body: dict[str, Any] = {} if partitions is None else {"partitions": list(partitions)}
+        (answer,) = self._client.do_action(flight.Action("offsets", json.dumps(body).encode()), self._options)
+        described = json.loads(answer.body.to_pybytes())["partitions"]
+        return {
+            one["name"]: Bounds(int(number), one["name"], one["log_start"], one["high_watermark"], one["epoch"])
+            for number, one in described.items()
+        }
+
+    def rows(self, bounds: Bounds, start: int, end: int) -> Iterator[Row]:
+        """The records [start, end), in the order in which they come."""
+        if start >= end:
+            return
+        ticket = json.dumps({"partition": bounds.number, "start": start, "end": end})
+        for chunk in self._client.do_get(flight.Ticket(ticket.encode()), self._options):
+            batch = chunk.data
+            columns: list[list[Any]] = []
+            for name in COLUMNS:
+                column = batch.column(name)
+                columns.append((column.cast("int64") if name == "timestamp" else column).to_pylist())
+            yield from (Row(*values) for values in zip(*columns, strict=True))

@@ -1,0 +1,155 @@
+"""The few MQTT packets that the fault load sends and reads, for 3.1.1 and 5: bytes in, packets out, no sockets.
+
+It is deliberately not the broker's code nor a client library, so that both ends cannot share a mistake. It knows
+CONNECT, PUBLISH at QoS 1, DISCONNECT going out; CONNACK, PUBACK, DISCONNECT coming in.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+CONNACK, PUBACK, DISCONNECT = 2, 4, 14
+
+# Properties that the packets above may carry, by how long their value is (MQTT 5, 2.2.2.2).
+_BYTE = {0x24, 0x25, 0x28, 0x29, 0x2A}
+_TWO = {0x13, 0x21, 0x22}
+_FOUR = {0x11, 0x27}
+_TEXT = {0x12, 0x15, 0x16, 0x1A, 0x1C, 0x1F}
+_USER = 0x26
+
+
+class WireError(Exception):
+    """The broker sent bytes that are not MQTT."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """`code` is the return or reason code; `packet_id` is 0 outside PUBACK."""
+
+    kind: int
+    code: int
+    packet_id: int
+    user: dict[str, str]
+    reason: str | None
+
+
+def connect(*, protocol: int, client_id: str, want_offsets: bool) -> bytes:
+    """CONNECT with a clean session and no keep-alive; MQTT 5 ones may ask for offsets in PUBACK."""
+    body = _text("MQTT") + struct.pack(">BBH", protocol, 0x02, 0)
+    if protocol == 5:
+        properties = b"\x26" + _text("stream-ack") + _text("1") if want_offsets else b""
+        body += _varint(len(properties)) + properties
+    return _packet(0x10, body + _text(client_id))
+
+
+def publish_head(*, protocol: int, topic: str, retain: bool, packet_id: int, payload_bytes: int) -> bytes:
+    """Everything of a QoS 1 PUBLISH that comes before its payload."""
+    variable = _text(topic) + struct.pack(">H", packet_id) + (b"\x00" if protocol == 5 else b"")
+    first = 0x32 | (0x01 if retain else 0x00)
+    return bytes([first]) + _varint(len(variable) + payload_bytes) + variable
+
+
+def disconnect() -> bytes:
+    return b"\xe0\x00"
+
+
+def packets(buffer: bytearray, *, protocol: int) -> Iterator[Packet]:
+    """The whole packets at the front of `buffer`, which are taken out of it."""
+    start = 0
+    try:
+        while (frame := _frame(buffer, start)) is not None:
+            body, end = frame
+            yield _parse(buffer[start] >> 4, bytes(buffer[body:end]), protocol)
+            start = end
+    finally:
+        del buffer[:start]
+
+
+def _frame(buffer: bytearray, start: int) -> tuple[int, int] | None:
+    """Where the body of the packet at `start` begins and ends; None while bytes are missing."""
+    length = 0
+    for place in range(4):
+        at = start + 1 + place
+        if at >= len(buffer):
+            return None
+        length |= (buffer[at] & 0x7F) << (7 * place)
+        if not buffer[at] & 0x80:
+            end = at + 1 + length
+            return (at + 1, end) if end <= len(buffer) else None
+    raise WireError("a remaining length of more than four bytes")
+
+
+def _parse(kind: int, body: bytes, protocol: int) -> Packet:
+    try:
+        if kind == CONNACK:
+            user, reason = _properties(body, 2) if protocol == 5 else ({}, None)
+            return Packet(kind, body[1], 0, user, reason)
+        if kind == PUBACK:
+            packet_id = int(struct.unpack_from(">H", body)[0])
+            code = body[2] if len(body) > 2 else 0
+            user, reason = _properties(body, 3) if len(body) > 3 else ({}, None)
+            return Packet(kind, code, packet_id, user, reason)
+        if kind == DISCONNECT:
+            user, reason = _properties(body, 1) if len(body) > 1 else ({}, None)
+            return Packet(kind, body[0] if body else 0, 0, user, reason)
+    except (IndexError, struct.error, UnicodeDecodeError) as error:
+        raise WireError(f"packet type {kind} with the body {body[:64].hex()}: {error}") from error
+    raise WireError(f"packet type {kind}, which a publisher never gets")
+
+
+def _properties(body: bytes, at: int) -> tuple[dict[str, str], str | None]:
+    length, at = _read_varint(body, at)
+    end = at + length
+    user: dict[str, str] = {}
+    reason = None
+    while at < end:
+        kind, at = body[at], at + 1
+        if kind == _USER:
+            key, at = _read_text(body, at)
+            user[key], at = _read_text(body, at)
+        elif kind in _TEXT:
+            text, at = _read_text(body, at)
+            reason = text if kind == 0x1F else reason
+        elif kind in _BYTE or kind in _TWO or kind in _FOUR:
+            at += 1 if kind in _BYTE else 2 if kind in _TWO else 4
+        else:
+            raise WireError(f"property 0x{kind:02x}, which a publisher never gets")
+    return user, reason
+
+
+def _packet(first: int, body: bytes) -> bytes:
+    return bytes([first]) + _varint(len(body)) + body
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return struct.pack(">H", len(encoded)) + encoded
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _read_varint(body: bytes, at: int) -> tuple[int, int]:
+    number = 0
+    for place in range(4):
+        byte = body[at + place]
+        number |= (byte & 0x7F) << (7 * place)
+        if not byte & 0x80:
+            return number, at + place + 1
+    raise WireError("a variable byte integer of more than four bytes")
+
+
+def _read_text(body: bytes, at: int) -> tuple[str, int]:
+    (length,) = struct.unpack_from(">H", body, at)
+    raw = body[at + 2 : at + 2 + length]
+    if len(raw) < length:
+        raise WireError(f"a text of {length} bytes in a packet that ends after {len(raw)}")
+    return raw.decode(), at + 2 + length
