@@ -2,4 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod data_plane;
 pub mod metrics;
+pub mod state;

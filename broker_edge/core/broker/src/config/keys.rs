@@ -187,7 +187,7 @@ pub const KEYS: &[Key] = &[
         "How long the session of a client that is away is kept at most.",
     ),
     key(
-        "mqtt.send_buffer_bytes",
+        "mqtt.out_buffer_bytes",
         bytes(ByteSize::kib(4), ByteSize::mib(64)),
         "Encoded deliveries waiting for one socket.",
     ),

@@ -123,7 +123,7 @@ pub struct MqttSettings {
     pub max_topic_levels: u16,
     pub connect_timeout: Age,
     pub session_expiry_max: Age,
-    pub send_buffer_bytes: ByteSize,
+    pub out_buffer_bytes: ByteSize,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -238,7 +238,7 @@ impl Default for MqttSettings {
             max_topic_levels: 64,
             connect_timeout: Age::from_secs(10),
             session_expiry_max: Age::from_days(30),
-            send_buffer_bytes: ByteSize::kib(256),
+            out_buffer_bytes: ByteSize::kib(256),
         }
     }
 }

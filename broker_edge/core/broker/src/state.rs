@@ -1,0 +1,266 @@
+//! The broker's own state: the latest value of each key, kept as records of the internal partition.
+//!
+//! The records are the truth; the map in memory is a view that [`StateStore::open`] rebuilds by replay. A change is in
+//! the map as soon as its record is queued, and may be spoken of to others only once [`StateStore::durable`] has
+//! passed the offset that the change returned.
+//!
+//! Compaction is a snapshot: a `begin` record, every value once more, an `end` record that names `begin`; when `end` is
+//! durable, what lies below `begin` may go. Each chunk of values is read and appended under one lock, so a copied value
+//! never lands after a newer one of the same key. That is why replay needs no special case: the latest record counts,
+//! and a snapshot that a crash cut short is only a repetition.
+//!
+//! It knows keys and bytes, never what a session or a group is.
+
+mod compaction;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use headwater_log::{AppendError, Log, Offset, Partition, ReadError, RecordMeta, Records};
+use parking_lot::{Condvar, Mutex};
+
+pub use compaction::Compaction;
+
+/// First level of every topic of the internal partition.
+const ROOT: &str = "$state/";
+const SNAPSHOT: &str = "snapshot/";
+const CLIENT: &str = "";
+const READ_BYTES: usize = 4 << 20;
+
+/// Longest key; the topic that carries it is at most what MQTT allows.
+pub const KEY_BYTES_MAX: usize = 65_535 - ROOT.len();
+
+/// Why a change was not taken. The map is as before.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    #[error("a state key of {bytes} bytes is over the limit of {KEY_BYTES_MAX}")]
+    KeyTooLong { bytes: usize },
+    #[error("{changes} state changes at once are over the limit of {limit}")]
+    TooMany { changes: usize, limit: usize },
+    #[error(transparent)]
+    Append(#[from] AppendError),
+    #[error("the internal partition cannot be read: {0}")]
+    Read(#[from] ReadError),
+    #[error("the log has no internal partition")]
+    NoPartition,
+}
+
+/// One change: a new value for a key, or its removal.
+#[derive(Clone, Copy, Debug)]
+pub struct Change<'a> {
+    /// `<kind>/<id>`, for example `group/bronze`.
+    pub key: &'a str,
+    pub value: Option<&'a [u8]>,
+}
+
+/// Latest value per key, over the internal partition. Share it as an `Arc`.
+pub struct StateStore {
+    partition: Partition,
+    compact_after_bytes: u64,
+    inner: Mutex<Inner>,
+    /// Notified when compaction may be due and when the high watermark has moved.
+    moved: Arc<Moved>,
+}
+
+#[derive(Default)]
+struct Moved {
+    condition: Condvar,
+    /// Counts moves, so that a wait never misses one.
+    count: Mutex<u64>,
+}
+
+struct Inner {
+    values: BTreeMap<String, Arc<[u8]>>,
+    /// Keys and values together.
+    live_bytes: u64,
+    /// Appended since the last snapshot began.
+    written_bytes: u64,
+    /// One past the newest record of this store.
+    end: Offset,
+}
+
+impl StateStore {
+    /// Replays the internal partition. A snapshot becomes due when the records since the last one outweigh both the
+    /// live values and `compact_after_bytes`.
+    ///
+    /// # Errors
+    /// When the log has no internal partition, or a part of it cannot be read: state is never guessed.
+    pub fn open(log: &Log, compact_after_bytes: u64) -> Result<StateStore, StateError> {
+        let partition = log
+            .by_name("internal-0")
+            .ok_or(StateError::NoPartition)?
+            .clone();
+        let inner = Mutex::new(replay(&partition)?);
+        let moved = Arc::new(Moved::default());
+        let on_move = Arc::clone(&moved);
+        partition.watch(Arc::new(move || on_move.notify()));
+        Ok(StateStore {
+            partition,
+            compact_after_bytes,
+            inner,
+            moved,
+        })
+    }
+
+    /// The partition that carries the state: watch it to learn when changes become durable.
+    pub fn partition(&self) -> &Partition {
+        &self.partition
+    }
+
+    /// Changes that returned an offset at or below this one survive a crash.
+    pub fn durable(&self) -> Offset {
+        self.partition.high_watermark()
+    }
+
+    /// One past the newest change, durable or not.
+    pub fn end(&self) -> Offset {
+        self.inner.lock().end
+    }
+
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn put(&self, key: &str, value: &[u8]) -> Result<Offset, StateError> {
+        self.write(&[Change {
+            key,
+            value: Some(value),
+        }])
+    }
+
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn delete(&self, key: &str) -> Result<Offset, StateError> {
+        self.write(&[Change { key, value: None }])
+    }
+
+    /// Queues the changes as one append. They are durable once [`durable`](Self::durable) has reached the offset that
+    /// is returned. An empty value deletes its key.
+    ///
+    /// # Errors
+    /// When the internal partition does not take them; then none was made.
+    pub fn write(&self, changes: &[Change<'_>]) -> Result<Offset, StateError> {
+        let limit = usize::from(u16::MAX);
+        if changes.len() > limit {
+            return Err(StateError::TooMany {
+                changes: changes.len(),
+                limit,
+            });
+        }
+        let mut records = self.partition.take_records();
+        for change in changes {
+            push(&mut records, change.key, change.value.unwrap_or_default())?;
+        }
+        let mut inner = self.inner.lock();
+        if records.is_empty() {
+            return Ok(inner.end);
+        }
+        let bytes = records.bytes() as u64;
+        inner.end = self.partition.append(records)?.end;
+        inner.written_bytes += bytes;
+        for change in changes {
+            inner.apply(change.key, change.value.unwrap_or_default());
+        }
+        if inner.is_compaction_due(self.compact_after_bytes) {
+            drop(inner);
+            self.moved.notify();
+            return Ok(self.end());
+        }
+        Ok(inner.end)
+    }
+
+    pub fn get(&self, key: &str) -> Option<Arc<[u8]>> {
+        self.inner.lock().values.get(key).cloned()
+    }
+
+    /// Calls `f` with each key that begins with `prefix`, in order. The store is locked meanwhile: `f` must not call it.
+    pub fn for_each_prefix(&self, prefix: &str, mut f: impl FnMut(&str, &Arc<[u8]>)) {
+        let inner = self.inner.lock();
+        let from_prefix = inner.values.range::<str, _>((
+            std::ops::Bound::Included(prefix),
+            std::ops::Bound::Unbounded,
+        ));
+        for (key, value) in from_prefix.take_while(|(key, _)| key.starts_with(prefix)) {
+            f(key, value);
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.inner.lock().values.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Moved {
+    fn notify(&self) {
+        *self.count.lock() += 1;
+        self.condition.notify_all();
+    }
+}
+
+impl Inner {
+    fn apply(&mut self, key: &str, value: &[u8]) {
+        let before = if value.is_empty() {
+            self.values.remove(key)
+        } else {
+            self.live_bytes += (key.len() + value.len()) as u64;
+            self.values.insert(key.to_owned(), value.into())
+        };
+        if let Some(before) = before {
+            self.live_bytes -= (key.len() + before.len()) as u64;
+        }
+    }
+
+    fn is_compaction_due(&self, compact_after_bytes: u64) -> bool {
+        self.written_bytes > compact_after_bytes.max(2 * self.live_bytes)
+    }
+}
+
+/// Adds one change to `records`.
+fn push(records: &mut Records, key: &str, value: &[u8]) -> Result<(), StateError> {
+    if key.len() > KEY_BYTES_MAX {
+        return Err(StateError::KeyTooLong { bytes: key.len() });
+    }
+    let full = |_| AppendError::TooLarge {
+        size_bytes: value.len() as u64,
+        limit_bytes: headwater_log::MAX_RECORDS_BYTES as u64,
+    };
+    let topic = format!("{ROOT}{key}");
+    let length = u16::try_from(topic.len()).expect("the key was measured above");
+    // One client entry is enough, but its index is only known to who added it; an empty one costs two bytes.
+    let client = records.client(CLIENT).map_err(full)?;
+    let topic = records.topic(&topic, 0..length).map_err(full)?;
+    records
+        .push(RecordMeta::new(topic, client, 1), value)
+        .map_err(full)?;
+    Ok(())
+}
+
+fn replay(partition: &Partition) -> Result<Inner, StateError> {
+    let mut inner = Inner {
+        values: BTreeMap::new(),
+        live_bytes: 0,
+        written_bytes: 0,
+        end: partition.high_watermark(),
+    };
+    let mut from = partition.log_start();
+    while from < inner.end {
+        for batch in partition.read(from, READ_BYTES)? {
+            for record in batch.records().filter(|record| record.offset >= from) {
+                if let Some(key) = record
+                    .topic
+                    .strip_prefix(ROOT)
+                    .filter(|key| !key.starts_with(SNAPSHOT))
+                {
+                    inner.apply(key, record.payload);
+                }
+            }
+            inner.written_bytes += batch.bytes_len() as u64;
+            from = batch.next_offset();
+        }
+    }
+    Ok(inner)
+}

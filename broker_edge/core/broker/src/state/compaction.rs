@@ -1,0 +1,185 @@
+//! Snapshots of the state, and the thread that takes them.
+
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use headwater_log::{AppendError, Offset, PartitionState};
+
+use super::{SNAPSHOT, StateError, StateStore, push};
+
+/// Values copied under one lock and in one append.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Bound of a wait for the high watermark, so that a stop is seen even when nothing moves.
+const WAIT: Duration = Duration::from_millis(500);
+
+/// The thread that compacts; dropping it stops and joins it.
+pub struct Compaction {
+    store: Arc<StateStore>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Compaction {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When the system has no thread to give.
+    pub fn start(store: &Arc<StateStore>) -> std::io::Result<Compaction> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (own_store, own_stop) = (Arc::clone(store), Arc::clone(&stop));
+        let thread = std::thread::Builder::new()
+            .name("state".to_owned())
+            .spawn(move || run(&own_store, &own_stop))?;
+        Ok(Compaction {
+            store: Arc::clone(store),
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Compaction {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.store.moved.notify();
+        if let Some(thread) = self.thread.take() {
+            // A panic there has already been reported by the hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(store: &StateStore, stop: &AtomicBool) {
+    while !stop.load(Ordering::Acquire) {
+        let seen = store.moves();
+        if !store.is_compaction_due() {
+            store.wait_for_move(seen, None);
+            continue;
+        }
+        if let Err(error) = store.compact(stop) {
+            tracing::warn!(%error, "state could not be compacted; it is tried again at the next change");
+            store.wait_for_move(store.moves(), None);
+        }
+    }
+}
+
+impl StateStore {
+    fn is_compaction_due(&self) -> bool {
+        self.inner
+            .lock()
+            .is_compaction_due(self.compact_after_bytes)
+    }
+
+    fn moves(&self) -> u64 {
+        *self.moved.count.lock()
+    }
+
+    /// Waits until something moved since `seen`.
+    fn wait_for_move(&self, seen: u64, timeout: Option<Duration>) {
+        let mut count = self.moved.count.lock();
+        while *count == seen {
+            match timeout {
+                None => self.moved.condition.wait(&mut count),
+                Some(timeout) => {
+                    self.moved.condition.wait_for(&mut count, timeout);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Writes a snapshot, waits until it is durable, and lets go of what lies below it. Gives up when `stop` is set or
+    /// the partition stops; an unfinished snapshot does no harm.
+    ///
+    /// # Errors
+    /// When the internal partition refuses appends.
+    pub fn compact(&self, stop: &AtomicBool) -> Result<(), StateError> {
+        let begin = self.append_waiting(stop, |store| {
+            let begin = store.append_snapshot_record("begin", b"{}")?;
+            store.inner.lock().written_bytes = 0;
+            Ok(Offset(begin.0 - 1))
+        })?;
+        let mut after: Option<String> = None;
+        loop {
+            let last = self.append_waiting(stop, |store| store.append_chunk(after.as_deref()))?;
+            match last {
+                Some(key) => after = Some(key),
+                None => break,
+            }
+        }
+        let value = format!("{{\"begin\":{begin}}}");
+        let end = self.append_waiting(stop, |store| {
+            store.append_snapshot_record("end", value.as_bytes())
+        })?;
+        if self.wait_durable_or(stop, end) {
+            self.partition.advance_log_start(begin);
+        }
+        Ok(())
+    }
+
+    /// Tries again while the queue is full; each move of the high watermark makes room.
+    fn append_waiting<T>(
+        &self,
+        stop: &AtomicBool,
+        mut append: impl FnMut(&Self) -> Result<T, StateError>,
+    ) -> Result<T, StateError> {
+        loop {
+            let seen = self.moves();
+            match append(self) {
+                Err(StateError::Append(AppendError::QueueFull { .. }))
+                    if !stop.load(Ordering::Acquire) =>
+                {
+                    self.wait_for_move(seen, Some(WAIT));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Appends `snapshot/<name>` and returns the offset after it.
+    fn append_snapshot_record(&self, name: &str, value: &[u8]) -> Result<Offset, StateError> {
+        let mut records = self.partition.take_records();
+        push(&mut records, &format!("{SNAPSHOT}{name}"), value)?;
+        let mut inner = self.inner.lock();
+        inner.end = self.partition.append(records)?.end;
+        Ok(inner.end)
+    }
+
+    /// Appends the next values after the key `after`, as they are now; returns the last key, None when all are done.
+    fn append_chunk(&self, after: Option<&str>) -> Result<Option<String>, StateError> {
+        let mut inner = self.inner.lock();
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut records = self.partition.take_records();
+        let mut last = None;
+        for (key, value) in inner.values.range::<str, _>((from, Bound::Unbounded)) {
+            push(&mut records, key, value)?;
+            last = Some(key.clone());
+            if records.bytes() >= CHUNK_BYTES || records.len() >= usize::from(u16::MAX) {
+                break;
+            }
+        }
+        if last.is_some() {
+            inner.end = self.partition.append(records)?.end;
+        }
+        Ok(last)
+    }
+
+    /// Whether `end` became durable before a stop was asked for or the partition stopped.
+    fn wait_durable_or(&self, stop: &AtomicBool, end: Offset) -> bool {
+        loop {
+            let seen = self.moves();
+            if self.durable() >= end {
+                return true;
+            }
+            if stop.load(Ordering::Acquire)
+                || matches!(self.partition.state(), PartitionState::Stopped(_))
+            {
+                return false;
+            }
+            self.wait_for_move(seen, Some(WAIT));
+        }
+    }
+}
