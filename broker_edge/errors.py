@@ -121,7 +121,7 @@ def from_flight(error: Exception, *, server: str) -> HeadwaterError:
     match error:
         case flight.FlightUnavailableError():
             advice = "is the broker running, and is this its Flight address (port 8815 by default)?"
-            return ConnectError(f"cannot connect to {server}: {advice} ({text})", server=server)
+            return ConnectError(f"cannot connect to {server}: {advice} ({text.rsplit(': ', 1)[-1]})", server=server)
         case flight.FlightTimedOutError():
             return DeadlineError(f"{server} did not answer in time; ask again or allow more time")
         case flight.FlightUnauthenticatedError() | flight.FlightUnauthorizedError():

@@ -1,0 +1,36 @@
+"""`headwater demo`: only the command; the demo itself is `pipelines.demo`, which needs Spark and the device agent."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from broker_edge.cli._options import JsonOption
+from broker_edge.errors import ConfigError
+
+_NEEDED = ("pyspark", "delta", "deltalake", "gmqtt")
+
+
+def demo(
+    seconds: Annotated[
+        float | None, typer.Option("--for", min=1, metavar="SECONDS", help="End after this time (default: Ctrl-C).")
+    ] = None,
+    headless: Annotated[bool, typer.Option("--headless", help="No live table.")] = False,
+    json: JsonOption = False,
+    devices: Annotated[int, typer.Option(min=1, max=10_000, help="Simulated devices.")] = 200,
+) -> None:
+    """The whole way on this machine: broker, devices, Spark into Delta, and an action back to 20 of the devices."""
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"the demo needs {', '.join(missing)}: install headwater with the extras `spark`, `device` and `notebooks`"
+        )
+    run = import_module("pipelines.demo").run
+    raise typer.Exit(int(run(seconds=seconds, headless=headless, as_json=json, devices=devices)))
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(demo)

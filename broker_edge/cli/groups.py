@@ -1,0 +1,43 @@
+"""`headwater groups`: consumer groups, what they have finished and how far they are behind."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from broker_edge.cli._options import DEFAULT_SERVER, JsonOption, ServerOption, TimeoutOption, connect
+from broker_edge.cli._output import put_json, put_rows
+from broker_edge.errors import NotFoundError
+
+
+def groups(
+    group: Annotated[str | None, typer.Argument(help="Only this group.", show_default=False)] = None,
+    server: ServerOption = DEFAULT_SERVER,
+    json: JsonOption = False,
+    timeout: TimeoutOption = 30.0,
+) -> None:
+    """List consumer groups: initial, committed and scanned offset of each partition, and the lag."""
+    with connect(server, timeout) as client:
+        found = [one for one in client.groups() if group in (None, one.group)]
+        if group is not None and not found:
+            raise NotFoundError(f"there is no consumer group `{group}` at {client.server}; see `headwater groups`")
+        numbers = sorted({number for one in found for number in one.partitions})
+        bounds = client.offsets(partitions=numbers).partitions if numbers else {}
+    names = ("group", "reader_epoch", "partition", "name", "initial", "committed", "scanned", "lag")
+    rows = []
+    for one in found:
+        for number, place in one.partitions.items():
+            end = bounds[number].high_watermark
+            reached = next((at for at in (place.scanned, place.committed, place.initial) if at is not None), None)
+            lag = None if reached is None else max(end - reached, 0)
+            name = bounds[number].name
+            rows.append((one.group, one.reader_epoch, number, name, place.initial, place.committed, place.scanned, lag))
+    if json:
+        put_json({"groups": [dict(zip(names, row, strict=True)) for row in rows]})
+    else:
+        put_rows(names, rows)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(groups)

@@ -1,0 +1,60 @@
+"""Where reading begins: `earliest`, `latest`, a time in µs, or `<partition name>:<offset>[,…]` (docs/protocols.md)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from broker_edge.client import Client
+from broker_edge.errors import RefusedError
+
+_PLACE = re.compile(r"([a-z]+-\d+):(\d+)\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """One of: a word, a time, or offsets by partition name; `text` is how MQTT writes it."""
+
+    text: str
+    word: str | None = None
+    time_us: int | None = None
+    offsets: Mapping[str, int] | None = None
+
+
+def parse_position(text: str) -> Position:
+    """Raises RefusedError when `text` is none of the four."""
+    if text in ("earliest", "latest"):
+        return Position(text, word=text)
+    if text.isascii() and text.isdigit():
+        return Position(text, time_us=int(text))
+    offsets: dict[str, int] = {}
+    for part in text.split(","):
+        found = _PLACE.match(part.strip())
+        if found is None or found[1] in offsets:
+            raise RefusedError(
+                f"`{text}` is not a position: write earliest, latest, a time in Unix µs, or telemetry-0:1234",
+                field="position",
+            )
+        offsets[found[1]] = int(found[2])
+    return Position(",".join(f"{name}:{offset}" for name, offset in offsets.items()), offsets=offsets)
+
+
+def resolve(client: Client, position: Position, filters: list[str] | None) -> dict[int, int]:
+    """Where to start in each partition that the filters can reach; with offsets, only in the named partitions."""
+    found = client.offsets(filters=filters, time_us=position.time_us)
+    if position.offsets is None:
+        starts = {}
+        for number, bounds in found.partitions.items():
+            at = {"earliest": bounds.log_start, "latest": bounds.high_watermark}
+            time_at = bounds.high_watermark if bounds.offset_for_time is None else bounds.offset_for_time
+            starts[number] = at[position.word] if position.word else time_at
+        return starts
+    by_name = {bounds.name: number for number, bounds in found.partitions.items()}
+    for name in position.offsets:
+        if name not in by_name:
+            known = ", ".join(sorted(by_name)) or "none"
+            raise RefusedError(
+                f"there is no partition `{name}` for these filters; there are: {known}", field="position"
+            )
+    return {by_name[name]: offset for name, offset in position.offsets.items()}

@@ -1,0 +1,168 @@
+"""The `headwater` command against the Flight service in memory: data on stdout, talk on stderr, exit codes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from support.flight_server import FlightServer
+
+from broker_edge import Client, Commit
+from broker_edge.cli import main
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def documents(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines]
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs the command in this process and returns what it printed."""
+    for name in ("HEADWATER_SERVER", "HEADWATER_MQTT", "HEADWATER_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+
+    def call(*arguments: str) -> Done:
+        capsys.readouterr()
+        code = main(arguments)
+        shown = capsys.readouterr()
+        return Done(code, shown.out, shown.err)
+
+    return call
+
+
+@pytest.fixture
+def served(flight_server: FlightServer, monkeypatch: pytest.MonkeyPatch, run: Run) -> FlightServer:
+    """A server with three records in partition 3 that the command finds through its environment variable."""
+    monkeypatch.setenv("HEADWATER_SERVER", flight_server.location)
+    for i in range(3):
+        flight_server.log.append("devices/a/telemetry", b"%d" % i, partition=3, timestamp_us=1_000 + i)
+    return flight_server
+
+
+def test_topics_as_rows_and_as_json(served: FlightServer, run: Run) -> None:
+    assert run("topics").lines == ["devices/a/telemetry\ttelemetry\t3\ttelemetry-0\t0\t3"]
+    (document,) = run("topics", "devices/#", "--json").documents
+    assert document["topics"] == [
+        {
+            "topic": "devices/a/telemetry",
+            "class": "telemetry",
+            "partition": 3,
+            "name": "telemetry-0",
+            "first": 0,
+            "next": 3,
+        }
+    ]
+
+
+def test_offsets_show_bounds_and_the_offset_of_a_time(served: FlightServer, run: Run) -> None:
+    (document,) = run("offsets", "-p", "3", "--time", "1002", "--json").documents
+    assert document["log_id"] == served.log.log_id
+    (row,) = document["partitions"]
+    assert (row["log_start"], row["high_watermark"], row["offset_for_time"]) == (0, 3, 2)
+
+
+def test_groups_show_how_far_they_are_behind(served: FlightServer, run: Run) -> None:
+    with Client(served.location) as client:
+        client.commit("bronze", reader_epoch=4, initial={3: 0}, offsets={3: Commit(1)})
+    (document,) = run("groups", "bronze", "--json").documents
+    (row,) = document["groups"]
+    assert (row["group"], row["reader_epoch"], row["committed"], row["lag"]) == ("bronze", 4, 1, 2)
+    missing = run("groups", "silver")
+    assert missing.code == 4
+    assert "no consumer group `silver`" in missing.err
+
+
+def test_tail_to_the_end_of_the_log(served: FlightServer, run: Run) -> None:
+    done = run("tail", "devices/+/telemetry", "--from", "telemetry-0:1", "--no-follow")
+    assert done.lines == [f"telemetry-0:{i}\tdevices/a/telemetry\t{i}" for i in (1, 2)]
+    (document,) = run("tail", "--from", "1002", "--no-follow", "--json").documents
+    assert (document["offset"], document["ts"], document["value"], document["epoch"]) == (2, 1_002, "2", 1)
+
+
+def test_tail_follows_until_it_has_enough(served: FlightServer, run: Run) -> None:
+    timer = threading.Timer(0.3, lambda: served.log.append("devices/a/telemetry", b"\xff\n", partition=3))
+    timer.start()
+    done = run("tail", "--from", "earliest", "--count", "4", "--timeout", "20")
+    timer.join()
+    assert (done.code, len(done.lines)) == (0, 4)
+    assert done.lines[-1].endswith("\t\\xff\\n")
+
+
+def test_tail_that_waits_in_vain_is_timed_out(served: FlightServer, run: Run) -> None:
+    done = run("tail", "--count", "1", "--timeout", "0.3")
+    assert (done.code, done.out) == (124, "")
+    assert "0 of 1 records within 0.3 s" in done.err
+
+
+def test_an_offset_that_is_gone_is_refused_with_the_bounds(served: FlightServer, run: Run) -> None:
+    served.log.expire(3, 2)
+    done = run("tail", "--from", "telemetry-0:0", "--no-follow")
+    assert done.code == 4
+    assert "offset 0 of partition telemetry-0 is outside [2, 3]" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        ((), 2, "Usage"),
+        (("nonsense",), 2, "nonsense"),
+        (("topics", "--nonsense"), 2, "--nonsense"),
+        (("topics", "--server", "http://somewhere"), 2, "http://somewhere"),
+        (("topics", "--server", "127.0.0.1:1"), 3, "127.0.0.1:1"),
+        (("sub", "a", "--mqtt", "127.0.0.1:1"), 3, "127.0.0.1:1"),
+        (("sub", "a", "--mqtt", "127.0.0.1:port"), 2, "127.0.0.1:port"),
+        (("sub", "a", "--from", "yesterday"), 2, "yesterday"),
+        (("sub", "a", "--session"), 2, "--id"),
+        (("tail", "--from", "telemetry-0"), 2, "telemetry-0"),
+        (("pub", "a"), 2, "--file"),
+        (("pub", "a", "--file", "/does/not/exist"), 2, "/does/not/exist"),
+        (("pub", "a", "b", "--ack", "--qos", "0"), 2, "--qos 1"),
+    ],
+)
+def test_bad_input_is_one_sentence_that_names_it(run: Run, arguments: tuple[str, ...], code: int, says: str) -> None:
+    done = run(*arguments)
+    assert (done.code, done.out) == (code, "")
+    assert says in done.err
+    assert "Traceback" not in done.err
+    if arguments:
+        assert done.err.count("\n") == 1
+
+
+def test_a_partition_that_does_not_exist_is_refused_by_name(served: FlightServer, run: Run) -> None:
+    done = run("tail", "--from", "telemetry-9:0", "--no-follow")
+    assert done.code == 4
+    assert "no partition `telemetry-9`" in done.err
+
+
+def test_debug_shows_where_an_error_came_from(run: Run) -> None:
+    done = run("topics", "--server", "127.0.0.1:1", "--debug")
+    assert done.code == 3
+    assert "Traceback" in done.err
+
+
+def test_doctor_names_what_failed(served: FlightServer, run: Run) -> None:
+    done = run("doctor", "--mqtt", "127.0.0.1:1", "--json")
+    (document,) = done.documents
+    states = {check["name"]: check["state"] for check in document["checks"]}
+    assert done.code == 1
+    assert (states["flight"], states["mqtt"]) == ("ok", "failed")
