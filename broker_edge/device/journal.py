@@ -1,0 +1,67 @@
+"""What a device remembers of its commands: the last status of each (action, attempt), so that none is carried out
+twice.
+
+In memory, or in a small JSON file that is replaced atomically. Keeps the newest entries only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FINAL = frozenset({"SUCCEEDED", "FAILED", "REJECTED", "CANCELLED"})
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    action_id: str
+    attempt: int
+    state: str
+    message: str | None = None
+    result: Any = None
+    told: bool = False
+    """Whether the broker has acknowledged the status with this state."""
+
+
+class Journal:
+    """At most `entries_max` commands are remembered, the oldest are forgotten first."""
+
+    def __init__(self, path: Path | None = None, *, entries_max: int = 1_000) -> None:
+        self._path = path
+        self._entries_max = entries_max
+        self._entries: OrderedDict[tuple[str, int], Entry] = OrderedDict()
+        if path is not None and path.exists():
+            for row in json.loads(path.read_text()):
+                entry = Entry(**row)
+                self._entries[(entry.action_id, entry.attempt)] = entry
+
+    def get(self, action_id: str, attempt: int) -> Entry | None:
+        return self._entries.get((action_id, attempt))
+
+    def put(self, entry: Entry) -> None:
+        self._entries[(entry.action_id, entry.attempt)] = entry
+        while len(self._entries) > self._entries_max:
+            self._entries.popitem(last=False)
+        self._save()
+
+    def untold(self) -> Iterator[Entry]:
+        """Entries that the broker may not know of, oldest first."""
+        return iter([entry for entry in self._entries.values() if not entry.told])
+
+    def _save(self) -> None:
+        if self._path is None:
+            return
+        rows: list[Mapping[str, Any]] = [
+            {name: getattr(entry, name) for name in Entry.__slots__} for entry in self._entries.values()
+        ]
+        draft = self._path.with_suffix(".new")
+        with draft.open("w") as file:
+            json.dump(rows, file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self._path)
