@@ -9,6 +9,11 @@ Each message is one sentence that says what, where, and what to do.
 
 from __future__ import annotations
 
+import re
+
+# Spark shows an error of a data source as the end of a Python traceback.
+_OWN_ERROR = re.compile(r"(?:sources|sinks|pipelines)\.errors\.(\w+): (.+)")
+
 
 class PipelineError(Exception):
     """Base of every error that `pipelines` raises on purpose."""
@@ -20,3 +25,12 @@ class SetupError(PipelineError):
 
 class SettingsError(PipelineError):
     """A setting is unknown, of the wrong kind, or out of range."""
+
+
+def own_error(error: BaseException) -> tuple[str, str] | None:
+    """Class name and sentence of the error of ours inside one of Spark's, or None when Spark itself failed."""
+    found = _OWN_ERROR.findall(str(error))
+    if not found:
+        return None
+    name, sentence = found[-1]
+    return name, sentence.strip()

@@ -74,6 +74,7 @@ def _settings(jars: list[Path], driver_memory: str) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
+        "spark.log.level": "ERROR",
         "spark.ui.showConsoleProgress": "false",
     }
 

@@ -1,9 +1,14 @@
 """The Spark data source `headwater`: reads the logs of brokers by offset, as streams and in batches.
 
 from sources import register
+
 register(spark)
-spark.readStream.format("headwater").option("servers", "grpc://127.0.0.1:8815").option("subscribe",
-"devices/+/telemetry").load()
+rows = (
+    spark.readStream.format("headwater")
+    .option("servers", "grpc://127.0.0.1:8815")
+    .option("subscribe", "devices/+/telemetry")
+    .load()
+)
 """
 
 from sources.errors import (

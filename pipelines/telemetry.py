@@ -1,0 +1,131 @@
+"""Telemetry: from the brokers into its bronze table, each record once.
+
+    python -m pipelines.telemetry [--config FILE] [--server grpc://…] [--table-path DIR] [--checkpoint DIR]
+    [--available-now] …
+
+Wiring only: the source decides what a batch is, the sink writes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from pydantic import ValidationError
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from pipelines.errors import SettingsError
+from pipelines.job import StopSignal, mute_query_traces, run_job, wait
+from pipelines.session import spark_session
+from pipelines.settings import Settings, load_settings
+from pipelines.source import headwater_stream
+from sinks.bronze import check_writer, places_after, write_bronze
+from sinks.table import Table
+
+QUERY_NAME = "telemetry"
+
+
+def start_telemetry(spark: SparkSession, settings: Settings, *, available_now: bool = False) -> StreamingQuery:
+    """Starts the query. With an empty checkpoint it goes on behind the newest records that bronze holds."""
+    telemetry = settings.telemetry
+    check_writer(settings.bronze.writer)
+    table = Table.named(telemetry.table) if telemetry.table is not None else Table.at(telemetry.table_path or "")
+    # The first batch may be planned and not finished: then Spark asks for the same start again, and as that
+    # batch is in the table whole or not at all, the table gives it.
+    places = {} if _has_finished_a_batch(telemetry.checkpoint) else places_after(spark, table, tenant=settings.tenant)
+    records = headwater_stream(
+        spark,
+        servers=settings.servers,
+        subscribe=telemetry.subscribe,
+        consumer_group=telemetry.consumer_group,
+        places=places,
+        max_offsets_per_trigger=telemetry.max_offsets_per_trigger,
+        fail_on_data_loss=telemetry.fail_on_data_loss,
+    )
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", QUERY_NAME)
+    return write_bronze(
+        records,
+        table,
+        tenant=settings.tenant,
+        checkpoint=telemetry.checkpoint,
+        writer=settings.bronze.writer,
+        available_now=available_now,
+        trigger=telemetry.trigger,
+        query_name=QUERY_NAME,
+    )
+
+
+def _has_finished_a_batch(checkpoint: str) -> bool:
+    """Whether a local checkpoint is past its first batch; unknown is false, which only costs a look into the table."""
+    commits = Path(checkpoint) / "commits"
+    return commits.is_dir() and any(entry.name.isdigit() for entry in commits.iterdir())
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; see `pipelines.job` for the exit codes."""
+    options = _parser().parse_args(arguments)
+
+    def work() -> None:
+        settings = _settings(options)
+        spark = spark_session(
+            QUERY_NAME,
+            cores=settings.spark.cores,
+            driver_memory=settings.spark.driver_memory,
+            warehouse=None if settings.spark.warehouse is None else Path(settings.spark.warehouse),
+        )
+        mute_query_traces(spark)
+        stop = StopSignal()
+        try:
+            wait(start_telemetry(spark, settings, available_now=options.available_now), stop)
+        finally:
+            spark.stop()
+
+    return run_job(work)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m pipelines.telemetry", description=__doc__.splitlines()[0])
+    parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
+    parser.add_argument("--server", action="append", help="Flight address of a broker, grpc://host:port; repeatable")
+    parser.add_argument("--tenant", help="written into every row")
+    table = parser.add_mutually_exclusive_group()
+    table.add_argument("--table", help="bronze table, catalog.schema.table")
+    table.add_argument("--table-path", help="bronze table, by path")
+    parser.add_argument("--checkpoint", help="folder of the checkpoint")
+    parser.add_argument("--group", help="consumer group")
+    parser.add_argument("--trigger", help="pause between the starts of two batches, such as '1 second'")
+    parser.add_argument("--max-offsets-per-trigger", type=int, help="records of a batch at most")
+    parser.add_argument("--skip-lost", action="store_true", help="report gaps to the broker and go on")
+    parser.add_argument("--available-now", action="store_true", help="read what is there now, then end")
+    return parser
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    """The file, with what the command line gives on top."""
+    settings = load_settings(options.config)
+    telemetry = {
+        "checkpoint": options.checkpoint,
+        "consumer_group": options.group,
+        "trigger": options.trigger,
+        "max_offsets_per_trigger": options.max_offsets_per_trigger,
+        "fail_on_data_loss": False if options.skip_lost else None,
+    }
+    changes = {name: value for name, value in telemetry.items() if value is not None}
+    if options.table is not None or options.table_path is not None:
+        changes |= {"table": options.table, "table_path": options.table_path}
+    top = {"servers": options.server, "tenant": options.tenant}
+    try:
+        return Settings.model_validate(
+            settings.model_dump()
+            | {name: value for name, value in top.items() if value is not None}
+            | {"telemetry": settings.telemetry.model_dump() | changes}
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SettingsError(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())
