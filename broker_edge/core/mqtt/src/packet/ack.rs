@@ -16,6 +16,25 @@ pub struct Ack<'a> {
     pub properties: Properties<'a>,
 }
 
+/// The packet identifier of an acknowledgement that says nothing but success: `first_byte` is that of the fixed header,
+/// without its type being looked at. Nearly all are like this, and a broker that serves many subscribers reads one per
+/// delivery; `None` means that [`super::decode`] must look.
+#[must_use]
+#[inline]
+pub fn plain(first_byte: u8, body: &[u8]) -> Option<PacketId> {
+    let wanted_flags = if first_byte >> 4 == kind::PUBREL {
+        0b0010
+    } else {
+        0
+    };
+    match *body {
+        [high, low] if first_byte & 0x0f == wanted_flags => {
+            PacketId::new(u16::from_be_bytes([high, low]))
+        }
+        _ => None,
+    }
+}
+
 /// `kind` is one of the four; anything else gets the reason codes of PUBREL.
 #[inline]
 pub(super) fn decode(version: Version, kind: u8, body: &[u8]) -> Result<Ack<'_>, DecodeError> {

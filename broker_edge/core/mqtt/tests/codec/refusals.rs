@@ -1,10 +1,11 @@
 //! Control packets that are wrong, and the reason code each is refused with.
 
-use headwater_mqtt::ReasonCode::{MalformedPacket, ProtocolError};
+use headwater_mqtt::Packet;
+use headwater_mqtt::ReasonCode::{MalformedPacket, ProtocolError, Success};
 use headwater_mqtt::Version::{V5, V31, V311};
-use headwater_mqtt::packet;
+use headwater_mqtt::packet::{self, ack};
 
-use crate::bytes::{hex, refused, split};
+use crate::bytes::{decode, hex, refused, split};
 
 #[test]
 fn packets_that_only_a_server_sends_are_protocol_errors() {
@@ -116,6 +117,39 @@ fn acknowledgements_have_a_packet_identifier_and_nothing_unknown() {
     );
     assert_eq!(refused(V5, "62 03 0001 92"), None);
     assert_eq!(refused(V5, "40 03 0001 92"), Some(ProtocolError));
+}
+
+#[test]
+fn the_short_way_to_an_acknowledgement_accepts_nothing_more() {
+    for packet in ["40020001", "5002ffff", "62020102", "70020001"] {
+        let bytes = hex(packet);
+        let packet_id = ack::plain(bytes[0], &bytes[2..]);
+        assert!(packet_id.is_some(), "{packet}");
+        for version in [V31, V311, V5] {
+            let long = match decode(version, &bytes) {
+                Ok(
+                    Packet::Puback(ack)
+                    | Packet::Pubrec(ack)
+                    | Packet::Pubrel(ack)
+                    | Packet::Pubcomp(ack),
+                ) => ack,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(Some(long.packet_id), packet_id);
+            assert_eq!((long.reason, long.properties.is_empty()), (Success, true));
+        }
+    }
+    for packet in [
+        "40020000",
+        "41020001",
+        "60020001",
+        "40030001 00",
+        "400101",
+        "4000",
+    ] {
+        let bytes = hex(packet);
+        assert_eq!(ack::plain(bytes[0], &bytes[2..]), None, "{packet}");
+    }
 }
 
 #[test]
