@@ -1,0 +1,23 @@
+"""The measured series that the demo's devices replay. Not a model of a sensor: every value was measured."""
+
+from __future__ import annotations
+
+from functools import cache
+
+
+@cache
+def hourly_temperatures() -> tuple[float, ...]:
+    """Hourly air temperatures of 2010 in Seattle, measured by NOAA, in degrees Celsius, in order of time (8,759 values).
+
+    Source: `vega_datasets`, data set `seattle_temps` (degrees Fahrenheit there).
+    """
+    from vega_datasets import data
+
+    frame = data.seattle_temps().sort_values("date")
+    return tuple(round((float(f) - 32.0) / 1.8, 2) for f in frame["temp"])
+
+
+def reading(device: int, seq: int) -> float:
+    """What device number `device` measures at its `seq`-th step: each device begins a week after the one before it."""
+    series = hourly_temperatures()
+    return series[(device * 24 * 7 + seq) % len(series)]
