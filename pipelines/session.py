@@ -70,7 +70,6 @@ def _settings(jars: list[Path], driver_memory: str) -> dict[str, str]:
         # `query.stop()` inside a Python foreachBatch overflows the default stack of the stream thread.
         "spark.driver.extraJavaOptions": "-Xss16m -Duser.timezone=UTC",
         "spark.driver.memory": driver_memory,
-        # Nothing here listens beyond this machine.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
@@ -83,6 +82,8 @@ def _let_workers_import_us() -> None:
     """Python workers must be this interpreter, and must find `sources` wherever the job was started from."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # Spares a warning about host names; nothing here listens beyond this machine.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     root = str(Path(__file__).resolve().parent.parent)
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if "site-packages" not in root and root not in known:

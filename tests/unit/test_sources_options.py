@@ -1,0 +1,170 @@
+"""Options of the source: what is taken, and that whatever is not taken is refused by name."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+
+from sources.errors import OptionError
+from sources.flight import decode_detail, read_token
+from sources.offsets import Place
+from sources.options import NOT_YET, SourceOptions, parse_options
+
+BASE = {"servers": "grpc://edge-1:8815", "subscribe": "devices/+/telemetry"}
+
+
+def parsed(**more: str) -> SourceOptions:
+    return parse_options({**BASE, **more})
+
+
+def refused(**more: str) -> str:
+    with pytest.raises(OptionError) as error:
+        parsed(**more)
+    return str(error.value)
+
+
+def test_defaults_lose_nothing() -> None:
+    options = parsed()
+    assert options.starting.kind == "earliest"
+    assert options.fail_on_data_loss
+    assert options.max_offsets_per_trigger is None
+    assert not options.include_headers
+
+
+def test_names_are_taken_in_any_case_as_spark_gives_them() -> None:
+    assert parsed(MAXOFFSETSPERTRIGGER="5", failondataloss="FALSE").max_offsets_per_trigger == 5
+
+
+def test_lists_are_trimmed_sorted_and_free_of_repeats() -> None:
+    options = parsed(servers="grpc://a:1, grpc://b:2", subscribe="b, a/#,b")
+    assert options.servers == ("grpc://a:1", "grpc://b:2")
+    assert options.filters == ("a/#", "b")
+
+
+@pytest.mark.parametrize(
+    ("given", "near"),
+    [
+        ("startingOffset", "startingOffsets"),
+        ("server", "servers"),
+        ("topics", "token"),
+        ("group.id", "consumerGroup"),
+        ("kafka.bootstrap.servers", "servers"),
+    ],
+)
+def test_an_unknown_option_is_refused_and_the_nearest_named(given: str, near: str) -> None:
+    message = refused(**{given: "x"})
+    assert f"unknown option {given} " in message
+    assert "did you mean" in message
+    if given in ("startingOffset", "server"):
+        assert near in message
+
+
+@pytest.mark.parametrize("name", NOT_YET)
+def test_an_option_whose_work_is_not_done_is_refused_not_ignored(name: str) -> None:
+    assert refused(**{name: "x"}) == f"option {name} is not supported yet: remove it"
+
+
+@pytest.mark.parametrize(
+    ("servers", "says"),
+    [
+        ("", "missing"),
+        ("edge-1:8815", "grpc://host:port"),
+        ("http://edge-1:8815", "grpc://host:port"),
+        ("grpc://edge-1", "grpc://host:port"),
+        ("grpc://edge-1:99999", "grpc://host:port"),
+        ("grpc+tls://edge-1:8815", "TLS is not supported yet"),
+        ("grpc://a:1,grpc://a:1", "twice"),
+    ],
+)
+def test_a_bad_server_is_refused(servers: str, says: str) -> None:
+    assert says in refused(servers=servers)
+
+
+@pytest.mark.parametrize("topic_filter", ["a/#/b", "a#", "a+/b", "#/a"])
+def test_a_bad_filter_is_refused(topic_filter: str) -> None:
+    assert topic_filter in refused(subscribe=topic_filter)
+
+
+def test_one_of_subscribe_and_assign_is_needed_and_only_one() -> None:
+    with pytest.raises(OptionError, match="subscribe is missing"):
+        parse_options({"servers": "grpc://a:1"})
+    assert "exclude each other" in refused(assign='{"x":[3]}')
+    options = parse_options({"servers": "grpc://a:1", "assign": '{"x":[4,3,3]}'})
+    assert options.assign == {"x": (3, 4)}
+    assert options.filters is None
+
+
+@pytest.mark.parametrize("text", ["[3]", "{}", '{"x":3}', '{"x":["3"]}', "x"])
+def test_a_bad_assignment_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="option assign is JSON"):
+        parse_options({"servers": "grpc://a:1", "assign": text})
+
+
+def test_starting_offsets_take_numbers_pairs_and_whole_offsets() -> None:
+    for text in ('{"x":{"3":17}}', '{"x":{"3":[17,null]}}', '{"v":1,"logs":{"x":{"3":[17,null]}}}'):
+        assert parsed(startingOffsets=text).starting.places == {"x": {3: Place(17)}}
+    assert parsed(startingOffsets='{"x":{"3":[17,2]}}').starting.places == {"x": {3: Place(17, 2)}}
+
+
+@pytest.mark.parametrize("text", ["newest", "[]", '{"x":17}', '{"x":{"3":"17"}}', '{"x":{"3":-1}}', '{"x":{"a":1}}'])
+def test_bad_starting_offsets_are_refused(text: str) -> None:
+    assert "option startingOffsets is earliest, latest or JSON" in refused(startingOffsets=text)
+
+
+def test_a_time_is_milliseconds_or_iso_with_a_zone() -> None:
+    assert parsed(startingTimestamp="1500").starting.time_us == 1_500_000
+    assert parsed(startingTimestamp="1970-01-01T00:00:01.5+00:00").starting.time_us == 1_500_000
+    assert "after the year 2200" in refused(startingTimestamp="1795268807660016")
+    assert "time zone" in refused(startingTimestamp="2026-11-21T13:00:00")
+    assert "not soon" in refused(startingTimestamp="soon")
+    assert "exclude each other" in refused(startingTimestamp="1", startingOffsets="earliest")
+
+
+@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "maxBytesPerTrigger", "minPartitions", "pollTimeoutMs"])
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "many", ""])
+def test_a_count_is_a_positive_whole_number(name: str, text: str) -> None:
+    assert f"option {name} is a positive whole number" in refused(**{name: text})
+
+
+def test_a_flag_is_true_or_false() -> None:
+    assert "option failOnDataLoss is true or false, not no" in refused(failOnDataLoss="no")
+
+
+@pytest.mark.parametrize("moving", [{"startingOffsets": "latest"}, {"startingTimestamp": "1500"}])
+def test_a_start_that_moves_needs_a_consumer_group_in_a_stream(moving: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match="needs option consumerGroup"):
+        parsed(**moving).require_stream()
+    parsed(**moving, consumerGroup="g").require_stream()
+
+
+def test_options_of_the_other_kind_of_read_are_refused() -> None:
+    with pytest.raises(OptionError, match="maxOffsetsPerTrigger is for streams"):
+        parsed(maxOffsetsPerTrigger="5").require_batch()
+    with pytest.raises(OptionError, match="endingOffsets is for batch reads"):
+        parsed(endingOffsets="latest").require_stream()
+
+
+def test_a_token_is_a_reference_and_is_never_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = refused(token="s3cret")
+    assert "reference" in message
+    assert "s3cret" not in message
+    assert "not supported yet" in refused(token="secret:scope/key")
+    monkeypatch.setenv("EDGE_TOKEN", "s3cret\n")
+    assert read_token(str(parsed(token="env:EDGE_TOKEN").token)) == "s3cret"
+    with pytest.raises(OptionError, match="EDGE_MISSING, which is not set"):
+        read_token("env:EDGE_MISSING")
+
+
+def test_options_travel_to_the_workers() -> None:
+    options = parsed(startingOffsets='{"x":{"3":17}}')
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_the_protocols_json_is_found_in_the_text_of_a_status() -> None:
+    detail = {"error": "out_of_range", "message": "gone {really}", "log_start": 5}
+    text = f"Flight returned internal error, with message: {json.dumps(detail)}. gRPC client debug context: {{x}}"
+    assert decode_detail(text) == detail
+    assert decode_detail("Connection refused") is None
+    assert decode_detail("{broken") is None
