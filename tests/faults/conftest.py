@@ -92,6 +92,13 @@ def note(request: pytest.FixtureRequest) -> Callable[[Report], None]:
     return keep
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            # By signal, not by thread: the fixtures must still unmount and kill.
+            item.add_marker(pytest.mark.timeout(240, method="signal"))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     for line in config.stash.get(_REPORTS, []):
         terminalreporter.write_line(line)

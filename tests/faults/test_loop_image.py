@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 
 SIZE = 64 * 1024
 
@@ -30,6 +31,23 @@ def test_synced_bytes_survive_power_cut(loop_image):
 
 def test_unsynced_bytes_are_gone_after_power_cut(loop_image):
     assert _write_then_cut(loop_image(32), sync=False) == bytes(SIZE)
+
+
+def test_write_back_leaves_writes_half_there(loop_image, seed):
+    image = loop_image(32)
+    path = image.mount_point / "file"
+    pages = 4_096
+    with path.open("wb", buffering=0) as file:
+        file.write(bytes(pages * 4_096))
+        os.fsync(file.fileno())
+        file.seek(0)
+        file.write(b"\xaa" * pages * 4_096)
+        image.write_some_back(random.Random(seed), share=1.0)
+        image.cut_power()
+    image.power_on()
+    held = path.read_bytes()
+    there = sum(held[page * 4_096] == 0xAA for page in range(pages))
+    assert 0 < there < pages, f"seed {seed}"
 
 
 def test_full_image_takes_writes_again_after_space_is_back(loop_image):

@@ -18,16 +18,18 @@ IMAGE_MIB = 384
 SEGMENT = {"log.segment_bytes": "2MiB"}
 
 
-def _cycles(image: LoopImage, broker: BrokerProcess, seed: int) -> CrashCycles:
-    recipe, sources = Recipe(seed), publishers(8)
+def _cycles(image: LoopImage, broker: BrokerProcess, seed: int, *, write_back: float = 0.5) -> CrashCycles:
+    recipe, sources, moments = Recipe(seed), publishers(8), random.Random(seed)
 
     def crash() -> None:
+        if moments.random() < write_back:
+            image.write_some_back(moments)
         image.cut_power()
         broker.kill()
         image.power_on()
 
     check = LogCheck(recipe, sources)
-    return CrashCycles(broker, check, recipe, sources, crash=crash, moments=random.Random(seed))
+    return CrashCycles(broker, check, recipe, sources, crash=crash, moments=moments)
 
 
 def test_acked_record_survives_power_cut(loop_image, broker_on, seed, cycles, note):
@@ -48,7 +50,7 @@ def test_acked_record_survives_power_cut(loop_image, broker_on, seed, cycles, no
 def test_power_cut_loses_acked_records_without_sync(loop_image, broker_on, seed, note):
     image = loop_image(IMAGE_MIB)
     broker = broker_on(image.mount_point / "data", {**SEGMENT, "log.sync": "never"})
-    runs = _cycles(image, broker, seed)
+    runs = _cycles(image, broker, seed, write_back=0)
     try:
         broker.start()
         for number in range(5):

@@ -8,9 +8,11 @@ the file system did write stay, so a torn sector is not among the faults. Needs 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
+import random
 import shutil
 import struct
 import subprocess
@@ -18,6 +20,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+_libc = ctypes.CDLL(None, use_errno=True)
 _SHUTDOWN = 0x8004587D
 _LOG_NOT_FLUSHED = 2
 
@@ -83,6 +86,20 @@ class LoopImage:
         finally:
             os.close(folder)
 
+    def write_some_back(self, moments: random.Random, *, share: float = 0.7) -> None:
+        """Brings some dirty pages of this share of the files to the disk, as a kernel or a disk may at any time.
+
+        Followed by `cut_power` it leaves writes that are half there, later bytes without the earlier ones.
+        """
+        for path in sorted(self.mount_point.rglob("*")):
+            if not path.is_file() or moments.random() >= share:
+                continue
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # the broker removes files meanwhile
+                size = os.fstat(file.fileno()).st_size
+                for _ in range(8):
+                    start = moments.randrange(0, size + 1) & -4096
+                    _write_back(file.fileno(), start, moments.choice((4096, 16_384, 262_144)))
+
     def power_on(self) -> None:
         self.unmount()
         self.mount()
@@ -105,6 +122,12 @@ class LoopImage:
                     chunk = chunk[: len(chunk) // 2] if len(chunk) > 512 else b""
             os.fsync(file.fileno())
         return ballast
+
+
+def _write_back(file: int, start: int, length: int) -> None:
+    wait_write_wait = 7
+    if _libc.sync_file_range(file, ctypes.c_int64(start), ctypes.c_int64(length), wait_write_wait) != 0:
+        raise OSError(ctypes.get_errno(), "sync_file_range")
 
 
 def _path() -> str:
