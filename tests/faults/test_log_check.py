@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import socket
-import subprocess
-import time
-from collections.abc import Iterator
 
 import pytest
 from support.flight_server import FlightServer
 from support.load_records import Publisher, Recipe, RecordName
 from support.log_check import Fault, LogCheck
 from support.log_reader import Bounds, LogReader, Row
+from support.mosquitto import Mosquitto
 from support.mqtt_load import LoadResult, MqttLoad, Place, Published
 
 RECIPE = Recipe(1)
@@ -184,39 +180,19 @@ def test_fault_is_found_from_acknowledgements_alone(damage, fault):
     assert check.report.counts[fault] > 0, check.report.details()
 
 
-@contextlib.contextmanager
-def _mosquitto(program: str) -> Iterator[tuple[subprocess.Popen[bytes], tuple[str, int]]]:
-    """A broker that keeps its messages in memory."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    process = subprocess.Popen([program, "-p", str(port)], stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 10
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except ConnectionRefusedError:
-                assert time.monotonic() < deadline, f"mosquitto does not listen on {port}"
-                time.sleep(0.01)
-        yield process, ("127.0.0.1", port)
-    finally:
-        process.kill()
-        process.wait(10)
-
-
-def test_broker_that_keeps_nothing_loses_every_acknowledged_record(need_program, seed, note):
-    program = need_program("mosquitto")
+def test_broker_that_keeps_nothing_loses_every_acknowledged_record(tmp_path, need_program, seed, note):
+    need_program("mosquitto")
     sources = tuple(
         Publisher(connection=n, protocol=(4, 5)[n % 2], topic=f"devices/fault-{n}/telemetry", client_id=f"fault-{n}")
         for n in range(4)
     )
     recipe = Recipe(seed)
     check = LogCheck(recipe, sources)
-    with _mosquitto(program) as (process, address):
+    with Mosquitto(tmp_path) as broker:
+        address = ("127.0.0.1", broker.port)
         with MqttLoad(address=address, run=1, recipe=recipe, publishers=sources, want_offsets=False) as load:
             load.wait(lambda one: one.acked > 2_000, seconds=30, what="2,000 acknowledgements")
-            process.kill()
+            broker.kill()
             load.wait(lambda one: one.over, seconds=10, what="the connections to end with the broker")
         check.add(load.stop())
     with FlightServer() as empty, LogReader(("127.0.0.1", empty.port)) as reader:
