@@ -1,0 +1,43 @@
+"""Fixtures for tests against the real broker. Nothing is skipped here: what is missing fails a test and is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from support.broker_process import BrokerProcess
+from support.programs import StartBroker, headwaterd
+
+from broker_edge import Client
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
+    """Starts brokers on free ports, each with the folder of its name; none outlives the test."""
+    headwaterd()
+    with ExitStack() as stack:
+
+        def start(name: str = "broker", settings: Mapping[str, str] | None = None) -> BrokerProcess:
+            process = BrokerProcess(
+                data_dir=tmp_path / name, settings=settings, log_file=tmp_path / f"{name}.stderr.txt"
+            )
+            stack.enter_context(process)
+            process.start()
+            return process
+
+        yield start
+
+
+@pytest.fixture
+def broker(start_broker: StartBroker) -> BrokerProcess:
+    """The real broker with an empty log. A test may kill it and start it again."""
+    return start_broker()
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[Client]:
+    """A Flight client of the broker as it was started."""
+    with Client("grpc://{}:{}".format(*broker.flight), timeout_s=20) as client:
+        yield client

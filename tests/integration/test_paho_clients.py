@@ -1,0 +1,110 @@
+"""paho-mqtt, unchanged, in both protocol versions: retained values, wills, sessions that outlive a restart."""
+
+from __future__ import annotations
+
+import pytest
+from support.broker_process import BrokerProcess
+from support.paho_client import PahoClient
+
+from broker_edge import Client
+
+both = pytest.mark.parametrize("version", ["3.1.1", "5"])
+
+
+def port(broker: BrokerProcess) -> int:
+    return broker.mqtt[1]
+
+
+@both
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_message_goes_through(broker: BrokerProcess, version: str, qos: int) -> None:
+    with PahoClient(port(broker), version=version) as sub, PahoClient(port(broker), version=version) as pub:
+        assert sub.subscribe("a/+/c", qos=qos).code == qos
+        pub.publish("a/b/c", b"\x00payload\xff", qos=qos)
+        got = sub.receive()
+        assert (got.topic, got.payload, got.qos, got.retain) == ("a/b/c", b"\x00payload\xff", qos, False)
+
+
+@both
+def test_a_retained_value_is_replaced_and_removed(broker: BrokerProcess, version: str) -> None:
+    with PahoClient(port(broker), version=version) as pub:
+        for payload in (b"old", b"new"):
+            pub.publish("site/name", payload, retain=True)
+        pub.publish("site/gone", b"soon", retain=True)
+        pub.publish("site/gone", b"", retain=True)
+        with PahoClient(port(broker), version=version) as sub:
+            sub.subscribe("site/#")
+            got = sub.receive()
+            assert (got.topic, got.payload, got.retain) == ("site/name", b"new", True)
+            pub.publish("site/end", b"end")
+            assert sub.receive().payload == b"end"
+
+
+@both
+def test_retained_values_outlive_a_kill(broker: BrokerProcess, version: str) -> None:
+    with PahoClient(port(broker), version=version) as pub:
+        pub.publish("site/name", b"north", retain=True)
+        broker.kill()
+        pub.lost.get(timeout=15)
+    broker.start()
+    with PahoClient(port(broker), version=version) as sub:
+        sub.subscribe("site/#")
+        assert sub.receive().payload == b"north"
+
+
+@both
+def test_a_will_is_published_when_a_device_vanishes(broker: BrokerProcess, version: str) -> None:
+    with PahoClient(port(broker), version=version) as sub:
+        sub.subscribe("wills/#")
+        device = PahoClient(port(broker), version=version, client_id="d1", will=("wills/d1", b"gone"))
+        device.connect()
+        device.vanish()
+        assert sub.receive().payload == b"gone"
+
+
+@both
+def test_a_clean_disconnect_leaves_no_will(broker: BrokerProcess, version: str) -> None:
+    with PahoClient(port(broker), version=version) as sub:
+        sub.subscribe("wills/#")
+        with PahoClient(port(broker), version=version, client_id="d1", will=("wills/d1", b"gone")):
+            pass
+        sub.publish("wills/end", b"end")
+        assert sub.receive().payload == b"end"
+
+
+@both
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_a_session_goes_on_after_a_restart_of_the_broker(broker: BrokerProcess, version: str, end: str) -> None:
+    with PahoClient(port(broker), version=version, client_id="d1", keep_session=True) as device:
+        assert not device.session_present
+        device.subscribe("devices/d1/actions")
+        with PahoClient(port(broker), version=version) as pub:
+            pub.publish("devices/d1/actions", b"while here")
+        assert device.receive().payload == b"while here"
+    with PahoClient(port(broker), version=version) as pub:
+        pub.publish("devices/d1/actions", b"while away")
+    if end == "stop":
+        assert broker.stop() == 0
+    else:
+        broker.kill()
+    broker.start()
+    with PahoClient(port(broker), version=version) as pub:
+        pub.publish("devices/d1/actions", b"after the restart")
+    with PahoClient(port(broker), version=version, client_id="d1", keep_session=True) as device:
+        assert device.session_present
+        got = device.payloads(2)
+        # QoS 1 may repeat after a kill, because cursors are kept once a second; it never skips.
+        while got[0] == b"while here" and end == "kill":
+            got = [*got[1:], device.receive().payload]
+        assert got == [b"while away", b"after the restart"]
+
+
+@both
+def test_nobody_publishes_to_the_topics_of_the_broker(broker: BrokerProcess, client: Client, version: str) -> None:
+    with PahoClient(port(broker), version=version) as pub:
+        pub.paho.publish("$receipts", b"forged", qos=1)
+        if version == "5":
+            assert pub.published.get(timeout=15).code >= 0x80
+        else:
+            pub.lost.get(timeout=15)
+    assert client.topics("$receipts") == []
