@@ -16,68 +16,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from support.memory_log import Group, MemoryLog, Partition, Record, matches_any
-
-JsonObject = dict[str, Any]
-
-TOPICS_A_RESULT = 1_000
-BATCH_ROWS = 16_384
-BATCH_ROWS_MAX = 65_536
-
-SCHEMA = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("timestampType", pa.int32()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-        ("log_id", pa.string()),
-        ("epoch", pa.int64()),
-        ("qos", pa.int8()),
-        ("retain", pa.bool_()),
-        ("client_id", pa.string()),
-    ]
+from support.flight_wire import (
+    BATCH_ROWS,
+    BATCH_ROWS_MAX,
+    SCHEMA,
+    TOPICS_A_RESULT,
+    JsonObject,
+    group_json,
+    json_object,
+    next_offset,
+    refusal,
+    to_batch,
 )
+from support.memory_log import Group, MemoryLog, Partition, matches_any
 
-_STATUS: dict[str, type[Exception]] = {
-    "invalid_argument": pa.ArrowInvalid,
-    "not_found": pa.ArrowKeyError,
-    "unavailable": flight.FlightUnavailableError,
-    "stopped": flight.FlightUnavailableError,
-    "internal": flight.FlightInternalError,
-}
-
-
-def refusal(code: str, message: str, **more: Any) -> Exception:
-    """The exception that sends `{"error": code, …}` to the client."""
-    body = json.dumps({"error": code, "message": message, **more})
-    kind: type[Exception] = _STATUS.get(code, flight.FlightServerError)
-    return kind(body)
-
-
-def to_batch(records: Sequence[Record], partition: int, log_id: str) -> pa.RecordBatch:
-    """Records in the canonical schema."""
-    headers = [None if r.headers is None else [{"key": k, "value": v} for k, v in r.headers] for r in records]
-    columns = [
-        [r.key for r in records],
-        [r.value for r in records],
-        [r.topic for r in records],
-        [partition] * len(records),
-        [r.offset for r in records],
-        [r.timestamp_us for r in records],
-        [1] * len(records),
-        headers,
-        [log_id] * len(records),
-        [r.epoch for r in records],
-        [r.qos for r in records],
-        [r.retain for r in records],
-        [r.client_id for r in records],
-    ]
-    arrays = [pa.array(column, type=field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+__all__ = ["SCHEMA", "FlightServer", "refusal", "to_batch"]
 
 
 class FlightServer:
@@ -128,23 +81,6 @@ class FlightServer:
         self.before(name)
 
 
-def _object(text: bytes, what: str, required: Sequence[str], optional: Sequence[str]) -> JsonObject:
-    """Decodes a JSON object and refuses fields that are missing or unknown, by name."""
-    try:
-        body = json.loads(text or b"{}")
-    except ValueError as error:
-        raise refusal("invalid_argument", f"{what} is not JSON: {error}", field="") from error
-    if not isinstance(body, dict):
-        raise refusal("invalid_argument", f"{what} is not a JSON object", field="")
-    for name in body:
-        if name not in (*required, *optional):
-            raise refusal("invalid_argument", f"{what} has the unknown field `{name}`", field=name)
-    for name in required:
-        if name not in body:
-            raise refusal("invalid_argument", f"{what} lacks the field `{name}`", field=name)
-    return body
-
-
 class _Service(flight.FlightServerBase):  # type: ignore[misc]
     """One life of the server: pyarrow's servers cannot be started twice."""
 
@@ -184,11 +120,11 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         return iter([flight.Result(json.dumps(one).encode()) for one in answers])
 
     def version(self, text: bytes) -> Iterator[JsonObject]:
-        _object(text, "version", (), ())
+        json_object(text, "version", (), ())
         yield {"version": "0.1.0", "protocol": 1, "format": 1, "log_id": self.log.log_id}
 
     def topics(self, text: bytes) -> Iterator[JsonObject]:
-        filters = _object(text, "topics", (), ("filters",)).get("filters")
+        filters = json_object(text, "topics", (), ("filters",)).get("filters")
         rows = []
         for place in self.log.reachable(filters):
             bounds: dict[str, tuple[int, int]] = {}
@@ -203,7 +139,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
             yield {"log_id": self.log.log_id, "topics": rows[start : start + TOPICS_A_RESULT]}
 
     def offsets(self, text: bytes) -> Iterator[JsonObject]:
-        body = _object(text, "offsets", (), ("partitions", "filters", "time_us", "epoch_before"))
+        body = json_object(text, "offsets", (), ("partitions", "filters", "time_us", "epoch_before"))
         before = {int(number): offset for number, offset in (body.get("epoch_before") or {}).items()}
         numbers = body.get("partitions")
         places = (
@@ -229,7 +165,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         yield {"log_id": self.log.log_id, "partitions": answer}
 
     def plan(self, text: bytes) -> Iterator[JsonObject]:
-        body = _object(text, "plan", ("from",), ("filters", "max_records", "max_bytes"))
+        body = json_object(text, "plan", ("from",), ("filters", "max_records", "max_bytes"))
         starts = {self.partition(number).number: offset for number, offset in body["from"].items()}
         for number, offset in starts.items():
             self.in_range(self.log.partitions[number], offset)
@@ -249,7 +185,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         yield {"log_id": self.log.log_id, "partitions": answer}
 
     def commit(self, text: bytes) -> Iterator[JsonObject]:
-        body = _object(text, "commit", ("group", "reader_epoch"), ("initial", "offsets"))
+        body = json_object(text, "commit", ("group", "reader_epoch"), ("initial", "offsets"))
         group = self.log.groups.setdefault(body["group"], Group(body["group"]))
         self._fence(group, body["reader_epoch"])
         group.reader_epoch = body["reader_epoch"]
@@ -259,21 +195,21 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
             group.committed[int(number)] = place["committed"]
             if place.get("scanned") is not None:
                 group.scanned[int(number)] = place["scanned"]
-        yield _group_json(group)
+        yield group_json(group)
 
     def committed(self, text: bytes) -> Iterator[JsonObject]:
-        body = _object(text, "committed", ("group",), ("reader_epoch",))
+        body = json_object(text, "committed", ("group",), ("reader_epoch",))
         group = self.log.groups.get(body["group"], Group(body["group"]))
         if body.get("reader_epoch") is not None:
             self._fence(group, body["reader_epoch"])
-        yield _group_json(group)
+        yield group_json(group)
 
     def groups(self, text: bytes) -> Iterator[JsonObject]:
-        _object(text, "groups", (), ())
-        yield {"groups": [_group_json(group) for _, group in sorted(self.log.groups.items())]}
+        json_object(text, "groups", (), ())
+        yield {"groups": [group_json(group) for _, group in sorted(self.log.groups.items())]}
 
     def gap(self, text: bytes) -> Iterator[JsonObject]:
-        body = _object(text, "gap", ("partition", "start", "end", "reason"), ("group",))
+        body = json_object(text, "gap", ("partition", "start", "end", "reason"), ("group",))
         place = self.partition(body["partition"])
         self.log.append("$gaps", json.dumps({"group": None, **body, "name": place.name}).encode())
         yield {}
@@ -301,7 +237,9 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.GeneratorStream:
         self.owner.called("DoGet")
-        body = _object(ticket.ticket, "the ticket", ("partition", "start"), ("filters", "end", "follow", "batch_rows"))
+        body = json_object(
+            ticket.ticket, "the ticket", ("partition", "start"), ("filters", "end", "follow", "batch_rows")
+        )
         if ("end" in body) == bool(body.get("follow")):
             raise refusal("invalid_argument", "the ticket needs one of `end` and `follow`", field="end")
         rows = body.get("batch_rows", BATCH_ROWS)
@@ -337,7 +275,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         for first in range(0, max(len(found), 1), rows):
             part = found[first : first + rows]
             is_last = first + rows >= len(found)
-            yield to_batch(part, place.number, self.log.log_id), _next(end if is_last else part[-1].offset + 1)
+            yield to_batch(part, place.number, self.log.log_id), next_offset(end if is_last else part[-1].offset + 1)
 
     def _follow(
         self, context: Any, place: Partition, filters: Sequence[str] | None, start: int, rows: int
@@ -351,14 +289,14 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
                 end = min(place.high_watermark, position + rows)
                 found = [r for r in place.between(position, end) if matches_any(filters, r.topic)]
             position = end
-            yield to_batch(found, place.number, self.log.log_id), _next(position)
+            yield to_batch(found, place.number, self.log.log_id), next_offset(position)
         raise refusal("unavailable", "the broker is stopping", partition=place.number)
 
     # Producing
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         self.owner.called("DoPut")
-        body = _object(descriptor.command, "the descriptor", ("op",), ())
+        body = json_object(descriptor.command, "the descriptor", ("op",), ())
         if body["op"] != "produce":
             raise refusal("invalid_argument", f"`op` is `{body['op']}`, not `produce`", field="op")
         for chunk in reader:
@@ -409,16 +347,3 @@ _ACTIONS: dict[str, Callable[[_Service, bytes], Iterator[JsonObject]]] = {
     "groups": _Service.groups,
     "gap": _Service.gap,
 }
-
-
-def _next(offset: int) -> pa.Buffer:
-    return pa.py_buffer(json.dumps({"next": offset}).encode())
-
-
-def _group_json(group: Group) -> JsonObject:
-    numbers = sorted({*group.initial, *group.committed, *group.scanned})
-    partitions = {
-        str(n): {"initial": group.initial.get(n), "committed": group.committed.get(n), "scanned": group.scanned.get(n)}
-        for n in numbers
-    }
-    return {"group": group.name, "reader_epoch": group.reader_epoch, "partitions": partitions}
