@@ -14,7 +14,7 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from sources.errors import DataLossError, OptionError, RefusedError, UnavailableError
+from sources.errors import OptionError, RefusedError, UnavailableError
 from sources.flight import LogServer
 from sources.loss import Loss, pass_or_raise
 from sources.offsets import OffsetRange
@@ -57,27 +57,28 @@ def fetch(task: RangePartition, options: SourceOptions) -> Iterator[pa.RecordBat
 
 
 class _Fetch:
-    """The state of reading one range: how far it has come."""
+    """The state of reading one range: what of it is still to come."""
 
     def __init__(self, offsets: OffsetRange, server: LogServer, options: SourceOptions) -> None:
-        self._left: OffsetRange | None = offsets
+        # More than one piece only after a gap in the middle was passed.
+        self._left = [offsets]
         self._server = server
         self._options = options
-        self._has_passed_loss = False
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         patience_seconds = self._options.poll_timeout_ms / 1_000
         deadline = time.monotonic() + patience_seconds
-        while self._left is not None:
+        while self._left:
+            piece = self._left[0]
             try:
-                for batch, following in self._answer(self._left):
+                for batch, following in self._answer(piece):
                     deadline = time.monotonic() + patience_seconds
                     self._check_end(batch, following)
                     self._advance(following)
                     if batch.num_rows:
                         yield batch
-                if self._left is not None:
-                    raise UnavailableError(self._server.address, f"the answer ended before offset {self._left.end}")
+                if self._left and self._left[0].end == piece.end:
+                    raise UnavailableError(self._server.address, f"the answer ended before offset {piece.end}")
             except UnavailableError as error:
                 if time.monotonic() >= deadline:
                     raise
@@ -85,58 +86,60 @@ class _Fetch:
                 self._server.close()
                 time.sleep(_RETRY_SECONDS)
             except RefusedError as error:
-                self._pass_loss(self._left, error)
+                self._lose(error)
 
-    def _answer(self, left: OffsetRange) -> Iterator[tuple[pa.RecordBatch, int]]:
-        filters = self._options.filters
+    def _answer(self, piece: OffsetRange) -> Iterator[tuple[pa.RecordBatch, int]]:
         return self._server.get(
-            left.partition, left.start, left.end, filters=filters, timeout_seconds=_CALL_SECONDS_MAX
+            piece.partition,
+            piece.start,
+            piece.end,
+            filters=self._options.filters,
+            timeout_seconds=_CALL_SECONDS_MAX,
         )
 
     def _advance(self, following: int) -> None:
-        left = self._left
-        assert left is not None, "a batch arrived after the end of the range"
-        self._left = None if following >= left.end else replace(left, start=max(left.start, following))
+        piece = self._left[0]
+        self._left[:1] = [] if following >= piece.end else [replace(piece, start=max(piece.start, following))]
 
     def _check_end(self, batch: pa.RecordBatch, following: int) -> None:
         """The record before the end must be the planned one: a log that was cut and written again has others."""
-        left = self._left
-        if left is None or following < left.end or left.end_epoch is None or not batch.num_rows:
+        piece = self._left[0]
+        if following < piece.end or piece.end_epoch is None or not batch.num_rows:
             return
-        offset = batch.column("offset")[-1].as_py()
-        epoch = batch.column("epoch")[-1].as_py()
-        if offset == left.end - 1 and epoch != left.end_epoch and not self._has_passed_loss:
-            reason = f"epoch {epoch} is there instead of {left.end_epoch}: it was cut and written again"
-            self._lose(Loss(left.log_id, left.partition, offset, left.end, left.end, left.start, reason))
+        offset, epoch = batch.column("offset")[-1].as_py(), batch.column("epoch")[-1].as_py()
+        if offset == piece.end - 1 and epoch != piece.end_epoch:
+            reason = f"epoch {epoch} is there instead of {piece.end_epoch}: it was cut and written again"
+            loss = Loss(piece.log_id, piece.partition, offset, piece.end, piece.end, piece.start, reason)
+            pass_or_raise(loss, self._options, self._server)
 
-    def _pass_loss(self, left: OffsetRange, error: RefusedError) -> None:
-        detail = error.detail
-        if error.code == "data_loss":
-            start, end = max(left.start, int(detail["start"])), min(left.end, int(detail["end"]))
-            if start > left.start:
-                raise DataLossError(f"{error} after offset {left.start} was served") from error
-            self._lose(Loss(left.log_id, left.partition, start, end, end, end, "they are damaged and kept aside"))
-            self._advance(end)
-        elif error.code == "out_of_range":
-            log_start, high_watermark = int(detail["log_start"]), int(detail["high_watermark"])
-            if left.start < log_start:
-                end = min(log_start, left.end)
-                reason = "retention removed what was not read yet"
-                self._lose(Loss(left.log_id, left.partition, left.start, end, log_start, log_start, reason))
-                self._advance(end)
-            elif left.end > high_watermark:
-                start = max(left.start, high_watermark)
-                reason = f"the log ends at {high_watermark}"
-                self._lose(Loss(left.log_id, left.partition, start, left.end, left.end, log_start, reason))
-                self._left = replace(left, end=start, end_epoch=None) if left.start < start else None
-            else:
-                raise error
-        else:
+    def _lose(self, error: RefusedError) -> None:
+        """Takes what the broker says is gone out of what is left, if the options allow it."""
+        piece = self._left[0]
+        loss = _loss(piece, error)
+        if loss is None or not piece.start <= loss.start < loss.end <= piece.end:
             raise error
-
-    def _lose(self, loss: Loss) -> None:
         pass_or_raise(loss, self._options, self._server)
-        self._has_passed_loss = True
+        before = [replace(piece, end=loss.start, end_epoch=None)] if piece.start < loss.start else []
+        after = [replace(piece, start=loss.end)] if loss.end < piece.end else []
+        self._left[:1] = [*before, *after]
+
+
+def _loss(piece: OffsetRange, error: RefusedError) -> Loss | None:
+    """What of `piece` the refusal says is gone; None when it says something else."""
+    detail = error.detail
+    if error.code == "data_loss":
+        start, end = max(piece.start, int(detail["start"])), min(piece.end, int(detail["end"]))
+        return Loss(piece.log_id, piece.partition, start, end, end, end, "they are damaged and kept aside")
+    if error.code != "out_of_range":
+        return None
+    log_start, high_watermark = int(detail["log_start"]), int(detail["high_watermark"])
+    if piece.start < log_start:
+        end = min(log_start, piece.end)
+        reason = "retention removed what was not read yet"
+        return Loss(piece.log_id, piece.partition, piece.start, end, log_start, log_start, reason)
+    start = max(piece.start, high_watermark)
+    reason = f"the log ends at {high_watermark}"
+    return Loss(piece.log_id, piece.partition, start, piece.end, piece.end, log_start, reason)
 
 
 def _declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

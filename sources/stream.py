@@ -171,6 +171,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             if loss is not None:
                 pass_or_raise(loss, self._options, server)
                 place = Place(loss.resume_at, resumed_at=loss.resume_at)
+            else:
+                # Where an earlier batch resumed is that batch's affair.
+                place = replace(place, resumed_at=None)
             head = int(row["high_watermark"]) if targets is None else targets[number].next
             if place.next < head:
                 places[number] = place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -29,11 +30,11 @@ def test_an_offset_survives_the_checkpoint(offset: SourceOffset) -> None:
 
 
 @given(offsets, st.randoms())
-def test_one_set_of_places_has_one_text(offset: SourceOffset, random: object) -> None:
+def test_one_set_of_places_has_one_text(offset: SourceOffset, random: Random) -> None:
     shuffled = {}
-    for log_id in random.sample(sorted(offset.logs), len(offset.logs)):  # type: ignore[attr-defined]
+    for log_id in random.sample(sorted(offset.logs), len(offset.logs)):
         numbers = sorted(offset.logs[log_id])
-        shuffled[log_id] = {n: offset.logs[log_id][n] for n in random.sample(numbers, len(numbers))}  # type: ignore[attr-defined]
+        shuffled[log_id] = {n: offset.logs[log_id][n] for n in random.sample(numbers, len(numbers))}
     assert SourceOffset(shuffled).text() == offset.text()
 
 
@@ -71,7 +72,9 @@ def test_split_ranges_cover_the_range_once(start: int, length: int, parts: int) 
     whole = OffsetRange("a", 3, start, start + length, 7)
     pieces = whole.split(parts)
     assert len(pieces) == min(parts, length)
-    assert [offset for piece in pieces for offset in range(piece.start, piece.end)] == list(range(start, start + length))
+    assert [offset for piece in pieces for offset in range(piece.start, piece.end)] == list(
+        range(start, start + length)
+    )
     assert [piece.end_epoch for piece in pieces] == [None] * (len(pieces) - 1) + [7]
 
 

@@ -1,0 +1,302 @@
+"""The stream reader against a broker in memory: where it begins, how far a batch goes, that a replay is the same."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from support.flight_server import FlightServer
+from support.memory_log import MemoryLog, Partition
+from support.source_driver import Query, open_reader, places, read_rows, through_json
+
+from sources.errors import FencedError, OffsetError, OptionError, UnavailableError
+
+
+@pytest.fixture(autouse=True)
+def without_idle_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sources.stream.IDLE_SECONDS", 0.0)
+
+
+def fill(server: FlightServer, count: int, *, partition: int | None = None, topic: str | None = None) -> None:
+    for number in range(count):
+        name = topic or f"devices/d{number % 20}/telemetry"
+        server.log.append(name, b"%d" % number, partition=partition)
+
+
+def test_every_matching_record_comes_once_and_nothing_else(flight_server: FlightServer) -> None:
+    fill(flight_server, 200)
+    fill(flight_server, 50, topic="devices/d1/status")
+    query = Query(flight_server)
+    assert len(query.drain()) == 200
+    fill(flight_server, 30)
+    assert len(query.drain()) == 30
+    assert len(set(places(query.rows))) == 230
+    assert {row["topic"].rpartition("/")[2] for row in query.rows} == {"telemetry"}
+
+
+def test_a_restart_goes_on_where_the_checkpoint_is(flight_server: FlightServer) -> None:
+    fill(flight_server, 100)
+    query = Query(flight_server, maxOffsetsPerTrigger="30")
+    query.batch()
+    query.restart()
+    query.drain()
+    assert len(set(places(query.rows))) == len(query.rows) == 100
+
+
+def test_a_replayed_batch_reads_the_same_rows(flight_server: FlightServer) -> None:
+    fill(flight_server, 100)
+    query = Query(flight_server)
+    start, end = query.plan(40)
+    rows = read_rows(query.reader, start, end)
+    fill(flight_server, 100)
+    query.restart()
+    assert read_rows(query.reader, start, end) == rows
+
+
+def test_a_batch_holds_at_most_max_offsets(flight_server: FlightServer) -> None:
+    fill(flight_server, 500)
+    query = Query(flight_server, maxOffsetsPerTrigger="70")
+    sizes = []
+    while rows := query.batch():
+        sizes.append(len(rows))
+    assert max(sizes) <= 70
+    assert sum(sizes) == 500
+
+
+def test_the_limit_is_shared_by_all_brokers() -> None:
+    with FlightServer() as one, FlightServer() as other:
+        fill(one, 300)
+        fill(other, 100)
+        query = Query(one, other, maxOffsetsPerTrigger="40")
+        assert 0 < len(query.batch()) <= 40
+        query.drain()
+        assert len(set(places(query.rows))) == 400
+
+
+def test_an_idle_query_moves_nothing_and_asks_little(
+    flight_server: FlightServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sources.stream.IDLE_SECONDS", 3_600.0)
+    fill(flight_server, 10)
+    query = Query(flight_server, consumerGroup="g")
+    query.drain()
+    start, end = query.plan()
+    calls = sum(flight_server.calls.values())
+    assert calls > 0
+    for _ in range(20):
+        assert json.dumps(query.plan()) == json.dumps((start, end))
+    assert json.dumps(start) == json.dumps(end)
+    assert sum(flight_server.calls.values()) == calls
+
+
+def test_records_that_do_not_match_move_nothing(flight_server: FlightServer) -> None:
+    fill(flight_server, 10)
+    query = Query(flight_server)
+    query.drain()
+    fill(flight_server, 100, topic="devices/d1/status")
+    assert query.batch() == []
+    assert len(query.ends) == 1
+
+
+def test_available_now_ends_at_the_heads_it_saw(flight_server: FlightServer) -> None:
+    fill(flight_server, 100)
+    query = Query(flight_server, maxOffsetsPerTrigger="30")
+    query.reader.prepareForTriggerAvailableNow()
+    assert len(query.batch()) == 30
+    fill(flight_server, 500)
+    query.drain()
+    assert len(query.rows) == 100
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    query.drain()
+    assert len(set(places(query.rows))) == len(query.rows) == 600
+
+
+def test_a_new_partition_enters_empty_and_is_then_read_whole(flight_server: FlightServer) -> None:
+    fill(flight_server, 10)
+    query = Query(flight_server)
+    query.drain()
+    log = flight_server.log
+    log.partitions[9] = Partition(9, "telemetry", 2)
+    fill(flight_server, 25, partition=9)
+    assert query.batch() == []
+    assert len(query.drain()) == 25
+
+
+def test_a_new_broker_enters_with_all_it_has() -> None:
+    with FlightServer() as one, FlightServer() as other:
+        fill(one, 10)
+        fill(other, 20)
+        query = Query(one)
+        query.drain()
+        query._servers = (one, other)
+        query.restart()
+        assert len(query.drain()) == 20
+
+
+# The start
+
+
+@pytest.mark.parametrize("start", [{"startingOffsets": "latest"}, {"startingTimestamp": "2999999"}])
+def test_a_start_that_moves_is_resolved_once(flight_server: FlightServer, start: dict[str, str]) -> None:
+    if "startingTimestamp" in start:
+        start = {"startingTimestamp": "2100-01-01T00:00:00Z"}
+    fill(flight_server, 10)
+    first = open_reader(flight_server, consumerGroup="g", **start).initialOffset()
+    fill(flight_server, 10)
+    assert open_reader(flight_server, consumerGroup="g", **start).initialOffset() == first
+    # Negative control: without the group's memory the start does move.
+    assert open_reader(flight_server, consumerGroup="other", **start).initialOffset() != first
+
+
+def test_a_start_by_time_is_the_first_record_at_or_after_it(flight_server: FlightServer) -> None:
+    for second in range(10):
+        flight_server.log.append("devices/d1/telemetry", b"x", timestamp_us=second * 1_000_000)
+    query = Query(flight_server, startingTimestamp="3500", consumerGroup="g")
+    assert [row["timestamp"].second for row in query.drain()] == [4, 5, 6, 7, 8, 9]
+
+
+def test_named_starting_offsets_are_kept_to_and_others_begin_at_the_oldest(flight_server: FlightServer) -> None:
+    fill(flight_server, 10, partition=3)
+    fill(flight_server, 10, partition=4)
+    offsets = json.dumps({flight_server.log.log_id: {"3": [7, 1]}})
+    query = Query(flight_server, startingOffsets=offsets)
+    rows = query.drain()
+    assert [row["offset"] for row in rows if row["partition"] == 3] == [7, 8, 9]
+    assert len([row for row in rows if row["partition"] == 4]) == 10
+
+
+def test_starting_offsets_for_what_is_not_there_are_refused(flight_server: FlightServer) -> None:
+    log_id = flight_server.log.log_id
+    with pytest.raises(OptionError, match="no server holds log nowhere"):
+        open_reader(flight_server, startingOffsets='{"nowhere":{"3":1}}').initialOffset()
+    with pytest.raises(OptionError, match="names partition 2 of log"):
+        open_reader(flight_server, startingOffsets=json.dumps({log_id: {"2": 0}})).initialOffset()
+
+
+def test_assigned_partitions_are_read_whole(flight_server: FlightServer) -> None:
+    fill(flight_server, 10, partition=3)
+    fill(flight_server, 5, partition=4)
+    fill(flight_server, 5, partition=4, topic="other")
+    query = Query(flight_server, assign=json.dumps({flight_server.log.log_id: [4]}))
+    assert len(query.drain()) == 10
+
+
+# The group
+
+
+def test_the_group_hears_what_has_been_finished(flight_server: FlightServer) -> None:
+    fill(flight_server, 50, partition=3)
+    query = Query(flight_server, consumerGroup="g")
+    query.batch(20)
+    group = flight_server.log.groups["g"]
+    assert group.initial == {3: 0, 4: 0}
+    assert group.committed.get(3, 0) == 0, "a planned batch is not a finished one"
+    query.batch(20)
+    assert group.committed[3] == 20
+
+
+def test_a_newer_reader_of_the_group_ends_the_older(flight_server: FlightServer) -> None:
+    fill(flight_server, 50)
+    older = Query(flight_server, consumerGroup="g")
+    older.batch(10)
+    newer = Query(flight_server, consumerGroup="g")
+    newer.batch(10)
+    with pytest.raises(FencedError, match="another query reads with consumer group g"):
+        older.batch(10)
+
+
+# Brokers that are away
+
+
+def test_a_broker_that_is_down_at_the_start_is_one_sentence(flight_server: FlightServer) -> None:
+    reader = open_reader(flight_server)
+    flight_server.down()
+    with pytest.raises(UnavailableError) as error:
+        reader.initialOffset()
+    assert str(error.value) == (
+        f"cannot reach the broker at {flight_server.location}: Connection refused; "
+        "check that it runs and that `servers` names its Flight port"
+    )
+
+
+def test_a_broker_that_goes_away_delays_and_does_not_end_the_query(flight_server: FlightServer) -> None:
+    fill(flight_server, 10)
+    query = Query(flight_server, consumerGroup="g")
+    query.drain()
+    flight_server.down()
+    assert query.batch() == []
+    flight_server.up()
+    fill(flight_server, 10)
+    assert len(query.drain()) == 10
+
+
+def test_one_broker_away_delays_only_its_own_records() -> None:
+    with FlightServer() as one, FlightServer() as other:
+        fill(one, 10)
+        fill(other, 10)
+        query = Query(one, other)
+        query.drain()
+        other.down()
+        fill(one, 5)
+        assert len(query.drain()) == 5
+        other.up()
+        fill(other, 5)
+        assert len(query.drain()) == 5
+
+
+def test_a_log_that_nobody_holds_any_more_is_named(flight_server: FlightServer) -> None:
+    fill(flight_server, 10)
+    query = Query(flight_server)
+    query.drain()
+    before = flight_server.log.log_id
+    flight_server.down()
+    flight_server.log = MemoryLog()
+    flight_server.up()
+    query.restart()
+    with pytest.raises(OptionError, match=f"no server holds log {before}"):
+        query.batch()
+
+
+def test_a_broker_away_after_planning_is_waited_for_until_the_deadline(flight_server: FlightServer) -> None:
+    fill(flight_server, 10)
+    query = Query(flight_server)
+    start, end = query.plan()
+    tasks = query.reader.partitions(start, end)
+    flight_server.down()
+    with pytest.raises(UnavailableError):
+        list(query.reader.read(tasks[0]))
+    query.restart()
+    with pytest.raises(UnavailableError):
+        query.reader.partitions(start, end)
+
+
+# What Spark demands
+
+
+def test_readers_are_cheap_to_make_and_travel(flight_server: FlightServer) -> None:
+    reader = open_reader(flight_server, consumerGroup="g")
+    assert flight_server.calls == {}
+    start = reader.initialOffset()
+    copy = pickle.loads(pickle.dumps(reader))
+    assert copy.latestOffset(start, ReadAllAvailable()) == start
+
+
+def test_min_partitions_splits_ranges_without_loss(flight_server: FlightServer) -> None:
+    fill(flight_server, 100, partition=3)
+    fill(flight_server, 300, partition=4)
+    query = Query(flight_server, minPartitions="8")
+    start, end = query.plan()
+    assert len(query.reader.partitions(start, end)) == 8
+    assert len(set(places(read_rows(query.reader, start, end)))) == 400
+
+
+def test_a_changed_subscription_is_refused(flight_server: FlightServer) -> None:
+    fill(flight_server, 10)
+    query = Query(flight_server)
+    query.drain()
+    reader = open_reader(flight_server, subscribe="artifacts/#")
+    with pytest.raises(OffsetError, match="the subscription was changed"):
+        reader.latestOffset(through_json(query.start()), ReadAllAvailable())
