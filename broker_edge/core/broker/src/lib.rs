@@ -1,7 +1,21 @@
 //! The edge broker: the listeners around the log.
+//!
+//! [`Broker::start`] opens the log of a [`config::Config`] and starts what serves it: the MQTT data plane with threads
+//! of its own, and the service runtime with Flight and admin HTTP. This crate never opens a data file (the log crate
+//! does) and never parses MQTT bytes (the mqtt crate does).
 #![forbid(unsafe_code)]
 
+pub mod cli;
 pub mod config;
 pub mod data_plane;
+pub mod filter;
 pub mod metrics;
+pub mod service;
 pub mod state;
+
+mod broker;
+
+pub use broker::{Broker, StartError};
+
+/// Version of the broker, as `headwaterd --version` and Flight's `version` say it.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

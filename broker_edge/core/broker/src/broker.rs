@@ -1,0 +1,275 @@
+//! Starting and stopping: the order in which the parts of a broker come up and go down.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use headwater_log::{
+    Class, ClassConfig, Log, LogConfig, LogId, OpenError, RecoveryReport, Seams, SyncMode,
+};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::config::{ClassSettings, Config, Sync};
+use crate::data_plane::{self, DataPlane, DataPlaneConfig};
+use crate::metrics::Metrics;
+use crate::service::{self, Service, ServiceConfig};
+use crate::state::{Compaction, StateError, StateStore};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 4096;
+/// State records weigh at least this much before they are compacted.
+const COMPACT_AFTER_BYTES: u64 = 4 << 20;
+
+/// Why a broker did not start. Whatever had been started was stopped again.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(
+        "cannot listen on {address} for {listener}: {reason}; set listeners.{listener}.bind to a free address"
+    )]
+    Listen {
+        listener: &'static str,
+        address: SocketAddr,
+        reason: std::io::Error,
+    },
+    #[error("cannot use the data folder {dir}: {reason}; set data_dir to a folder that the broker may write", dir = dir.display())]
+    Folder {
+        dir: PathBuf,
+        reason: std::io::Error,
+    },
+    #[error(transparent)]
+    Log(#[from] OpenError),
+    #[error("cannot restore the broker's state: {0}")]
+    State(#[from] StateError),
+    #[error("cannot start the {what}: {reason}")]
+    Thread {
+        what: &'static str,
+        reason: std::io::Error,
+    },
+}
+
+/// A running broker. Dropping it stops it; [`shutdown`](Self::shutdown) says so in the open.
+pub struct Broker {
+    mqtt: SocketAddr,
+    flight: SocketAddr,
+    admin: SocketAddr,
+    log: Log,
+    /// In the order in which they stop; None once stopped.
+    running: Option<Running>,
+}
+
+struct Running {
+    data_plane: DataPlane,
+    service: Service,
+    compaction: Compaction,
+}
+
+impl Broker {
+    /// Binds the listeners, recovers the log, restores the state, and serves. When it returns, all three addresses
+    /// accept connections.
+    ///
+    /// # Errors
+    /// One sentence that names the address, folder or file, and what to do about it.
+    pub fn start(config: Config) -> Result<Broker, StartError> {
+        // Listeners first: a busy port must not cost a recovery.
+        let mqtt = listen("mqtt", config.listeners.mqtt.bind.0)?;
+        let flight = listen("flight", config.listeners.flight.bind.0)?;
+        let admin = listen("admin", config.listeners.admin.bind.0)?;
+        let (mqtt_at, flight_at, admin_at) = (address(&mqtt)?, address(&flight)?, address(&admin)?);
+
+        std::fs::create_dir_all(&config.data_dir).map_err(|reason| StartError::Folder {
+            dir: config.data_dir.clone(),
+            reason,
+        })?;
+        let (log, report) = Log::open(log_config(&config), Seams::system())?;
+        tell(&log, &report);
+        match start_on(&config, &log, mqtt, flight, admin) {
+            Ok(running) => Ok(Broker {
+                mqtt: mqtt_at,
+                flight: flight_at,
+                admin: admin_at,
+                log,
+                running: Some(running),
+            }),
+            Err(error) => {
+                log.shutdown();
+                Err(error)
+            }
+        }
+    }
+
+    pub fn mqtt_address(&self) -> SocketAddr {
+        self.mqtt
+    }
+
+    pub fn flight_address(&self) -> SocketAddr {
+        self.flight
+    }
+
+    pub fn admin_address(&self) -> SocketAddr {
+        self.admin
+    }
+
+    pub fn log_id(&self) -> LogId {
+        self.log.id()
+    }
+
+    /// Closes the listeners and connections, ends the calls in progress, writes and syncs what is queued, and marks the
+    /// clean stop.
+    pub fn shutdown(mut self) {
+        self.stop();
+    }
+
+    fn stop(&mut self) {
+        let Some(running) = self.running.take() else {
+            return;
+        };
+        running.data_plane.stop();
+        running.service.stop();
+        drop(running.compaction);
+        self.log.shutdown();
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn start_on(
+    config: &Config,
+    log: &Log,
+    mqtt: TcpListener,
+    flight: TcpListener,
+    admin: TcpListener,
+) -> Result<Running, StartError> {
+    let thread = |what| move |reason| StartError::Thread { what, reason };
+    let state = Arc::new(StateStore::open(log, COMPACT_AFTER_BYTES)?);
+    let metrics = Arc::new(Metrics::default());
+    let compaction = Compaction::start(&state).map_err(thread("compaction of the state"))?;
+    let service_config = ServiceConfig::new(config);
+    let service = service::start(
+        service_config,
+        log.clone(),
+        Arc::clone(&state),
+        Arc::clone(&metrics),
+        flight,
+        admin,
+    )
+    .map_err(thread("service runtime"))?;
+    let data_plane_config = DataPlaneConfig {
+        mqtt: config.mqtt.clone(),
+        broker: config.broker.clone(),
+        allow_anonymous: config.auth.allow_anonymous,
+    };
+    let data_plane = data_plane::start(data_plane_config, log.clone(), state, metrics, mqtt)
+        .map_err(thread("MQTT data plane"))?;
+    Ok(Running {
+        data_plane,
+        service,
+        compaction,
+    })
+}
+
+fn listen(listener: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
+    let bind = || -> std::io::Result<TcpListener> {
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::STREAM,
+            Some(Protocol::TCP),
+        )?;
+        // A restart must not wait for the connections of the process before to time out.
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        Ok(socket.into())
+    };
+    bind().map_err(|reason| StartError::Listen {
+        listener,
+        address,
+        reason,
+    })
+}
+
+fn address(listener: &TcpListener) -> Result<SocketAddr, StartError> {
+    listener.local_addr().map_err(|reason| StartError::Thread {
+        what: "listener",
+        reason,
+    })
+}
+
+/// The settings of the log, with the internal class in front: it always is partition 0.
+pub(crate) fn log_config(config: &Config) -> LogConfig {
+    let settings = &config.log;
+    let classes = &settings.classes;
+    LogConfig {
+        dir: config.data_dir.clone(),
+        // The settings were checked to hold a UUID.
+        expected_id: settings
+            .id
+            .as_deref()
+            .and_then(|id| id.to_lowercase().parse().ok()),
+        sync: match settings.sync {
+            Sync::Always => SyncMode::Always,
+            Sync::Interval => SyncMode::Interval(settings.sync_interval.0),
+            Sync::Never => SyncMode::Never,
+        },
+        segment_bytes: settings.segment_bytes.0,
+        tail_bytes: settings.tail_bytes.as_usize(),
+        queue_bytes: settings.queue_bytes.as_usize(),
+        classes: vec![
+            ClassConfig::new(Class::Internal),
+            class_config(Class::Control, &classes.control),
+            class_config(Class::Artifacts, &classes.artifacts),
+            class_config(Class::Telemetry, &classes.telemetry),
+        ],
+    }
+}
+
+fn class_config(class: Class, settings: &ClassSettings) -> ClassConfig {
+    ClassConfig {
+        class,
+        partitions: settings.partitions,
+        filters: settings.filters.clone(),
+        template: settings.template.clone(),
+        retention_bytes: settings.retention.bytes.map(|bytes| bytes.0),
+        retention_age: settings.retention.age.map(|age| age.0),
+    }
+}
+
+/// Says on the log of the process what recovery found.
+fn tell(log: &Log, report: &RecoveryReport) {
+    if report.created {
+        tracing::info!(log_id = %log.id(), "created a new log");
+        return;
+    }
+    for found in &report.partitions {
+        let (start, end) = (found.log_start.0, found.high_watermark.0);
+        tracing::info!(
+            partition = found.name,
+            log_start = start,
+            high_watermark = end,
+            "opened"
+        );
+        if found.torn_bytes > 0 {
+            tracing::warn!(
+                partition = found.name,
+                bytes = found.torn_bytes,
+                "cut off an unfinished write"
+            );
+        }
+        for gap in &found.gaps {
+            let (start, end) = (gap.range.start.0, gap.range.end.0);
+            tracing::error!(
+                partition = found.name,
+                start,
+                end,
+                reason = gap.reason,
+                "offsets are lost"
+            );
+        }
+        for note in &found.notes {
+            tracing::warn!(partition = found.name, "{note}");
+        }
+    }
+}

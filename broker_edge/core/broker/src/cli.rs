@@ -1,0 +1,219 @@
+//! The command `headwaterd`: arguments, signals, exit codes.
+//!
+//! One line goes to stdout, when all listeners accept; everything else is talk and goes to stderr.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{self, Config, ConfigError, Source};
+use crate::{Broker, VERSION};
+
+pub const EXIT_OK: i32 = 0;
+pub const EXIT_FAILED: i32 = 1;
+pub const EXIT_USAGE: i32 = 2;
+pub const EXIT_CONFIG: i32 = 5;
+
+/// Which records of the broker's own talk are shown, for example `info` or `headwater_broker=debug`.
+const LEVEL_VARIABLE: &str = "HEADWATER_LOG_LEVEL";
+
+const USAGE: &str = "\
+usage: headwaterd [--config FILE] [--set KEY=VALUE]...
+
+  --config FILE     settings; conf/broker.yaml explains every key
+  --set KEY=VALUE   one setting, for example --set listeners.mqtt.bind=127.0.0.1:0
+  --check           say whether the settings are valid, and stop
+  --print-config    print the settings that result, and stop
+  --print-schema    print the JSON schema of the settings, and stop
+  --version         print the version, and stop
+
+HEADWATER_LISTENERS__MQTT__BIND=... sets listeners.mqtt.bind, and so for every key.
+HEADWATER_LOG_LEVEL=debug shows more on stderr.
+Exit codes: 0 stopped by a signal, 1 failed, 2 usage, 5 invalid settings.
+";
+
+#[derive(Debug, PartialEq, Eq)]
+enum Command {
+    Run,
+    Check,
+    PrintConfig,
+    PrintSchema,
+    Version,
+    Help,
+}
+
+#[derive(Debug)]
+struct Arguments {
+    command: Command,
+    file: Option<PathBuf>,
+    set: Vec<String>,
+}
+
+/// Runs `headwaterd` with the arguments after the program's name and returns its exit code.
+pub fn run(arguments: &[String]) -> i32 {
+    let arguments = match parse(arguments) {
+        Ok(arguments) => arguments,
+        Err(reason) => {
+            complain(&format!("{reason}; headwaterd --help lists what there is"));
+            return EXIT_USAGE;
+        }
+    };
+    match arguments.command {
+        Command::Help => print(USAGE),
+        Command::Version => print(&format!("headwaterd {VERSION}\n")),
+        Command::PrintSchema => print(&format!("{:#}\n", config::json_schema())),
+        _ => with_settings(arguments),
+    }
+}
+
+fn with_settings(arguments: Arguments) -> i32 {
+    let source = Source::with_environment(arguments.file, arguments.set);
+    let config = match Config::load(&source) {
+        Ok(config) => config,
+        Err(error) => {
+            complain(&error.to_string());
+            return exit_code(&error);
+        }
+    };
+    match arguments.command {
+        Command::Check => print("the settings are valid\n"),
+        Command::PrintConfig => print(&config::to_yaml(&config)),
+        _ => serve(config),
+    }
+}
+
+/// A file that cannot be read is a failure; what it says wrongly is an invalid configuration.
+fn exit_code(error: &ConfigError) -> i32 {
+    match error {
+        ConfigError::Unreadable { .. } => EXIT_FAILED,
+        _ => EXIT_CONFIG,
+    }
+}
+
+fn serve(config: Config) -> i32 {
+    start_talking();
+    // Before the start, so that a signal that comes early is not lost.
+    let mut signals = match Signals::new([SIGINT, SIGTERM]) {
+        Ok(signals) => signals,
+        Err(error) => {
+            complain(&format!("cannot wait for signals: {error}"));
+            return EXIT_FAILED;
+        }
+    };
+    let broker = match Broker::start(config) {
+        Ok(broker) => broker,
+        Err(error) => {
+            complain(&error.to_string());
+            return EXIT_FAILED;
+        }
+    };
+    let (mqtt, flight, admin) = (
+        broker.mqtt_address(),
+        broker.flight_address(),
+        broker.admin_address(),
+    );
+    let code = print(&format!(
+        "ready mqtt={mqtt} flight={flight} admin={admin}\n"
+    ));
+    if code == EXIT_OK {
+        let signal = signals.forever().next();
+        tracing::info!(signal, "stopping");
+    }
+    broker.shutdown();
+    code
+}
+
+fn parse(arguments: &[String]) -> Result<Arguments, String> {
+    let mut parsed = Arguments {
+        command: Command::Run,
+        file: None,
+        set: Vec::new(),
+    };
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let (name, inline) = match argument.split_once('=') {
+            Some((name, value)) if name.starts_with("--") => (name, Some(value.to_owned())),
+            _ => (argument.as_str(), None),
+        };
+        let mut value = || {
+            inline
+                .clone()
+                .or_else(|| rest.next().cloned())
+                .ok_or(format!("{name} needs a value"))
+        };
+        match name {
+            "--config" => parsed.file = Some(PathBuf::from(value()?)),
+            "--set" => parsed.set.push(value()?),
+            "--check" => parsed.command = Command::Check,
+            "--print-config" => parsed.command = Command::PrintConfig,
+            "--print-schema" => parsed.command = Command::PrintSchema,
+            "--version" => parsed.command = Command::Version,
+            "--help" | "-h" => parsed.command = Command::Help,
+            _ => return Err(format!("unknown argument `{argument}`")),
+        }
+    }
+    Ok(parsed)
+}
+
+fn start_talking() {
+    let filter = EnvFilter::try_from_env(LEVEL_VARIABLE).unwrap_or_else(|_| EnvFilter::new("info"));
+    // Only the first caller in a process sets it; an embedding program may have its own.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .try_init();
+}
+
+fn print(text: &str) -> i32 {
+    let mut stdout = std::io::stdout().lock();
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
+        Ok(()) => EXIT_OK,
+        Err(_) => EXIT_FAILED,
+    }
+}
+
+fn complain(sentence: &str) {
+    // There is nowhere left to say that stderr is closed.
+    let _ = writeln!(std::io::stderr(), "headwaterd: {sentence}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Command, EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE, parse, run};
+
+    fn arguments(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn arguments_may_stand_apart_or_joined() {
+        let parsed = parse(&arguments(
+            "--config=a.yaml --set log.sync=never --set=broker.loops=2 --check",
+        ))
+        .unwrap();
+        assert_eq!(parsed.command, Command::Check);
+        assert_eq!(parsed.file.unwrap().to_str(), Some("a.yaml"));
+        assert_eq!(parsed.set, ["log.sync=never", "broker.loops=2"]);
+    }
+
+    #[test]
+    fn exit_codes_tell_usage_settings_and_failure_apart() {
+        assert_eq!(run(&arguments("--confg x")), EXIT_USAGE);
+        assert_eq!(run(&arguments("--set")), EXIT_USAGE);
+        assert_eq!(
+            run(&arguments("--check --set log.snyc=always")),
+            EXIT_CONFIG
+        );
+        assert_eq!(
+            run(&arguments("--check --config no/such/file")),
+            EXIT_FAILED
+        );
+    }
+}

@@ -1,0 +1,207 @@
+//! MQTT filters as Flight uses them: a list of which any may match, and which classes a list can reach.
+
+use headwater_log::{Class, ClassConfig};
+
+/// A list of filters; a topic is wanted when any matches. Built once per request.
+#[derive(Clone, Debug)]
+pub struct Filters {
+    /// None wants every topic.
+    filters: Option<Vec<String>>,
+}
+
+/// A text that is not a filter by the rules of MQTT 4.7.1.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{filter}` is not a topic filter: `+` fills a whole level and `#` the last one")]
+pub struct BadFilter {
+    pub filter: String,
+}
+
+impl Filters {
+    /// # Errors
+    /// The first text that is not a filter.
+    pub fn new(filters: Option<Vec<String>>) -> Result<Filters, BadFilter> {
+        match filters
+            .iter()
+            .flatten()
+            .find(|filter| !crate::config::keys::is_filter(filter))
+        {
+            Some(bad) => Err(BadFilter {
+                filter: bad.clone(),
+            }),
+            None => Ok(Filters { filters }),
+        }
+    }
+
+    /// Whether every topic is wanted, those with `$` included.
+    pub fn want_all(&self) -> bool {
+        self.filters.is_none()
+    }
+
+    pub fn wants(&self, topic: &str) -> bool {
+        self.filters
+            .as_ref()
+            .is_none_or(|filters| filters.iter().any(|filter| matches(filter, topic)))
+    }
+
+    /// Whether some topic of `class` may be wanted. `classes` are all classes in the order in which they are asked;
+    /// the last takes what no other does. Without filters the internal class is left out.
+    pub fn can_reach(&self, class: Class, classes: &[ClassConfig]) -> bool {
+        let Some(filters) = &self.filters else {
+            return class != Class::Internal;
+        };
+        let Some((last, others)) = classes.split_last() else {
+            return false;
+        };
+        if class == last.class {
+            let is_taken = |filter: &String| {
+                others
+                    .iter()
+                    .flat_map(|other| &other.filters)
+                    .any(|by| covers(by, filter))
+            };
+            // Topics with `$` exist only where a class names them.
+            return filters
+                .iter()
+                .any(|filter| !filter.starts_with('$') && !is_taken(filter));
+        }
+        let own = others
+            .iter()
+            .filter(|other| other.class == class)
+            .flat_map(|other| &other.filters);
+        own.clone()
+            .any(|own| filters.iter().any(|filter| overlap(own, filter)))
+    }
+}
+
+/// MQTT 4.7: `+` is one level, `#` the rest, and a leading wildcard never matches a topic that begins with `$`.
+pub fn matches(filter: &str, topic: &str) -> bool {
+    if topic.starts_with('$') && filter.starts_with(['+', '#']) {
+        return false;
+    }
+    let mut levels = topic.split('/');
+    for wanted in filter.split('/') {
+        if wanted == "#" {
+            return true;
+        }
+        match levels.next() {
+            Some(level) if wanted == "+" || wanted == level => {}
+            _ => return false,
+        }
+    }
+    levels.next().is_none()
+}
+
+/// Whether every topic that `inner` matches is matched by `outer`.
+fn covers(outer: &str, inner: &str) -> bool {
+    if inner.starts_with('$') && outer.starts_with(['+', '#']) {
+        return false;
+    }
+    let mut inner = inner.split('/');
+    for outer in outer.split('/') {
+        match (outer, inner.next()) {
+            ("#", _) => return true,
+            (_, None | Some("#")) => return false,
+            ("+", Some(_)) => {}
+            (outer, Some(inner)) if outer == inner => {}
+            _ => return false,
+        }
+    }
+    inner.next().is_none()
+}
+
+/// Whether some topic matches both.
+fn overlap(left: &str, right: &str) -> bool {
+    let is_hidden =
+        |hidden: &str, wild: &str| hidden.starts_with('$') && wild.starts_with(['+', '#']);
+    if is_hidden(left, right) || is_hidden(right, left) {
+        return false;
+    }
+    let (mut left, mut right) = (left.split('/'), right.split('/'));
+    loop {
+        match (left.next(), right.next()) {
+            (Some("#"), _) | (_, Some("#")) | (None, None) => return true,
+            (None, Some(_)) | (Some(_), None) => return false,
+            (Some("+"), Some(_)) | (Some(_), Some("+")) => {}
+            (Some(left), Some(right)) if left == right => {}
+            _ => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Filters, covers, matches, overlap};
+    use headwater_log::{Class, ClassConfig};
+
+    #[test]
+    fn filters_match_by_the_rules_of_mqtt() {
+        let cases = [
+            ("a/+/c", "a/b/c", true),
+            ("a/+/c", "a/b/d", false),
+            ("a/#", "a", true),
+            ("a/#", "a/b/c", true),
+            ("+", "a/b", false),
+            ("+/+", "/a", true),
+            ("#", "$gaps", false),
+            ("+", "$gaps", false),
+            ("$gaps", "$gaps", true),
+            ("$state/#", "$state/group/a", true),
+        ];
+        for (filter, topic, expected) in cases {
+            assert_eq!(matches(filter, topic), expected, "{filter} on {topic}");
+        }
+    }
+
+    #[test]
+    fn a_list_reaches_only_classes_that_may_hold_its_topics() {
+        let classes: Vec<ClassConfig> = Class::ALL.into_iter().map(ClassConfig::new).collect();
+        let reached = |filters: &[&str]| -> Vec<&str> {
+            let filters = Filters::new(Some(
+                filters.iter().map(|text| (*text).to_owned()).collect(),
+            ))
+            .unwrap();
+            Class::ALL
+                .into_iter()
+                .filter(|class| filters.can_reach(*class, &classes))
+                .map(Class::name)
+                .collect()
+        };
+        assert_eq!(reached(&["devices/+/telemetry"]), ["telemetry"]);
+        assert_eq!(reached(&["devices/7/actions"]), ["control"]);
+        assert_eq!(reached(&["$receipts"]), ["control"]);
+        assert_eq!(reached(&["$state/#"]), ["internal"]);
+        assert_eq!(reached(&["artifacts/fw/#"]), ["artifacts"]);
+        assert_eq!(reached(&["#"]), ["control", "artifacts", "telemetry"]);
+        assert_eq!(reached(&["devices/7/#"]), ["control", "telemetry"]);
+        assert!(
+            !Filters::new(None)
+                .unwrap()
+                .can_reach(Class::Internal, &classes)
+        );
+    }
+
+    #[test]
+    fn what_covers_also_overlaps() {
+        for (outer, inner) in [
+            ("a/#", "a"),
+            ("a/#", "a/+"),
+            ("+/b", "a/b"),
+            ("#", "a/#"),
+            ("a/+", "a/+"),
+        ] {
+            assert!(
+                covers(outer, inner) && overlap(outer, inner),
+                "{outer} {inner}"
+            );
+        }
+        for (outer, inner) in [("a/+", "a/#"), ("#", "$gaps"), ("a", "a/b"), ("+", "#")] {
+            assert!(!covers(outer, inner), "{outer} {inner}");
+        }
+    }
+
+    #[test]
+    fn bad_filters_are_named() {
+        let bad = Filters::new(Some(vec!["a/#".to_owned(), "a/#/b".to_owned()])).unwrap_err();
+        assert_eq!(bad.filter, "a/#/b");
+    }
+}

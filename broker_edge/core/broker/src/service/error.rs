@@ -1,0 +1,145 @@
+//! Why a call is refused, and the one place where that becomes a gRPC status with its JSON.
+
+use headwater_log::{AppendError, Partition, ReadError};
+use serde_json::{Map, Value, json};
+use tonic::{Code, Status};
+
+use crate::state::StateError;
+
+/// A refusal as docs/protocols.md, section 3, words it.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    error: &'static str,
+    code: Code,
+    message: String,
+    more: Map<String, Value>,
+}
+
+impl Refusal {
+    fn new(error: &'static str, code: Code, message: impl Into<String>, more: Value) -> Refusal {
+        let more = match more {
+            Value::Object(more) => more,
+            _ => Map::new(),
+        };
+        Refusal {
+            error,
+            code,
+            message: message.into(),
+            more,
+        }
+    }
+
+    pub fn invalid(field: &str, message: impl Into<String>) -> Refusal {
+        Refusal::new(
+            "invalid_argument",
+            Code::InvalidArgument,
+            message,
+            json!({"field": field}),
+        )
+    }
+
+    pub fn not_found(message: impl Into<String>) -> Refusal {
+        Refusal::new("not_found", Code::NotFound, message, Value::Null)
+    }
+
+    pub fn fenced(group: &str, newest: u64, given: u64) -> Refusal {
+        let message =
+            format!("a newer reader of group {group} has epoch {newest}, this one has {given}");
+        Refusal::new(
+            "fenced",
+            Code::FailedPrecondition,
+            message,
+            json!({"group": group, "reader_epoch": newest}),
+        )
+    }
+
+    pub fn out_of_range(partition: &Partition, wanted: u64) -> Refusal {
+        let (log_start, high_watermark) = (partition.log_start().0, partition.high_watermark().0);
+        let message = format!(
+            "offset {wanted} of partition {} is outside [{log_start}, {high_watermark}]",
+            partition.name()
+        );
+        let more = json!({
+            "partition": partition.id().0,
+            "log_start": log_start,
+            "high_watermark": high_watermark,
+            "wanted": wanted,
+        });
+        Refusal::new("out_of_range", Code::OutOfRange, message, more)
+    }
+
+    pub fn stopped(partition: &Partition, reason: &str) -> Refusal {
+        let message = format!(
+            "partition {} takes no records until the broker is restarted: {reason}",
+            partition.name()
+        );
+        Refusal::new(
+            "stopped",
+            Code::Unavailable,
+            message,
+            json!({"partition": partition.id().0}),
+        )
+    }
+
+    pub fn unavailable(message: impl Into<String>) -> Refusal {
+        Refusal::new("unavailable", Code::Unavailable, message, Value::Null)
+    }
+
+    pub fn internal(message: impl Into<String>) -> Refusal {
+        Refusal::new("internal", Code::Internal, message, Value::Null)
+    }
+
+    pub fn from_read(partition: &Partition, error: ReadError) -> Refusal {
+        match error {
+            ReadError::OutOfRange { wanted, .. } => Refusal::out_of_range(partition, wanted.0),
+            ReadError::Damaged { range } => {
+                let (start, end) = (range.start.0, range.end.0);
+                let message = format!(
+                    "offsets [{start}, {end}) of partition {} are lost",
+                    partition.name()
+                );
+                let more = json!({"partition": partition.id().0, "start": start, "end": end});
+                Refusal::new("data_loss", Code::DataLoss, message, more)
+            }
+            ReadError::Io { .. } => {
+                Refusal::internal(format!("partition {}: {error}", partition.name()))
+            }
+        }
+    }
+
+    pub fn from_append(partition: &Partition, error: AppendError) -> Refusal {
+        let at = json!({"partition": partition.id().0});
+        match error {
+            AppendError::ReadOnly { reason, .. } => Refusal::stopped(partition, &reason),
+            AppendError::TooLarge { .. } => Refusal::invalid("value", error.to_string()),
+            AppendError::Full { .. } => {
+                Refusal::new("full", Code::ResourceExhausted, error.to_string(), at)
+            }
+            AppendError::QueueFull { .. } | AppendError::Unverified { .. } => {
+                Refusal::new("unavailable", Code::Unavailable, error.to_string(), at)
+            }
+        }
+    }
+
+    pub fn from_state(partition: &Partition, error: StateError) -> Refusal {
+        match error {
+            StateError::Append(error) => Refusal::from_append(partition, error),
+            StateError::Read(error) => Refusal::from_read(partition, error),
+            StateError::KeyTooLong { .. } => Refusal::invalid("group", error.to_string()),
+            StateError::TooMany { .. } | StateError::NoPartition => {
+                Refusal::internal(error.to_string())
+            }
+        }
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Status {
+        let mut body = Map::from_iter([
+            ("error".to_owned(), Value::from(refusal.error)),
+            ("message".to_owned(), Value::from(refusal.message)),
+        ]);
+        body.extend(refusal.more);
+        Status::new(refusal.code, Value::Object(body).to_string())
+    }
+}

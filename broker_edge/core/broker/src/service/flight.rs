@@ -1,0 +1,362 @@
+//! The Flight service: each call decoded, handed to the module that answers it, and encoded.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_flight::decode::FlightRecordBatchStream;
+use arrow_flight::error::FlightError;
+use arrow_flight::flight_descriptor::DescriptorType;
+use arrow_flight::flight_service_server::FlightService;
+use arrow_flight::{
+    Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightEndpoint, FlightInfo,
+    HandshakeRequest, HandshakeResponse, PollInfo, PutResult, SchemaAsIpc, SchemaResult, Ticket,
+};
+use arrow_ipc::writer::IpcWriteOptions;
+use futures::{Stream, StreamExt, TryStreamExt, stream};
+use headwater_log::{Partition, RecordMeta};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::runtime::Handle;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::columns::SCHEMA;
+use super::error::Refusal;
+use super::{Shared, offsets, plan, produce, read, request};
+use crate::filter::Filters;
+
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type Answer<T> = Result<Response<T>, Status>;
+
+const ACTIONS: [(&str, &str); 8] = [
+    ("version", "version, protocol, disk format and log id"),
+    (
+        "topics",
+        "topics with their partition, first and next offset",
+    ),
+    (
+        "offsets",
+        "log start, high watermark, epoch, offset for a time",
+    ),
+    (
+        "plan",
+        "how far to read within limits that count matching records",
+    ),
+    ("commit", "commits offsets of a consumer group"),
+    ("committed", "what a consumer group committed"),
+    ("groups", "all consumer groups"),
+    ("gap", "records a gap that a reader found"),
+];
+
+pub(super) struct Flight {
+    shared: Arc<Shared>,
+}
+
+impl Flight {
+    pub fn new(shared: Arc<Shared>) -> Flight {
+        Flight { shared }
+    }
+
+    /// Runs `work` where it may wait for the disk.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Arc<Shared>) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let shared = Arc::clone(&self.shared);
+        match tokio::task::spawn_blocking(move || work(&shared)).await {
+            Ok(done) => done,
+            Err(error) => Err(Refusal::internal(format!("the call ended early: {error}"))),
+        }
+    }
+
+    async fn act(&self, action: &Action) -> Result<Vec<Value>, Refusal> {
+        let body = &action.body;
+        let groups = &self.shared.groups;
+        let one = match action.r#type.as_str() {
+            "version" => {
+                request::read::<request::Empty>("version", body)?;
+                offsets::version(&self.shared)
+            }
+            "topics" => {
+                let body: request::Topics = request::read("topics", body)?;
+                return self
+                    .blocking(move |shared| offsets::topics(shared, body))
+                    .await;
+            }
+            "offsets" => {
+                let body: request::Offsets = request::read("offsets", body)?;
+                self.blocking(move |shared| offsets::offsets(shared, body))
+                    .await?
+            }
+            "plan" => {
+                let body: request::Plan = request::read("plan", body)?;
+                self.blocking(move |shared| plan::plan(shared, body))
+                    .await?
+            }
+            "commit" => groups.commit(request::read("commit", body)?).await?,
+            "committed" => groups.committed(request::read("committed", body)?).await?,
+            "groups" => {
+                request::read::<request::Empty>("groups", body)?;
+                groups.groups().await?
+            }
+            "gap" => {
+                let body: request::Gap = request::read("gap", body)?;
+                let runtime = Handle::current();
+                self.blocking(move |shared| record_gap(shared, body, &runtime))
+                    .await?
+            }
+            other => return Err(Refusal::not_found(format!("there is no action `{other}`"))),
+        };
+        Ok(vec![one])
+    }
+
+    /// Counts a refusal on its way out.
+    fn refuse(&self, refusal: Refusal) -> Status {
+        self.shared.metrics.flight.errors.inc();
+        refusal.into()
+    }
+}
+
+/// Appends a gap that a reader found to `$gaps`.
+fn record_gap(shared: &Arc<Shared>, gap: request::Gap, runtime: &Handle) -> Result<Value, Refusal> {
+    if gap.start >= gap.end {
+        return Err(Refusal::invalid("end", "a gap ends above its start"));
+    }
+    let name = shared.partition(gap.partition)?.name();
+    let topic = "$gaps";
+    let route = shared.log.route(topic);
+    let partition = shared.partition(route.partition.0)?;
+    let mut records = partition.take_records();
+    let full = |_| Refusal::internal("the record of the gap is too large");
+    let (index, client) = (
+        records.topic(topic, route.key).map_err(full)?,
+        records.client("").map_err(full)?,
+    );
+    let time_us = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| {
+            u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+        });
+    let value = json!({
+        "partition": gap.partition,
+        "name": name,
+        "start": gap.start,
+        "end": gap.end,
+        "reason": gap.reason,
+        "group": gap.group,
+        "time_us": time_us,
+    });
+    records
+        .push(
+            RecordMeta::new(index, client, 1),
+            value.to_string().as_bytes(),
+        )
+        .map_err(full)?;
+    let range = shared.wait_for_room(runtime, partition, records, Partition::append)?;
+    runtime.block_on(shared.progress[partition.id().0 as usize].reach(range.end))?;
+    Ok(json!({}))
+}
+
+/// The partition as a flight: its records so far, its topics as metadata.
+fn flight_info(
+    shared: &Shared,
+    partition: &Partition,
+    filters: &Filters,
+) -> Result<FlightInfo, Refusal> {
+    let (start, end) = (partition.log_start().0, partition.high_watermark().0);
+    let rows = offsets::topic_rows(partition, filters)?;
+    let ticket = json!({"partition": partition.id().0, "start": start, "end": end}).to_string();
+    let info = FlightInfo::new()
+        .with_descriptor(FlightDescriptor::new_cmd(ticket.clone()))
+        .with_endpoint(FlightEndpoint::new().with_ticket(Ticket::new(ticket)))
+        .with_total_records(i64::try_from(end.saturating_sub(start)).unwrap_or(i64::MAX))
+        .with_total_bytes(i64::try_from(partition.size_bytes()).unwrap_or(i64::MAX))
+        .with_ordered(true)
+        .with_app_metadata(json!({"log_id": shared.log_id, "topics": rows}).to_string());
+    info.try_with_schema(&SCHEMA)
+        .map_err(|error| Refusal::internal(error.to_string()))
+}
+
+/// The JSON object in a descriptor.
+fn command<T: DeserializeOwned>(descriptor: &FlightDescriptor) -> Result<T, Refusal> {
+    if descriptor.r#type() != DescriptorType::Cmd {
+        return Err(Refusal::invalid(
+            "",
+            "the descriptor must be a command with a JSON object",
+        ));
+    }
+    request::read("the descriptor", &descriptor.cmd)
+}
+
+/// The rows of a DoPut, after its descriptor was checked.
+async fn produced_batches(
+    mut messages: Streaming<FlightData>,
+) -> Result<impl Stream<Item = Result<RecordBatch, Refusal>> + Send, Refusal> {
+    let first = match messages.message().await {
+        Ok(Some(first)) => first,
+        Ok(None) => {
+            return Err(Refusal::invalid(
+                "",
+                "the first message must carry a descriptor and a schema",
+            ));
+        }
+        Err(status) => {
+            return Err(Refusal::invalid(
+                "",
+                format!("the first message cannot be read: {}", status.message()),
+            ));
+        }
+    };
+    let descriptor = first.flight_descriptor.clone().unwrap_or_default();
+    let put: request::Put = command(&descriptor)?;
+    if put.op != "produce" {
+        return Err(Refusal::invalid(
+            "op",
+            format!("`op` is `{}`, not `produce`", put.op),
+        ));
+    }
+    let messages = stream::iter([Ok(first)])
+        .chain(messages)
+        .map_err(|status| FlightError::Tonic(Box::new(status)));
+    let batches = FlightRecordBatchStream::new_from_flight_data(messages);
+    Ok(batches.map_err(|error| Refusal::invalid("", format!("the rows cannot be read: {error}"))))
+}
+
+#[tonic::async_trait]
+impl FlightService for Flight {
+    type HandshakeStream = Answers<HandshakeResponse>;
+    type ListFlightsStream = Answers<FlightInfo>;
+    type DoGetStream = Answers<FlightData>;
+    type DoPutStream = Answers<PutResult>;
+    type DoExchangeStream = Answers<FlightData>;
+    type DoActionStream = Answers<arrow_flight::Result>;
+    type ListActionsStream = Answers<ActionType>;
+
+    async fn do_get(&self, request: Request<Ticket>) -> Answer<Self::DoGetStream> {
+        let ticket = request::read("the ticket", &request.into_inner().ticket);
+        let started = ticket.and_then(|ticket| read::start(&self.shared, ticket));
+        let messages = started.map_err(|refusal| self.refuse(refusal))?;
+        Ok(Response::new(Box::pin(messages)))
+    }
+
+    async fn do_put(&self, request: Request<Streaming<FlightData>>) -> Answer<Self::DoPutStream> {
+        let batches = produced_batches(request.into_inner())
+            .await
+            .map_err(|refusal| self.refuse(refusal))?;
+        let shared = Arc::clone(&self.shared);
+        let answers = batches.then(move |batch| {
+            let flight = Flight::new(Arc::clone(&shared));
+            async move {
+                let produced = match batch {
+                    Ok(batch) => {
+                        let runtime = Handle::current();
+                        flight
+                            .blocking(move |shared| produce::produce(shared, &batch, &runtime))
+                            .await
+                    }
+                    Err(refusal) => Err(refusal),
+                };
+                let answer = produced.map_err(|refusal| flight.refuse(refusal))?;
+                Ok(PutResult {
+                    app_metadata: answer.to_string().into(),
+                })
+            }
+        });
+        Ok(Response::new(Box::pin(answers)))
+    }
+
+    async fn do_action(&self, request: Request<Action>) -> Answer<Self::DoActionStream> {
+        let answers = self
+            .act(&request.into_inner())
+            .await
+            .map_err(|refusal| self.refuse(refusal))?;
+        let results = answers
+            .into_iter()
+            .map(|answer| Ok(arrow_flight::Result::new(answer.to_string())));
+        Ok(Response::new(Box::pin(stream::iter(
+            results.collect::<Vec<_>>(),
+        ))))
+    }
+
+    async fn list_actions(&self, _: Request<Empty>) -> Answer<Self::ListActionsStream> {
+        let actions = ACTIONS.map(|(name, meaning)| {
+            Ok(ActionType {
+                r#type: name.to_owned(),
+                description: meaning.to_owned(),
+            })
+        });
+        Ok(Response::new(Box::pin(stream::iter(actions))))
+    }
+
+    async fn list_flights(&self, request: Request<Criteria>) -> Answer<Self::ListFlightsStream> {
+        let listed = async {
+            let body: request::Topics =
+                request::read("the criteria", &request.into_inner().expression)?;
+            let filters = request::filters(body.filters)?;
+            self.blocking(move |shared| {
+                let partitions = offsets::reachable(shared, &filters);
+                partitions
+                    .map(|partition| flight_info(shared, partition, &filters))
+                    .collect::<Result<Vec<_>, _>>()
+            })
+            .await
+        };
+        let flights = listed.await.map_err(|refusal| self.refuse(refusal))?;
+        Ok(Response::new(Box::pin(stream::iter(
+            flights.into_iter().map(Ok),
+        ))))
+    }
+
+    /// A descriptor holds the same object as a ticket; the answer is that ticket.
+    async fn get_flight_info(&self, request: Request<FlightDescriptor>) -> Answer<FlightInfo> {
+        let descriptor = request.into_inner();
+        let found = async {
+            let ticket: request::Ticket = command(&descriptor)?;
+            self.shared.partition(ticket.partition)?;
+            let endpoint = FlightEndpoint::new().with_ticket(Ticket::new(descriptor.cmd.clone()));
+            let info = FlightInfo::new()
+                .with_descriptor(descriptor)
+                .with_endpoint(endpoint)
+                .with_ordered(true);
+            info.with_total_records(-1)
+                .with_total_bytes(-1)
+                .try_with_schema(&SCHEMA)
+                .map_err(|error| Refusal::internal(error.to_string()))
+        };
+        found
+            .await
+            .map(Response::new)
+            .map_err(|refusal| self.refuse(refusal))
+    }
+
+    async fn get_schema(&self, _: Request<FlightDescriptor>) -> Answer<SchemaResult> {
+        let schema = SchemaAsIpc::new(&SCHEMA, &IpcWriteOptions::default()).try_into();
+        schema
+            .map(Response::new)
+            .map_err(|error| self.refuse(Refusal::internal(format!("{error}"))))
+    }
+
+    async fn handshake(
+        &self,
+        _: Request<Streaming<HandshakeRequest>>,
+    ) -> Answer<Self::HandshakeStream> {
+        Err(Status::unimplemented(
+            "there is no handshake: authentication is not part of this version",
+        ))
+    }
+
+    async fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Answer<PollInfo> {
+        Err(Status::unimplemented(
+            "PollFlightInfo is not offered; use GetFlightInfo",
+        ))
+    }
+
+    async fn do_exchange(
+        &self,
+        _: Request<Streaming<FlightData>>,
+    ) -> Answer<Self::DoExchangeStream> {
+        Err(Status::unimplemented(
+            "DoExchange is not offered; use DoGet and DoPut",
+        ))
+    }
+}

@@ -1,0 +1,180 @@
+//! The service runtime: Flight and admin HTTP, on threads of their own.
+//!
+//! It reads the log as everybody does and never touches a connection of the data plane. Work that may wait for the disk
+//! runs on blocking threads, whose number is bounded; nothing here waits for the disk on an async thread.
+
+mod admin;
+mod columns;
+mod error;
+mod flight;
+mod groups;
+mod headers;
+mod offsets;
+mod plan;
+mod produce;
+mod progress;
+mod read;
+mod request;
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_flight::flight_service_server::FlightServiceServer;
+use headwater_log::{ClassConfig, Log, Partition, PartitionId};
+use tokio::net::TcpListener as AsyncListener;
+use tokio::runtime::Runtime;
+use tokio::sync::{Semaphore, watch};
+use tonic::transport::server::TcpIncoming;
+
+use crate::broker::log_config;
+use crate::config::{Config, FlightSettings};
+use crate::metrics::Metrics;
+use crate::state::StateStore;
+use error::Refusal;
+use groups::Groups;
+use progress::Progress;
+
+/// Calls that wait for the disk beside the reads: actions and produced batches.
+const OTHER_BLOCKING_THREADS: usize = 32;
+/// What a client may send before it must wait, per stream and per connection.
+const WINDOW_BYTES: u32 = 8 << 20;
+/// How long calls in progress may take to end when the broker stops.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the service is told about its settings.
+#[derive(Clone, Debug)]
+pub struct ServiceConfig {
+    flight: FlightSettings,
+    classes: Vec<ClassConfig>,
+    /// Largest append that is handed to a partition at once.
+    append_bytes: usize,
+}
+
+impl ServiceConfig {
+    pub fn new(config: &Config) -> ServiceConfig {
+        let log = log_config(config);
+        // Half the queue, so that a produced batch never waits for a queue to be quite empty.
+        let append_bytes = (log.queue_bytes / 2).min(4 << 20);
+        ServiceConfig {
+            flight: config.flight.clone(),
+            classes: log.classes,
+            append_bytes,
+        }
+    }
+}
+
+/// What every call shares.
+pub(crate) struct Shared {
+    config: ServiceConfig,
+    log: Log,
+    log_id: String,
+    metrics: Arc<Metrics>,
+    groups: Groups,
+    progress: Vec<Progress>,
+    reads: Arc<Semaphore>,
+    /// True once the broker stops: following reads end.
+    stopping: watch::Receiver<bool>,
+}
+
+impl Shared {
+    fn partition(&self, number: u32) -> Result<&Partition, Refusal> {
+        self.log
+            .partition(PartitionId(number))
+            .ok_or_else(|| Refusal::not_found(format!("there is no partition {number}")))
+    }
+}
+
+/// The running service.
+pub struct Service {
+    runtime: Option<Runtime>,
+    stop: watch::Sender<bool>,
+}
+
+/// Serves Flight and admin HTTP on listeners that are already bound.
+///
+/// # Errors
+/// When the system refuses threads or the listeners.
+pub fn start(
+    config: ServiceConfig,
+    log: Log,
+    state: Arc<StateStore>,
+    metrics: Arc<Metrics>,
+    flight: TcpListener,
+    admin: TcpListener,
+) -> std::io::Result<Service> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(usize::from(config.flight.threads))
+        .max_blocking_threads(usize::from(config.flight.max_reads) + OTHER_BLOCKING_THREADS)
+        .thread_name("service")
+        .enable_all()
+        .build()?;
+    let (stop, stopping) = watch::channel(false);
+    let progress: Vec<Progress> = log.partitions().iter().map(Progress::of).collect();
+    let state_progress = progress[state.partition().id().0 as usize].clone();
+    let shared = Arc::new(Shared {
+        reads: Arc::new(Semaphore::new(usize::from(config.flight.max_reads))),
+        groups: Groups::new(state, state_progress),
+        log_id: log.id().to_string(),
+        progress,
+        config,
+        log,
+        metrics,
+        stopping: stopping.clone(),
+    });
+    flight.set_nonblocking(true)?;
+    admin.set_nonblocking(true)?;
+    let entered = runtime.enter();
+    let flight = TcpIncoming::from(AsyncListener::from_std(flight)?).with_nodelay(Some(true));
+    let admin = AsyncListener::from_std(admin)?;
+    drop(entered);
+    runtime.spawn(serve_flight(Arc::clone(&shared), flight, stopping.clone()));
+    runtime.spawn(admin::serve(shared, admin, stopping));
+    Ok(Service {
+        runtime: Some(runtime),
+        stop,
+    })
+}
+
+async fn serve_flight(shared: Arc<Shared>, incoming: TcpIncoming, stopping: watch::Receiver<bool>) {
+    let message_bytes = shared.config.flight.max_message_bytes.as_usize();
+    let service = FlightServiceServer::new(flight::Flight::new(shared))
+        .max_decoding_message_size(message_bytes)
+        .max_encoding_message_size(usize::MAX);
+    let served = tonic::transport::Server::builder()
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .http2_keepalive_interval(Some(Duration::from_secs(30)))
+        .add_service(service)
+        .serve_with_incoming_shutdown(incoming, stopped(stopping))
+        .await;
+    if let Err(error) = served {
+        tracing::error!(%error, "Flight ended");
+    }
+}
+
+/// Completes when the broker stops.
+async fn stopped(mut stopping: watch::Receiver<bool>) {
+    // An error means that the sender is gone, which is a stop as well.
+    let _ = stopping.wait_for(|stop| *stop).await;
+}
+
+impl Service {
+    /// Ends following reads, lets other calls finish for a few seconds, and closes the listeners.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        let _ = self.stop.send(true);
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(STOP_TIMEOUT);
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

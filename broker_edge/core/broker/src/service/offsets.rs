@@ -1,0 +1,133 @@
+//! What there is: the actions `version`, `topics` and `offsets`. All but `version` may wait for the disk.
+
+use headwater_log::{Offset, Partition};
+use serde_json::{Map, Value, json};
+
+use super::Shared;
+use super::error::Refusal;
+use super::request;
+use crate::VERSION;
+use crate::filter::Filters;
+
+const PROTOCOL: u32 = 1;
+const FORMAT: u32 = 1;
+const TOPICS_A_RESULT: usize = 1_000;
+
+pub(super) fn version(shared: &Shared) -> Value {
+    json!({"version": VERSION, "protocol": PROTOCOL, "format": FORMAT, "log_id": shared.log_id})
+}
+
+/// The partitions in which a wanted topic can be.
+pub(super) fn reachable<'a>(
+    shared: &'a Shared,
+    filters: &'a Filters,
+) -> impl Iterator<Item = &'a Partition> {
+    let classes = &shared.config.classes;
+    shared
+        .log
+        .partitions()
+        .iter()
+        .filter(move |partition| filters.can_reach(partition.class(), classes))
+}
+
+/// The topics of a partition that are wanted, as they stand in the answers.
+pub(super) fn topic_rows(partition: &Partition, filters: &Filters) -> Result<Vec<Value>, Refusal> {
+    let high_watermark = partition.high_watermark();
+    let topics = partition
+        .topics()
+        .map_err(|error| Refusal::from_read(partition, error))?;
+    let rows = topics
+        .into_iter()
+        .filter(|range| filters.wants(&range.topic) && range.first < high_watermark);
+    Ok(rows
+        .map(|range| {
+            json!({
+                "topic": range.topic,
+                "class": partition.class().name(),
+                "partition": partition.id().0,
+                "name": partition.name(),
+                "first": range.first.0,
+                "next": range.next.min(high_watermark).0,
+            })
+        })
+        .collect())
+}
+
+/// One answer per thousand topics, at least one.
+pub(super) fn topics(shared: &Shared, body: request::Topics) -> Result<Vec<Value>, Refusal> {
+    let filters = request::filters(body.filters)?;
+    let mut rows = Vec::new();
+    for partition in reachable(shared, &filters) {
+        rows.extend(topic_rows(partition, &filters)?);
+    }
+    let answer = |rows: &[Value]| json!({"log_id": shared.log_id, "topics": rows});
+    if rows.is_empty() {
+        return Ok(vec![answer(&[])]);
+    }
+    Ok(rows.chunks(TOPICS_A_RESULT).map(answer).collect())
+}
+
+pub(super) fn offsets(shared: &Shared, body: request::Offsets) -> Result<Value, Refusal> {
+    let filters = request::filters(body.filters)?;
+    let mut before = Map::new();
+    for (text, offset) in body.epoch_before.iter().flatten() {
+        before.insert(
+            request::number("epoch_before", text)?.to_string(),
+            json!(offset),
+        );
+    }
+    let partitions: Vec<&Partition> = match &body.partitions {
+        Some(numbers) => numbers
+            .iter()
+            .map(|number| shared.partition(*number))
+            .collect::<Result<_, _>>()?,
+        None => reachable(shared, &filters).collect(),
+    };
+    let mut rows = Map::new();
+    for partition in partitions {
+        let number = partition.id().to_string();
+        let before = before.get(&number).and_then(Value::as_u64);
+        rows.insert(number, row(partition, body.time_us, before)?);
+    }
+    Ok(json!({"log_id": shared.log_id, "partitions": rows}))
+}
+
+fn row(
+    partition: &Partition,
+    time_us: Option<i64>,
+    epoch_before: Option<u64>,
+) -> Result<Value, Refusal> {
+    let refused = |error| Refusal::from_read(partition, error);
+    // The log start is read last: were it read first, retention could pass the high watermark that is shown.
+    let high_watermark = partition.high_watermark();
+    let mut row = json!({
+        "name": partition.name(),
+        "class": partition.class().name(),
+        "high_watermark": high_watermark.0,
+        "epoch": partition.epoch().0,
+        "bytes": partition.size_bytes(),
+    });
+    if let Some(time_us) = time_us {
+        let offset = partition.offset_for_time(time_us).map_err(refused)?;
+        row["offset_for_time"] = json!(offset.min(high_watermark).0);
+    }
+    if let Some(offset) = epoch_before {
+        row["epoch_before"] = json!(epoch_of_record_before(partition, Offset(offset))?);
+    }
+    row["log_start"] = json!(partition.log_start().0.min(high_watermark.0));
+    Ok(row)
+}
+
+/// Null at 0, above the high watermark, and where the record is gone.
+pub(super) fn epoch_of_record_before(
+    partition: &Partition,
+    offset: Offset,
+) -> Result<Option<u64>, Refusal> {
+    if offset > partition.high_watermark() {
+        return Ok(None);
+    }
+    let epoch = partition
+        .epoch_before(offset)
+        .map_err(|error| Refusal::from_read(partition, error))?;
+    Ok(epoch.map(|epoch| epoch.0))
+}

@@ -1,0 +1,353 @@
+//! The action `plan`: how far a reader may go from given offsets within limits that count matching records.
+//!
+//! A limit is shared over the partitions in proportion to the offsets that wait in each; what one does not use goes to
+//! the others. Where every record matches and nothing but their number limits, offsets are counted instead of read.
+//! Nothing at or above the high watermark, as it was when the plan began, is looked at.
+
+use headwater_log::{Batch, Offset, Partition, ReadError};
+use serde_json::{Map, Value, json};
+
+use super::Shared;
+use super::error::Refusal;
+use super::offsets::epoch_of_record_before;
+use super::request;
+use crate::filter::Filters;
+
+const READ_BYTES: usize = 4 << 20;
+
+/// How much may still be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Budget {
+    records: u64,
+    bytes: u64,
+}
+
+impl Budget {
+    fn covers(self, records: u64, bytes: u64) -> bool {
+        records <= self.records && bytes <= self.bytes
+    }
+
+    fn less(self, records: u64, bytes: u64) -> Budget {
+        let minus = |limit: u64, used: u64| {
+            if limit == u64::MAX {
+                limit
+            } else {
+                limit.saturating_sub(used)
+            }
+        };
+        Budget {
+            records: minus(self.records, records),
+            bytes: minus(self.bytes, bytes),
+        }
+    }
+
+    fn is_spent(self) -> bool {
+        self.records == 0 || self.bytes == 0
+    }
+}
+
+/// The plan of one partition as it grows.
+struct Place<'a> {
+    partition: &'a Partition,
+    log_start: Offset,
+    high_watermark: Offset,
+    /// No record between `end` and here matches.
+    scanned: Offset,
+    end: Offset,
+    records: u64,
+    bytes: u64,
+    /// Whether the record at `scanned` matches but was over the budget.
+    is_stopped: bool,
+}
+
+pub(super) fn plan(shared: &Shared, body: request::Plan) -> Result<Value, Refusal> {
+    let filters = request::filters(body.filters)?;
+    for (field, limit) in [
+        ("max_records", body.max_records),
+        ("max_bytes", body.max_bytes),
+    ] {
+        if limit == Some(0) {
+            return Err(Refusal::invalid(
+                field,
+                format!("{field} must be at least 1"),
+            ));
+        }
+    }
+    let mut places = Vec::with_capacity(body.from.len());
+    for (text, from) in &body.from {
+        places.push(Place::new(
+            shared.partition(request::number("from", text)?)?,
+            *from,
+        )?);
+    }
+    let budget = Budget {
+        records: body.max_records.unwrap_or(u64::MAX),
+        bytes: body.max_bytes.unwrap_or(u64::MAX),
+    };
+    fill(&mut places, &filters, budget)?;
+    let mut rows = Map::new();
+    for place in &places {
+        rows.insert(place.partition.id().to_string(), place.row()?);
+    }
+    Ok(json!({"log_id": shared.log_id, "partitions": rows}))
+}
+
+/// Takes records into the places until the budget is spent or all have been looked through.
+fn fill(places: &mut [Place<'_>], filters: &Filters, budget: Budget) -> Result<(), Refusal> {
+    let mut left = budget;
+    let mut open: Vec<usize> = (0..places.len()).collect();
+    while !open.is_empty() && !left.is_spent() {
+        let waiting: Vec<u64> = open.iter().map(|index| places[*index].waiting()).collect();
+        let records = shares(&waiting, left.records);
+        let bytes = shares(&waiting, left.bytes);
+        let before = left;
+        for (slot, index) in open.iter().enumerate() {
+            let place = &mut places[*index];
+            let used = place.take(
+                filters,
+                Budget {
+                    records: records[slot],
+                    bytes: bytes[slot],
+                },
+            )?;
+            left = left.less(used.records, used.bytes);
+        }
+        open.retain(|index| places[*index].is_stopped);
+        if left == before {
+            // Each share is too small for the next record; somebody's next may still fit all that is left.
+            let Some(used) = take_first_that_fits(places, &open, filters, left)? else {
+                break;
+            };
+            left = left.less(used.records, used.bytes);
+        }
+    }
+    // One record always gets through, or a reader with a small limit would stand still for ever.
+    if places.iter().all(|place| place.records == 0) {
+        let waits_most = open
+            .into_iter()
+            .filter(|index| places[*index].is_stopped)
+            .max_by_key(|index| places[*index].waiting());
+        if let Some(index) = waits_most {
+            places[index].take(
+                filters,
+                Budget {
+                    records: 1,
+                    bytes: u64::MAX,
+                },
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn take_first_that_fits(
+    places: &mut [Place<'_>],
+    open: &[usize],
+    filters: &Filters,
+    left: Budget,
+) -> Result<Option<Budget>, Refusal> {
+    for index in open {
+        let used = places[*index].take(filters, Budget { records: 1, ..left })?;
+        if used.records > 0 {
+            return Ok(Some(used));
+        }
+    }
+    Ok(None)
+}
+
+/// Splits `limit` in proportion to `waiting`; what rounding leaves goes to those who wait most.
+fn shares(waiting: &[u64], limit: u64) -> Vec<u64> {
+    if limit == u64::MAX {
+        return vec![u64::MAX; waiting.len()];
+    }
+    let total: u128 = waiting
+        .iter()
+        .map(|count| u128::from(*count))
+        .sum::<u128>()
+        .max(1);
+    let share = |count: &u64| {
+        u64::try_from(u128::from(limit) * u128::from(*count) / total).unwrap_or(u64::MAX)
+    };
+    let mut shares: Vec<u64> = waiting.iter().map(share).collect();
+    let mut left = limit.saturating_sub(shares.iter().sum());
+    let mut order: Vec<usize> = (0..waiting.len()).collect();
+    order.sort_by_key(|index| std::cmp::Reverse(waiting[*index]));
+    for index in order.into_iter().filter(|index| waiting[*index] > 0) {
+        if left == 0 {
+            break;
+        }
+        shares[index] += 1;
+        left -= 1;
+    }
+    shares
+}
+
+impl<'a> Place<'a> {
+    fn new(partition: &'a Partition, from: u64) -> Result<Place<'a>, Refusal> {
+        let high_watermark = partition.high_watermark();
+        let log_start = partition.log_start();
+        let offset = Offset(from);
+        if offset < log_start || offset > high_watermark {
+            return Err(Refusal::out_of_range(partition, from));
+        }
+        Ok(Place {
+            partition,
+            log_start,
+            high_watermark,
+            scanned: offset,
+            end: offset,
+            records: 0,
+            bytes: 0,
+            is_stopped: false,
+        })
+    }
+
+    fn waiting(&self) -> u64 {
+        self.high_watermark.0 - self.scanned.0
+    }
+
+    /// Goes on until the budget or the high watermark is reached; returns what it took.
+    fn take(&mut self, filters: &Filters, budget: Budget) -> Result<Budget, Refusal> {
+        let (records, bytes) = (self.records, self.bytes);
+        self.is_stopped = false;
+        if filters.want_all() && budget.bytes == u64::MAX && self.has_no_gaps() {
+            self.count(budget.records);
+        } else {
+            let mut left = budget;
+            while self.scanned < self.high_watermark && !self.is_stopped {
+                self.scan(filters, &mut left)?;
+            }
+        }
+        Ok(Budget {
+            records: self.records - records,
+            bytes: self.bytes - bytes,
+        })
+    }
+
+    /// Every offset is a record that matches: nothing needs to be read.
+    fn count(&mut self, limit: u64) {
+        let taken = self.waiting().min(limit);
+        // What a record weighs is estimated from the size of the partition.
+        let kept = u128::from((self.high_watermark.0 - self.log_start.0).max(1));
+        let estimate = u128::from(self.partition.size_bytes()) * u128::from(taken) / kept;
+        self.records += taken;
+        self.bytes += u64::try_from(estimate).unwrap_or(u64::MAX);
+        self.end = self.scanned.plus(taken);
+        self.scanned = self.end;
+        self.is_stopped = self.scanned < self.high_watermark;
+    }
+
+    fn has_no_gaps(&self) -> bool {
+        self.partition
+            .gaps()
+            .iter()
+            .all(|gap| gap.range.end <= self.scanned || gap.range.start >= self.high_watermark)
+    }
+
+    /// Reads on once.
+    fn scan(&mut self, filters: &Filters, left: &mut Budget) -> Result<(), Refusal> {
+        let wanted = |topic: &str| filters.wants(topic);
+        let found =
+            self.partition
+                .read_matching(self.scanned, self.high_watermark, READ_BYTES, &wanted);
+        let (batches, looked_at) = match found {
+            Ok(found) => found,
+            // Lost offsets hold no record. Who reads across them is told so by DoGet.
+            Err(ReadError::Damaged { range }) => {
+                self.scanned = range.end.min(self.high_watermark).max(self.scanned.plus(1));
+                return Ok(());
+            }
+            Err(error) => return Err(Refusal::from_read(self.partition, error)),
+        };
+        for batch in &batches {
+            self.scan_batch(batch, filters, left);
+            if self.is_stopped {
+                return Ok(());
+            }
+        }
+        self.scanned = looked_at.min(self.high_watermark).max(self.scanned);
+        Ok(())
+    }
+
+    fn scan_batch(&mut self, batch: &Batch, filters: &Filters, left: &mut Budget) {
+        let base = batch.base_offset().0;
+        let first = usize::try_from(self.scanned.0.saturating_sub(base)).unwrap_or(usize::MAX);
+        let last = usize::try_from(self.high_watermark.0.saturating_sub(base))
+            .unwrap_or(usize::MAX)
+            .min(batch.len());
+        if first >= last {
+            return;
+        }
+        let wanted: Vec<bool> = batch
+            .topics()
+            .map(|topic| filters.wants(topic.topic))
+            .collect();
+        let start_of = |index: usize| {
+            if index == 0 {
+                0
+            } else {
+                u64::from(batch.payload_end(index - 1))
+            }
+        };
+        if wanted.iter().all(|wanted| *wanted) {
+            let (records, bytes) = (
+                (last - first) as u64,
+                u64::from(batch.payload_end(last - 1)) - start_of(first),
+            );
+            if left.covers(records, bytes) {
+                self.took(base + last as u64, records, bytes, left);
+                return;
+            }
+        }
+        for index in (first..last).filter(|index| wanted[usize::from(batch.topic_index(*index))]) {
+            let bytes = u64::from(batch.payload_end(index)) - start_of(index);
+            if !left.covers(1, bytes) {
+                self.scanned = Offset(base + index as u64);
+                self.is_stopped = true;
+                return;
+            }
+            self.took(base + index as u64 + 1, 1, bytes, left);
+        }
+        self.scanned = Offset(base + last as u64);
+    }
+
+    fn took(&mut self, end: u64, records: u64, bytes: u64, left: &mut Budget) {
+        self.records += records;
+        self.bytes += bytes;
+        self.end = Offset(end);
+        self.scanned = self.end;
+        *left = left.less(records, bytes);
+    }
+
+    fn row(&self) -> Result<Value, Refusal> {
+        Ok(json!({
+            "end": self.end.0,
+            "scanned": self.scanned.0,
+            "records": self.records,
+            "bytes": self.bytes,
+            "epoch": epoch_of_record_before(self.partition, self.end)?,
+            "log_start": self.log_start.0,
+            "high_watermark": self.high_watermark.0,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shares;
+
+    #[test]
+    fn a_limit_is_split_in_proportion_and_nothing_is_lost_to_rounding() {
+        assert_eq!(shares(&[100, 300], 40), [10, 30]);
+        assert_eq!(shares(&[1, 1, 1], 2), [1, 1, 0]);
+        assert_eq!(shares(&[0, 5], 1), [0, 1]);
+        assert_eq!(shares(&[0, 0], 5), [0, 0]);
+        assert_eq!(shares(&[7], u64::MAX), [u64::MAX]);
+        assert_eq!(
+            shares(&[u64::MAX / 2, u64::MAX / 2], u64::MAX - 1)
+                .iter()
+                .sum::<u64>(),
+            u64::MAX - 1
+        );
+    }
+}

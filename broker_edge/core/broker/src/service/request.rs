@@ -1,0 +1,139 @@
+//! The JSON of requests: what may stand in descriptors, tickets and action bodies. Unknown fields are refused by name.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::error::Refusal;
+use crate::filter::Filters;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Empty {}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Topics {
+    pub filters: Option<Vec<String>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Offsets {
+    pub partitions: Option<Vec<u32>>,
+    pub filters: Option<Vec<String>>,
+    pub time_us: Option<i64>,
+    pub epoch_before: Option<BTreeMap<String, u64>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Plan {
+    pub from: BTreeMap<String, u64>,
+    pub filters: Option<Vec<String>>,
+    pub max_records: Option<u64>,
+    pub max_bytes: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Commit {
+    pub group: String,
+    pub reader_epoch: u64,
+    pub initial: Option<BTreeMap<String, u64>>,
+    pub offsets: Option<BTreeMap<String, Committed>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Committed {
+    pub committed: u64,
+    pub scanned: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CommittedOf {
+    pub group: String,
+    pub reader_epoch: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Gap {
+    pub group: Option<String>,
+    pub partition: u32,
+    pub start: u64,
+    pub end: u64,
+    pub reason: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Ticket {
+    pub partition: u32,
+    pub filters: Option<Vec<String>>,
+    pub start: u64,
+    pub end: Option<u64>,
+    #[serde(default)]
+    pub follow: bool,
+    pub batch_rows: Option<usize>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Put {
+    pub op: String,
+}
+
+/// Reads the body of `what`; nothing at all is the empty object.
+pub(super) fn read<T: DeserializeOwned>(what: &str, body: &[u8]) -> Result<T, Refusal> {
+    let body = if body.is_empty() { b"{}" } else { body };
+    serde_json::from_slice(body).map_err(|error| {
+        let reason = error.to_string();
+        // Serde quotes the name of a field that is unknown, missing or twice.
+        let is_about_a_field = ["unknown field", "missing field", "duplicate field"]
+            .iter()
+            .any(|it| reason.starts_with(it));
+        let field = reason
+            .split('`')
+            .nth(1)
+            .filter(|_| is_about_a_field)
+            .unwrap_or_default();
+        Refusal::invalid(field, format!("{what}: {reason}"))
+    })
+}
+
+/// Checks the filters of a request.
+pub(super) fn filters(filters: Option<Vec<String>>) -> Result<Filters, Refusal> {
+    Filters::new(filters).map_err(|error| Refusal::invalid("filters", error.to_string()))
+}
+
+/// A partition's number, which stands as text where it is a key of JSON.
+pub(super) fn number(field: &str, text: &str) -> Result<u32, Refusal> {
+    text.parse()
+        .map_err(|_| Refusal::invalid(field, format!("`{text}` is not the number of a partition")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ticket, read};
+    use tonic::Status;
+
+    #[test]
+    fn unknown_and_missing_fields_are_refused_by_name() {
+        let refused = |body: &str| {
+            Status::from(read::<Ticket>("ticket", body.as_bytes()).unwrap_err())
+                .message()
+                .to_owned()
+        };
+        let text = refused(r#"{"partition": 1, "start": 0, "ende": 3}"#);
+        assert!(
+            text.contains(r#""field":"ende""#) && text.contains("invalid_argument"),
+            "{text}"
+        );
+        assert!(refused(r#"{"partition": 1}"#).contains(r#""field":"start""#));
+        assert!(refused("no").contains(r#""field":"""#));
+    }
+}
