@@ -8,6 +8,7 @@ from typing import Any
 
 from .lifecycle import with_place
 from .model import Action, Decision, EngineState, Place, Publish, Target
+from .summary import summarized
 
 
 def idempotency_key(target: Target) -> str:
@@ -45,10 +46,19 @@ def owed(target: Target, action: Action) -> Publish:
 
 def record_places(state: EngineState, places: Mapping[Publish, Place], now_us: int) -> Decision:
     """The rows to write after a publish: QUEUED with the place in the log, or the cancel no longer owed."""
-    updates = []
+    updates: dict[str, dict[str, Target]] = {}
     for publish, place in places.items():
         target = state.targets[publish.action_id][publish.device_id]
         moved = with_place(target, publish.kind, place.partition, place.offset, now_us)
         if moved is not target:
-            updates.append(moved)
-    return Decision(target_updates=tuple(updates), waiting=state.waiting)
+            updates.setdefault(publish.action_id, {})[publish.device_id] = moved
+    rows = [
+        (state.actions[action_id], {**state.targets[action_id], **moved}.values())
+        for action_id, moved in updates.items()
+    ]
+    states = [(row, summarized(row, targets, now_us)) for row, targets in rows]
+    return Decision(
+        target_updates=tuple(target for moved in updates.values() for target in moved.values()),
+        state_updates=tuple(after for before, after in states if after != before),
+        waiting=state.waiting,
+    )

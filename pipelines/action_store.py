@@ -1,0 +1,299 @@
+"""How the action engine reads and writes its tables: the seam `TableStore`, and an implementation without a JVM.
+
+The store knows tables, versions and commits; it decides nothing. Written state is keyed and committed by MERGE; what
+was read is recorded with it as Delta transactions (one id per input table), so a restart reads again exactly what was
+not settled. Reading something twice is harmless: the engine drops repeats by their place in the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from pipelines.action_rows import (
+    action_of,
+    device_of,
+    events_table,
+    now_us,
+    quarantine_table,
+    report_of,
+    request_of,
+    rows_of,
+    state_of,
+    states_table,
+    target_of,
+    targets_table,
+)
+from pipelines.engine import Action, ActionState, Decision, Device, Quarantined, Report, Request, Target
+from pipelines.errors import PipelineError, SetupError
+from pipelines.tables import TABLES, uri_of
+
+_APP = "headwater-actions"
+_ENGINE = f"{_APP}:engine"
+"""The Delta transaction that numbers the engines of these tables; a commit needs the newest number."""
+_CLAIMS_MAX = 10
+
+
+class TableStoreError(PipelineError):
+    """A table could not be read or written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Up to which version the input tables are read, or settled; -1 is none."""
+
+    actions: int = -1
+    requests: int = -1
+    reports: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What the input tables have had since the last look. Requests and reports come with the version that brought
+    them."""
+
+    actions: tuple[Action, ...] = ()
+    requests: Mapping[Request, int] = field(default_factory=dict)
+    reports: Mapping[Report, int] = field(default_factory=dict)
+    devices: Mapping[str, Device] | None = None
+    """All devices, when the table has changed."""
+    read: Versions = Versions()
+
+    @property
+    def empty(self) -> bool:
+        return not self.actions and not self.requests and not self.reports and self.devices is None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What the tables say about some actions."""
+
+    definitions: tuple[Action, ...]
+    states: tuple[ActionState, ...]
+    targets: tuple[Target, ...]
+    said: frozenset[str]
+
+
+class TableStore(Protocol):
+    """What the engine needs of its tables. One store, one engine: nobody else writes the tables that it writes."""
+
+    def claim(self) -> None:
+        """Take over as the engine of these tables: the commits of an earlier one fail from now on."""
+
+    def running(self) -> frozenset[str]:
+        """The ids of actions that are not over."""
+
+    def load(self, action_ids: Collection[str]) -> Loaded:
+        """Everything that is stored about these actions."""
+
+    def news(self) -> News:
+        """What is new since the last call; the first call starts behind what earlier runs have settled."""
+
+    def commit(self, decision: Decision, settled: Versions) -> None:
+        """Write a decision: audit events, quarantine, targets, states, in this order. Publishes nothing.
+
+        A crash in between leaves a prefix of that; the tick that is repeated then writes the rest.
+        """
+
+
+class DeltalakeStore:
+    """Delta tables under `root` by path, through deltalake: milliseconds where a MERGE in Spark takes seconds.
+
+    Raises SetupError when a table is missing, TableStoreError when a newer engine has claimed the tables.
+    """
+
+    def __init__(self, root: Path | str, *, storage_options: Mapping[str, str] | None = None) -> None:
+        self._root = root
+        self._options = dict(storage_options) if storage_options else None
+        self._tables = {name: self._open(name) for name in TABLES}
+        state, targets = self._tables["action_state"], self._tables["action_targets"]
+        self._read = Versions(
+            actions=_settled(state, "actions"),
+            requests=_settled(state, "requests"),
+            reports=_settled(targets, "reports"),
+        )
+        self._recorded = self._read
+        self._devices_version = -1
+        self._epoch: int | None = None
+
+    def claim(self) -> None:
+        table = self._current("action_targets")
+        for _ in range(_CLAIMS_MAX):
+            epoch = (table.transaction_version(_ENGINE) or 0) + 1
+            properties = CommitProperties(app_transactions=[Transaction(_ENGINE, epoch)], max_commit_retries=0)
+            try:
+                table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
+            except CommitFailedError:
+                table = self._current("action_targets")  # Another engine was quicker: claim after it.
+                continue
+            self._epoch = epoch
+            return
+        raise TableStoreError(f"many engines start at once on the tables under {self._root}; start one")
+
+    def running(self) -> frozenset[str]:
+        rows = self._query("action_state", "SELECT action_id FROM action_state WHERE phase = 'RUNNING'")
+        return frozenset(row["action_id"] for row in rows)
+
+    def load(self, action_ids: Collection[str]) -> Loaded:
+        if not action_ids:
+            return Loaded((), (), (), frozenset())
+        ids = f"({', '.join(_literal(id_) for id_ in sorted(action_ids))})"
+        definitions = self._query("actions", f"SELECT * FROM actions WHERE action_id IN {ids}")
+        states = self._query("action_state", f"SELECT * FROM action_state WHERE action_id IN {ids}")
+        targets = self._query("action_targets", f"SELECT * FROM action_targets WHERE action_id IN {ids}")
+        said = self._query(
+            "action_events",
+            f"SELECT event_id FROM action_events WHERE source = 'engine' AND action_id IN {ids}",
+        )
+        return Loaded(
+            definitions=tuple(action_of(row, commit_version=0) for row in definitions),
+            states=tuple(state_of(row) for row in states),
+            targets=tuple(target_of(row) for row in targets),
+            said=frozenset(row["event_id"] for row in said),
+        )
+
+    def news(self) -> News:
+        read = self._read
+        actions, actions_read = self._changes("actions", read.actions)
+        requests, requests_read = self._changes("action_requests", read.requests)
+        events, events_read = self._changes("action_events", read.reports)
+        self._read = Versions(actions_read, requests_read, events_read)
+        return News(
+            actions=tuple(action_of(row, commit_version=row["_commit_version"]) for row in actions if row["action_id"]),
+            requests={
+                request_of(row, committed_us=row["_commit_timestamp"]): row["_commit_version"]
+                for row in requests
+                if row["request_id"]
+            },
+            reports={report_of(row): row["_commit_version"] for row in events if row["source"] != "engine"},
+            devices=self._changed_devices(),
+            read=self._read,
+        )
+
+    def commit(self, decision: Decision, settled: Versions) -> None:
+        self._refuse_if_fenced()
+        try:
+            if decision.events:
+                self._append("action_events", events_table(decision.events, recorded_us=now_us()))
+            if decision.quarantine:
+                fresh = self._not_quarantined(decision.quarantine)
+                if fresh:
+                    self._append("quarantine", quarantine_table(fresh, quarantined_us=now_us()))
+            if decision.target_updates:
+                marks = {"reports": settled.reports}
+                self._merge("action_targets", targets_table(decision.target_updates), marks)
+            if decision.state_updates:
+                marks = {"actions": settled.actions, "requests": settled.requests}
+                self._merge("action_state", states_table(decision.state_updates), marks)
+        except CommitFailedError as error:
+            message = f"somebody else writes the engine's tables under {self._root}: {error}"
+            raise TableStoreError(message) from error
+        except DeltaError as error:
+            raise TableStoreError(f"a table under {self._root} cannot be written: {error}") from error
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def _open(self, name: str) -> DeltaTable:
+        try:
+            return DeltaTable(uri_of(self._root, name), storage_options=self._options)
+        except DeltaError as error:
+            make = f"pipelines.tables.create_by_path({str(self._root)!r})"
+            raise SetupError(f"there is no table {name} under {self._root}; make the tables with {make}") from error
+
+    def _current(self, name: str) -> DeltaTable:
+        table = self._tables[name]
+        try:
+            table.update_incremental()
+        except DeltaError as error:
+            raise TableStoreError(f"the table {name} under {self._root} cannot be read: {error}") from error
+        return table
+
+    def _query(self, name: str, sql: str) -> list[dict[str, Any]]:
+        table = self._current(name)
+        try:
+            result = QueryBuilder().register(name, table).execute(sql)
+            return list(rows_of(pa.table(result.read_all())))
+        except DeltaError as error:
+            raise TableStoreError(f"the table {name} under {self._root} cannot be read: {error}") from error
+
+    def _changes(self, name: str, after: int) -> tuple[list[dict[str, Any]], int]:
+        """The rows inserted after version `after`, and the version they reach to."""
+        table = self._current(name)
+        version = table.version()
+        if version <= after:
+            return [], after
+        # Version 0 makes the table and has no rows.
+        start = max(after + 1, 1)
+        if start > version:
+            return [], version
+        try:
+            feed = pa.table(table.load_cdf(starting_version=start, ending_version=version).read_all())
+            rows = [row for row in rows_of(feed) if row["_change_type"] == "insert"]
+        except DeltaError:
+            # The log of those versions is gone. What is left has no order of commits any more; what was started is
+            # known by its digest, and what was applied is dropped as a repeat.
+            rows = self._query(name, f"SELECT * FROM {name}")
+            stamp = {"_commit_version": version, "_commit_timestamp": now_us()}
+            rows = [{**row, **stamp} for row in rows]
+        rows.sort(key=lambda row: row["_commit_version"])
+        return rows, version
+
+    def _changed_devices(self) -> Mapping[str, Device] | None:
+        table = self._current("devices")
+        if table.version() == self._devices_version:
+            return None
+        self._devices_version = table.version()
+        rows = self._query("devices", "SELECT device_id, tenant, labels FROM devices")
+        return {row["device_id"]: device_of(row) for row in rows if row["device_id"]}
+
+    def _not_quarantined(self, entries: Iterable[Quarantined]) -> list[Quarantined]:
+        """Those whose place is not in the table yet: a tick that is repeated after a crash decides them again."""
+        rows = self._query(
+            "quarantine", 'SELECT log_id, "partition", "offset" FROM quarantine WHERE pipeline = \'actions\''
+        )
+        known = {(row["log_id"], row["partition"], row["offset"]) for row in rows}
+        return [entry for entry in entries if entry.report.place not in known]
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def _refuse_if_fenced(self) -> None:
+        newest = self._current("action_targets").transaction_version(_ENGINE)
+        if self._epoch is None or newest != self._epoch:
+            raise TableStoreError(f"a newer engine has taken over the tables under {self._root}; this one stops")
+
+    def _append(self, name: str, rows: pa.Table) -> None:
+        write_deltalake(self._tables[name], rows, mode="append")
+
+    def _merge(self, name: str, rows: pa.Table, marks: Mapping[str, int]) -> None:
+        table = self._tables[name]
+        key = TABLES[name].key
+        properties = CommitProperties(app_transactions=self._transactions(marks))
+        on = " AND ".join(f"t.{column} = s.{column}" for column in key)
+        merge = table.merge(rows, predicate=on, source_alias="s", target_alias="t", commit_properties=properties)
+        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def _transactions(self, marks: Mapping[str, int]) -> list[Transaction]:
+        """Marks that have moved; a Delta transaction version must not be written twice by one commit or go back."""
+        moved = {name: version for name, version in marks.items() if version > getattr(self._recorded, name)}
+        recorded = {name: getattr(self._recorded, name) for name in ("actions", "requests", "reports")}
+        self._recorded = Versions(**{**recorded, **moved})
+        return [Transaction(f"{_APP}:{name}", version) for name, version in moved.items()]
+
+
+def _settled(table: DeltaTable, name: str) -> int:
+    with contextlib.suppress(DeltaError):
+        version = table.transaction_version(f"{_APP}:{name}")
+        if version is not None:
+            return int(version)
+    return -1
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,252 @@
+"""The job of the action engine: tables in, decision, commit, publish, places. The deciding is in `pipelines.engine`.
+
+A turn reads what is new, ticks, commits, and only then publishes; the places in the log are committed after that.
+Killed anywhere, the next run finds in `action_targets` what is owed and publishes it again under the same idempotency
+keys. Ticks come by the clock, so that timeouts work without data; a changed table only brings one early.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from broker_edge import HeadwaterError, Row
+from broker_edge import Place as LogPlace
+from pipelines.action_rows import now_us
+from pipelines.action_store import DeltalakeStore, News, TableStore, Versions
+from pipelines.engine import (
+    Action,
+    ActionPhase,
+    Decision,
+    Device,
+    EngineState,
+    Limits,
+    Place,
+    Publish,
+    Report,
+    Request,
+    apply,
+    record_places,
+    tick,
+)
+from pipelines.errors import PipelineError
+from sinks.devices import DevicePublisher
+
+log = logging.getLogger(__name__)
+
+_KEEP_ENDED_US = 600 * 1_000_000
+_BACKOFF_MAX_S = 30.0
+
+
+class Publisher(Protocol):
+    def publish(self, rows: Sequence[Row]) -> list[LogPlace]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    tick_s: float = 1.0
+    """At least so often the engine looks at the clock."""
+    poll_s: float = 0.2
+    """So often it looks whether a table has changed."""
+
+
+class ActionJob:
+    """One engine on one set of tables. Not thread-safe: `run` belongs to one thread, `stop` may come from any."""
+
+    def __init__(
+        self,
+        store: TableStore,
+        publisher: Publisher,
+        *,
+        limits: Limits | None = None,
+        pace: Pace | None = None,
+        clock_us: Callable[[], int] = now_us,
+    ) -> None:
+        self._store = store
+        self._publisher = publisher
+        self._limits = limits or Limits()
+        self._pace = pace or Pace()
+        self._clock_us = clock_us
+        self._stop = threading.Event()
+        self._state = EngineState()
+        self._known: set[str] = set()
+        self._definitions: dict[str, list[Action]] = {}
+        self._requests: dict[str, Request] = {}
+        self._devices: dict[str, Device] = {}
+        self._request_versions: dict[str, int] = {}
+        self._report_versions: dict[tuple[str, int, int], int] = {}
+        self._read = Versions()
+        self._failures = 0
+        self._publish_from = 0.0
+        store.claim()
+        self._load(store.running())
+
+    @property
+    def state(self) -> EngineState:
+        return self._state
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def run(self) -> None:
+        """Turn until `stop`. Raises TableStoreError when the tables cannot be read or written."""
+        last_tick = 0.0
+        while not self._stop.is_set():
+            news = self._store.news()
+            due = time.monotonic() - last_tick >= self._pace.tick_s
+            if due or not news.empty:
+                last_tick = time.monotonic()
+                self.turn(news)
+            self._stop.wait(self._pace.poll_s)
+
+    def turn(self, news: News | None = None) -> Decision:
+        """One tick with everything around it. Publishing may fail: what is owed stays owed."""
+        news = self._store.news() if news is None else news
+        reports = self._take(news)
+        actions = [row for rows in self._definitions.values() for row in rows]
+        decision = tick(
+            self._state,
+            actions,
+            list(self._requests.values()),
+            reports,
+            self._devices,
+            self._clock_us(),
+            limits=self._limits,
+        )
+        self._settle(decision)
+        self._commit(decision)
+        if decision.publishes and time.monotonic() >= self._publish_from:
+            self._publish(decision.publishes)
+        self._forget()
+        return decision
+
+    # -- what is known -----------------------------------------------------------------------------------------------
+
+    def _take(self, news: News) -> list[Report]:
+        """Put the news where the next tick finds them, after loading what the tables say about their actions."""
+        ids = {row.action_id for row in news.actions} | {row.action_id for row in news.requests}
+        ids |= {row.action_id for row in news.reports}
+        self._load(ids - self._known)
+        self._read = news.read
+        for action in news.actions:
+            rows = self._definitions.setdefault(action.action_id, [])
+            # A loaded row comes again with its version when its insert had not been settled: the version counts.
+            rows[:] = [row for row in rows if row.digest != action.digest or row.commit_version > 0] + [action]
+        for request, version in news.requests.items():
+            if self._requests.setdefault(request.request_id, request) is request:
+                self._request_versions[request.request_id] = version
+        for report, version in news.reports.items():
+            self._report_versions.setdefault(report.place, version)
+        if news.devices is not None:
+            self._devices = dict(news.devices)
+        return list(news.reports)
+
+    def _load(self, action_ids: set[str] | frozenset[str]) -> None:
+        if not action_ids:
+            return
+        loaded = self._store.load(action_ids)
+        self._known |= action_ids
+        started = {row.action_id: row for row in loaded.states}
+        for action in loaded.definitions:
+            row = started.get(action.action_id)
+            # Rows of actions that were never started come as news, with the version that decides which is first.
+            if row is not None and row.phase is ActionPhase.RUNNING and row.digest == action.digest:
+                self._definitions[action.action_id] = [action]
+        for id_, row in started.items():
+            if row.phase is ActionPhase.RUNNING and id_ not in self._definitions:
+                log.error("the row of action %s is gone from the table actions: nothing more is sent for it", id_)
+        decision = Decision(target_updates=loaded.targets, state_updates=loaded.states, waiting=self._state.waiting)
+        state = apply(self._state, decision)
+        self._state = replace(state, said=state.said | loaded.said)
+
+    def _settle(self, decision: Decision) -> None:
+        """Drop the requests that this decision handles, and the versions of the reports that no longer wait."""
+        waiting = {report.place for report in decision.waiting}
+        self._report_versions = {p: v for p, v in self._report_versions.items() if p in waiting}
+        done = {id_ for row in self._state.actions.values() for id_ in row.requests_done}
+        done |= {id_ for row in decision.state_updates for id_ in row.requests_done}
+        done |= {event.request_id for event in decision.events if event.request_id is not None}
+        for request_id, request in list(self._requests.items()):
+            answer = f"engine/{request.action_id}/request/{request_id}"
+            if request_id in done or answer in self._state.said:
+                del self._requests[request_id]
+                self._request_versions.pop(request_id, None)
+
+    def _settled(self) -> Versions:
+        """Up to where a restart need not read again: below the oldest request or report that is still undecided."""
+        requests = min((version - 1 for version in self._request_versions.values()), default=self._read.requests)
+        reports = min((version - 1 for version in self._report_versions.values()), default=self._read.reports)
+        return Versions(actions=self._read.actions, requests=requests, reports=reports)
+
+    def _forget(self) -> None:
+        """Let go of actions that ended a while ago; the tables have them if news about them come."""
+        before_us = self._clock_us() - _KEEP_ENDED_US
+        over = {id_ for id_, row in self._state.actions.items() if row.ended_us is not None}
+        for id_ in over:
+            self._definitions.pop(id_, None)
+        old = {id_ for id_ in over if (self._state.actions[id_].updated_us) < before_us}
+        if not old:
+            return
+        state = self._state
+        self._state = replace(
+            state,
+            actions={id_: row for id_, row in state.actions.items() if id_ not in old},
+            targets={id_: rows for id_, rows in state.targets.items() if id_ not in old},
+            said=frozenset(event_id for event_id in state.said if event_id.split("/")[1] not in old),
+        )
+        self._known -= old
+
+    # -- what is done ------------------------------------------------------------------------------------------------
+
+    def _commit(self, decision: Decision) -> None:
+        if decision.writes:
+            self._store.commit(decision, self._settled())
+        self._state = apply(self._state, decision)
+
+    def _publish(self, publishes: Sequence[Publish]) -> None:
+        rows = [Row(topic=p.topic, value=p.value, idempotency_key=p.idempotency_key) for p in publishes]
+        try:
+            places = self._publisher.publish(rows)
+        except HeadwaterError as error:
+            self._failures += 1
+            wait_s = min(_BACKOFF_MAX_S, 0.5 * 2 ** min(self._failures, 10))
+            self._publish_from = time.monotonic() + wait_s
+            log.warning("%d records for devices wait, next try in %.1f s: %s", len(rows), wait_s, error)
+            return
+        self._failures = 0
+        found = {p: Place(at.partition, at.offset) for p, at in zip(publishes, places, strict=True)}
+        self._commit(record_places(self._state, found, self._clock_us()))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m pipelines.actions --root … --server …`: run until SIGINT or SIGTERM."""
+    parser = argparse.ArgumentParser(prog="pipelines.actions", description="The action engine.")
+    parser.add_argument("--root", required=True, help="folder or object store address of the action tables")
+    parser.add_argument("--server", default=None, help="the broker's Flight address, grpc://host:port")
+    parser.add_argument("--tick-s", type=float, default=Pace().tick_s, help="seconds between two looks at the clock")
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    publisher = DevicePublisher(given.server)
+    try:
+        job = ActionJob(DeltalakeStore(given.root), publisher, pace=Pace(tick_s=given.tick_s))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: job.stop())
+        log.info("the action engine reads %s and publishes on %s", given.root, publisher.server)
+        job.run()
+    except PipelineError as error:
+        log.error("%s", error)
+        return 1
+    finally:
+        publisher.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,309 @@
+"""The tables of actions and devices: their columns, who writes them, and how they are made.
+
+People insert into `actions` and `action_requests` and own `devices`; jobs write the others, each table by one job. All
+have `tenant` (null means `default`) and a change data feed. None is clustered, because a writer without a JVM cannot
+append to a clustered table, and none has deletion vectors, so that every reader can read them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, Field, Schema
+
+from pipelines.errors import SettingsError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_TENANT = "default"
+
+PROPERTIES: Mapping[str, str] = {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": "false"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`type` is a Spark SQL type; `comment` is what people see in the catalog."""
+
+    name: str
+    type: str
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`key` names the columns that are unique, where the writer keeps them so."""
+
+    name: str
+    comment: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+
+    def arrow_schema(self) -> pa.Schema:
+        return pa.schema([(column.name, _ARROW[column.type]) for column in self.columns])
+
+    def ddl(self) -> str:
+        """The columns for `CREATE TABLE` or `from_json`."""
+        return ", ".join(f"`{c.name}` {c.type} COMMENT '{_quoted(c.comment)}'" for c in self.columns)
+
+
+_ARROW: Mapping[str, pa.DataType] = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "array<string>": pa.list_(pa.string()),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+    "map<string,int>": pa.map_(pa.string(), pa.int32()),
+}
+
+_TENANT = Column("tenant", "string", "who owns the row; null means default")
+
+ACTIONS = Table(
+    "actions",
+    "What devices shall do. People insert, nobody updates: the first committed row of an action_id counts.",
+    (
+        Column("action_id", "string", "chosen by whoever inserts; unique, without a slash"),
+        _TENANT,
+        Column("type", "string", "command (the default)"),
+        Column("name", "string", "which command, for example echo"),
+        Column("params", "string", "a JSON object for the command"),
+        Column("device_ids", "array<string>", "selects these devices; all selectors given must hold"),
+        Column("labels", "map<string,string>", "selects devices that have all of these labels"),
+        Column("percentage", "double", "selects this share by a hash of action_id and device_id, 0.01 to 100"),
+        Column("timeout_queued_s", "int", "seconds until the device must have taken the command"),
+        Column("timeout_delivered_s", "int", "seconds from there until it must have begun"),
+        Column("timeout_in_progress_s", "int", "seconds between two reports of progress"),
+        Column("deadline", "timestamp", "when every target that is still open times out"),
+        Column("created_by", "string"),
+        Column("created_at", "timestamp"),
+    ),
+    key=("action_id",),
+)
+
+ACTION_REQUESTS = Table(
+    "action_requests",
+    "What people want changed in a running action. People insert; the engine answers in action_events.",
+    (
+        Column("request_id", "string", "unique"),
+        _TENANT,
+        Column("action_id", "string"),
+        Column("device_id", "string", "null: all targets of the action"),
+        Column("kind", "string", "cancel; later pause, resume, force, retry, approve"),
+        Column("by", "string"),
+        Column("at", "timestamp"),
+        Column("reason", "string"),
+    ),
+    key=("request_id",),
+)
+
+DEVICES = Table(
+    "devices",
+    "The devices, as people describe them.",
+    (
+        Column("device_id", "string", "also the MQTT client id"),
+        _TENANT,
+        Column("labels", "map<string,string>", "what actions select by"),
+        Column("groups", "array<string>"),
+        Column("time_zone", "string", "an IANA name, for example Europe/Berlin"),
+    ),
+    key=("device_id",),
+)
+
+DEVICE_STATE = Table(
+    "device_state",
+    "What is known of each device. Written by jobs.",
+    (
+        Column("device_id", "string"),
+        _TENANT,
+        Column("last_seen_at", "timestamp", "the broker's time of the newest record of the device"),
+        Column("boot", "string", "the run of the device that was seen last"),
+        Column("log_id", "string"),
+        Column("partition", "int"),
+        Column("offset", "bigint", "the place of the newest record of the device"),
+        Column("updated_at", "timestamp"),
+    ),
+    key=("device_id",),
+)
+
+ACTION_TARGETS = Table(
+    "action_targets",
+    "One row per action and device. Written by the action engine alone.",
+    (
+        Column("action_id", "string"),
+        _TENANT,
+        Column("device_id", "string"),
+        Column("attempt", "int"),
+        Column(
+            "state",
+            "string",
+            "PENDING, QUEUED, DELIVERED, ACCEPTED, IN_PROGRESS, CANCELLING; final: SUCCEEDED, FAILED, REJECTED, "
+            "TIMED_OUT, CANCELLED, SKIPPED, REMOVED",
+        ),
+        Column("outbox", "string", "command or cancel while that record is owed to the device, else null"),
+        Column("partition", "int", "where the log has the command"),
+        Column("offset", "bigint", "where the log has the command"),
+        Column("created_at", "timestamp"),
+        Column("queued_at", "timestamp"),
+        Column("delivered_at", "timestamp"),
+        Column("accepted_at", "timestamp"),
+        Column("started_at", "timestamp"),
+        Column("finished_at", "timestamp"),
+        Column("since_at", "timestamp", "when the engine last saw it move or report; timeouts count from here"),
+        Column("progress", "int", "percent"),
+        Column("message", "string"),
+        Column("result", "string", "JSON, from the device"),
+        Column("late", "boolean", "it succeeded after it had timed out"),
+        Column("boot", "string", "of the last status"),
+        Column("seq", "bigint", "of the last status within that boot"),
+        Column("report_log_id", "string", "the place of the last status"),
+        Column("report_partition", "int"),
+        Column("report_offset", "bigint"),
+        Column("updated_at", "timestamp"),
+    ),
+    key=("action_id", "device_id"),
+)
+
+ACTION_STATE = Table(
+    "action_state",
+    "One row per action: how far it is. Written by the action engine alone.",
+    (
+        Column("action_id", "string"),
+        _TENANT,
+        Column("phase", "string", "RUNNING, ENDED, REFUSED"),
+        Column("message", "string", "one sentence"),
+        Column("targets", "int"),
+        Column("open", "int", "targets that are not final"),
+        Column("counts", "map<string,int>", "targets by state"),
+        Column("started_at", "timestamp"),
+        Column("ended_at", "timestamp"),
+        Column("digest", "string", "names the row of actions that counts"),
+        Column("requests_done", "array<string>", "the requests that have been handled"),
+        Column("updated_at", "timestamp"),
+    ),
+    key=("action_id",),
+)
+
+ACTION_EVENTS = Table(
+    "action_events",
+    "Everything that devices, brokers and the engine said about actions. Append-only: the audit trail.",
+    (
+        Column("event_id", "string", "unique: the place of the record, or the cause of what the engine says"),
+        _TENANT,
+        Column("source", "string", "status (device), receipt (broker), engine"),
+        Column("action_id", "string"),
+        Column("device_id", "string"),
+        Column("attempt", "int"),
+        Column("state", "string"),
+        Column("request_id", "string", "the request that the engine answers"),
+        Column("boot", "string"),
+        Column("seq", "bigint"),
+        Column("progress", "int"),
+        Column("message", "string"),
+        Column("result", "string", "JSON"),
+        Column("device_time", "timestamp", "by the clock of the device; never used for order"),
+        Column("command_partition", "int", "receipt: where the log has the command"),
+        Column("command_offset", "bigint"),
+        Column("log_id", "string", "the place of the record that said it"),
+        Column("partition", "int"),
+        Column("offset", "bigint"),
+        Column("epoch", "bigint"),
+        Column("at", "timestamp", "when the broker appended the record, or the engine spoke"),
+        Column("recorded_at", "timestamp", "when the row was made"),
+    ),
+    key=("event_id",),
+)
+
+QUARANTINE = Table(
+    "quarantine",
+    "Records that could not be used, with the reason. Append-only.",
+    (
+        _TENANT,
+        Column("pipeline", "string", "who put it here: status, actions"),
+        Column("reason", "string", "one sentence"),
+        Column("topic", "string"),
+        Column("key", "binary"),
+        Column("value", "binary"),
+        Column("log_id", "string"),
+        Column("partition", "int"),
+        Column("offset", "bigint"),
+        Column("epoch", "bigint"),
+        Column("at", "timestamp", "when the broker appended the record"),
+        Column("quarantined_at", "timestamp"),
+    ),
+    key=("log_id", "partition", "offset", "epoch", "pipeline"),
+)
+
+TABLES: Mapping[str, Table] = {
+    table.name: table
+    for table in (
+        ACTIONS,
+        ACTION_REQUESTS,
+        DEVICES,
+        DEVICE_STATE,
+        ACTION_TARGETS,
+        ACTION_STATE,
+        ACTION_EVENTS,
+        QUARANTINE,
+    )
+}
+
+_SCHEMA_NAME = re.compile(r"\w+(\.\w+)?")
+
+
+def uri_of(root: Path | str, name: str) -> str:
+    """Where the table `name` lies under `root`, a folder or an object store address."""
+    return f"{str(root).rstrip('/')}/{name}"
+
+
+def create_by_path(root: Path | str, *, storage_options: Mapping[str, str] | None = None) -> None:
+    """Make every table that is not there yet under `root`. Needs no JVM; existing tables are left as they are."""
+    for table in TABLES.values():
+        fields = [_field(column) for column in table.columns]
+        DeltaTable.create(
+            uri_of(root, table.name),
+            schema=Schema(fields),
+            mode="ignore",
+            name=table.name,
+            description=table.comment,
+            configuration=dict(PROPERTIES),
+            storage_options=dict(storage_options) if storage_options else None,
+        )
+
+
+def create_by_name(spark: SparkSession, schema: str, *, root: Path | str | None = None) -> None:
+    """Make every table that is not there yet in `schema` (`schema` or `catalog.schema`), which must exist.
+
+    With `root` the tables are external ones under it: tables that `create_by_path` made there get their names.
+    """
+    if not _SCHEMA_NAME.fullmatch(schema):
+        raise SettingsError(f"{schema!r} is not a schema; write schema or catalog.schema")
+    for table in TABLES.values():
+        if root is not None and DeltaTable.is_deltatable(uri_of(root, table.name)):
+            # What is there has its schema and properties; naming it must not ask for others.
+            text = f"CREATE TABLE IF NOT EXISTS {schema}.{table.name} USING DELTA"
+        else:
+            properties = ", ".join(f"'{key}' = '{value}'" for key, value in PROPERTIES.items())
+            text = f"CREATE TABLE IF NOT EXISTS {schema}.{table.name} ({table.ddl()}) USING DELTA"
+            text += f" COMMENT '{_quoted(table.comment)}' TBLPROPERTIES ({properties})"
+        if root is not None:
+            text += f" LOCATION '{_quoted(uri_of(root, table.name))}'"
+        spark.sql(text)
+
+
+def _field(column: Column) -> Any:
+    arrow = pa.field(column.name, _ARROW[column.type])
+    metadata = {"comment": column.comment} if column.comment else None
+    return Field(column.name, Field.from_arrow(arrow).type, nullable=True, metadata=metadata)
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'")

@@ -1,0 +1,47 @@
+"""Publishes records for devices through a broker's Flight service. Decides nothing and keeps nothing.
+
+Only the driver calls this, after what is published has been committed; with the idempotency key a second call finds the
+first one's record. Over MQTT the device gets it from its topic `devices/{id}/actions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker_edge import BrokerError, Client, Place, RefusedError, Row
+
+ROWS_MAX = 1_000
+"""Rows of one call to the broker: one answer, one sync. What was placed before a failure is placed again at no cost."""
+
+
+class DevicePublisher:
+    """Publishes on the broker at `server` (`grpc://host:port`). May be shared by threads."""
+
+    def __init__(self, server: str | None = None, *, timeout_s: float = 30.0) -> None:
+        self._client = Client(server, timeout_s=timeout_s)
+
+    @property
+    def server(self) -> str:
+        return self._client.server
+
+    def publish(self, rows: Sequence[Row]) -> list[Place]:
+        """The places of the rows in the log, in their order, once they are on disk.
+
+        Raises RefusedError for a row without an idempotency key or for another topic, before anything is sent;
+        otherwise what `Client.produce` raises, and then some rows may be in the log: publish all of them again.
+        """
+        for row in rows:
+            if not row.idempotency_key:
+                raise RefusedError(f"a record for `{row.topic}` has no idempotency key", field="idempotency_key")
+            level = row.topic.split("/")
+            if len(level) != 3 or level[0] != "devices" or level[2] != "actions":
+                raise RefusedError(f"`{row.topic}` is not a topic devices/<id>/actions", field="topic")
+        places: list[Place] = []
+        for start in range(0, len(rows), ROWS_MAX):
+            places += self._client.produce(rows[start : start + ROWS_MAX])
+        if len(places) != len(rows):
+            raise BrokerError(f"{self.server} placed {len(places)} of {len(rows)} records")
+        return places
+
+    def close(self) -> None:
+        self._client.close()
