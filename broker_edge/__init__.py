@@ -1,8 +1,9 @@
-"""headwater's edge broker from Python: talk to one (`Client`).
+"""headwater's edge broker from Python: run one (`Broker`), talk to one (`Client`).
 
 The base install needs no JVM and imports no Spark, pandas or Delta library.
 """
 
+from broker_edge.broker import Broker
 from broker_edge.client import Client
 from broker_edge.errors import (
     BrokerError,
@@ -16,6 +17,7 @@ from broker_edge.errors import (
     NotFoundError,
     OutOfRangeError,
     RefusedError,
+    StartError,
     UnavailableError,
 )
 from broker_edge.stream import RecordStream
@@ -35,6 +37,7 @@ from broker_edge.values import (
 )
 
 __all__ = [
+    "Broker",
     "BrokerError",
     "Client",
     "Commit",
@@ -58,6 +61,7 @@ __all__ = [
     "RecordStream",
     "RefusedError",
     "Row",
+    "StartError",
     "Topic",
     "UnavailableError",
     "Version",

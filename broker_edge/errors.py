@@ -2,6 +2,7 @@
 
 HeadwaterError
 ├── ConfigError        a setting is wrong: change it where the message points
+├── StartError         the broker cannot start: free the port, the folder or the file that the message names
 ├── ConnectError       nobody answers at that address: start the broker, or correct the address
 ├── DeadlineError      no answer in time: ask again, or allow more time
 ├── UnavailableError   the broker answers but cannot serve this partition now
@@ -32,6 +33,10 @@ class HeadwaterError(Exception):
 
 class ConfigError(HeadwaterError):
     """A setting is wrong."""
+
+
+class StartError(HeadwaterError):
+    """A broker inside this process cannot start, or does not run."""
 
 
 class ConnectError(HeadwaterError):

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 
 import typer
 
-from broker_edge.cli import demo, doctor, groups, offsets, pub, sub, tail, topics
+from broker_edge.cli import broker, config, demo, doctor, groups, offsets, pub, sub, tail, topics
 from broker_edge.cli._output import say
 from broker_edge.errors import (
-    BrokerError,
     ConfigError,
     ConnectError,
     DeadlineError,
@@ -39,7 +38,6 @@ _EXIT_CODES: tuple[tuple[type[HeadwaterError], int], ...] = (
     (FullError, 4),
     (ConfigError, 5),
     (DeadlineError, 124),
-    (BrokerError, 1),
 )
 
 app = typer.Typer(
@@ -50,7 +48,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for noun in (demo, pub, sub, tail, topics, offsets, groups, doctor):
+for noun in (broker, demo, pub, sub, tail, topics, offsets, groups, config, doctor):
     noun.register(app)
 
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 import typer
 
+from broker_edge.broker import native
 from broker_edge.cli._options import (
     DEFAULT_MQTT,
     DEFAULT_SERVER,
@@ -63,7 +64,7 @@ def _checked(name: str, look: Callable[[], str]) -> Check:
 
 
 def _native() -> str:
-    return f"headwater {import_module('broker_edge._core').version()}"
+    return f"headwater {native().version()}"
 
 
 def _spark() -> list[Check]:

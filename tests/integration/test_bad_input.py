@@ -70,7 +70,7 @@ def test_a_value_out_of_range_is_named_with_its_limits(tmp_path: Path) -> None:
 
 def test_a_missing_config_file_is_named(tmp_path: Path) -> None:
     done = start_refused(tmp_path / "data", config=tmp_path / "nowhere.yaml")
-    assert done.code == 5
+    assert done.code == 1
     assert str(tmp_path / "nowhere.yaml") in sentence(done)
 
 

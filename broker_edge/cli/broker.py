@@ -1,0 +1,18 @@
+"""`headwater broker`: `headwaterd` in this process, with the same arguments, signals and exit codes."""
+
+from __future__ import annotations
+
+import typer
+
+from broker_edge.broker import native
+
+
+def broker(context: typer.Context) -> None:
+    """Run the broker in the foreground; takes the arguments of headwaterd (`headwater broker --help`)."""
+    raise typer.Exit(native().run(context.args))
+
+
+def register(app: typer.Typer) -> None:
+    # Every argument belongs to headwaterd, --help too.
+    settings = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    app.command(context_settings=settings, add_help_option=False)(broker)
