@@ -95,9 +95,15 @@ def test_the_settings_file_states_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("tenant: a\ntelemetry:\n  subscribes: [x]\n", ":3: unknown key telemetry.subscribes: did you mean telemetry.subscribe?"),
+        (
+            "tenant: a\ntelemetry:\n  subscribes: [x]\n",
+            ":3: unknown key telemetry.subscribes: did you mean telemetry.subscribe?",
+        ),
         ("server: [x]\n", ":1: unknown key server: did you mean servers?"),
-        ("tenant: a\ntelemetry:\n  max_offsets_per_trigger: 0\n", ":3: telemetry.max_offsets_per_trigger: Input should be"),
+        (
+            "tenant: a\ntelemetry:\n  max_offsets_per_trigger: 0\n",
+            ":3: telemetry.max_offsets_per_trigger: Input should be",
+        ),
         ("telemetry:\n  table: a.b.c\n", ":1: telemetry: Value error, give one of table and table_path"),
         ("bronze: {writer: csv}\n", ":1: bronze.writer: Input should be 'spark' or 'files'"),
         ("- a\n", ":1: settings: Input should be"),
