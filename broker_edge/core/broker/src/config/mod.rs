@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use error::ConfigError;
 pub use layers::Source;
-pub use print::{json_schema, to_yaml};
+pub use print::{json_schema, to_json, to_yaml};
 use units::{Age, Bind, ByteSize};
 
 /// All settings. Every field has a default, so an empty file is a valid one.

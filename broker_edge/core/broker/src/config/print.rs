@@ -13,6 +13,11 @@ pub fn to_yaml(config: &Config) -> String {
     text
 }
 
+/// The settings as JSON text, with the same keys.
+pub fn to_json(config: &Config) -> String {
+    serde_json::to_string(config).expect("settings are plain values")
+}
+
 fn write_value(value: &Value, depth: usize, text: &mut String) {
     let Value::Object(section) = value else {
         return;

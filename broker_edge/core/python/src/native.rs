@@ -1,0 +1,126 @@
+//! The module as Python sees it; `broker_edge/_core.pyi` is its description and must say the same.
+
+use std::path::PathBuf;
+
+use headwater_broker::config::{Config, ConfigError as BadConfig, Source};
+use headwater_broker::{Broker as NativeBroker, StartError as FailedStart, VERSION, cli};
+use parking_lot::Mutex;
+use pyo3::create_exception;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+
+create_exception!(_core, ConfigError, PyValueError, "The settings are wrong.");
+create_exception!(
+    _core,
+    StartError,
+    PyRuntimeError,
+    "The broker did not start."
+);
+
+/// What can go wrong below Python.
+enum Failure {
+    Config(BadConfig),
+    Start(FailedStart),
+}
+
+/// The one place where errors cross.
+fn raise(failure: Failure) -> PyErr {
+    match failure {
+        Failure::Config(error) => ConfigError::new_err(error.to_string()),
+        Failure::Start(error) => StartError::new_err(error.to_string()),
+    }
+}
+
+fn load(
+    config_yaml: Option<String>,
+    config_path: Option<PathBuf>,
+    overrides: Vec<String>,
+) -> Result<Config, Failure> {
+    let source = Source {
+        text: config_yaml,
+        ..Source::with_environment(config_path, overrides)
+    };
+    Config::load(&source).map_err(Failure::Config)
+}
+
+/// A running broker.
+#[pyclass(module = "broker_edge._core", frozen)]
+struct Broker {
+    #[pyo3(get)]
+    mqtt: String,
+    #[pyo3(get)]
+    flight: String,
+    #[pyo3(get)]
+    admin: String,
+    #[pyo3(get)]
+    log_id: String,
+    /// None once stopped.
+    running: Mutex<Option<NativeBroker>>,
+}
+
+#[pymethods]
+impl Broker {
+    #[new]
+    #[pyo3(signature = (config_yaml=None, config_path=None, overrides=Vec::new()))]
+    fn new(
+        py: Python<'_>,
+        config_yaml: Option<String>,
+        config_path: Option<PathBuf>,
+        overrides: Vec<String>,
+    ) -> PyResult<Broker> {
+        let started = py.detach(|| {
+            let config = load(config_yaml, config_path, overrides)?;
+            NativeBroker::start(config).map_err(Failure::Start)
+        });
+        let broker = started.map_err(raise)?;
+        Ok(Broker {
+            mqtt: broker.mqtt_address().to_string(),
+            flight: broker.flight_address().to_string(),
+            admin: broker.admin_address().to_string(),
+            log_id: broker.log_id().to_string(),
+            running: Mutex::new(Some(broker)),
+        })
+    }
+
+    /// A second call waits for the first and then does nothing.
+    fn stop(&self, py: Python<'_>) {
+        py.detach(|| {
+            let mut running = self.running.lock();
+            if let Some(broker) = running.take() {
+                broker.shutdown();
+            }
+        });
+    }
+}
+
+#[pyfunction]
+fn run(py: Python<'_>, args: Vec<String>) -> i32 {
+    py.detach(|| cli::run(&args))
+}
+
+#[pyfunction]
+#[pyo3(signature = (config_yaml=None, config_path=None, overrides=Vec::new()))]
+fn check_config(
+    config_yaml: Option<String>,
+    config_path: Option<PathBuf>,
+    overrides: Vec<String>,
+) -> PyResult<String> {
+    let config = load(config_yaml, config_path, overrides).map_err(raise)?;
+    Ok(headwater_broker::config::to_json(&config))
+}
+
+#[pyfunction]
+fn version() -> &'static str {
+    VERSION
+}
+
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Broker>()?;
+    module.add_function(wrap_pyfunction!(run, module)?)?;
+    module.add_function(wrap_pyfunction!(check_config, module)?)?;
+    module.add_function(wrap_pyfunction!(version, module)?)?;
+    module.add("ConfigError", module.py().get_type::<ConfigError>())?;
+    module.add("StartError", module.py().get_type::<StartError>())?;
+    Ok(())
+}
