@@ -56,7 +56,7 @@ def test_an_unknown_key_of_a_file_is_named_with_its_line(tmp_path: Path) -> None
     config.write_text("log:\n  sync: always\n  segment_byte: 1MiB\n")
     done = start_refused(tmp_path / "data", config=config)
     assert done.code == 5
-    assert f"{config}:3" in sentence(done)
+    assert f"{config}, line 3" in sentence(done)
     assert "segment_byte" in sentence(done)
     assert "segment_bytes" in sentence(done)
 

@@ -90,7 +90,7 @@ def test_config_check_names_what_is_wrong(tmp_path: Path) -> None:
     assert headwater("config", "check", str(good)).code == 0
     done = headwater("config", "check", str(bad))
     assert (done.code, done.out) == (5, "")
-    assert f"{bad}:2" in done.err
+    assert f"{bad}, line 2" in done.err
     (document,) = headwater("config", "check", str(bad), "--json").documents
     assert document["valid"] is False
     assert "snyc" in document["error"]

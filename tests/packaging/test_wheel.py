@@ -1,0 +1,128 @@
+"""The built wheel: what is in it, what it asks for, and that it works with the base dependencies alone.
+
+It is built with the profile of the checkout's own build, so that little is compiled again; a release differs in speed
+only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from email.parser import HeaderParser
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD_S = 1_200
+BASE = ("pyarrow", "paho-mqtt", "typer", "rich")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built as `make wheel` builds it but for the profile."""
+    out = tmp_path_factory.mktemp("wheel")
+    profile = os.environ.get("PROFILE", "quick")
+    command = [sys.executable, "-m", "maturin", "build", "--locked", "--profile", profile, "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=BUILD_S, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    (built,) = out.glob("headwater-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel and its base dependencies, as on an edge box, and nothing else of what is installed here."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    for name in needed_by(BASE):
+        for file in distribution(name).files or ():
+            top = file.parts[0]
+            if top not in ("..", "__pycache__") and not (folder / top).exists():
+                (folder / top).symlink_to(str(distribution(name).locate_file(top)))
+    return folder
+
+
+def needed_by(names: Sequence[str]) -> set[str]:
+    """The distributions and what they need in turn, without extras."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.add(name)
+        for text in distribution(name).requires or ():
+            requirement, _, marker = text.partition(";")
+            if not marker:
+                waiting.append(re.split(r"[^A-Za-z0-9._-]", requirement.strip())[0])
+    return found
+
+
+def run_in(folder: Path, code: str, *, expect: int = 0) -> str:
+    """Runs code with the standard library and `folder` alone; returns what it prints."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HEADWATER", "PYTHON"))}
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"import sys\nsys.path.insert(0, {str(folder)!r})\n{code}"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == expect, done.stderr
+    return (done.stdout + done.stderr).strip()
+
+
+def test_it_holds_the_packages_and_no_sources_of_the_core(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"broker_edge", "sources", "sinks", "pipelines"}
+    assert [name for name in names if name.endswith((".rs", ".toml", ".lock")) or "/core/" in name] == []
+    assert {"broker_edge/py.typed", "broker_edge/_core.pyi", "broker_edge/_core.abi3.so"} <= set(names)
+
+
+def test_it_asks_for_the_base_dependencies_only(unpacked: Path) -> None:
+    (info,) = unpacked.glob("headwater-*.dist-info")
+    headers = HeaderParser().parsestr((info / "METADATA").read_text())
+    needed = headers.get_all("Requires-Dist", [])
+    base = {text.partition(">")[0].partition("=")[0].strip() for text in needed if "extra ==" not in text}
+    assert base == set(BASE)
+    assert {"spark", "device", "notebooks", "dev"} <= set(headers.get_all("Provides-Extra", []))
+    assert "headwater=broker_edge.cli:main" in (info / "entry_points.txt").read_text().replace(" ", "")
+
+
+def test_a_broker_and_a_client_run_from_it(unpacked: Path, tmp_path: Path) -> None:
+    printed = run_in(
+        unpacked,
+        f"""
+import broker_edge
+from broker_edge import Broker, Row
+assert broker_edge.__file__.startswith({str(unpacked)!r}), broker_edge.__file__
+with Broker({str(tmp_path / "data")!r}) as broker, broker.client() as client:
+    (place,) = client.produce([Row("a", b"1")])
+    print(client.fetch(place.partition, place.offset, place.offset + 1).to_table().column("value").to_pylist())
+""",
+    )
+    assert printed == "[b'1']"
+
+
+def test_the_command_runs_from_it(unpacked: Path) -> None:
+    shown = run_in(unpacked, "from broker_edge.cli import main; sys.exit(main(['--help']))")
+    for noun in ("broker", "demo", "pub", "sub", "tail", "topics", "offsets", "groups", "config", "doctor"):
+        assert f"  {noun} " in shown
+
+
+def test_the_demo_says_what_it_lacks(unpacked: Path) -> None:
+    said = run_in(unpacked, "from broker_edge.cli import main; sys.exit(main(['demo']))", expect=5)
+    assert "pyspark" in said
+    assert "extras" in said
+    assert said.count("\n") == 0
