@@ -186,7 +186,7 @@ impl Header {
 }
 
 /// What a batch is written for; part of its checksum or header.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub log_id: LogId,
     pub partition: PartitionId,
@@ -282,6 +282,11 @@ impl<'a> Plan<'a> {
         self.parts.last().is_some_and(|part| {
             part.records.topics == records.topics && part.records.clients == records.clients
         })
+    }
+
+    /// Size of the batch that [`encode`](Self::encode) will make.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Writes the batch. The plan is not empty.

@@ -8,18 +8,38 @@
 //! read or write. File system and clock enter through [`Seams`].
 #![forbid(unsafe_code)]
 
+mod append;
 mod batch;
 mod clock;
 mod config;
+mod context;
+mod core;
 mod encode;
 mod error;
 mod files;
 mod ids;
+mod index;
+mod index_file;
+mod keys;
 mod log;
+mod lookup;
+mod mark;
+mod meta;
 mod partition;
+mod queue;
+mod read;
+mod rebuild;
 mod records;
+mod recovery;
+mod recovery_active;
+mod retention;
 mod route;
+mod segment;
+mod space;
+mod tail;
 mod view;
+mod walk;
+mod writer;
 
 pub use batch::{Batch, DecodeError, TopicView};
 pub use clock::{Clock, SystemClock};

@@ -1,16 +1,36 @@
-//! A log: the partitions of one folder, opened together.
+//! A log: the partitions of one folder, opened together, and the threads that write and maintain them.
 
+use std::fs;
+use std::io::{self, Read};
+use std::path::Path;
 use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::config::{LogConfig, Seams};
+use crate::context::{Context, INTERNAL_SEGMENT_BYTES};
+use crate::core::Core;
+use crate::encode::Identity;
 use crate::error::OpenError;
-use crate::ids::{LogId, Offset, PartitionId};
+use crate::files::{LockError, LockGuard};
+use crate::ids::{Class, Epoch, LogId, Offset, PartitionId};
+use crate::meta::{Meta, write_error};
 use crate::partition::{Gap, Partition};
+use crate::recovery::{Findings, create, recover};
 use crate::route::{Route, Router};
+use crate::tail::Tail;
+
+/// How often retention and idleness are looked at.
+const MAINTAIN_EVERY: Duration = Duration::from_secs(1);
+/// Room for a header and a few batches: smaller segments would only cost files.
+const SEGMENT_BYTES_MIN: u64 = 16 << 10;
 
 /// What opening found, per partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
+    /// The log did not exist before.
     pub created: bool,
     pub partitions: Vec<PartitionReport>,
 }
@@ -27,6 +47,7 @@ pub struct PartitionReport {
     pub notes: Vec<String>,
 }
 
+/// A cheap handle; clones name the same log. The last one to go shuts it down.
 #[derive(Clone)]
 pub struct Log(Arc<Inner>);
 
@@ -34,28 +55,89 @@ struct Inner {
     id: LogId,
     partitions: Vec<Partition>,
     router: Router,
+    stopping: Arc<Stopping>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    _lock: LockGuard,
 }
 
-#[allow(clippy::missing_errors_doc, unused_variables)]
+#[derive(Default)]
+struct Stopping {
+    is_set: Mutex<bool>,
+    changed: Condvar,
+}
+
 impl Log {
     /// Opens or creates the log in `config.dir` and holds its lock until the last handle is gone.
     pub fn open(config: LogConfig, seams: Seams) -> Result<(Self, RecoveryReport), OpenError> {
-        unimplemented!()
+        check_settings(&config)?;
+        let dir = config.dir.as_path();
+        seams
+            .files
+            .create_dir(dir)
+            .map_err(|source| write_error(dir, source))?;
+        let lock = lock(&seams, dir)?;
+        let (mut meta, created) = load_or_create(&config, &seams)?;
+        let id = meta.log_id(dir)?;
+        let newest = Epoch(meta.epoch);
+        let epoch = Epoch(meta.epoch + 1);
+        let contexts = contexts(&config, &seams, id, epoch);
+        let tail = Arc::new(Tail::new(contexts.len(), config.tail_bytes));
+        let mut report = RecoveryReport {
+            created,
+            partitions: Vec::new(),
+        };
+        let mut partitions = Vec::with_capacity(contexts.len());
+        for context in contexts {
+            let (parts, findings) = if newest == Epoch(0) {
+                (create(&context)?, Findings::default())
+            } else {
+                recover(&context, newest)?
+            };
+            let core = Core::new(context, parts, Arc::clone(&tail));
+            report.partitions.push(partition_report(&core, findings));
+            partitions.push(Partition(Arc::new(core)));
+        }
+        // Before the first append, so that no epoch is used by two starts; and only when every partition folder is
+        // there, so that one that is missing later is known to be lost.
+        seams
+            .files
+            .sync_dir(dir)
+            .map_err(|source| write_error(dir, source))?;
+        meta.epoch = epoch.0;
+        meta.save(&*seams.files, dir)?;
+        let stopping = Arc::new(Stopping::default());
+        let threads = start_threads(&partitions, &stopping, dir)?;
+        let router = Router::new(&config.classes);
+        let threads = Mutex::new(threads);
+        let inner = Inner {
+            id,
+            partitions,
+            router,
+            stopping,
+            threads,
+            _lock: lock,
+        };
+        Ok((Self(Arc::new(inner)), report))
     }
 
+    #[must_use]
     pub fn id(&self) -> LogId {
         self.0.id
     }
 
     /// All partitions; the index is the partition's number.
+    #[must_use]
     pub fn partitions(&self) -> &[Partition] {
         &self.0.partitions
     }
 
+    #[must_use]
     pub fn partition(&self, id: PartitionId) -> Option<&Partition> {
         self.0.partitions.get(id.0 as usize)
     }
 
+    /// The partition of a name such as `telemetry-0`.
+    #[must_use]
     pub fn by_name(&self, name: &str) -> Option<&Partition> {
         self.0
             .partitions
@@ -64,12 +146,223 @@ impl Log {
     }
 
     /// Where records of a topic go. Pure: keep the answer per topic.
+    #[must_use]
     pub fn route(&self, topic: &str) -> Route {
         self.0.router.route(topic)
     }
 
+    /// Does now what the maintenance thread does each second: retention, index files, idle marks, spare segments.
+    pub fn maintain(&self) {
+        for partition in &self.0.partitions {
+            partition.0.maintain();
+        }
+    }
+
     /// Writes and syncs what is queued, marks the clean stop and refuses further appends. Idempotent.
     pub fn shutdown(&self) {
-        unimplemented!()
+        self.0.shutdown();
     }
+}
+
+impl Inner {
+    fn shutdown(&self) {
+        *self.stopping.is_set.lock() = true;
+        self.stopping.changed.notify_all();
+        for partition in &self.partitions {
+            partition.0.queue.lock().closing = true;
+            partition.0.queue_changed.notify_all();
+        }
+        let threads = std::mem::take(&mut *self.threads.lock());
+        let current = std::thread::current().id();
+        for thread in threads {
+            // A watcher that drops the last handle runs on a writer, which can not wait for itself.
+            if thread.thread().id() != current && thread.join().is_err() {
+                tracing::error!("a thread of the log has panicked");
+            }
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+fn check_settings(config: &LogConfig) -> Result<(), OpenError> {
+    let wrong = |reason: String| Err(OpenError::Settings { reason });
+    if config.classes.is_empty() {
+        return wrong("a log needs at least one class".to_owned());
+    }
+    for (at, class) in config.classes.iter().enumerate() {
+        if class.partitions == 0 {
+            return wrong(format!(
+                "class {} needs at least one partition",
+                class.class
+            ));
+        }
+        if config.classes[..at]
+            .iter()
+            .any(|before| before.class == class.class)
+        {
+            return wrong(format!("class {} is there twice", class.class));
+        }
+    }
+    if config.segment_bytes < SEGMENT_BYTES_MIN {
+        let reason = format!(
+            "segment_bytes is {}, the least is {SEGMENT_BYTES_MIN}",
+            config.segment_bytes
+        );
+        return wrong(reason);
+    }
+    Ok(())
+}
+
+fn lock(seams: &Seams, dir: &Path) -> Result<LockGuard, OpenError> {
+    let path = dir.join("lock");
+    seams.files.lock(&path).map_err(|error| match error {
+        LockError::Held { holder } => OpenError::InUse {
+            dir: dir.to_owned(),
+            pid: holder,
+        },
+        LockError::Io(source) => write_error(&path, source),
+    })
+}
+
+/// The checked `log.meta`, and whether it is new.
+fn load_or_create(config: &LogConfig, seams: &Seams) -> Result<(Meta, bool), OpenError> {
+    let (dir, files) = (config.dir.as_path(), &*seams.files);
+    if let Some(meta) = Meta::load(files, dir)? {
+        let found = meta.log_id(dir)?;
+        if let Some(expected) = config.expected_id.filter(|expected| *expected != found) {
+            return Err(OpenError::OtherLog {
+                dir: dir.to_owned(),
+                expected,
+                found,
+            });
+        }
+        meta.check(dir, &config.classes)?;
+        return Ok((meta, false));
+    }
+    let listed = files.list(dir);
+    let names = listed.map_err(|source| OpenError::Io {
+        action: "list",
+        path: dir.to_owned(),
+        source,
+    })?;
+    let is_partition = |name: &String| {
+        let class = name.rsplit_once('-').map(|(class, _)| class);
+        class.is_some_and(|class| Class::from_name(class).is_some())
+    };
+    if names.iter().any(is_partition) {
+        return Err(OpenError::MetaMissing {
+            dir: dir.to_owned(),
+        });
+    }
+    let id = match config.expected_id {
+        Some(id) => id,
+        None => random_id().map_err(|source| OpenError::Io {
+            action: "read",
+            path: "/dev/urandom".into(),
+            source,
+        })?,
+    };
+    let meta = Meta::new(id, seams.clock.now_us(), &config.classes);
+    meta.save(files, dir)?;
+    Ok((meta, true))
+}
+
+fn random_id() -> io::Result<LogId> {
+    let mut bytes = [0; 16];
+    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(LogId::from_random(bytes))
+}
+
+fn contexts(config: &LogConfig, seams: &Seams, log_id: LogId, epoch: Epoch) -> Vec<Context> {
+    let mut contexts: Vec<Context> = Vec::new();
+    for class in &config.classes {
+        for number in 0..class.partitions {
+            let name = format!("{}-{number}", class.class);
+            let segment_bytes = match class.class {
+                Class::Internal => config.segment_bytes.min(INTERNAL_SEGMENT_BYTES),
+                _ => config.segment_bytes,
+            };
+            contexts.push(Context {
+                dir: config.dir.join(&name),
+                name,
+                class: class.class,
+                identity: Identity {
+                    log_id,
+                    partition: PartitionId(contexts.len() as u32),
+                },
+                epoch,
+                seams: seams.clone(),
+                sync: config.sync,
+                segment_bytes,
+                queue_bytes: config.queue_bytes,
+                retention_bytes: class.retention_bytes,
+                retention_age: class.retention_age,
+            });
+        }
+    }
+    contexts
+}
+
+fn partition_report(core: &Core, findings: Findings) -> PartitionReport {
+    let gaps = core.gaps();
+    for gap in &gaps {
+        tracing::error!(
+            partition = %core.context.name, start = gap.range.start.0, end = gap.range.end.0, reason = %gap.reason,
+            "offsets are lost"
+        );
+    }
+    for note in &findings.notes {
+        tracing::warn!(partition = %core.context.name, "{note}");
+    }
+    PartitionReport {
+        name: core.context.name.clone(),
+        log_start: core.log_start(),
+        high_watermark: core.high_watermark(),
+        torn_bytes: findings.torn_bytes,
+        gaps,
+        rebuilt_indexes: findings.rebuilt_indexes,
+        notes: findings.notes,
+    }
+}
+
+fn start_threads(
+    partitions: &[Partition],
+    stopping: &Arc<Stopping>,
+    dir: &Path,
+) -> Result<Vec<JoinHandle<()>>, OpenError> {
+    let failed = |source| OpenError::Io {
+        action: "start a thread for",
+        path: dir.to_owned(),
+        source,
+    };
+    let mut threads = Vec::with_capacity(partitions.len() + 1);
+    for partition in partitions {
+        let core = Arc::clone(&partition.0);
+        let thread = std::thread::Builder::new().name(format!("log-{}", core.context.name));
+        threads.push(thread.spawn(move || core.run_writer()).map_err(failed)?);
+    }
+    let partitions = partitions.to_vec();
+    let stopping = Arc::clone(stopping);
+    let maintain = move || {
+        loop {
+            for partition in &partitions {
+                partition.0.maintain();
+            }
+            let mut is_set = stopping.is_set.lock();
+            if !*is_set {
+                stopping.changed.wait_for(&mut is_set, MAINTAIN_EVERY);
+            }
+            if *is_set {
+                return;
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("log-maintenance".to_owned());
+    threads.push(thread.spawn(maintain).map_err(failed)?);
+    Ok(threads)
 }

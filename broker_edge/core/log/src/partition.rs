@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::batch::Batch;
+use crate::core::Core;
 use crate::error::{AppendError, ReadError};
 use crate::ids::{Class, Epoch, Offset, PartitionId};
 use crate::records::Records;
@@ -47,86 +48,117 @@ pub struct TopicRange {
     pub next: Offset,
 }
 
+/// A cheap handle; clones name the same partition.
 #[derive(Clone)]
-pub struct Partition(Arc<Inner>);
+pub struct Partition(pub(crate) Arc<Core>);
 
-struct Inner {
-    id: PartitionId,
-    name: String,
-    class: Class,
-    epoch: Epoch,
-}
-
-#[allow(clippy::missing_errors_doc, unused_variables)]
 impl Partition {
+    #[must_use]
     pub fn id(&self) -> PartitionId {
-        self.0.id
+        self.0.id()
     }
+
+    /// `<class>-<n>`.
+    #[must_use]
     pub fn name(&self) -> &str {
-        &self.0.name
+        &self.0.context.name
     }
+
+    #[must_use]
     pub fn class(&self) -> Class {
-        self.0.class
+        self.0.context.class
     }
+
+    /// The epoch that records appended now carry.
+    #[must_use]
     pub fn epoch(&self) -> Epoch {
-        self.0.epoch
+        self.0.context.epoch
     }
+
     /// First offset that is not yet durable; readers see only what is below.
+    #[must_use]
     pub fn high_watermark(&self) -> Offset {
-        unimplemented!()
+        self.0.high_watermark()
     }
-    /// First offset that is not yet written; equals the high watermark with `SyncMode::Always`.
+
+    /// First offset that is not yet written; equals the high watermark unless the log syncs at an interval.
+    #[must_use]
     pub fn written(&self) -> Offset {
-        unimplemented!()
+        self.0.written()
     }
+
     /// The oldest offset that is kept.
+    #[must_use]
     pub fn log_start(&self) -> Offset {
-        unimplemented!()
+        self.0.log_start()
     }
+
     /// The offset that the next append gets.
+    #[must_use]
     pub fn next_offset(&self) -> Offset {
-        unimplemented!()
+        self.0.queue.lock().next
     }
+
+    #[must_use]
     pub fn state(&self) -> PartitionState {
-        unimplemented!()
+        self.0.state()
     }
+
+    /// Bytes of all segments up to their last batch.
+    #[must_use]
     pub fn size_bytes(&self) -> u64 {
-        unimplemented!()
+        self.0.size_bytes()
     }
+
+    /// Bytes that wait for the writer or are being written.
+    #[must_use]
     pub fn queued_bytes(&self) -> usize {
-        unimplemented!()
+        self.0.queue.lock().bytes
     }
+
     /// Empty records to fill, with the buffers of ones that were written.
+    #[must_use]
     pub fn take_records(&self) -> Records {
-        unimplemented!()
+        self.0.queue.lock().take_spare()
     }
-    /// Queues the records and gives their offsets; durable once `high_watermark() >= end`. Never blocks.
+
+    /// Queues the records and gives their offsets; durable once `high_watermark() >= end`. Never blocks. Empty records
+    /// give the empty range.
     pub fn append(&self, records: Records) -> Result<Range<Offset>, AppendError> {
-        unimplemented!()
+        self.0.append(records)
     }
-    /// Commits on the caller's thread when nothing is queued and no batch is in flight, else as `append`.
+
+    /// Commits on the caller's thread when nothing is queued and no batch is in flight, else as [`append`](Self::append).
+    /// Either way the range is durable only once the high watermark says so.
     pub fn append_inline(&self, records: Records) -> Result<Range<Offset>, AppendError> {
-        unimplemented!()
+        self.0.append_inline(records)
     }
-    /// A retained or queued record with the same idempotency key wins over a new one. A place may be that of a record
-    /// that is still queued: acknowledge once the high watermark is above it.
+
+    /// Appends the records whose idempotency key no retained or queued record carries; one place per record. A place may
+    /// be that of a record that is still queued: acknowledge once the high watermark is above it.
     pub fn append_unique(&self, records: Records) -> Result<Vec<Placed>, AppendError> {
-        unimplemented!()
+        self.0.append_unique(records)
     }
+
+    /// Adds a watcher for the life of the log.
     pub fn watch(&self, watcher: Watcher) {
-        unimplemented!()
+        self.0.watchers.write().push(watcher);
     }
+
     /// Whole batches from the one that contains `from` on, below the high watermark, until `max_bytes` (at least one).
-    /// Empty at the high watermark.
+    /// May give fewer at the end of a segment; none at the high watermark.
     pub fn read(&self, from: Offset, max_bytes: usize) -> Result<Vec<Batch>, ReadError> {
-        unimplemented!()
+        self.0.read(from, max_bytes)
     }
-    /// As `read`, from memory only; None when `from` is older than what is kept there.
+
+    /// As [`read`](Self::read), from memory only; None when `from` is older than what is kept there.
+    #[must_use]
     pub fn read_tail(&self, from: Offset, max_bytes: usize) -> Option<Vec<Batch>> {
-        unimplemented!()
+        self.0.read_tail(from, max_bytes)
     }
-    /// As `read`, up to `until`, but leaves out batches without a topic that is wanted. Also returns the offset up to
-    /// which it looked.
+
+    /// As [`read`](Self::read), up to `until`, but leaves out batches without a topic that is wanted, without reading
+    /// them where an index tells. Also returns the offset up to which it looked. The last batch may reach past `until`.
     pub fn read_matching(
         &self,
         from: Offset,
@@ -134,31 +166,42 @@ impl Partition {
         max_bytes: usize,
         wanted: &dyn Fn(&str) -> bool,
     ) -> Result<(Vec<Batch>, Offset), ReadError> {
-        unimplemented!()
+        self.0.read_matching(from, until, max_bytes, wanted)
     }
+
     /// The first offset whose time is at or after `time_us`, or the high watermark.
     pub fn offset_for_time(&self, time_us: i64) -> Result<Offset, ReadError> {
-        unimplemented!()
+        self.0.offset_for_time(time_us)
     }
+
     /// Epoch of the record before `offset`; None at 0 and where it is gone.
     pub fn epoch_before(&self, offset: Offset) -> Result<Option<Epoch>, ReadError> {
-        unimplemented!()
+        self.0.epoch_before(offset)
     }
+
+    /// Every topic with a record below the high watermark, by name.
     pub fn topics(&self) -> Result<Vec<TopicRange>, ReadError> {
-        unimplemented!()
+        Ok(self.0.topics())
     }
-    /// The records with the retain flag, in offset order; of a sealed segment only the newest of each topic.
+
+    /// Records with the retain flag, in offset order: of each segment the newest per topic, so a topic may come again.
     pub fn for_each_retained(&self, f: &mut dyn FnMut(&RecordView<'_>)) -> Result<(), ReadError> {
-        unimplemented!()
+        self.0.for_each_retained(f)
     }
+
+    /// Damage from the log start on, as far as a start or a reader has met it.
+    #[must_use]
     pub fn gaps(&self) -> Vec<Gap> {
-        unimplemented!()
+        self.0.gaps()
     }
+
     /// Removes whole segments below `to`.
     pub fn advance_log_start(&self, to: Offset) {
-        unimplemented!()
+        self.0.advance_log_start(to);
     }
+
+    /// Adds a hook that is asked before a segment is removed. It must not remove segments itself.
     pub fn before_delete(&self, hook: DeleteHook) {
-        unimplemented!()
+        self.0.hooks.write().push(hook);
     }
 }

@@ -1,0 +1,237 @@
+//! Appending: offsets are given under a short lock; writing is the writer's, or the caller's when nobody else writes.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::config::SyncMode;
+use crate::core::Core;
+use crate::error::{AppendError, ReadError};
+use crate::ids::Offset;
+use crate::partition::{PartitionState, Placed};
+use crate::queue::Queue;
+use crate::records::Records;
+use crate::writer::Halt;
+
+/// MQTT's largest packet, with room for what headers and keys add.
+const MAX_RECORD_BYTES: usize = (256 << 20) + (64 << 10);
+
+impl Core {
+    pub(crate) fn append(&self, records: Records) -> Result<Range<Offset>, AppendError> {
+        if records.keyed.is_empty() {
+            return self.enqueue(records);
+        }
+        let keyed: Vec<(u32, Box<str>)> = keyed_records(&records);
+        let mut keys = self.keys.lock();
+        let range = self.enqueue(records)?;
+        for (index, key) in keyed {
+            keys.add_queued(&key, range.start.plus(u64::from(index)));
+        }
+        keys.settle(self.high_watermark());
+        Ok(range)
+    }
+
+    fn enqueue(&self, records: Records) -> Result<Range<Offset>, AppendError> {
+        let time_us = self.context.seams.clock.now_us();
+        let mut queue = self.queue.lock();
+        self.admit(&queue, &records)?;
+        if records.is_empty() {
+            return Ok(queue.next..queue.next);
+        }
+        let range = queue.push(records, time_us);
+        if !queue.busy {
+            self.queue_changed.notify_one();
+        }
+        Ok(range)
+    }
+
+    pub(crate) fn append_inline(&self, records: Records) -> Result<Range<Offset>, AppendError> {
+        // With an interval the writer thread keeps time; with keys their lock would be held over the sync.
+        if !records.keyed.is_empty() || matches!(self.context.sync, SyncMode::Interval(_)) {
+            return self.append(records);
+        }
+        let time_us = self.context.seams.clock.now_us();
+        let mut work = VecDeque::new();
+        let range = {
+            let mut queue = self.queue.lock();
+            self.admit(&queue, &records)?;
+            if records.is_empty() {
+                return Ok(queue.next..queue.next);
+            }
+            let is_free = !queue.busy && queue.items.is_empty() && !queue.seal;
+            let range = queue.push(records, time_us);
+            if !is_free {
+                return Ok(range);
+            }
+            queue.busy = true;
+            std::mem::swap(&mut work, &mut queue.items);
+            range
+        };
+        let halt = self.write_taken(&mut work);
+        let mut queue = self.queue.lock();
+        // What found no space goes back to the front: the writer waits for space, the caller must not.
+        while let Some(queued) = work.pop_back() {
+            queue.items.push_front(queued);
+        }
+        queue.busy = false;
+        if !queue.items.is_empty() || queue.seal || queue.closing {
+            self.queue_changed.notify_one();
+        }
+        drop(queue);
+        match halt {
+            Some(Halt::Failed(reason)) => Err(AppendError::ReadOnly {
+                partition: self.id(),
+                reason,
+            }),
+            Some(Halt::Full) | None => Ok(range),
+        }
+    }
+
+    /// Whether the records may be queued now.
+    fn admit(&self, queue: &Queue, records: &Records) -> Result<(), AppendError> {
+        let partition = self.id();
+        if !self.is_running() {
+            match self.state() {
+                PartitionState::Running => {}
+                PartitionState::Full => return Err(AppendError::Full { partition }),
+                PartitionState::Stopped(reason) => {
+                    return Err(AppendError::ReadOnly { partition, reason });
+                }
+            }
+        }
+        if queue.closing {
+            let reason = "the log is shut down".to_owned();
+            return Err(AppendError::ReadOnly { partition, reason });
+        }
+        if records.bytes() > MAX_RECORD_BYTES {
+            check_sizes(records)?;
+        }
+        // One append that is larger than the bound is let in alone: it could never come in otherwise.
+        let queued_bytes = queue.bytes;
+        let limit_bytes = self.context.queue_bytes;
+        if queued_bytes > 0 && queued_bytes + records.bytes() > limit_bytes {
+            return Err(AppendError::QueueFull {
+                partition,
+                queued_bytes,
+                limit_bytes,
+            });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn append_unique(&self, records: Records) -> Result<Vec<Placed>, AppendError> {
+        let mut keys = self.keys.lock();
+        let mut placed: Vec<Option<Placed>> = vec![None; records.len()];
+        let mut firsts: Vec<(u32, Box<str>)> = Vec::new();
+        for (index, key) in keyed_records(&records) {
+            let known = match keys.queued(&key) {
+                Some(offset) => Some(offset),
+                None => self.find_key(&key, &keys.candidates(&key, self.high_watermark()))?,
+            };
+            if let Some(offset) = known {
+                placed[index as usize] = Some(Placed {
+                    offset,
+                    duplicate: true,
+                });
+            } else {
+                firsts.push((index, key));
+            }
+        }
+        // A key that these records have twice is appended once.
+        let mut repeats: Vec<(u32, u32)> = Vec::new();
+        let mut seen = rustc_hash::FxHashMap::default();
+        firsts.retain(|(index, key)| match seen.get(key) {
+            Some(first) => {
+                repeats.push((*index, *first));
+                false
+            }
+            None => {
+                seen.insert(key.clone(), *index);
+                true
+            }
+        });
+        let mut drop: Vec<bool> = placed.iter().map(Option::is_some).collect();
+        for (index, _) in &repeats {
+            drop[*index as usize] = true;
+        }
+        let fresh = if drop.contains(&true) {
+            records.without(&drop)
+        } else {
+            records
+        };
+        let mut next = self.enqueue(fresh)?.start;
+        for (slot, _) in placed.iter_mut().zip(&drop).filter(|(_, drop)| !**drop) {
+            *slot = Some(Placed {
+                offset: next,
+                duplicate: false,
+            });
+            next = next.plus(1);
+        }
+        for (index, first) in repeats {
+            placed[index as usize] = placed[first as usize].map(|first| Placed {
+                duplicate: true,
+                ..first
+            });
+        }
+        for (index, key) in firsts {
+            if let Some(place) = placed[index as usize] {
+                keys.add_queued(&key, place.offset);
+            }
+        }
+        keys.settle(self.high_watermark());
+        Ok(placed.into_iter().flatten().collect())
+    }
+
+    /// The first of the candidates whose record is still there and carries this key.
+    fn find_key(&self, key: &str, candidates: &[Offset]) -> Result<Option<Offset>, AppendError> {
+        for offset in candidates
+            .iter()
+            .filter(|offset| **offset >= self.log_start())
+        {
+            match self.read(*offset, 1) {
+                Ok(batches) => {
+                    let carries = batches.first().is_some_and(|batch| {
+                        let index = (offset.0 - batch.base_offset().0) as usize;
+                        batch.record(index).idempotency_key == Some(key)
+                    });
+                    if carries {
+                        return Ok(Some(*offset));
+                    }
+                }
+                // Gone or damaged: not retained any more, so not a repeat.
+                Err(ReadError::OutOfRange { .. } | ReadError::Damaged { .. }) => {}
+                Err(ReadError::Io { path, source }) => {
+                    let reason = format!("{}: {source}", path.display());
+                    return Err(AppendError::Unverified {
+                        partition: self.id(),
+                        reason,
+                    });
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn keyed_records(records: &Records) -> Vec<(u32, Box<str>)> {
+    let key = |index: &u32| {
+        records
+            .idempotency_key(*index as usize)
+            .map(|key| (*index, Box::<str>::from(key)))
+    };
+    records.keyed.iter().filter_map(key).collect()
+}
+
+fn check_sizes(records: &Records) -> Result<(), AppendError> {
+    for index in 0..records.len() {
+        let (payload_start, extension_start) = records.ends_before(index);
+        let (payload_end, extension_end) = records.ends_before(index + 1);
+        let size = payload_end - payload_start + extension_end - extension_start;
+        if size > MAX_RECORD_BYTES {
+            return Err(AppendError::TooLarge {
+                size_bytes: size as u64,
+                limit_bytes: MAX_RECORD_BYTES as u64,
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! What every part of one partition needs to know: who it is, where its files are, and its settings.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::{Seams, SyncMode};
+use crate::encode::Identity;
+use crate::files::{File, OpenMode};
+use crate::ids::{Class, Epoch, Offset};
+use crate::index::Index;
+use crate::segment::{SEGMENT_HEADER_BYTES, Segment, SegmentHeader};
+
+/// Zeros are written this far ahead of the batches.
+pub(crate) const FILL_STEP_BYTES: u64 = 4 << 20;
+/// The internal partition is compacted often, and its spare segment is prepared whole.
+pub(crate) const INTERNAL_SEGMENT_BYTES: u64 = 8 << 20;
+
+pub(crate) struct Context {
+    pub name: String,
+    pub class: Class,
+    pub identity: Identity,
+    /// Of this start; every batch written now carries it.
+    pub epoch: Epoch,
+    pub dir: PathBuf,
+    pub seams: Seams,
+    pub sync: SyncMode,
+    pub segment_bytes: u64,
+    pub queue_bytes: usize,
+    pub retention_bytes: Option<u64>,
+    pub retention_age: Option<Duration>,
+}
+
+impl Context {
+    pub fn header(&self, base: Offset, recycled: bool) -> SegmentHeader {
+        SegmentHeader {
+            identity: self.identity,
+            class: self.class,
+            recycled,
+            base,
+            epoch: self.epoch,
+            created_us: self.seams.clock.now_us(),
+        }
+    }
+
+    pub fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        self.seams.files.open(path, mode)
+    }
+
+    /// Saves an index beside its segment. It is never authoritative, so it is not synced.
+    pub fn save_index(&self, segment: &Segment, index: &Index) -> io::Result<()> {
+        let path = segment.index_path();
+        let unfinished = path.with_extension("idx.tmp");
+        let file = self.open(&unfinished, OpenMode::Create)?;
+        file.write_all_at(&index.to_bytes(&self.identity), 0)?;
+        self.seams.files.rename(&unfinished, &path)
+    }
+}
+
+/// Writes zeros over `[from, to)` of a file.
+pub(crate) fn fill_zeros(file: &dyn File, from: u64, to: u64) -> io::Result<()> {
+    const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+    static CHUNK: [u8; 64 << 10] = ZEROS;
+    let mut position = from;
+    while position < to {
+        let bytes = (to - position).min(CHUNK.len() as u64);
+        file.write_all_at(&CHUNK[..bytes as usize], position)?;
+        position += bytes;
+    }
+    Ok(())
+}
+
+/// A new segment file with its header and zeros up to `fill_to`, synced, under an unfinished name.
+pub(crate) fn create_segment_file(
+    context: &Context,
+    path: &Path,
+    header: &[u8],
+    fill_to: u64,
+) -> io::Result<Arc<dyn File>> {
+    let file = context.open(path, OpenMode::Create)?;
+    file.write_all_at(header, 0)?;
+    fill_zeros(&*file, SEGMENT_HEADER_BYTES, fill_to)?;
+    file.sync_data()?;
+    Ok(file)
+}

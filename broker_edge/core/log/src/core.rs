@@ -1,0 +1,232 @@
+//! The state of one open partition, and who may touch which part of it.
+//!
+//! Appends are `append.rs`, writing is `writer.rs` and `space.rs`, reading is `read.rs` and `lookup.rs`, removal is
+//! `retention.rs`. Locks are taken in the order of the fields below and none is held while another thread is waited for.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use parking_lot::{Condvar, Mutex, RwLock};
+use rustc_hash::FxHashMap;
+
+use crate::context::Context;
+use crate::ids::{Offset, PartitionId};
+use crate::index::Index;
+use crate::keys::Keys;
+use crate::partition::{DeleteHook, Gap, PartitionState, Watcher};
+use crate::queue::Queue;
+use crate::segment::Segment;
+use crate::space::Spare;
+use crate::tail::Tail;
+use crate::writer::Active;
+
+const RUNNING: u8 = 0;
+const FULL: u8 = 1;
+const STOPPED: u8 = 2;
+
+/// Indexes of sealed segments kept in memory per partition.
+const CACHED_INDEXES: usize = 4;
+/// Gaps found by reading; more are still refused to readers, only not listed.
+const FOUND_GAPS_MAX: usize = 1024;
+
+pub(crate) struct Core {
+    pub context: Context,
+    /// Covers giving an offset together with noting the key, so that two callers never both append a key.
+    pub keys: Mutex<Keys>,
+    pub queue: Mutex<Queue>,
+    pub queue_changed: Condvar,
+    /// Locked by whoever set `Queue::busy`, and by the maintenance thread to mark idleness.
+    pub active: Mutex<Active>,
+    /// Ascending in base offset; the last is the active one.
+    pub segments: RwLock<Vec<Arc<Segment>>>,
+    pub spare: Mutex<Option<Spare>>,
+    /// Offsets between which sealed segments hold a topic.
+    pub sealed_topics: Mutex<FxHashMap<Box<str>, Range<Offset>>>,
+    pub indexes: Mutex<VecDeque<(Offset, Arc<Index>)>>,
+    pub found: Mutex<Vec<Gap>>,
+    /// Held while a segment is removed: the maintenance thread and `advance_log_start` may both want to.
+    pub removing: Mutex<()>,
+    pub tail: Arc<Tail>,
+    pub watchers: RwLock<Vec<Watcher>>,
+    pub hooks: RwLock<Vec<DeleteHook>>,
+    /// Everything below is synced. Moved only after the sync of those bytes returned, and after their batches are in
+    /// the tail and noted for the index, so that whoever sees it can read up to it.
+    high_watermark: AtomicU64,
+    /// Everything below is written; equals the high watermark unless `SyncMode::Interval`.
+    written: AtomicU64,
+    log_start: AtomicU64,
+    state: AtomicU8,
+    stop_reason: Mutex<String>,
+}
+
+/// What recovery hands over.
+pub(crate) struct Parts {
+    pub active: Active,
+    pub segments: Vec<Arc<Segment>>,
+    pub keys: Keys,
+    pub topics: FxHashMap<Box<str>, Range<Offset>>,
+}
+
+impl Core {
+    pub fn new(context: Context, parts: Parts, tail: Arc<Tail>) -> Self {
+        let next = parts.active.next;
+        let start = parts.segments.first().map_or(next, |segment| segment.base);
+        Self {
+            context,
+            keys: Mutex::new(parts.keys),
+            queue: Mutex::new(Queue::starting_at(next)),
+            queue_changed: Condvar::new(),
+            active: Mutex::new(parts.active),
+            segments: RwLock::new(parts.segments),
+            spare: Mutex::new(None),
+            sealed_topics: Mutex::new(parts.topics),
+            indexes: Mutex::default(),
+            found: Mutex::default(),
+            removing: Mutex::default(),
+            tail,
+            watchers: RwLock::default(),
+            hooks: RwLock::default(),
+            high_watermark: AtomicU64::new(next.0),
+            written: AtomicU64::new(next.0),
+            log_start: AtomicU64::new(start.0),
+            state: AtomicU8::new(RUNNING),
+            stop_reason: Mutex::default(),
+        }
+    }
+
+    pub fn id(&self) -> PartitionId {
+        self.context.identity.partition
+    }
+
+    pub fn high_watermark(&self) -> Offset {
+        Offset(self.high_watermark.load(Ordering::Acquire))
+    }
+
+    pub fn written(&self) -> Offset {
+        Offset(self.written.load(Ordering::Acquire))
+    }
+
+    pub fn log_start(&self) -> Offset {
+        Offset(self.log_start.load(Ordering::Acquire))
+    }
+
+    pub fn set_log_start(&self, to: Offset) {
+        self.log_start.fetch_max(to.0, Ordering::AcqRel);
+    }
+
+    pub fn set_written(&self, to: Offset) {
+        self.written.store(to.0, Ordering::Release);
+    }
+
+    /// Only after the sync of everything below `to` returned.
+    pub fn set_high_watermark(&self, to: Offset) {
+        debug_assert!(to <= self.written());
+        self.high_watermark.store(to.0, Ordering::Release);
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.state.load(Ordering::Acquire) == RUNNING
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.state.load(Ordering::Acquire) == STOPPED
+    }
+
+    pub fn state(&self) -> PartitionState {
+        match self.state.load(Ordering::Acquire) {
+            RUNNING => PartitionState::Running,
+            FULL => PartitionState::Full,
+            _ => PartitionState::Stopped(self.stop_reason.lock().clone()),
+        }
+    }
+
+    /// Moves between running and full; a stopped partition stays stopped.
+    pub fn set_full(&self, full: bool) {
+        let (from, to) = if full {
+            (RUNNING, FULL)
+        } else {
+            (FULL, RUNNING)
+        };
+        if self
+            .state
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+        {
+            if full {
+                tracing::warn!(partition = %self.context.name, "no space left: appends are refused until there is");
+            } else {
+                tracing::info!(partition = %self.context.name, "space is back: appends resume");
+            }
+            self.tell_watchers();
+        }
+    }
+
+    /// Makes the partition read-only until restart and lets go of what was queued: it was never acknowledged.
+    pub fn stop(&self, reason: &str) {
+        {
+            let mut stop_reason = self.stop_reason.lock();
+            if stop_reason.is_empty() {
+                reason.clone_into(&mut stop_reason);
+            }
+        }
+        self.state.store(STOPPED, Ordering::Release);
+        self.queue.lock().drop_all();
+        tracing::error!(partition = %self.context.name, reason, "partition is read-only until restart");
+        self.tell_watchers();
+    }
+
+    pub fn tell_watchers(&self) {
+        for watcher in self.watchers.read().iter() {
+            watcher();
+        }
+    }
+
+    pub fn cached_index(&self, base: Offset) -> Option<Arc<Index>> {
+        let indexes = self.indexes.lock();
+        indexes
+            .iter()
+            .find(|(of, _)| *of == base)
+            .map(|(_, index)| Arc::clone(index))
+    }
+
+    pub fn cache_index(&self, index: &Arc<Index>) {
+        let mut indexes = self.indexes.lock();
+        indexes.retain(|(of, _)| *of != index.base);
+        indexes.push_back((index.base, Arc::clone(index)));
+        while indexes.len() > CACHED_INDEXES {
+            indexes.pop_front();
+        }
+    }
+
+    /// Notes damage that a reader ran into.
+    pub fn note_gap(&self, range: Range<Offset>, reason: &str) {
+        let mut found = self.found.lock();
+        if found.len() < FOUND_GAPS_MAX && !found.iter().any(|gap| gap.range == range) {
+            tracing::error!(
+                partition = %self.context.name, start = range.start.0, end = range.end.0, reason,
+                "offsets are damaged on disk"
+            );
+            found.push(Gap {
+                range,
+                reason: reason.to_owned(),
+            });
+        }
+    }
+}
+
+/// Extends the range of each topic of an index.
+pub(crate) fn merge_topics(into: &mut FxHashMap<Box<str>, Range<Offset>>, index: &Index) {
+    for topic in &index.topics {
+        match into.get_mut(&topic.topic) {
+            Some(range) => {
+                range.start = range.start.min(topic.first);
+                range.end = range.end.max(topic.next);
+            }
+            None => {
+                into.insert(topic.topic.clone(), topic.first..topic.next);
+            }
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! Index of a segment: offset and time to position, topics to blocks, retained records, idempotency keys.
+//!
+//! Built batch by batch while a segment grows, kept beside it once it is sealed (`index_file.rs` has the bytes). Never
+//! authoritative: everything in it follows from the segment.
+
+use std::ops::Range;
+
+use rustc_hash::FxHashMap;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::batch::Batch;
+use crate::encode::{FLAG_EXTENSION, FLAG_RETAIN};
+use crate::ids::{Epoch, Offset};
+use crate::segment::{Hole, SEGMENT_HEADER_BYTES, Summary};
+
+/// Batches are gathered into blocks of at least this size.
+const BLOCK_BYTES: u64 = 64 << 10;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub offset: Offset,
+    pub position: u64,
+    /// Highest time in the segment up to the end of this block.
+    pub max_time_us: i64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct KeyPlace {
+    pub hash: u64,
+    pub offset: Offset,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct IndexTopic {
+    pub topic: Box<str>,
+    pub first: Offset,
+    pub next: Offset,
+    /// Numbers of the blocks that hold it, as differences in 7-bit groups.
+    pub blocks: Vec<u8>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Index {
+    pub base: Offset,
+    pub next: Offset,
+    pub data_end: u64,
+    pub last_position: u64,
+    pub last_checksum: u32,
+    pub first_time_us: i64,
+    pub blocks: Vec<Block>,
+    pub epochs: Vec<(Offset, Epoch)>,
+    pub holes: Vec<Hole>,
+    pub retained: Vec<Offset>,
+    pub keys: Vec<KeyPlace>,
+    pub topics: Vec<IndexTopic>,
+}
+
+/// A run of blocks that stand one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub position: u64,
+    pub offset: Offset,
+    /// Offset after the run.
+    pub until: Offset,
+}
+
+impl Index {
+    pub fn summary(&self) -> Summary {
+        Summary {
+            next: self.next,
+            data_end: self.data_end,
+            first_time_us: self.first_time_us,
+            max_time_us: self
+                .blocks
+                .last()
+                .map_or(i64::MIN, |block| block.max_time_us),
+            epochs: self.epochs.clone(),
+            holes: self.holes.clone(),
+        }
+    }
+
+    /// The block to begin at in order to find `offset`.
+    pub fn block_for(&self, offset: Offset) -> Option<Block> {
+        let after = self.blocks.partition_point(|block| block.offset <= offset);
+        after.checked_sub(1).map(|at| self.blocks[at])
+    }
+
+    /// The runs of blocks within `range` that hold a topic that is wanted.
+    pub fn runs(&self, range: &Range<Offset>, wanted: &dyn Fn(&str) -> bool) -> Vec<Run> {
+        let mut holds = vec![false; self.blocks.len()];
+        for topic in &self.topics {
+            if topic.first < range.end && topic.next > range.start && wanted(&topic.topic) {
+                for number in block_numbers(&topic.blocks) {
+                    if let Some(held) = holds.get_mut(number) {
+                        *held = true;
+                    }
+                }
+            }
+        }
+        let mut runs: Vec<Run> = Vec::new();
+        for (number, block) in self.blocks.iter().enumerate() {
+            let until = self
+                .blocks
+                .get(number + 1)
+                .map_or(self.next, |next| next.offset);
+            if !holds[number] || until <= range.start || block.offset >= range.end {
+                continue;
+            }
+            match runs.last_mut() {
+                Some(run) if run.until == block.offset => run.until = until,
+                _ => runs.push(Run {
+                    position: block.position,
+                    offset: block.offset,
+                    until,
+                }),
+            }
+        }
+        runs
+    }
+}
+
+/// Block numbers of a topic, ascending.
+pub(crate) fn block_numbers(bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    let mut bytes = bytes.iter();
+    let mut number = 0_u64;
+    std::iter::from_fn(move || {
+        let (mut value, mut shift) = (0_u64, 0);
+        loop {
+            let byte = *bytes.next()?;
+            value |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
+            if byte & 0x80 == 0 {
+                break;
+            }
+            shift += 7;
+        }
+        number = number.saturating_add(value);
+        usize::try_from(number).ok()
+    })
+}
+
+fn push_number(bytes: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+}
+
+#[derive(Debug)]
+struct TopicState {
+    first: Offset,
+    next: Offset,
+    retained: Option<Offset>,
+    blocks: Vec<u8>,
+    last_block: u64,
+}
+
+/// The index of a segment that still grows.
+#[derive(Debug)]
+pub(crate) struct Growing {
+    base: Offset,
+    next: Offset,
+    data_end: u64,
+    last_position: u64,
+    last_checksum: u32,
+    first_time_us: i64,
+    blocks: Vec<Block>,
+    epochs: Vec<(Offset, Epoch)>,
+    holes: Vec<Hole>,
+    keys: Vec<KeyPlace>,
+    topics: FxHashMap<Box<str>, TopicState>,
+    /// Written, not yet looked at: the writer hands batches over here and indexes them after it has told the readers.
+    pending: Vec<(Batch, u64)>,
+    /// Per place in the batch's topic table: first and last record, last retained record plus 1.
+    spans: Vec<(u32, u32, u32)>,
+}
+
+impl Growing {
+    pub fn new(base: Offset) -> Self {
+        Self {
+            base,
+            next: base,
+            data_end: SEGMENT_HEADER_BYTES,
+            last_position: 0,
+            last_checksum: 0,
+            first_time_us: i64::MIN,
+            blocks: Vec::new(),
+            epochs: Vec::new(),
+            holes: Vec::new(),
+            keys: Vec::new(),
+            topics: FxHashMap::default(),
+            pending: Vec::new(),
+            spans: Vec::new(),
+        }
+    }
+
+    /// Notes a batch that was written at `position`; cheap.
+    pub fn push(&mut self, batch: Batch, position: u64) {
+        self.pending.push((batch, position));
+    }
+
+    pub fn catch_up(&mut self) {
+        let mut pending = std::mem::take(&mut self.pending);
+        for (batch, position) in pending.drain(..) {
+            self.add(&batch, position);
+        }
+        self.pending = pending;
+    }
+
+    /// Damage up to `next`, where the batch at `resume` goes on.
+    pub fn add_hole(&mut self, hole: Hole) {
+        self.holes.push(hole);
+    }
+
+    fn add(&mut self, batch: &Batch, position: u64) {
+        let begins_block = match self.blocks.last() {
+            None => true,
+            Some(block) => {
+                position - block.position >= BLOCK_BYTES || batch.base_offset() != self.next
+            }
+        };
+        let max_time = self.max_time_us();
+        if begins_block {
+            let offset = batch.base_offset();
+            self.blocks.push(Block {
+                offset,
+                position,
+                max_time_us: max_time,
+            });
+        }
+        if self
+            .epochs
+            .last()
+            .is_none_or(|(_, epoch)| *epoch != batch.epoch())
+        {
+            self.epochs.push((batch.base_offset(), batch.epoch()));
+        }
+        if self.first_time_us == i64::MIN {
+            self.first_time_us = batch.base_time_us();
+        }
+        let last_delta = self.add_records(batch);
+        self.add_topics(batch);
+        let newest = batch.base_time_us().saturating_add(i64::from(last_delta));
+        if let Some(block) = self.blocks.last_mut() {
+            block.max_time_us = block.max_time_us.max(newest);
+        }
+        self.next = batch.next_offset();
+        self.last_position = position;
+        self.last_checksum = batch.checksum();
+        self.data_end = position + batch.bytes_len() as u64;
+    }
+
+    /// Looks at each record once; returns the highest time delta.
+    fn add_records(&mut self, batch: &Batch) -> u32 {
+        let topics = batch.topics().len();
+        self.spans.clear();
+        self.spans.resize(topics, (u32::MAX, 0, 0));
+        let mut last_delta = 0;
+        for index in 0..batch.len() {
+            let entry = batch.entry(index);
+            let record = index as u32;
+            let span = &mut self.spans[usize::from(entry.topic)];
+            span.0 = span.0.min(record);
+            span.1 = record;
+            if entry.flags & (FLAG_RETAIN | FLAG_EXTENSION) != 0 {
+                if entry.flags & FLAG_RETAIN != 0 {
+                    span.2 = record + 1;
+                }
+                if let Some(key) = batch.record(index).idempotency_key {
+                    let offset = batch.base_offset().plus(index as u64);
+                    self.keys.push(KeyPlace {
+                        hash: key_hash(key),
+                        offset,
+                    });
+                }
+            }
+            last_delta = last_delta.max(entry.time_delta_us);
+        }
+        last_delta
+    }
+
+    fn add_topics(&mut self, batch: &Batch) {
+        let base = batch.base_offset();
+        let block = self.blocks.len() as u64 - 1;
+        for (topic, (first, last, retained)) in batch.topics().zip(&self.spans) {
+            if *first == u32::MAX {
+                continue;
+            }
+            let first = base.plus(u64::from(*first));
+            let next = base.plus(u64::from(*last) + 1);
+            let state = match self.topics.get_mut(topic.topic) {
+                Some(state) => state,
+                None => self.topics.entry(topic.topic.into()).or_insert(TopicState {
+                    first,
+                    next,
+                    retained: None,
+                    blocks: Vec::new(),
+                    last_block: 0,
+                }),
+            };
+            state.first = state.first.min(first);
+            state.next = state.next.max(next);
+            if *retained > 0 {
+                let offset = base.plus(u64::from(*retained) - 1);
+                state.retained = state.retained.max(Some(offset));
+            }
+            if state.blocks.is_empty() || state.last_block != block {
+                push_number(&mut state.blocks, block - state.last_block);
+                state.last_block = block;
+            }
+        }
+    }
+
+    pub fn data_end(&self) -> u64 {
+        self.data_end
+    }
+
+    /// Time of the first record; None while there is none.
+    pub fn first_time_us(&self) -> Option<i64> {
+        (!self.blocks.is_empty()).then_some(self.first_time_us)
+    }
+
+    pub fn max_time_us(&self) -> i64 {
+        self.blocks
+            .last()
+            .map_or(i64::MIN, |block| block.max_time_us)
+    }
+
+    pub fn block_for(&self, offset: Offset) -> Option<Block> {
+        let after = self.blocks.partition_point(|block| block.offset <= offset);
+        after.checked_sub(1).map(|at| self.blocks[at])
+    }
+
+    /// The first block whose running maximum reaches `time_us`.
+    pub fn block_for_time(&self, time_us: i64) -> Option<Block> {
+        let at = self
+            .blocks
+            .partition_point(|block| block.max_time_us < time_us);
+        self.blocks.get(at).copied()
+    }
+
+    pub fn epochs(&self) -> &[(Offset, Epoch)] {
+        &self.epochs
+    }
+
+    pub fn keys(&self) -> &[KeyPlace] {
+        &self.keys
+    }
+
+    pub fn topics(&self) -> impl Iterator<Item = (&str, Offset, Offset)> {
+        self.topics
+            .iter()
+            .map(|(topic, state)| (&**topic, state.first, state.next))
+    }
+
+    pub fn retained(&self) -> Vec<Offset> {
+        let mut retained: Vec<_> = self
+            .topics
+            .values()
+            .filter_map(|state| state.retained)
+            .collect();
+        retained.sort_unstable();
+        retained
+    }
+
+    /// The index of the segment as it is now, complete.
+    pub fn finish(&mut self) -> Index {
+        self.catch_up();
+        let retained = self.retained();
+        let mut topics: Vec<IndexTopic> = std::mem::take(&mut self.topics)
+            .into_iter()
+            .map(|(topic, state)| IndexTopic {
+                topic,
+                first: state.first,
+                next: state.next,
+                blocks: state.blocks,
+            })
+            .collect();
+        topics.sort_unstable_by(|a, b| a.topic.cmp(&b.topic));
+        Index {
+            base: self.base,
+            next: self.next,
+            data_end: self.data_end,
+            last_position: self.last_position,
+            last_checksum: self.last_checksum,
+            first_time_us: self.first_time_us,
+            blocks: std::mem::take(&mut self.blocks),
+            epochs: std::mem::take(&mut self.epochs),
+            holes: std::mem::take(&mut self.holes),
+            retained,
+            keys: std::mem::take(&mut self.keys),
+            topics,
+        }
+    }
+}
+
+pub(crate) fn key_hash(key: &str) -> u64 {
+    xxh3_64(key.as_bytes())
+}

@@ -1,0 +1,57 @@
+//! Idempotency keys of a partition: which retained or queued record may carry a key.
+//!
+//! Only hashes are kept for records on disk; whoever finds a candidate compares the record's own key.
+
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashMap;
+
+use crate::ids::Offset;
+use crate::index::{KeyPlace, key_hash};
+
+#[derive(Debug, Default)]
+pub(crate) struct Keys {
+    /// Hash, then offset: the places of a hash are neighbours, oldest first.
+    places: BTreeSet<(u64, Offset)>,
+    /// Keys of records that may not be below the high watermark yet, so that they need not be read to be compared.
+    queued: FxHashMap<Box<str>, Offset>,
+}
+
+impl Keys {
+    pub fn add_places(&mut self, places: &[KeyPlace]) {
+        self.places
+            .extend(places.iter().map(|place| (place.hash, place.offset)));
+    }
+
+    /// Notes a key that was just given an offset.
+    pub fn add_queued(&mut self, key: &str, offset: Offset) {
+        self.places.insert((key_hash(key), offset));
+        // The first record with a key is the one that counts.
+        self.queued.entry(key.into()).or_insert(offset);
+    }
+
+    /// Offset of a queued record with this key.
+    pub fn queued(&self, key: &str) -> Option<Offset> {
+        self.queued.get(key).copied()
+    }
+
+    /// Offsets of the records below `high_watermark` that may carry the key, oldest first.
+    pub fn candidates(&self, key: &str, high_watermark: Offset) -> Vec<Offset> {
+        let hash = key_hash(key);
+        let range = (hash, Offset(0))..(hash, high_watermark);
+        self.places
+            .range(range)
+            .map(|(_, offset)| *offset)
+            .collect()
+    }
+
+    /// Forgets the text of keys whose records can be read by now.
+    pub fn settle(&mut self, high_watermark: Offset) {
+        self.queued.retain(|_, offset| *offset >= high_watermark);
+    }
+
+    /// Forgets records that are gone.
+    pub fn forget_below(&mut self, log_start: Offset) {
+        self.places.retain(|(_, offset)| *offset >= log_start);
+    }
+}

@@ -1,0 +1,80 @@
+//! The mark of a partition: up to where it was synced and whole. Written when it has been idle, and at a clean stop.
+
+use std::path::Path;
+
+use crate::encode::{Identity, u32_at, u64_at};
+use crate::files::Files;
+use crate::ids::{Epoch, Offset};
+use crate::meta::{read_file, replace_file};
+
+const NAME: &str = "mark";
+const MAGIC: &[u8; 8] = b"hwatrmrk";
+const BYTES: usize = 56;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MarkKind {
+    Idle = 1,
+    CleanStop = 2,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// Base offset of the segment that was active.
+    pub base: Offset,
+    /// Position after its last batch.
+    pub position: u64,
+    pub next: Offset,
+    pub epoch: Epoch,
+    pub kind: MarkKind,
+}
+
+impl Mark {
+    fn to_bytes(self, identity: &Identity) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        bytes[0..8].copy_from_slice(MAGIC);
+        bytes[8..16].copy_from_slice(&self.base.0.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.position.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.next.0.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.epoch.0.to_le_bytes());
+        bytes[40..48].copy_from_slice(&(self.kind as u64).to_le_bytes());
+        let checksum = checksum(&bytes, identity);
+        bytes[48..52].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8], identity: &Identity) -> Option<Self> {
+        if bytes.len() != BYTES
+            || &bytes[0..8] != MAGIC
+            || u32_at(bytes, 48) != checksum(bytes, identity)
+        {
+            return None;
+        }
+        let kind = match u64_at(bytes, 40) {
+            1 => MarkKind::Idle,
+            2 => MarkKind::CleanStop,
+            _ => return None,
+        };
+        Some(Self {
+            base: Offset(u64_at(bytes, 8)),
+            position: u64_at(bytes, 16),
+            next: Offset(u64_at(bytes, 24)),
+            epoch: Epoch(u64_at(bytes, 32)),
+            kind,
+        })
+    }
+
+    /// None when there is none that can be trusted: it then proves nothing.
+    pub fn load(files: &dyn Files, dir: &Path, identity: &Identity) -> Option<Self> {
+        Self::from_bytes(&read_file(files, &dir.join(NAME), BYTES).ok()?, identity)
+    }
+
+    pub fn save(self, files: &dyn Files, dir: &Path, identity: &Identity) -> std::io::Result<()> {
+        replace_file(files, &dir.join(NAME), &self.to_bytes(identity))
+    }
+}
+
+fn checksum(bytes: &[u8], identity: &Identity) -> u32 {
+    let crc = crc32c::crc32c(&bytes[..48]);
+    let crc = crc32c::crc32c_append(crc, identity.log_id.as_bytes());
+    crc32c::crc32c_append(crc, &identity.partition.0.to_le_bytes())
+}

@@ -1,0 +1,90 @@
+//! Makes the index of a sealed segment again from its batches, and decides whether one on disk may be used.
+
+use std::io;
+use std::path::Path;
+
+use crate::batch::Batch;
+use crate::context::Context;
+use crate::encode::{HEADER_BYTES, Header};
+use crate::files::{File, OpenMode};
+use crate::ids::{Epoch, Offset};
+use crate::index::{Growing, Index};
+use crate::meta::read_file;
+use crate::segment::{Hole, SEGMENT_HEADER_BYTES, file_name};
+use crate::walk::{Step, Walk};
+
+/// Larger than the index of any segment; what is longer is not read.
+const INDEX_BYTES_MAX: usize = 1 << 30;
+
+/// The index on disk, when it is whole and of this segment.
+pub(crate) fn load_index(context: &Context, base: Offset, limit: Offset) -> Option<Index> {
+    let files = &*context.seams.files;
+    let bytes = read_file(
+        files,
+        &context.dir.join(file_name(base, "idx")),
+        INDEX_BYTES_MAX,
+    )
+    .ok()?;
+    let index = Index::from_bytes(&bytes, &context.identity)?;
+    if index.base != base || index.next > limit {
+        return None;
+    }
+    let segment = files
+        .open(&context.dir.join(file_name(base, "seg")), OpenMode::Read)
+        .ok()?;
+    ends_like(&*segment, &index).then_some(index)
+}
+
+/// Whether the last batch that an index names is the one that stands there, and nothing follows it.
+fn ends_like(segment: &dyn File, index: &Index) -> bool {
+    if index.next == index.base {
+        return false; // A scan of an empty segment costs nothing.
+    }
+    let mut bytes = [0; HEADER_BYTES];
+    let read = crate::files::read_full(segment, &mut bytes, index.last_position);
+    if !matches!(read, Ok(HEADER_BYTES)) {
+        return false;
+    }
+    Header::parse(&bytes).is_ok_and(|header| {
+        header.checksum == index.last_checksum
+            && header.next_offset() == index.next
+            && index.last_position + header.total() as u64 == index.data_end
+    })
+}
+
+/// Walks a segment whose batches end at or before `limit`, where the next segment begins. Damage becomes holes.
+pub(crate) fn build_index(
+    context: &Context,
+    path: &Path,
+    base: Offset,
+    limit: Offset,
+    newest: Epoch,
+) -> io::Result<Index> {
+    let file = context.open(path, OpenMode::Read)?;
+    let end = file.len()?;
+    let mut growing = Growing::new(base);
+    let mut walk = Walk::new(&*file, context.identity, SEGMENT_HEADER_BYTES, end, base);
+    while walk.expected < limit {
+        match walk.next()? {
+            Step::Batch { batch, .. } if batch.next_offset() > limit => break,
+            Step::Batch { batch, position } => add(&mut growing, batch, position),
+            Step::Bad => {
+                let first = walk.expected;
+                if !walk.resync(limit, newest)? {
+                    break;
+                }
+                growing.add_hole(Hole {
+                    first,
+                    next: walk.expected,
+                    resume: walk.position,
+                });
+            }
+        }
+    }
+    Ok(growing.finish())
+}
+
+pub(crate) fn add(growing: &mut Growing, batch: Batch, position: u64) {
+    growing.push(batch, position);
+    growing.catch_up();
+}

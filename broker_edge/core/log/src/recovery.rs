@@ -1,0 +1,264 @@
+//! Makes a partition of what a folder holds: `docs/format.md` §7, in that order.
+//!
+//! Nothing is appended here and no offset is shown; the caller sets the high watermark once this returned.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::context::{Context, FILL_STEP_BYTES, create_segment_file};
+use crate::core::{Parts, merge_topics};
+use crate::error::OpenError;
+use crate::files::{OpenMode, read_full};
+use crate::ids::{Epoch, Offset};
+use crate::index::Growing;
+use crate::keys::Keys;
+use crate::mark::Mark;
+use crate::meta::write_error;
+use crate::rebuild::{build_index, load_index};
+use crate::recovery_active::recover_active;
+use crate::segment::{
+    HeaderFound, IndexPlace, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, base_of, file_name,
+};
+use crate::writer::Active;
+
+/// What recovery did, for the report.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    pub torn_bytes: u64,
+    pub rebuilt_indexes: usize,
+    pub notes: Vec<String>,
+}
+
+/// Makes the folder of a new partition and its first segment.
+pub(crate) fn create(context: &Context) -> Result<Parts, OpenError> {
+    let files = &*context.seams.files;
+    files
+        .create_dir(&context.dir)
+        .map_err(|source| write_error(&context.dir, source))?;
+    let base = Offset(0);
+    let path = context.dir.join(file_name(base, "seg"));
+    let unfinished = path.with_extension("seg.tmp");
+    let filled = FILL_STEP_BYTES.min(context.segment_bytes);
+    let header = context.header(base, false).to_bytes();
+    let file = create_segment_file(context, &unfinished, &header, filled)
+        .and_then(|file| {
+            files.rename(&unfinished, &path)?;
+            files.sync_dir(&context.dir)?;
+            Ok(file)
+        })
+        .map_err(|source| write_error(&path, source))?;
+    let segment = Arc::new(Segment::growing(&context.dir, base, Growing::new(base)));
+    let active = Active {
+        file,
+        segment: Arc::clone(&segment),
+        position: SEGMENT_HEADER_BYTES,
+        filled,
+        next: base,
+        unsynced: false,
+        synced_at: context.seams.clock.steady(),
+        wrote_at: context.seams.clock.steady(),
+        marked: false,
+    };
+    let topics = FxHashMap::default();
+    Ok(Parts {
+        active,
+        segments: vec![segment],
+        keys: Keys::default(),
+        topics,
+    })
+}
+
+/// Recovers an existing partition. `newest` is the newest epoch that any batch can carry.
+pub(crate) fn recover(context: &Context, newest: Epoch) -> Result<(Parts, Findings), OpenError> {
+    let mut findings = Findings::default();
+    let bases = list_segments(context)?;
+    let Some((active_base, sealed_bases)) = bases.split_last() else {
+        let log_id = context.identity.log_id;
+        return Err(OpenError::PartitionMissing {
+            path: context.dir.clone(),
+            log_id,
+        });
+    };
+    let mut active_header = HeaderFound::Bad;
+    for base in &bases {
+        active_header = check_header(context, *base, &mut findings)?;
+    }
+    let mut segments = Vec::with_capacity(bases.len());
+    let mut keys = Keys::default();
+    let mut topics = FxHashMap::default();
+    for (base, limit) in sealed_bases.iter().zip(&bases[1..]) {
+        let segment = recover_sealed(context, *base, *limit, newest, &mut findings, |index| {
+            keys.add_places(&index.keys);
+            merge_topics(&mut topics, index);
+        });
+        segments.push(Arc::new(segment));
+    }
+    let mark = Mark::load(&*context.seams.files, &context.dir, &context.identity);
+    let is_recycled = !matches!(active_header, HeaderFound::Good(header) if !header.recycled);
+    let recovered = recover_active(
+        context,
+        *active_base,
+        newest,
+        mark,
+        is_recycled,
+        &mut findings,
+    )?;
+    for segment in &recovered.segments {
+        if let IndexPlace::Memory(index) = &*segment.index.lock() {
+            keys.add_places(&index.keys);
+            merge_topics(&mut topics, index);
+        }
+        segment.with_growing(|growing| keys.add_places(growing.keys()));
+    }
+    segments.extend(recovered.segments);
+    let parts = Parts {
+        active: recovered.active,
+        segments,
+        keys,
+        topics,
+    };
+    check_epochs(context, &parts, newest)?;
+    Ok((parts, findings))
+}
+
+/// Base offsets, ascending. Removes what an earlier process left unfinished.
+fn list_segments(context: &Context) -> Result<Vec<Offset>, OpenError> {
+    let files = &*context.seams.files;
+    let names = files.list(&context.dir).map_err(|source| {
+        if source.kind() == io::ErrorKind::NotFound {
+            let log_id = context.identity.log_id;
+            OpenError::PartitionMissing {
+                path: context.dir.clone(),
+                log_id,
+            }
+        } else {
+            OpenError::Io {
+                action: "list",
+                path: context.dir.clone(),
+                source,
+            }
+        }
+    })?;
+    for name in names.iter().filter(|name| name.ends_with(".tmp")) {
+        let path = context.dir.join(name);
+        files.remove(&path).map_err(|source| OpenError::Io {
+            action: "remove",
+            path,
+            source,
+        })?;
+    }
+    let mut bases: Vec<Offset> = names.iter().filter_map(|name| base_of(name)).collect();
+    bases.sort_unstable();
+    Ok(bases)
+}
+
+/// Refuses a segment of another log, partition or format. One whose header is damaged still has its batches.
+fn check_header(
+    context: &Context,
+    base: Offset,
+    findings: &mut Findings,
+) -> Result<HeaderFound, OpenError> {
+    let path = context.dir.join(file_name(base, "seg"));
+    let read = |path: &Path| -> io::Result<HeaderFound> {
+        let mut bytes = [0; 128];
+        let read = read_full(&*context.open(path, OpenMode::Read)?, &mut bytes, 0)?;
+        Ok(SegmentHeader::parse(&bytes[..read]))
+    };
+    let found = read(&path).map_err(|source| OpenError::Io {
+        action: "read",
+        path: path.clone(),
+        source,
+    })?;
+    match found {
+        HeaderFound::Good(header) => {
+            if header.identity.log_id != context.identity.log_id {
+                let (expected, found) = (context.identity.log_id, header.identity.log_id);
+                return Err(OpenError::ForeignSegment {
+                    path,
+                    expected,
+                    found,
+                });
+            }
+            if header.identity != context.identity || header.base != base {
+                let reason = format!(
+                    "it is offset {} of partition {}, moved or renamed",
+                    header.base, header.identity.partition
+                );
+                return Err(OpenError::Damaged { path, reason });
+            }
+        }
+        HeaderFound::NewerFormat(found) => {
+            return Err(OpenError::NewerFormat {
+                path,
+                found,
+                supported: crate::segment::FORMAT,
+            });
+        }
+        HeaderFound::Bad => {
+            findings
+                .notes
+                .push(format!("the header of segment {base} is damaged"));
+        }
+    }
+    Ok(found)
+}
+
+fn recover_sealed(
+    context: &Context,
+    base: Offset,
+    limit: Offset,
+    newest: Epoch,
+    findings: &mut Findings,
+    mut note: impl FnMut(&crate::index::Index),
+) -> Segment {
+    if let Some(index) = load_index(context, base, limit) {
+        note(&index);
+        return Segment::sealed(&context.dir, base, index.summary(), IndexPlace::Saved);
+    }
+    findings.rebuilt_indexes += 1;
+    let path = context.dir.join(file_name(base, "seg"));
+    match build_index(context, &path, base, limit, newest) {
+        Ok(index) => {
+            note(&index);
+            let summary = index.summary();
+            Segment::sealed(
+                &context.dir,
+                base,
+                summary,
+                IndexPlace::Memory(Arc::new(index)),
+            )
+        }
+        Err(error) => {
+            // Unreadable now, perhaps readable later: the others must not wait for it. Nothing is saved, so the next
+            // start tries again; until then its offsets are a gap.
+            findings
+                .notes
+                .push(format!("segment {base} can not be read: {error}"));
+            let index = Growing::new(base).finish();
+            Segment::sealed(&context.dir, base, index.summary(), IndexPlace::Saved)
+        }
+    }
+}
+
+/// Epochs above `log.meta`'s can only mean that it is older than the segments.
+fn check_epochs(context: &Context, parts: &Parts, newest: Epoch) -> Result<(), OpenError> {
+    let last = |segment: &Arc<Segment>| match segment.sealed.get() {
+        Some(summary) => summary.epochs.last().map(|(_, epoch)| *epoch),
+        None => segment
+            .with_growing(|growing| growing.epochs().last().map(|(_, e)| *e))
+            .flatten(),
+    };
+    match parts.segments.iter().filter_map(last).max() {
+        Some(found) if found > newest => Err(OpenError::Damaged {
+            path: context.dir.with_file_name("log.meta"),
+            reason: format!(
+                "it is older than partition {}, which has epoch {found}",
+                context.name
+            ),
+        }),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,230 @@
+//! A segment file: its name, its header, and what this process knows about it.
+//!
+//! Writing batches into one is `writer.rs`, walking them is `walk.rs`.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+use crate::encode::{Identity, u32_at, u64_at};
+use crate::ids::{Class, Epoch, LogId, Offset, PartitionId};
+use crate::index::{Growing, Index};
+
+/// Batches begin here.
+pub(crate) const SEGMENT_HEADER_BYTES: u64 = 4096;
+pub(crate) const FORMAT: u32 = 1;
+const MAGIC: &[u8; 8] = b"hwatrseg";
+const HEADER_USED: usize = 72;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SegmentHeader {
+    pub identity: Identity,
+    pub class: Class,
+    /// Stale bytes of an earlier life may follow the batches.
+    pub recycled: bool,
+    pub base: Offset,
+    pub epoch: Epoch,
+    pub created_us: i64,
+}
+
+/// What the first bytes of a segment file say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HeaderFound {
+    Good(SegmentHeader),
+    NewerFormat(u32),
+    /// Not a header that can be trusted; the batches carry their own checksums.
+    Bad,
+}
+
+impl SegmentHeader {
+    pub fn to_bytes(self) -> Vec<u8> {
+        let mut bytes = vec![0; SEGMENT_HEADER_BYTES as usize];
+        bytes[0..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+        bytes[16..32].copy_from_slice(self.identity.log_id.as_bytes());
+        bytes[32..36].copy_from_slice(&self.identity.partition.0.to_le_bytes());
+        bytes[36] = self.class as u8;
+        bytes[37] = u8::from(self.recycled);
+        bytes[40..48].copy_from_slice(&self.base.0.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.epoch.0.to_le_bytes());
+        bytes[56..64].copy_from_slice(&self.created_us.to_le_bytes());
+        let checksum = crc32c::crc32c(&bytes[16..HEADER_USED]);
+        bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    pub fn parse(bytes: &[u8]) -> HeaderFound {
+        if bytes.len() < HEADER_USED || &bytes[0..8] != MAGIC {
+            return HeaderFound::Bad;
+        }
+        if crc32c::crc32c(&bytes[16..HEADER_USED]) != u32_at(bytes, 12) {
+            return HeaderFound::Bad;
+        }
+        let format = u32_at(bytes, 8);
+        if format > FORMAT {
+            return HeaderFound::NewerFormat(format);
+        }
+        let mut log_id = [0; 16];
+        log_id.copy_from_slice(&bytes[16..32]);
+        let Some(class) = Class::from_number(bytes[36]) else {
+            return HeaderFound::Bad;
+        };
+        HeaderFound::Good(Self {
+            identity: Identity {
+                log_id: LogId::from_bytes(log_id),
+                partition: PartitionId(u32_at(bytes, 32)),
+            },
+            class,
+            recycled: bytes[37] != 0,
+            base: Offset(u64_at(bytes, 40)),
+            epoch: Epoch(u64_at(bytes, 48)),
+            created_us: u64_at(bytes, 56) as i64,
+        })
+    }
+}
+
+/// `<base offset>.<suffix>`, so that names sort like offsets.
+pub(crate) fn file_name(base: Offset, suffix: &str) -> String {
+    format!("{:020}.{suffix}", base.0)
+}
+
+/// The base offset in the name of a segment file.
+pub(crate) fn base_of(name: &str) -> Option<Offset> {
+    let digits = name.strip_suffix(".seg")?;
+    (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit()))
+        .then(|| digits.parse().ok().map(Offset))?
+}
+
+/// Offsets of a sealed segment that can not be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hole {
+    pub first: Offset,
+    pub next: Offset,
+    /// Position of the batch with base offset `next`.
+    pub resume: u64,
+}
+
+/// What is kept in memory of a sealed segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Summary {
+    pub next: Offset,
+    /// Position after the last batch.
+    pub data_end: u64,
+    pub first_time_us: i64,
+    pub max_time_us: i64,
+    /// First offset of each epoch, ascending.
+    pub epochs: Vec<(Offset, Epoch)>,
+    pub holes: Vec<Hole>,
+}
+
+/// One segment. Who holds an `Arc` of it may read its file: it is not recycled meanwhile.
+pub(crate) struct Segment {
+    pub base: Offset,
+    pub path: PathBuf,
+    /// Set once, when nothing is written to it any more.
+    pub sealed: OnceLock<Summary>,
+    pub index: Mutex<IndexPlace>,
+}
+
+/// Where the index of a segment is.
+pub(crate) enum IndexPlace {
+    /// The active segment's, in the making.
+    Growing(Growing),
+    /// Of a sealed segment, not yet saved.
+    Memory(Arc<Index>),
+    Saved,
+}
+
+impl Segment {
+    pub fn growing(dir: &Path, base: Offset, growing: Growing) -> Self {
+        Self {
+            base,
+            path: dir.join(file_name(base, "seg")),
+            sealed: OnceLock::new(),
+            index: Mutex::new(IndexPlace::Growing(growing)),
+        }
+    }
+
+    pub fn sealed(dir: &Path, base: Offset, summary: Summary, index: IndexPlace) -> Self {
+        Self {
+            base,
+            path: dir.join(file_name(base, "seg")),
+            sealed: OnceLock::from(summary),
+            index: Mutex::new(index),
+        }
+    }
+
+    pub fn index_path(&self) -> PathBuf {
+        self.path.with_extension("idx")
+    }
+
+    /// Ends the growth of the active segment: from here on it is read through its index.
+    pub fn seal(&self) -> Arc<Index> {
+        let mut place = self.index.lock();
+        let index = match &mut *place {
+            IndexPlace::Growing(growing) => Arc::new(growing.finish()),
+            IndexPlace::Memory(index) => return Arc::clone(index),
+            IndexPlace::Saved => unreachable!("only the active segment is sealed"),
+        };
+        // Ignored when it is set already: a segment is sealed once.
+        let _ = self.sealed.set(index.summary());
+        *place = IndexPlace::Memory(Arc::clone(&index));
+        index
+    }
+
+    /// Runs `f` on the index in the making, caught up with every batch written; None for a sealed segment.
+    pub fn with_growing<T>(&self, f: impl FnOnce(&mut Growing) -> T) -> Option<T> {
+        match &mut *self.index.lock() {
+            IndexPlace::Growing(growing) => {
+                growing.catch_up();
+                Some(f(growing))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_reads_back_and_a_flipped_bit_is_noticed() {
+        let header = SegmentHeader {
+            identity: Identity {
+                log_id: LogId::from_bytes([9; 16]),
+                partition: PartitionId(3),
+            },
+            class: Class::Artifacts,
+            recycled: true,
+            base: Offset(77),
+            epoch: Epoch(5),
+            created_us: -4,
+        };
+        let bytes = header.to_bytes();
+        assert_eq!(SegmentHeader::parse(&bytes), HeaderFound::Good(header));
+        for at in (0..8).chain(12..HEADER_USED) {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 0x10;
+            assert_eq!(
+                SegmentHeader::parse(&flipped),
+                HeaderFound::Bad,
+                "byte {at}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_segment_names_have_a_base() {
+        assert_eq!(base_of(&file_name(Offset(12), "seg")), Some(Offset(12)));
+        for name in [
+            "12.seg",
+            "00000000000000000012.idx",
+            "0000000000000000001x.seg",
+            "mark",
+        ] {
+            assert_eq!(base_of(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Space for batches, secured before it is needed: zeros ahead of them, and the change to a new segment.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::batch::Batch;
+use crate::config::SyncMode;
+use crate::context::{FILL_STEP_BYTES, create_segment_file, fill_zeros};
+use crate::core::{Core, merge_topics};
+use crate::files::{File, OpenMode, is_full};
+use crate::ids::Class;
+use crate::index::Growing;
+use crate::segment::{SEGMENT_HEADER_BYTES, Segment, file_name};
+use crate::writer::{Active, Halt};
+
+/// A segment file that is ready but for its header, under an unfinished name: removed by a start.
+pub(crate) struct Spare {
+    pub path: PathBuf,
+    pub file: Arc<dyn File>,
+    pub bytes: u64,
+    /// Holds stale batches of a removed segment.
+    pub recycled: bool,
+}
+
+impl Core {
+    /// Makes sure that a batch of `bytes` can be written at the active position without needing new space. May change
+    /// to a new segment, for which it first makes `group`, written but not yet published, durable.
+    pub(crate) fn secure(
+        &self,
+        active: &mut Active,
+        group: &mut Vec<(Batch, u64)>,
+        bytes: u64,
+    ) -> Result<(), Halt> {
+        let has_batches = active.position > SEGMENT_HEADER_BYTES;
+        if has_batches && active.position + bytes > self.context.segment_bytes {
+            self.flush(active, group)?;
+            self.roll(active, bytes)?;
+        }
+        let end = active.position + bytes;
+        if end <= active.filled {
+            return Ok(());
+        }
+        let step = (active.filled + FILL_STEP_BYTES).min(self.context.segment_bytes);
+        let to = step.max(end);
+        match fill_zeros(&*active.file, active.filled, to) {
+            Ok(()) => {}
+            Err(error) if is_full(&error) => {
+                if !self.spare_has_room(bytes) || !has_batches {
+                    return Err(Halt::Full);
+                }
+                self.flush(active, group)?;
+                return self.roll(active, bytes);
+            }
+            Err(error) => return Err(Halt::failed("extending the active segment", &error)),
+        }
+        if self.context.sync != SyncMode::Never {
+            // Its metadata now, so that the sync of a batch later has only data to write.
+            active
+                .file
+                .sync_data()
+                .map_err(|error| Halt::failed("syncing the active segment", &error))?;
+        }
+        active.filled = to;
+        Ok(())
+    }
+
+    fn spare_has_room(&self, bytes: u64) -> bool {
+        self.spare
+            .lock()
+            .as_ref()
+            .is_some_and(|spare| SEGMENT_HEADER_BYTES + bytes <= spare.bytes)
+    }
+
+    /// Seals the active segment, all of whose batches are published, and begins a new one.
+    pub(crate) fn roll(&self, active: &mut Active, first_bytes: u64) -> Result<(), Halt> {
+        self.sync_active(active)?;
+        let context = &self.context;
+        let path = context.dir.join(file_name(active.next, "seg"));
+        let (file, filled) = match self.begin_segment(active, &path, first_bytes) {
+            Ok(begun) => begun,
+            Err(error) if is_full(&error) => return Err(Halt::Full),
+            Err(error) => return Err(Halt::failed("preparing a segment", &error)),
+        };
+        let segment = Arc::new(Segment::growing(
+            &context.dir,
+            active.next,
+            Growing::new(active.next),
+        ));
+        let index = active.segment.seal();
+        merge_topics(&mut self.sealed_topics.lock(), &index);
+        self.cache_index(&index);
+        if active.filled > active.position + FILL_STEP_BYTES {
+            // Gives back what was prepared and not used. Should it fail, the space stays taken: nothing else changes.
+            let _ = active.file.set_len(active.position);
+        }
+        self.segments.write().push(Arc::clone(&segment));
+        active.file = file;
+        active.segment = segment;
+        active.position = SEGMENT_HEADER_BYTES;
+        active.filled = filled;
+        Ok(())
+    }
+
+    /// Makes the new segment complete and durable under its name; returns the file and how far it is filled.
+    fn begin_segment(
+        &self,
+        active: &Active,
+        path: &std::path::Path,
+        first_bytes: u64,
+    ) -> io::Result<(Arc<dyn File>, u64)> {
+        let context = &self.context;
+        let spare = self.spare.lock().take();
+        let recycled = spare.as_ref().is_some_and(|spare| spare.recycled);
+        let header = context.header(active.next, recycled).to_bytes();
+        let (unfinished, file, filled) = match spare {
+            Some(spare) => {
+                spare.file.write_all_at(&header, 0)?;
+                spare.file.sync_data()?;
+                (spare.path, spare.file, spare.bytes)
+            }
+            None => {
+                let unfinished = path.with_extension("seg.tmp");
+                let end = (SEGMENT_HEADER_BYTES + first_bytes)
+                    .max(FILL_STEP_BYTES.min(context.segment_bytes));
+                match create_segment_file(context, &unfinished, &header, end) {
+                    Ok(file) => (unfinished, file, end),
+                    Err(error) => {
+                        // It may hold the last free bytes; a start would remove it too.
+                        let _ = context.seams.files.remove(&unfinished);
+                        return Err(error);
+                    }
+                }
+            }
+        };
+        context.seams.files.rename(&unfinished, path)?;
+        context.seams.files.sync_dir(&context.dir)?;
+        Ok((file, filled))
+    }
+
+    /// The internal partition always has a whole segment ready, so that state can be saved when the disk is full.
+    pub(crate) fn prepare_spare(&self) {
+        if self.context.class != Class::Internal || self.spare.lock().is_some() {
+            return;
+        }
+        let path = self.context.dir.join("spare.tmp");
+        let bytes = self.context.segment_bytes;
+        let zeros = vec![0; SEGMENT_HEADER_BYTES as usize];
+        match create_segment_file(&self.context, &path, &zeros, bytes) {
+            Ok(file) => {
+                self.spare.lock().get_or_insert(Spare {
+                    path,
+                    file,
+                    bytes,
+                    recycled: false,
+                });
+            }
+            Err(error) => {
+                tracing::warn!(partition = %self.context.name, %error, "no spare segment yet");
+                let _ = self.context.seams.files.remove(&path);
+            }
+        }
+    }
+
+    /// Turns the file of a removed segment into the spare one. False when it is not wanted or something failed: the
+    /// caller then removes the file.
+    pub(crate) fn recycle(&self, segment: Arc<Segment>) -> io::Result<bool> {
+        let context = &self.context;
+        let path = context.dir.join("recycled.tmp");
+        let mut spare = self.spare.lock();
+        // A reader that still holds the segment may open its file by name: it must not find other bytes there.
+        let Ok(segment) = Arc::try_unwrap(segment).map_err(drop) else {
+            return Ok(false);
+        };
+        if spare.is_some() {
+            return Ok(false);
+        }
+        let file = context.open(&segment.path, OpenMode::ReadWrite)?;
+        let bytes = file.len()?;
+        if bytes < context.segment_bytes / 2 || bytes > context.segment_bytes + FILL_STEP_BYTES {
+            return Ok(false);
+        }
+        context.seams.files.rename(&segment.path, &path)?;
+        let zeroed = context.seams.files.sync_dir(&context.dir).and_then(|()| {
+            file.write_all_at(&vec![0; SEGMENT_HEADER_BYTES as usize], 0)?;
+            file.sync_data()
+        });
+        if let Err(error) = zeroed {
+            let _ = context.seams.files.remove(&path);
+            return Err(error);
+        }
+        *spare = Some(Spare {
+            path,
+            file,
+            bytes,
+            recycled: true,
+        });
+        Ok(true)
+    }
+}

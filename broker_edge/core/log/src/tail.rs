@@ -1,0 +1,110 @@
+//! The newest batches of all partitions, kept in memory within one bound and shared by every reader.
+//!
+//! A read from here is one short lock, a binary search and some reference counts, because loops do it every turn.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::batch::Batch;
+use crate::ids::{Offset, PartitionId};
+
+pub(crate) struct Tail {
+    limit_bytes: usize,
+    /// May pass the limit for the moment between a push and the removal of the oldest.
+    bytes: AtomicUsize,
+    pushes: AtomicU64,
+    shelves: Vec<Shelf>,
+}
+
+struct Shelf {
+    /// Dense in offsets, oldest first, each with the number of its push.
+    batches: Mutex<VecDeque<(u64, Batch)>>,
+    /// Number of the oldest push here, `EMPTY` when there is none: tells which shelf gives way.
+    oldest: AtomicU64,
+}
+
+const EMPTY: u64 = u64::MAX;
+
+impl Tail {
+    pub fn new(partitions: usize, limit_bytes: usize) -> Self {
+        let shelf = || Shelf {
+            batches: Mutex::default(),
+            oldest: AtomicU64::new(EMPTY),
+        };
+        Self {
+            limit_bytes,
+            bytes: AtomicUsize::new(0),
+            pushes: AtomicU64::new(0),
+            shelves: std::iter::repeat_with(shelf).take(partitions).collect(),
+        }
+    }
+
+    /// Adds the newest batch of a partition and lets the oldest of all go while they are too many.
+    pub fn push(&self, partition: PartitionId, batch: Batch) {
+        let shelf = &self.shelves[partition.0 as usize];
+        let number = self.pushes.fetch_add(1, Ordering::Relaxed);
+        let mut total = self.bytes.fetch_add(batch.memory(), Ordering::Relaxed) + batch.memory();
+        {
+            let mut batches = shelf.batches.lock();
+            if batches.is_empty() {
+                shelf.oldest.store(number, Ordering::Relaxed);
+            }
+            batches.push_back((number, batch));
+        }
+        while total > self.limit_bytes {
+            let Some(freed) = self.drop_oldest() else {
+                break;
+            };
+            total = self
+                .bytes
+                .fetch_sub(freed, Ordering::Relaxed)
+                .saturating_sub(freed);
+        }
+    }
+
+    fn drop_oldest(&self) -> Option<usize> {
+        let shelf = self
+            .shelves
+            .iter()
+            .min_by_key(|shelf| shelf.oldest.load(Ordering::Relaxed))?;
+        let mut batches = shelf.batches.lock();
+        let (_, batch) = batches.pop_front()?;
+        let oldest = batches.front().map_or(EMPTY, |(number, _)| *number);
+        shelf.oldest.store(oldest, Ordering::Relaxed);
+        Some(batch.memory())
+    }
+
+    /// Appends to `out` the batches from the one that contains `from` on, that end at or below `until`, until they make
+    /// `max_bytes` (at least one). False when `from` is older than what is kept.
+    pub fn read(
+        &self,
+        partition: PartitionId,
+        from: Offset,
+        until: Offset,
+        max_bytes: usize,
+        out: &mut Vec<Batch>,
+    ) -> bool {
+        let batches = self.shelves[partition.0 as usize].batches.lock();
+        // Readers that have caught up almost always want the newest batch.
+        let start = match batches.back() {
+            Some((_, newest)) if newest.base_offset() <= from => batches.len() - 1,
+            _ => batches.partition_point(|(_, batch)| batch.next_offset() <= from),
+        };
+        match batches.get(start) {
+            Some((_, batch)) if batch.base_offset() <= from && from < batch.next_offset() => {}
+            _ => return false,
+        }
+        let mut bytes = 0;
+        for (_, batch) in batches.range(start..) {
+            let is_over = bytes > 0 && bytes + batch.bytes_len() > max_bytes;
+            if is_over || batch.next_offset() > until {
+                break;
+            }
+            bytes += batch.bytes_len();
+            out.push(batch.clone());
+        }
+        true
+    }
+}

@@ -1,0 +1,177 @@
+//! Walks the batches of a segment file one after the other, and finds the next one after bytes that are none.
+//!
+//! Every batch that comes out has had its checksum verified, with the log id and partition it was asked for, and
+//! carries the offset that was expected at its place.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::batch::{Batch, DecodeError};
+use crate::encode::{HEADER_BYTES, Header, Identity};
+use crate::files::{File, read_full};
+use crate::ids::{Epoch, Offset};
+
+/// How much is read at once when everything is walked.
+pub(crate) const WALK_CHUNK_BYTES: usize = 1 << 20;
+
+pub(crate) struct Walk<'a> {
+    file: &'a dyn File,
+    identity: Identity,
+    /// Where the next batch is expected.
+    pub position: u64,
+    /// Nothing is read from here on.
+    end: u64,
+    pub expected: Offset,
+    pub epoch: Epoch,
+    chunk: Arc<Vec<u8>>,
+    chunk_start: u64,
+    chunk_bytes: usize,
+}
+
+pub(crate) enum Step {
+    Batch {
+        batch: Batch,
+        position: u64,
+    },
+    /// What stands at the walk's position is not the batch that is expected there.
+    Bad,
+}
+
+impl<'a> Walk<'a> {
+    pub fn new(
+        file: &'a dyn File,
+        identity: Identity,
+        position: u64,
+        end: u64,
+        expected: Offset,
+    ) -> Self {
+        Self {
+            file,
+            identity,
+            position,
+            end,
+            expected,
+            epoch: Epoch(0),
+            chunk: Arc::default(),
+            chunk_start: 0,
+            chunk_bytes: WALK_CHUNK_BYTES,
+        }
+    }
+
+    /// Reads this much at once; a larger batch is read whole all the same.
+    pub fn with_chunk(mut self, bytes: usize) -> Self {
+        self.chunk_bytes = bytes.max(HEADER_BYTES);
+        self
+    }
+
+    pub fn next(&mut self) -> io::Result<Step> {
+        match self.decode_at(self.position, self.expected, true)? {
+            Ok(batch) => {
+                let position = self.position;
+                self.position += batch.bytes_len() as u64;
+                self.expected = batch.next_offset();
+                self.epoch = batch.epoch();
+                Ok(Step::Batch { batch, position })
+            }
+            Err(_) => Ok(Step::Bad),
+        }
+    }
+
+    /// Whether the bytes at the walk's position claim to be the batch expected there, and its size if so.
+    pub fn claimed_bytes(&mut self) -> io::Result<Option<u64>> {
+        let Some(at) = self.load(self.position, HEADER_BYTES)? else {
+            return Ok(None);
+        };
+        let header = Header::parse(&self.chunk[at..]);
+        Ok(header
+            .ok()
+            .filter(|header| header.base_offset == self.expected && header.epoch >= self.epoch)
+            .map(|header| header.total() as u64))
+    }
+
+    /// Moves to the next valid batch after a bad place: one with a later offset, which ends at or before `limit`, and
+    /// an epoch from the walk's to `newest`. Returns false, without moving, when there is none.
+    pub fn resync(&mut self, limit: Offset, newest: Epoch) -> io::Result<bool> {
+        // Bytes inside a batch whose header is whole are its payloads: what looks like a batch there is none.
+        let skip = self.claimed_bytes()?.unwrap_or(1);
+        let mut at = self.position + skip;
+        while at + HEADER_BYTES as u64 <= self.end {
+            let Some(start) = self.load(at, HEADER_BYTES)? else {
+                break;
+            };
+            let chunk = Arc::clone(&self.chunk);
+            let window = &chunk[start..];
+            for shift in 0..=window.len() - HEADER_BYTES {
+                let candidate = &window[shift..];
+                if candidate[..4] == [0; 4] {
+                    continue;
+                }
+                let Ok(header) = Header::parse(candidate) else {
+                    continue;
+                };
+                let fits = header.base_offset > self.expected
+                    && header.next_offset() <= limit
+                    && (self.epoch..=newest).contains(&header.epoch);
+                if fits
+                    && self
+                        .decode_at(at + shift as u64, header.base_offset, true)?
+                        .is_ok()
+                {
+                    self.position = at + shift as u64;
+                    self.expected = header.base_offset;
+                    return Ok(true);
+                }
+            }
+            at += (window.len() - HEADER_BYTES) as u64 + 1;
+        }
+        Ok(false)
+    }
+
+    fn decode_at(
+        &mut self,
+        position: u64,
+        expected: Offset,
+        in_order: bool,
+    ) -> io::Result<Result<Batch, DecodeError>> {
+        let short = DecodeError::Short {
+            needed: HEADER_BYTES,
+            available: 0,
+        };
+        let Some(at) = self.load(position, HEADER_BYTES)? else {
+            return Ok(Err(short));
+        };
+        let header = match Header::parse(&self.chunk[at..]) {
+            Ok(header) => header,
+            Err(error) => return Ok(Err(error)),
+        };
+        if header.base_offset != expected || (in_order && header.epoch < self.epoch) {
+            return Ok(Err(DecodeError::Malformed {
+                what: "offset and epoch",
+            }));
+        }
+        let Some(at) = self.load(position, header.total())? else {
+            return Ok(Err(short));
+        };
+        Ok(Batch::decode(&self.chunk, at, &self.identity))
+    }
+
+    /// Has `bytes` from `position` on in the chunk and returns where; None when the file ends before.
+    fn load(&mut self, position: u64, bytes: usize) -> io::Result<Option<usize>> {
+        let held_end = self.chunk_start + self.chunk.len() as u64;
+        if position >= self.chunk_start && position + bytes as u64 <= held_end {
+            return Ok(Some((position - self.chunk_start) as usize));
+        }
+        let room = self.end.saturating_sub(position);
+        if room < bytes as u64 {
+            return Ok(None);
+        }
+        // Never more than the file holds, so a length that lies allocates nothing.
+        let wanted = (bytes.max(self.chunk_bytes) as u64).min(room) as usize;
+        let mut chunk = vec![0; wanted];
+        let read = read_full(self.file, &mut chunk, position)?;
+        chunk.truncate(read);
+        self.chunk = Arc::new(chunk);
+        self.chunk_start = position;
+        Ok((read >= bytes).then_some(0))
+    }
+}

@@ -1,0 +1,369 @@
+//! The writer of a partition: takes all that is queued, writes it as batches, syncs once, then moves the high watermark.
+//!
+//! No timer and no second batch in flight: while one sync runs, the next batch gathers in the queue.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::batch::Batch;
+use crate::config::SyncMode;
+use crate::core::Core;
+use crate::encode::{BATCH_AFTER_UNSYNCED, Plan};
+use crate::files::File;
+use crate::ids::Offset;
+use crate::mark::{Mark, MarkKind};
+use crate::queue::Queued;
+use crate::records::Records;
+use crate::segment::Segment;
+
+/// How often securing space is tried again on a full disk.
+const FULL_RETRY: Duration = Duration::from_millis(500);
+/// Batches of one sync; what is queued beyond waits for the next.
+const GROUP_BYTES_MAX: usize = 8 << 20;
+
+/// The segment that is written. One thread at a time owns it.
+pub(crate) struct Active {
+    pub file: Arc<dyn File>,
+    pub segment: Arc<Segment>,
+    /// Where the next batch goes.
+    pub position: u64,
+    /// Bytes up to here need no new space.
+    pub filled: u64,
+    /// Base offset of the next batch.
+    pub next: Offset,
+    /// Something was written since the last sync.
+    pub unsynced: bool,
+    pub synced_at: Duration,
+    pub wrote_at: Duration,
+    /// The mark on disk says all this.
+    pub marked: bool,
+}
+
+/// Why the writer can not go on.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    /// No space; nothing was harmed.
+    Full,
+    /// What the disk holds is unknown from here on.
+    Failed(String),
+}
+
+impl Halt {
+    pub fn failed(doing: &str, error: &io::Error) -> Self {
+        Self::Failed(format!("{doing} failed: {error}"))
+    }
+}
+
+enum Job {
+    Write,
+    Seal,
+    Sync,
+    Close,
+}
+
+impl Core {
+    /// The writer thread.
+    pub(crate) fn run_writer(&self) {
+        let mut work = VecDeque::new();
+        loop {
+            match self.next_job(&mut work) {
+                Job::Write => self.write_until_done(&mut work),
+                Job::Seal => self.seal_aged(),
+                Job::Sync => {
+                    let synced = self.sync_active(&mut self.active.lock());
+                    self.heed(synced);
+                }
+                Job::Close => {
+                    self.close();
+                    return;
+                }
+            }
+            let mut queue = self.queue.lock();
+            queue.busy = false;
+        }
+    }
+
+    /// Waits for something to do and takes the right to do it (`Queue::busy`).
+    fn next_job(&self, work: &mut VecDeque<Queued>) -> Job {
+        let mut queue = self.queue.lock();
+        loop {
+            if !queue.busy {
+                let job = if !queue.items.is_empty() {
+                    std::mem::swap(work, &mut queue.items);
+                    Some(Job::Write)
+                } else if queue.seal {
+                    queue.seal = false;
+                    Some(Job::Seal)
+                } else {
+                    queue.closing.then_some(Job::Close)
+                };
+                if let Some(job) = job {
+                    queue.busy = true;
+                    return job;
+                }
+            }
+            match self.context.sync {
+                SyncMode::Interval(interval)
+                    if self.written() != self.high_watermark() && !self.is_stopped() =>
+                {
+                    let waited = self.queue_changed.wait_for(&mut queue, interval);
+                    if waited.timed_out() && !queue.busy {
+                        queue.busy = true;
+                        return Job::Sync;
+                    }
+                }
+                _ => self.queue_changed.wait(&mut queue),
+            }
+        }
+    }
+
+    /// Writes all of `work`; on a full disk waits and tries again until there is space or the log closes.
+    fn write_until_done(&self, work: &mut VecDeque<Queued>) {
+        while let Some(Halt::Full) = self.write_taken(work) {
+            self.set_full(true);
+            let mut queue = self.queue.lock();
+            if !queue.closing {
+                self.queue_changed.wait_for(&mut queue, FULL_RETRY);
+            }
+            if queue.closing {
+                // Never acknowledged: their offsets are given again by the next start, under a higher epoch.
+                queue.drop_all();
+                break;
+            }
+        }
+        work.clear();
+    }
+
+    /// Writes what the caller took from the queue. The caller has set `Queue::busy`. What could not be written stays in
+    /// `work`; after a failure the partition is stopped.
+    pub(crate) fn write_taken(&self, work: &mut VecDeque<Queued>) -> Option<Halt> {
+        let mut written = Vec::new();
+        let result = {
+            let mut active = self.active.lock();
+            if self.is_stopped() {
+                work.clear();
+                return None;
+            }
+            self.write_batches(&mut active, work, &mut written)
+        };
+        if !written.is_empty() {
+            self.queue.lock().give_back(written);
+        }
+        match result {
+            Ok(()) => {
+                self.set_full(false);
+                None
+            }
+            Err(halt) => {
+                if let Halt::Failed(reason) = &halt {
+                    work.clear();
+                    self.stop(reason);
+                }
+                Some(halt)
+            }
+        }
+    }
+
+    fn write_batches(
+        &self,
+        active: &mut Active,
+        work: &mut VecDeque<Queued>,
+        written: &mut Vec<Records>,
+    ) -> Result<(), Halt> {
+        let mut group = Vec::new();
+        let mut group_bytes = 0;
+        while !work.is_empty() {
+            let mut plan = Plan::default();
+            let mut ends = Vec::new();
+            for queued in work.iter() {
+                let end = plan.take(&queued.records, queued.done, queued.time_us);
+                if end == queued.done {
+                    break;
+                }
+                ends.push(end);
+                if end < queued.records.len() {
+                    break;
+                }
+            }
+            if let Err(halt) = self.secure(active, &mut group, plan.bytes() as u64) {
+                if matches!(halt, Halt::Full) {
+                    self.flush(active, &mut group)?;
+                }
+                return Err(halt);
+            }
+            let flags = if active.unsynced {
+                BATCH_AFTER_UNSYNCED
+            } else {
+                0
+            };
+            let bytes = plan.encode(
+                &self.context.identity,
+                active.next,
+                self.context.epoch,
+                flags,
+            );
+            for end in ends {
+                let is_done = work
+                    .front()
+                    .is_some_and(|queued| queued.records.len() == end);
+                if is_done {
+                    written.extend(work.pop_front().map(|queued| queued.records));
+                } else if let Some(queued) = work.front_mut() {
+                    queued.done = end;
+                }
+            }
+            group_bytes += bytes.len();
+            group.push(self.write_batch(active, bytes)?);
+            if group_bytes >= GROUP_BYTES_MAX {
+                self.flush(active, &mut group)?;
+                group_bytes = 0;
+            }
+        }
+        self.flush(active, &mut group)
+    }
+
+    fn write_batch(&self, active: &mut Active, bytes: Vec<u8>) -> Result<(Batch, u64), Halt> {
+        let position = active.position;
+        active.unsynced = true;
+        active.marked = false;
+        active
+            .file
+            .write_all_at(&bytes, position)
+            .map_err(|error| Halt::failed("writing the active segment", &error))?;
+        let batch = Batch::from_encoded(bytes);
+        debug_assert_eq!(batch.base_offset(), active.next);
+        active.position += batch.bytes_len() as u64;
+        active.next = batch.next_offset();
+        active.wrote_at = self.context.seams.clock.steady();
+        Ok((batch, position))
+    }
+
+    /// Syncs as the settings ask, and shows the batches of `group` to readers.
+    pub(crate) fn flush(
+        &self,
+        active: &mut Active,
+        group: &mut Vec<(Batch, u64)>,
+    ) -> Result<(), Halt> {
+        if group.is_empty() {
+            return Ok(());
+        }
+        if self.context.sync == SyncMode::Always {
+            active
+                .file
+                .sync_data()
+                .map_err(|error| Halt::failed("syncing the active segment", &error))?;
+            active.unsynced = false;
+        }
+        {
+            let mut place = active.segment.index.lock();
+            for (batch, position) in group.drain(..) {
+                if let crate::segment::IndexPlace::Growing(growing) = &mut *place {
+                    growing.push(batch.clone(), position);
+                }
+                self.tail.push(self.id(), batch);
+            }
+        }
+        self.set_written(active.next);
+        match self.context.sync {
+            SyncMode::Interval(interval) => {
+                let since = self
+                    .context
+                    .seams
+                    .clock
+                    .steady()
+                    .saturating_sub(active.synced_at);
+                if since >= interval {
+                    self.sync_active(active)?;
+                } else {
+                    self.tell_watchers();
+                }
+            }
+            SyncMode::Always | SyncMode::Never => {
+                self.set_high_watermark(active.next);
+                self.tell_watchers();
+            }
+        }
+        // After the readers were told: nobody waits for the index.
+        active.segment.with_growing(|_| ());
+        Ok(())
+    }
+
+    /// Syncs what was written before and moves the high watermark over it. Does nothing with `SyncMode::Never`.
+    pub(crate) fn sync_active(&self, active: &mut Active) -> Result<(), Halt> {
+        if !active.unsynced || self.context.sync == SyncMode::Never {
+            return Ok(());
+        }
+        active
+            .file
+            .sync_data()
+            .map_err(|error| Halt::failed("syncing the active segment", &error))?;
+        active.unsynced = false;
+        active.synced_at = self.context.seams.clock.steady();
+        let written = self.written();
+        if self.high_watermark() != written {
+            self.set_high_watermark(written);
+            self.tell_watchers();
+        }
+        Ok(())
+    }
+
+    fn seal_aged(&self) {
+        let mut active = self.active.lock();
+        if self.is_stopped() || active.position == crate::segment::SEGMENT_HEADER_BYTES {
+            return;
+        }
+        let rolled = self.roll(&mut active, 0);
+        drop(active);
+        // A full disk is no reason to refuse appends that still have room: the next look at the age tries again.
+        if !matches!(rolled, Err(Halt::Full)) {
+            self.heed(rolled);
+        }
+    }
+
+    fn heed(&self, result: Result<(), Halt>) {
+        match result {
+            Ok(()) | Err(Halt::Full) => {}
+            Err(Halt::Failed(reason)) => self.stop(&reason),
+        }
+    }
+
+    /// Last act of the writer: everything synced, and a mark that says so.
+    fn close(&self) {
+        if self.is_stopped() {
+            return;
+        }
+        let synced = self.sync_active(&mut self.active.lock());
+        let is_synced = synced.is_ok();
+        self.heed(synced);
+        if is_synced {
+            self.write_mark(&mut self.active.lock(), MarkKind::CleanStop);
+        }
+    }
+
+    /// Says on disk that everything up to here was whole. Failing only makes damage harder to tell from a torn tail.
+    pub(crate) fn write_mark(&self, active: &mut Active, kind: MarkKind) {
+        if active.unsynced {
+            return;
+        }
+        let mark = Mark {
+            base: active.segment.base,
+            position: active.position,
+            next: active.next,
+            epoch: self.context.epoch,
+            kind,
+        };
+        let saved = mark.save(
+            &*self.context.seams.files,
+            &self.context.dir,
+            &self.context.identity,
+        );
+        match saved {
+            Ok(()) => active.marked = true,
+            Err(error) => {
+                tracing::warn!(partition = %self.context.name, %error, "the mark could not be written");
+            }
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! What was appended is read back at its offset, from memory and from the files, before and after a restart.
+
+mod support;
+
+use std::time::Duration;
+
+use headwater_log::{LogConfig, Offset, ReadError, RecordMeta, Records, Seams, SyncMode};
+use support::*;
+
+fn numbered(count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("value {n}")).collect()
+}
+
+#[test]
+fn an_append_is_read_back_at_its_offset_after_a_restart() {
+    let dir = tempfile::tempdir().expect("a folder");
+    {
+        let log = open(dir.path());
+        assert_eq!(append(telemetry(&log), &numbered(10)), Offset(0));
+        assert_eq!(append(telemetry(&log), &["more"]), Offset(10));
+        assert_eq!(read_all(telemetry(&log)).len(), 11);
+    }
+    let log = open(dir.path());
+    let found = read_all(telemetry(&log));
+    assert_eq!(found.len(), 11);
+    assert_eq!(found[10], (10, b"more".to_vec()));
+    assert_eq!(append(telemetry(&log), &["after"]), Offset(11));
+    assert!(telemetry(&log).epoch().0 > 1);
+}
+
+#[test]
+fn many_segments_read_like_one() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = LogConfig {
+        tail_bytes: 0,
+        ..config(dir.path())
+    };
+    let mut expected = Vec::new();
+    {
+        let log = open_with(config.clone(), Seams::system());
+        for round in 0..40 {
+            let payloads: Vec<Vec<u8>> = (0..20).map(|n| vec![(round + n) as u8; 500]).collect();
+            append(telemetry(&log), &payloads);
+            expected.extend(payloads);
+        }
+        let found: Vec<_> = read_all(telemetry(&log))
+            .into_iter()
+            .map(|(_, payload)| payload)
+            .collect();
+        assert_eq!(found, expected);
+    }
+    assert!(files_of(dir.path(), ".seg").len() > 4);
+    let log = open_with(config, Seams::system());
+    let found = read_all(telemetry(&log));
+    assert!(
+        found
+            .iter()
+            .enumerate()
+            .all(|(at, (offset, payload))| at as u64 == *offset && *payload == expected[at])
+    );
+    assert_eq!(found.len(), expected.len());
+}
+
+#[test]
+fn every_field_of_a_record_survives() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open(dir.path());
+    let partition = telemetry(&log);
+    let mut records = Records::new();
+    let topic = records.topic("devices/ab/telemetry", 8..10).expect("room");
+    let other = records.topic("plain", 0..5).expect("room");
+    let client = records.client("ab").expect("room");
+    records
+        .push(RecordMeta::new(other, client, 0), b"first")
+        .expect("room");
+    let meta = RecordMeta {
+        topic,
+        client,
+        qos: 2,
+        retain: true,
+        key: Some(b"own key"),
+        idempotency_key: Some("a/b/1"),
+        properties: &[1, 1, 35, 0, 1],
+        headers: &[("unit", b"C"), ("unit", b""), ("", b"x")],
+    };
+    records.push(meta, b"second").expect("room");
+    let range = partition.append(records).expect("taken");
+    await_durable(partition, range.end);
+    let batches = partition.read(Offset(0), 1 << 20).expect("a read");
+    let record = batches[0].record(1);
+    assert_eq!(
+        (record.offset, record.topic, record.key),
+        (Offset(1), "devices/ab/telemetry", &b"own key"[..])
+    );
+    assert_eq!(
+        (record.client_id, record.qos, record.retain, record.purged),
+        ("ab", 2, true, false)
+    );
+    assert_eq!(record.idempotency_key, Some("a/b/1"));
+    assert_eq!(record.properties, [1, 1, 35, 0, 1]);
+    let headers: Vec<_> = record.headers.collect();
+    assert_eq!(headers, [("unit", &b"C"[..]), ("unit", b""), ("", b"x")]);
+    assert_eq!(record.payload, b"second");
+    assert_eq!(batches[0].record(0).key, b"plain");
+    assert_eq!(batches[0].payloads(), b"firstsecond");
+    assert_eq!(batches[0].topic_index(1), topic.0);
+}
+
+#[test]
+fn inline_appends_are_durable_on_return_and_mix_with_queued_ones() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open(dir.path());
+    let partition = telemetry(&log);
+    for round in 0..50_u64 {
+        let range = partition
+            .append_inline(records(1, &["inline"]))
+            .expect("taken");
+        assert_eq!(range.start, Offset(round * 2));
+        await_durable(partition, range.end);
+        let range = partition.append(records(2, &["queued"])).expect("taken");
+        await_durable(partition, range.end);
+    }
+    assert_eq!(read_all(partition).len(), 100);
+    let log2 = tempfile::tempdir().expect("a folder");
+    let log2 = open(log2.path());
+    let range = telemetry(&log2)
+        .append_inline(records(1, &["alone"]))
+        .expect("taken");
+    assert_eq!(telemetry(&log2).high_watermark(), range.end);
+}
+
+#[test]
+fn appends_from_many_threads_get_dense_offsets_in_their_own_order() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open(dir.path());
+    std::thread::scope(|scope| {
+        for thread in 0..4_u32 {
+            let partition = telemetry(&log).clone();
+            scope.spawn(move || {
+                for n in 0..200_u32 {
+                    let payload = [thread.to_le_bytes(), n.to_le_bytes()].concat();
+                    let records = records(thread, &[payload]);
+                    let range = if n % 2 == 0 {
+                        partition.append_inline(records)
+                    } else {
+                        partition.append(records)
+                    };
+                    range.expect("taken");
+                }
+            });
+        }
+    });
+    let partition = telemetry(&log);
+    await_durable(partition, Offset(800));
+    let found = read_all(partition);
+    assert_eq!(found.len(), 800);
+    for thread in 0..4_u32 {
+        let own = found
+            .iter()
+            .filter(|(_, payload)| payload[..4] == thread.to_le_bytes());
+        assert!(
+            own.enumerate()
+                .all(|(n, (_, payload))| payload[4..] == (n as u32).to_le_bytes())
+        );
+    }
+}
+
+#[test]
+fn the_queue_is_bounded_and_takes_again_once_it_drained() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = LogConfig {
+        queue_bytes: 20_000,
+        ..config(dir.path())
+    };
+    let log = open_with(config, Seams::system());
+    let partition = telemetry(&log);
+    let (mut taken, mut refused) = (0, 0);
+    while refused == 0 {
+        match partition.append(records(1, &[vec![0; 4000]])) {
+            Ok(_) => taken += 1,
+            Err(headwater_log::AppendError::QueueFull {
+                queued_bytes,
+                limit_bytes,
+                ..
+            }) => {
+                assert!(queued_bytes <= limit_bytes);
+                refused += 1;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    await_durable(partition, Offset(taken));
+    await_that("the queue to drain", || partition.queued_bytes() == 0);
+    append(partition, &[vec![0; 4000]]);
+}
+
+#[test]
+fn a_record_larger_than_a_batch_or_a_segment_is_kept_whole() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open_with(
+        LogConfig {
+            tail_bytes: 0,
+            ..config(dir.path())
+        },
+        Seams::system(),
+    );
+    let large: Vec<u8> = (0..5_000_000_u32).map(|n| (n * 7) as u8).collect();
+    append(telemetry(&log), &[&b"before"[..], &large, b"after"]);
+    let found = read_all(telemetry(&log));
+    assert_eq!(found.len(), 3);
+    assert!(found[1].1 == large);
+}
+
+#[test]
+fn reads_outside_the_log_say_where_it_is() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open(dir.path());
+    append(telemetry(&log), &["x"]);
+    assert!(
+        telemetry(&log)
+            .read(Offset(1), 10)
+            .expect("empty at the end")
+            .is_empty()
+    );
+    let error = telemetry(&log)
+        .read(Offset(2), 10)
+        .expect_err("above the high watermark");
+    assert!(
+        matches!(
+            error,
+            ReadError::OutOfRange {
+                high_watermark: Offset(1),
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn with_an_interval_the_written_mark_runs_ahead_and_reads_wait_for_the_synced_one() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let sync = SyncMode::Interval(Duration::from_millis(300));
+    let log = open_with(
+        LogConfig {
+            sync,
+            ..config(dir.path())
+        },
+        Seams::system(),
+    );
+    let partition = telemetry(&log);
+    append(partition, &["first"]);
+    let range = partition.append(records(1, &["second"])).expect("taken");
+    await_that("the write", || partition.written() == range.end);
+    if partition.high_watermark() < range.end {
+        assert!(
+            partition
+                .read(range.start, 100)
+                .expect("nothing yet")
+                .is_empty()
+        );
+    }
+    await_durable(partition, range.end);
+    assert_eq!(partition.read(range.start, 100).expect("a batch").len(), 1);
+}
+
+#[test]
+fn watchers_hear_of_every_move_and_shutdown_refuses_what_comes_after() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open(dir.path());
+    let partition = telemetry(&log).clone();
+    let (send, moves) = std::sync::mpsc::channel();
+    let seen = partition.clone();
+    partition.watch(std::sync::Arc::new(move || {
+        let _ = send.send(seen.high_watermark());
+    }));
+    partition.append(records(1, &["a", "b"])).expect("taken");
+    assert_eq!(moves.recv_timeout(PATIENCE), Ok(Offset(2)));
+    partition
+        .append(records(1, &["queued at the end"]))
+        .expect("taken");
+    log.shutdown();
+    log.shutdown();
+    assert_eq!(partition.high_watermark(), Offset(3));
+    assert!(partition.append(records(1, &["late"])).is_err());
+    assert_eq!(read_all(&partition).len(), 3);
+}

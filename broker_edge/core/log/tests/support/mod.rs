@@ -1,0 +1,215 @@
+//! What the tests of the log share: settings for small logs, records, waiting for durability.
+#![allow(dead_code)]
+
+pub mod sim;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use headwater_log::{
+    Batch, Class, ClassConfig, Clock, Log, LogConfig, Offset, Partition, PartitionState, ReadError,
+    RecordMeta, Records, Seams, SyncMode, SystemClock,
+};
+
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One control and one telemetry partition with small segments.
+pub fn config(dir: &Path) -> LogConfig {
+    LogConfig {
+        segment_bytes: 64 << 10,
+        classes: vec![
+            ClassConfig::new(Class::Control),
+            ClassConfig::new(Class::Telemetry),
+        ],
+        ..LogConfig::new(dir)
+    }
+}
+
+pub fn open(dir: &Path) -> Log {
+    open_with(config(dir), Seams::system())
+}
+
+pub fn open_with(config: LogConfig, seams: Seams) -> Log {
+    Log::open(config, seams).expect("the log opens").0
+}
+
+pub fn telemetry(log: &Log) -> &Partition {
+    log.by_name("telemetry-0")
+        .expect("there is a telemetry partition")
+}
+
+/// Records with these payloads on `devices/<n>/telemetry`.
+pub fn records<P: AsRef<[u8]>>(device: u32, payloads: &[P]) -> Records {
+    let mut records = Records::new();
+    let topic = format!("devices/{device}/telemetry");
+    let end = 8 + device.to_string().len() as u16;
+    let topic = records.topic(&topic, 8..end).expect("room for a topic");
+    let client = records
+        .client(&device.to_string())
+        .expect("room for a client");
+    for payload in payloads {
+        records
+            .push(RecordMeta::new(topic, client, 1), payload.as_ref())
+            .expect("room for a record");
+    }
+    records
+}
+
+pub fn keyed(key: &str, payload: &[u8]) -> Records {
+    let mut records = Records::new();
+    let topic = records.topic("devices/1/telemetry", 8..9).expect("room");
+    let client = records.client("flight").expect("room");
+    let meta = RecordMeta {
+        idempotency_key: Some(key),
+        ..RecordMeta::new(topic, client, 1)
+    };
+    records.push(meta, payload).expect("room");
+    records
+}
+
+/// Waits until everything below `end` is durable; panics when the partition can not get there.
+pub fn await_durable(partition: &Partition, end: Offset) {
+    let deadline = Instant::now() + PATIENCE;
+    while partition.high_watermark() < end {
+        assert!(
+            Instant::now() < deadline,
+            "no progress of {}: {:?}",
+            partition.name(),
+            partition.state()
+        );
+        assert!(
+            !matches!(partition.state(), PartitionState::Stopped(_)),
+            "{:?}",
+            partition.state()
+        );
+        std::thread::yield_now();
+    }
+}
+
+/// Waits for a condition that another thread brings about.
+pub fn await_that(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain for: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Appends and waits until it is durable.
+pub fn append<P: AsRef<[u8]>>(partition: &Partition, payloads: &[P]) -> Offset {
+    let range = partition
+        .append(records(1, payloads))
+        .expect("the append is taken");
+    await_durable(partition, range.end);
+    range.start
+}
+
+/// All payloads from `from` to the high watermark, and the ranges that were damaged.
+pub fn read_from(
+    partition: &Partition,
+    from: Offset,
+) -> (Vec<(u64, Vec<u8>)>, Vec<std::ops::Range<Offset>>) {
+    let (mut found, mut damaged) = (Vec::new(), Vec::new());
+    let mut next = from;
+    while next < partition.high_watermark() {
+        match partition.read(next, 32 << 10) {
+            Ok(batches) => {
+                for batch in &batches {
+                    found.extend(
+                        payloads(batch)
+                            .into_iter()
+                            .filter(|(offset, _)| *offset >= next.0),
+                    );
+                }
+                next = batches
+                    .last()
+                    .map(Batch::next_offset)
+                    .expect("a read below the high watermark gives a batch");
+            }
+            Err(ReadError::Damaged { range }) => {
+                assert!(
+                    range.start >= next && range.end > next,
+                    "{range:?} does not lead on from {next}"
+                );
+                next = range.end;
+                damaged.push(range);
+            }
+            Err(error) => panic!("reading from {next}: {error}"),
+        }
+    }
+    (found, damaged)
+}
+
+pub fn read_all(partition: &Partition) -> Vec<(u64, Vec<u8>)> {
+    let (found, damaged) = read_from(partition, partition.log_start());
+    assert_eq!(damaged, [], "nothing is damaged");
+    found
+}
+
+pub fn payloads(batch: &Batch) -> Vec<(u64, Vec<u8>)> {
+    batch
+        .records()
+        .map(|record| (record.offset.0, record.payload.to_vec()))
+        .collect()
+}
+
+/// A wall clock that stands still until it is moved.
+pub struct HandClock {
+    now_us: std::sync::atomic::AtomicI64,
+    steady: SystemClock,
+}
+
+impl HandClock {
+    pub fn at(now_us: i64) -> Arc<Self> {
+        Arc::new(Self {
+            now_us: now_us.into(),
+            steady: SystemClock::new(),
+        })
+    }
+
+    pub fn advance(&self, by: Duration) {
+        self.now_us
+            .fetch_add(by.as_micros() as i64, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    pub fn set(&self, now_us: i64) {
+        self.now_us
+            .store(now_us, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+impl Clock for HandClock {
+    fn now_us(&self) -> i64 {
+        self.now_us.load(std::sync::atomic::Ordering::SeqCst)
+    }
+
+    fn steady(&self) -> Duration {
+        self.steady.steady()
+    }
+}
+
+pub fn with_clock(clock: &Arc<HandClock>) -> Seams {
+    Seams {
+        clock: Arc::clone(clock) as Arc<dyn Clock>,
+        ..Seams::system()
+    }
+}
+
+pub fn without_sync(dir: &Path) -> LogConfig {
+    LogConfig {
+        sync: SyncMode::Never,
+        ..config(dir)
+    }
+}
+
+/// Files of the telemetry partition with this suffix, by name.
+pub fn files_of(dir: &Path, suffix: &str) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(dir.join("telemetry-0")).expect("the folder is there");
+    let mut files: Vec<_> = entries
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.to_string_lossy().ends_with(suffix))
+        .collect();
+    files.sort();
+    files
+}
