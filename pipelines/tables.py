@@ -49,7 +49,9 @@ class Table:
 
     def ddl(self) -> str:
         """The columns for `CREATE TABLE` or `from_json`."""
-        return ", ".join(f"`{c.name}` {c.type} COMMENT '{_quoted(c.comment)}'" for c in self.columns)
+        return ", ".join(
+            f"`{c.name}` {c.type}" + (f" COMMENT '{_quoted(c.comment)}'" if c.comment else "") for c in self.columns
+        )
 
 
 _ARROW: Mapping[str, pa.DataType] = {

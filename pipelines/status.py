@@ -1,0 +1,114 @@
+"""Statuses and receipts: from the brokers into `action_events`, each record once, and what is wrong into `quarantine`.
+
+    python -m pipelines.status --root DIR --checkpoint DIR [--server grpc://…] [--available-now]
+
+Wiring only: the source decides what a batch is, `status_rows` what a record says. Devices say little, so a batch is
+bounded and goes through the driver, where one append takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from pipelines.action_rows import now_us, rows_of
+from pipelines.event_log import EventLog
+from pipelines.job import StopSignal, mute_query_traces, run_job, wait
+from pipelines.session import spark_session
+from pipelines.source import headwater_stream
+from pipelines.status_rows import RECEIPTS, STATUS_FILTER, parse
+from pipelines.tables import DEFAULT_TENANT
+
+QUERY_NAME = "status"
+_START_S = 60.0
+"""The first batch may begin before `start` has returned the query and with it the id of the checkpoint."""
+
+_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "log_id", "epoch")
+
+
+@dataclass(frozen=True, slots=True)
+class StatusSettings:
+    """`root` holds the tables of actions. `max_offsets_per_trigger` bounds what a batch takes of the driver's
+    memory."""
+
+    servers: tuple[str, ...]
+    root: str
+    checkpoint: str
+    tenant: str = DEFAULT_TENANT
+    consumer_group: str = "status"
+    trigger: str = "1 second"
+    max_offsets_per_trigger: int = 10_000
+    fail_on_data_loss: bool = True
+
+
+def start_status(spark: SparkSession, settings: StatusSettings, *, available_now: bool = False) -> StreamingQuery:
+    """Starts the query. With an empty checkpoint it goes on behind the newest records that `action_events` holds."""
+    log = EventLog(settings.root)
+    records = headwater_stream(
+        spark,
+        servers=settings.servers,
+        subscribe=[STATUS_FILTER, RECEIPTS],
+        consumer_group=settings.consumer_group,
+        places={} if _has_finished_a_batch(settings.checkpoint) else log.places(),
+        max_offsets_per_trigger=settings.max_offsets_per_trigger,
+        fail_on_data_loss=settings.fail_on_data_loss,
+    )
+    query_id: Future[str] = Future()
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        rows = rows_of(batch.select(*_COLUMNS).toArrow())
+        parsed = parse(rows, tenant=settings.tenant, recorded_us=now_us())
+        log.append(parsed.events, parsed.quarantine, query_id=query_id.result(_START_S), batch_id=batch_id)
+
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", QUERY_NAME)
+    writer = records.writeStream.queryName(QUERY_NAME).option("checkpointLocation", settings.checkpoint)
+    writer = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=settings.trigger)
+    query = writer.foreachBatch(write).start()
+    query_id.set_result(str(query.id))
+    return query
+
+
+def _has_finished_a_batch(checkpoint: str) -> bool:
+    commits = Path(checkpoint) / "commits"
+    return commits.is_dir() and any(entry.name.isdigit() for entry in commits.iterdir())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; see `pipelines.job` for the exit codes."""
+    parser = argparse.ArgumentParser(prog="python -m pipelines.status", description="Statuses into action_events.")
+    parser.add_argument("--root", required=True, help="folder or object store address of the action tables")
+    parser.add_argument("--checkpoint", required=True, help="folder of the checkpoint")
+    parser.add_argument("--server", action="append", help="Flight address of a broker, grpc://host:port; repeatable")
+    parser.add_argument("--tenant", default=DEFAULT_TENANT, help="written into every row")
+    parser.add_argument("--trigger", default="1 second", help="pause between the starts of two batches")
+    parser.add_argument("--available-now", action="store_true", help="read what is there now, then end")
+    options = parser.parse_args(arguments)
+
+    def work() -> None:
+        settings = StatusSettings(
+            servers=tuple(options.server or ["grpc://127.0.0.1:8815"]),
+            root=options.root,
+            checkpoint=options.checkpoint,
+            tenant=options.tenant,
+            trigger=options.trigger,
+        )
+        spark = spark_session(QUERY_NAME)
+        mute_query_traces(spark)
+        stop = StopSignal()
+        try:
+            wait(start_status(spark, settings, available_now=options.available_now), stop)
+        finally:
+            spark.stop()
+
+    return run_job(work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""The status job: what devices say reaches `action_events` once, whatever is replayed; Spark and deltalake share the
+tables."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from support.flight_server import FlightServer
+
+from broker_edge import Client, Row
+from pipelines import tables
+from pipelines.action_store import DeltalakeStore
+from pipelines.actions import ActionJob
+from pipelines.event_log import EventLog
+from pipelines.status import StatusSettings, start_status
+from sinks.devices import DevicePublisher
+
+
+class World:
+    def __init__(self, folder: Path, spark: SparkSession, server: FlightServer) -> None:
+        self.spark, self.server = spark, server
+        self.root = str(folder / "tables")
+        self.checkpoint = str(folder / "checkpoint")
+        tables.create_by_path(self.root)
+
+    def status(self, device_id: str, **fields: Any) -> None:
+        body = {"action_id": "a1", "attempt": 1, "state": "SUCCEEDED", "boot": "b1", "seq": 1, **fields}
+        self.raw(f"devices/{device_id}/status", json.dumps(body).encode())
+
+    def raw(self, topic: str, value: bytes) -> None:
+        with Client(self.server.location) as client:
+            client.produce([Row(topic=topic, value=value)])
+
+    def run(self) -> None:
+        settings = StatusSettings(servers=(self.server.location,), root=self.root, checkpoint=self.checkpoint)
+        query = start_status(self.spark, settings, available_now=True)
+        assert query.awaitTermination(60)
+        assert query.exception() is None
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        frame = self.spark.read.format("delta").load(tables.uri_of(self.root, name))
+        return [row.asDict() for row in frame.collect()]
+
+    def sql(self, text: str) -> None:
+        for name in tables.TABLES:
+            text = text.replace(f"{{{name}}}", f"delta.`{tables.uri_of(self.root, name)}`")
+        self.spark.sql(text)
+
+
+@pytest.fixture
+def world(tmp_path: Path, spark: SparkSession, flight_server: FlightServer) -> World:
+    return World(tmp_path, spark, flight_server)
+
+
+def test_statuses_arrive_once_across_batches_and_bad_ones_are_quarantined(world: World) -> None:
+    world.status("d1")
+    world.raw("devices/d2/status", b"not json")
+    world.run()
+    world.status("d3", state="FAILED")
+    world.run()
+    world.run()
+    events = world.rows("action_events")
+    assert sorted((row["device_id"], row["state"]) for row in events) == [("d1", "SUCCEEDED"), ("d3", "FAILED")]
+    (bad,) = world.rows("quarantine")
+    assert bad["reason"].startswith("the payload is not JSON")
+    assert (bad["topic"], bytes(bad["value"])) == ("devices/d2/status", b"not json")
+
+
+def test_replayed_batch_adds_no_rows(world: World) -> None:
+    """The commit of the checkpoint is lost after the rows were written, as by a kill between the two."""
+    world.status("d1")
+    world.raw("devices/d2/status", b"not json")
+    world.run()
+    for part in ("commits",):
+        shutil.rmtree(Path(world.checkpoint) / part)
+    world.run()
+    assert (len(world.rows("action_events")), len(world.rows("quarantine"))) == (1, 1)
+
+
+def test_new_checkpoint_goes_on_behind_what_the_table_has(world: World) -> None:
+    world.status("d1")
+    world.raw("devices/d1/status", b"not json")
+    world.run()
+    shutil.rmtree(world.checkpoint)
+    world.status("d1", seq=2)
+    world.run()
+    assert sorted(row["seq"] for row in world.rows("action_events")) == [1, 2]
+    assert len(world.rows("quarantine")) == 1
+
+
+def test_control_without_transactions_a_replay_doubles_rows(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control of the replay test: it can fail."""
+    world.status("d1")
+    world.run()
+    shutil.rmtree(Path(world.checkpoint) / "commits")
+    monkeypatch.setattr(EventLog, "places", lambda self: {})
+    append = EventLog.append
+
+    def forgetful(self: EventLog, *rows: Any, query_id: str, batch_id: int) -> None:
+        append(self, *rows, query_id="another", batch_id=batch_id)
+
+    monkeypatch.setattr(EventLog, "append", forgetful)
+    world.run()
+    assert len(world.rows("action_events")) == 2
+
+
+def test_action_inserted_by_sql_ends_in_tables_that_spark_reads(world: World) -> None:
+    """A person inserts with Spark, naming only some columns; engine and status job answer; Spark reads the change
+    feed."""
+    world.sql(
+        "INSERT INTO {devices} (device_id, labels) VALUES ('d1', map('site', 'roof')), ('d2', map('site', 'cellar'))"
+    )
+    world.sql(
+        "INSERT INTO {actions} (action_id, name, params, labels) "
+        "VALUES ('a1', 'echo', '{\"text\":\"hi\"}', map('site', 'roof'))"
+    )
+    publisher = DevicePublisher(world.server.location)
+    job = ActionJob(DeltalakeStore(world.root), publisher)
+    job.turn()
+    (target,) = world.rows("action_targets")
+    assert (target["device_id"], target["state"]) == ("d1", "QUEUED")
+    world.status("d1", result={"text": "hi"})
+    world.run()
+    job.turn()
+    (target,) = world.rows("action_targets")
+    assert (target["state"], target["result"]) == ("SUCCEEDED", '{"text": "hi"}')
+    (state,) = world.rows("action_state")
+    assert (state["phase"], state["counts"]) == ("ENDED", {"SUCCEEDED": 1})
+    feed = (
+        world.spark.read.format("delta")
+        .option("readChangeFeed", "true")
+        .option("startingVersion", 1)
+        .load(tables.uri_of(world.root, "action_targets"))
+    )
+    changes = [(row["_change_type"], row["state"]) for row in feed.orderBy("_commit_version", "_change_type").collect()]
+    assert changes[0] == ("insert", "PENDING")
+    assert changes[-1] == ("update_preimage", "QUEUED") or changes[-1] == ("update_postimage", "SUCCEEDED")
+    assert ("update_postimage", "SUCCEEDED") in changes
+    publisher.close()
+
+
+def test_tables_can_be_made_by_name_or_get_names_over_their_paths(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.spark.sql("CREATE DATABASE IF NOT EXISTS fleet")
+    world.spark.sql("CREATE DATABASE IF NOT EXISTS named")
+    # Two tables have every type between them, and making one in Spark takes a second.
+    few = {name: tables.TABLES[name] for name in ("devices", "quarantine")}
+    monkeypatch.setattr(tables, "TABLES", few)
+    for _ in range(2):
+        tables.create_by_name(world.spark, "fleet")
+        tables.create_by_name(world.spark, "named", root=world.root)
+    world.spark.sql("INSERT INTO named.devices (device_id) VALUES ('d1')")
+    assert [row["device_id"] for row in world.rows("devices")] == ["d1"]
+    for name in few:
+        assert world.spark.table(f"fleet.{name}").schema == world.spark.table(f"named.{name}").schema
+
+
+def test_ddl_of_every_table_means_the_same_to_spark_and_arrow(world: World) -> None:
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StructType
+
+    for table in tables.TABLES.values():
+        declared = StructType.fromDDL(table.ddl())
+        assert [(field.name, field.dataType) for field in declared] == [
+            (field.name, field.dataType) for field in from_arrow_schema(table.arrow_schema())
+        ]
