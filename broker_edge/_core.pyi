@@ -47,9 +47,7 @@ def run(args: list[str]) -> int:
     Prints the line `ready …` on stdout and talk on stderr. Takes over both signals of the process.
     """
 
-def check_config(
-    config_yaml: str | None = None, config_path: str | None = None, overrides: list[str] = ...
-) -> str:
+def check_config(config_yaml: str | None = None, config_path: str | None = None, overrides: list[str] = ...) -> str:
     """The settings that result, as JSON text; raises `ConfigError`."""
 
 def version() -> str:
