@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import typer
 
-from broker_edge.cli import broker, config, demo, doctor, groups, offsets, pub, sub, tail, topics
+from broker_edge.cli import actions, broker, config, demo, devices, doctor, groups, offsets, pub, sub, tail, topics
 from broker_edge.cli._output import say
 from broker_edge.errors import (
     ConfigError,
@@ -48,7 +48,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for noun in (broker, demo, pub, sub, tail, topics, offsets, groups, config, doctor):
+for noun in (broker, demo, pub, sub, tail, topics, offsets, groups, actions, devices, config, doctor):
     noun.register(app)
 
 
