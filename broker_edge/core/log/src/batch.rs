@@ -376,3 +376,7 @@ fn parse_names(
     }
     table.is_empty().then_some(names)
 }
+
+#[cfg(test)]
+#[path = "batch_tests.rs"]
+mod tests;

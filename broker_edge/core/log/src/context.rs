@@ -60,8 +60,7 @@ impl Context {
 
 /// Writes zeros over `[from, to)` of a file.
 pub(crate) fn fill_zeros(file: &dyn File, from: u64, to: u64) -> io::Result<()> {
-    const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-    static CHUNK: [u8; 64 << 10] = ZEROS;
+    static CHUNK: [u8; 64 << 10] = [0; 64 << 10];
     let mut position = from;
     while position < to {
         let bytes = (to - position).min(CHUNK.len() as u64);

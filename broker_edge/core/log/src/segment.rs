@@ -130,7 +130,7 @@ pub(crate) struct Segment {
 /// Where the index of a segment is.
 pub(crate) enum IndexPlace {
     /// The active segment's, in the making.
-    Growing(Growing),
+    Growing(Box<Growing>),
     /// Of a sealed segment, not yet saved.
     Memory(Arc<Index>),
     Saved,
@@ -142,7 +142,7 @@ impl Segment {
             base,
             path: dir.join(file_name(base, "seg")),
             sealed: OnceLock::new(),
-            index: Mutex::new(IndexPlace::Growing(growing)),
+            index: Mutex::new(IndexPlace::Growing(Box::new(growing))),
         }
     }
 
