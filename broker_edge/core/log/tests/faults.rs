@@ -1,0 +1,322 @@
+//! Failing calls, full disks and power cuts, on a simulated file system.
+
+mod support;
+
+use std::path::Path;
+
+use headwater_log::{AppendError, Log, LogConfig, Offset, OpenError, PartitionState, SyncMode};
+use support::sim::{Fault, SimFiles};
+use support::*;
+
+fn sim_config(sync: SyncMode) -> LogConfig {
+    LogConfig {
+        sync,
+        segment_bytes: 16 << 10,
+        ..config(Path::new("/data"))
+    }
+}
+
+/// Appends until something fails or `count` are durable; returns what was acknowledged: offset and payload.
+fn append_many(log: &Log, from: usize, count: usize) -> Vec<(u64, Vec<u8>)> {
+    let partition = telemetry(log);
+    let mut acknowledged = Vec::new();
+    for n in from..from + count {
+        let payload = format!("record {n} ").repeat(1 + n % 40).into_bytes();
+        let records = records(n as u32 % 5, &[&payload]);
+        let result = if n % 3 == 0 {
+            partition.append_inline(records)
+        } else {
+            partition.append(records)
+        };
+        let Ok(range) = result else { break };
+        await_that("durable or stopped", || {
+            partition.high_watermark() >= range.end || stopped(log)
+        });
+        if partition.high_watermark() < range.end {
+            break;
+        }
+        acknowledged.push((range.start.0, payload));
+    }
+    acknowledged
+}
+
+fn stopped(log: &Log) -> bool {
+    matches!(telemetry(log).state(), PartitionState::Stopped(_))
+}
+
+/// Lets a log go whose files are dead: its threads end without being able to write.
+fn abandon(log: Log) {
+    drop(log);
+}
+
+fn holds(log: &Log, acknowledged: &[(u64, Vec<u8>)]) -> bool {
+    let (found, damaged) = read_from(telemetry(log), telemetry(log).log_start());
+    damaged.is_empty()
+        && telemetry(log).gaps().is_empty()
+        && acknowledged
+            .iter()
+            .all(|wanted| found.get(wanted.0 as usize) == Some(wanted))
+}
+
+/// Power cuts under load, some in the middle of a start; returns whether nothing acknowledged was lost.
+fn survives_power_cuts(seed: u64, sync: SyncMode) -> bool {
+    let files = SimFiles::new(seed);
+    let mut acknowledged: Vec<(u64, Vec<u8>)> = Vec::new();
+    for round in 0..6 {
+        let (log, _) = match Log::open(sim_config(sync), files.seams()) {
+            Ok(opened) => opened,
+            Err(error) if sync == SyncMode::Always => panic!("seed {seed}, round {round}: {error}"),
+            Err(_) => return false,
+        };
+        if !holds(&log, &acknowledged) {
+            abandon(log);
+            return false;
+        }
+        // What a start shows counts from then on, acknowledged or not.
+        acknowledged = read_all(telemetry(&log));
+        let from = telemetry(&log).next_offset().0 as usize;
+        acknowledged.extend(append_many(&log, from, 12));
+        for n in 0..round {
+            // Queued, perhaps written, not acknowledged when the power goes.
+            let _ = telemetry(&log).append(records(9, &[format!("lost or not {n}").repeat(60)]));
+        }
+        files.power_cut();
+        abandon(log);
+        if round % 2 == 1 {
+            // A start that the power interrupts must leave what the next one can handle.
+            files.fail_call(5 + seed % 40, Fault::Error);
+            let half = Log::open(sim_config(sync), files.seams());
+            files.power_cut();
+            drop(half);
+        }
+    }
+    let log = open_with(sim_config(sync), files.seams());
+    let survived = holds(&log, &acknowledged);
+    abandon(log);
+    survived
+}
+
+#[test]
+fn acknowledged_records_survive_power_cuts() {
+    for seed in 0..60 {
+        assert!(survives_power_cuts(seed, SyncMode::Always), "seed {seed}");
+    }
+}
+
+/// Negative control: the same cuts lose records when nothing is synced, so the check above can fail.
+#[test]
+fn without_syncs_power_cuts_lose_acknowledged_records() {
+    let lost = (0..10)
+        .filter(|seed| !survives_power_cuts(*seed, SyncMode::Never))
+        .count();
+    assert!(lost > 0, "no record was lost in 10 runs without a sync");
+}
+
+#[test]
+fn a_failed_sync_stops_the_partition_and_shows_nothing_of_it() {
+    let files = SimFiles::new(1);
+    let log = open_with(sim_config(SyncMode::Always), files.seams());
+    let partition = telemetry(&log).clone();
+    let acknowledged = append_many(&log, 0, 5);
+    files.fail_syncs(true);
+    let range = partition
+        .append(records(1, &["never durable"]))
+        .expect("queued");
+    await_that("the partition to stop", || stopped(&log));
+    files.fail_syncs(false);
+    assert_eq!(partition.high_watermark(), range.start);
+    assert!(
+        partition
+            .read(range.start, 1000)
+            .expect("a read")
+            .is_empty()
+    );
+    assert!(
+        partition
+            .read_tail(range.start, 1000)
+            .expect("the tail")
+            .is_empty()
+    );
+    assert!(matches!(
+        partition.append(records(1, &["x"])),
+        Err(AppendError::ReadOnly { .. })
+    ));
+    assert!(matches!(
+        partition.append_inline(records(1, &["x"])),
+        Err(AppendError::ReadOnly { .. })
+    ));
+    assert_eq!(read_all(&partition), acknowledged, "reads go on");
+    assert_eq!(
+        append(
+            log.by_name("control-0").expect("there"),
+            &["other partitions go on"]
+        ),
+        Offset(0)
+    );
+    files.kill();
+    abandon(log);
+    let log = open_with(sim_config(SyncMode::Always), files.seams());
+    assert!(holds(&log, &acknowledged));
+    assert!(append_many(&log, 9, 1).len() == 1, "a restart recovers");
+}
+
+/// After a failed sync the page cache shows bytes that are not on the disk, and a killed process leaves them there.
+#[test]
+fn what_a_start_shows_survives_the_power_cut_after_it() {
+    for seed in 0..20 {
+        let files = SimFiles::new(seed);
+        let log = open_with(sim_config(SyncMode::Always), files.seams());
+        append_many(&log, 0, 3);
+        files.fail_syncs(true);
+        telemetry(&log)
+            .append(records(1, &["only in the page cache"]))
+            .expect("queued");
+        await_that("the partition to stop", || stopped(&log));
+        files.kill();
+        abandon(log);
+        let log = open_with(sim_config(SyncMode::Always), files.seams());
+        let shown = read_all(telemetry(&log));
+        files.power_cut();
+        abandon(log);
+        let log = open_with(sim_config(SyncMode::Always), files.seams());
+        assert!(holds(&log, &shown), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_failed_inline_sync_is_told_to_its_caller() {
+    let files = SimFiles::new(2);
+    let log = open_with(sim_config(SyncMode::Always), files.seams());
+    append_many(&log, 0, 2);
+    files.fail_syncs(true);
+    let error = telemetry(&log)
+        .append_inline(records(1, &["x"]))
+        .expect_err("not durable");
+    assert!(matches!(error, AppendError::ReadOnly { .. }), "{error}");
+    assert!(stopped(&log));
+}
+
+/// Every call of the file system fails once: at a start, while writing, while sealing, at a stop.
+#[test]
+fn any_single_failing_call_loses_no_acknowledged_record() {
+    let mut seen = std::collections::BTreeSet::new();
+    for fault in [Fault::Error, Fault::LostSync] {
+        let mut nth = 1;
+        loop {
+            let files = SimFiles::new(nth);
+            let log = open_with(sim_config(SyncMode::Always), files.seams());
+            let mut acknowledged = append_many(&log, 0, 4);
+            files.kill();
+            abandon(log);
+            let before = files.failed().len();
+            files.fail_call(nth, fault);
+            if let Ok((log, _)) = Log::open(sim_config(SyncMode::Always), files.seams()) {
+                let from = telemetry(&log).next_offset().0 as usize;
+                assert!(from >= 4, "call {nth}: {from}");
+                acknowledged.extend(append_many(&log, from, 30));
+                log.maintain();
+                log.shutdown();
+            }
+            let failed = files.failed();
+            seen.extend(failed.iter().cloned());
+            files.power_cut();
+            let log = open_with(sim_config(SyncMode::Always), files.seams());
+            assert!(
+                holds(&log, &acknowledged),
+                "call {nth}, {fault:?}: {failed:?}"
+            );
+            assert_eq!(
+                append_many(&log, telemetry(&log).next_offset().0 as usize, 1).len(),
+                1
+            );
+            abandon(log);
+            if failed.len() == before {
+                assert!(nth > 60, "only {nth} calls were made");
+                break;
+            }
+            nth += 1;
+        }
+    }
+    for call in [
+        "open",
+        "read_at",
+        "write_all_at",
+        "sync_data",
+        "sync_dir",
+        "rename",
+        "list",
+        "len",
+        "lock",
+    ] {
+        assert!(seen.contains(call), "{call} never failed: {seen:?}");
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_appends_and_resumes_by_itself() {
+    let files = SimFiles::new(3);
+    let log = open_with(sim_config(SyncMode::Always), files.seams());
+    let partition = telemetry(&log).clone();
+    let mut acknowledged = append_many(&log, 0, 3);
+    files.set_free(Some(10_000));
+    let mut waiting = None;
+    let mut n = 3;
+    while partition.state() == PartitionState::Running {
+        let payload = format!("record {n}").repeat(100).into_bytes();
+        match partition.append(records(1, &[&payload])) {
+            Ok(range) => {
+                await_that("durable or full", || {
+                    partition.high_watermark() >= range.end
+                        || partition.state() != PartitionState::Running
+                });
+                acknowledged.push((range.start.0, payload));
+                waiting = Some(range);
+            }
+            Err(error) => assert!(matches!(error, AppendError::Full { .. }), "{error}"),
+        }
+        n += 1;
+    }
+    assert_eq!(partition.state(), PartitionState::Full);
+    let waiting = waiting.expect("the append that found no space");
+    assert!(
+        partition.high_watermark() < waiting.end,
+        "it is not acknowledged"
+    );
+    assert!(matches!(
+        partition.append(records(1, &["x"])),
+        Err(AppendError::Full { .. })
+    ));
+    let synced = acknowledged.len() - 1;
+    assert_eq!(read_all(&partition), acknowledged[..synced], "reads go on");
+    files.set_free(None);
+    await_durable(&partition, waiting.end);
+    await_that("appends to be taken again", || {
+        partition.state() == PartitionState::Running
+    });
+    assert_eq!(read_all(&partition), acknowledged);
+    append_many(&log, n, 1);
+}
+
+#[test]
+fn a_log_on_a_full_disk_opens_and_its_records_are_there() {
+    let files = SimFiles::new(4);
+    let log = open_with(sim_config(SyncMode::Always), files.seams());
+    let acknowledged = append_many(&log, 0, 20);
+    log.shutdown();
+    drop(log);
+    files.set_free(Some(2_000));
+    let log = open_with(sim_config(SyncMode::Always), files.seams());
+    assert!(holds(&log, &acknowledged));
+    files.kill();
+    abandon(log);
+    files.set_free(Some(0));
+    match Log::open(sim_config(SyncMode::Always), files.seams()) {
+        Ok((log, _)) => assert!(holds(&log, &acknowledged)),
+        Err(error) => assert!(matches!(error, OpenError::NoSpace { .. }), "{error}"),
+    }
+    files.set_free(None);
+    assert!(holds(
+        &open_with(sim_config(SyncMode::Always), files.seams()),
+        &acknowledged
+    ));
+}
