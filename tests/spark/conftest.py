@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines.session import spark_session
+
+# Everything here runs for seconds: what the optimising compiler and a parallel collector cost, they never earn back.
+# In the environment, so that jobs started by tests have it too.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.fixture(scope="session")

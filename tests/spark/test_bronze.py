@@ -41,7 +41,7 @@ def versions(spark: SparkSession, folder: Path) -> int:
 
 
 def forget_last_commit(checkpoint: Path) -> None:
-    """What a kill leaves between Delta's commit and Spark's: the batch is planned, and written, and will be replayed."""
+    """What a kill between Delta's commit and Spark's leaves: the batch is written, and will be replayed."""
     commits = checkpoint / "commits"
     newest = max(int(entry.name) for entry in commits.iterdir() if entry.name.isdigit())
     (commits / str(newest)).unlink()
@@ -129,7 +129,7 @@ def test_an_idle_query_writes_no_empty_commits(
 
 
 def test_bronze_files_is_refused_by_name(spark: SparkSession, flight_server: FlightServer, tmp_path: Path) -> None:
-    with pytest.raises(SinkError, match="bronze.writer: files is not supported yet"):
+    with pytest.raises(SinkError, match=r"bronze\.writer: files is not supported yet"):
         start_telemetry(spark, settings(flight_server, tmp_path, writer="files"))
 
 

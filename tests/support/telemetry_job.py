@@ -1,0 +1,96 @@
+"""`pipelines.telemetry` as a process that a test starts, kills -9 and starts again on one checkpoint and one table."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+JOB_SECONDS = 240.0
+"""Bound of every wait: a JVM that starts on a busy machine takes a minute."""
+
+
+class TelemetryJob:
+    """A folder with table and checkpoint, and at most one running process."""
+
+    def __init__(self, folder: Path, *, server: str, arguments: list[str] | None = None) -> None:
+        self.folder = folder
+        self.table = folder / "bronze"
+        self.checkpoint = folder / "checkpoint"
+        self.server = server
+        self._arguments = arguments or []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = folder / "job.txt"
+
+    def __enter__(self) -> TelemetryJob:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def start(self, *arguments: str) -> None:
+        """Starts the job and does not wait for it."""
+        assert self._process is None, "the job runs already"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pipelines.telemetry", "--server", self.server]
+        command += ["--table-path", str(self.table), "--checkpoint", str(self.checkpoint)]
+        path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, *self._arguments, *arguments],
+                cwd=self.folder,
+                env=os.environ | {"PYTHONPATH": path},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # A group of its own: driver and JVM die together.
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """kill -9 of driver and JVM at once. Does nothing when none runs."""
+        process, self._process = self._process, None
+        if process is not None:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait(timeout=30)
+
+    def terminate(self) -> int:
+        """SIGTERM to the driver; returns the exit code."""
+        assert self._process is not None, "the job does not run"
+        self._process.terminate()
+        return self.wait()
+
+    def wait(self) -> int:
+        """Waits for the end; returns the exit code."""
+        process, self._process = self._process, None
+        assert process is not None, "the job does not run"
+        return process.wait(timeout=JOB_SECONDS)
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Waits while the job runs; fails with its last words when it ends first or the time is over."""
+        deadline = time.monotonic() + JOB_SECONDS
+        while not condition():
+            assert self._process is not None, "the job does not run"
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"no {what}; the job's last words:\n{self.last_words()}")
+            time.sleep(0.01)
+
+    def newest(self, kind: str) -> int:
+        """The newest batch in `offsets` (planned) or `commits` (finished) of the checkpoint, -1 without any."""
+        folder = self.checkpoint / kind
+        names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+    def last_words(self) -> str:
+        return self._log.read_text(errors="replace")[-3_000:] if self._log.exists() else ""
