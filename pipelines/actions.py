@@ -14,10 +14,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
-from broker_edge import HeadwaterError, Row
+from broker_edge import ConfigError, HeadwaterError, Row
 from broker_edge import Place as LogPlace
 from pipelines.action_rows import now_us
 from pipelines.action_store import DeltalakeStore, News, TableStore, Versions
@@ -36,7 +38,8 @@ from pipelines.engine import (
     record_places,
     tick,
 )
-from pipelines.errors import PipelineError
+from pipelines.errors import PipelineError, SettingsError
+from pipelines.settings import load_settings
 from sinks.devices import DevicePublisher
 
 log = logging.getLogger(__name__)
@@ -226,25 +229,33 @@ class ActionJob:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m pipelines.actions --root … --server …`: run until SIGINT or SIGTERM."""
-    parser = argparse.ArgumentParser(prog="pipelines.actions", description="The action engine.")
-    parser.add_argument("--root", required=True, help="folder or object store address of the action tables")
-    parser.add_argument("--server", default=None, help="the broker's Flight address, grpc://host:port")
-    parser.add_argument("--tick-s", type=float, default=Pace().tick_s, help="seconds between two looks at the clock")
-    given = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    publisher = DevicePublisher(given.server)
+    """Run until SIGINT or SIGTERM. Exit codes: 0 stopped, 1 failed, 5 a setting is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m pipelines.actions", description="The action engine.")
+    parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
+    parser.add_argument("--root", help="folder or object store address of the action tables")
+    parser.add_argument("--server", help="the broker's Flight address, grpc://host:port")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        job = ActionJob(DeltalakeStore(given.root), publisher, pace=Pace(tick_s=given.tick_s))
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: job.stop())
-        log.info("the action engine reads %s and publishes on %s", given.root, publisher.server)
-        job.run()
-    except PipelineError as error:
-        log.error("%s", error)
-        return 1
-    finally:
-        publisher.close()
+        file = load_settings(options.config)
+        given = file.actions
+        limits = Limits(
+            publish_max=given.publish_max,
+            queued_s=given.queued_s,
+            delivered_s=given.delivered_s,
+            in_progress_s=given.in_progress_s,
+        )
+        root = options.root or given.root
+        with closing(DevicePublisher(options.server or file.servers[0])) as publisher:
+            pace = Pace(tick_s=given.tick_s, poll_s=given.poll_s)
+            job = ActionJob(DeltalakeStore(root), publisher, limits=limits, pace=pace)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *_: job.stop())
+            log.info("the action engine reads %s and publishes on %s", root, publisher.server)
+            job.run()
+    except (PipelineError, HeadwaterError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 5 if isinstance(error, SettingsError | ConfigError) else 1
     return 0
 
 

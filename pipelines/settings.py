@@ -53,6 +53,28 @@ class TelemetrySettings(_Section):
         return self
 
 
+class StatusSection(_Section):
+    """The pipeline from statuses and receipts to `action_events`; its tables are those of `actions`."""
+
+    consumer_group: str = "status"
+    checkpoint: str = "data/checkpoints/status"
+    trigger: str = "1 second"
+    max_offsets_per_trigger: int = Field(default=10_000, gt=0)
+    fail_on_data_loss: bool = True
+
+
+class ActionsSection(_Section):
+    """The action engine."""
+
+    root: str = "data/tables"
+    tick_s: float = Field(default=1.0, gt=0)
+    poll_s: float = Field(default=0.2, gt=0)
+    publish_max: int = Field(default=5_000, gt=0)
+    queued_s: int = Field(default=7 * 24 * 3600, gt=0)
+    delivered_s: int = Field(default=3600, gt=0)
+    in_progress_s: int = Field(default=24 * 3600, gt=0)
+
+
 class Settings(_Section):
     """The whole file."""
 
@@ -61,6 +83,8 @@ class Settings(_Section):
     spark: SparkSettings = SparkSettings()
     bronze: BronzeSettings = BronzeSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    status: StatusSection = StatusSection()
+    actions: ActionsSection = ActionsSection()
 
 
 def load_settings(path: Path | None) -> Settings:

@@ -1,6 +1,6 @@
 """Statuses and receipts: from the brokers into `action_events`, each record once, and what is wrong into `quarantine`.
 
-    python -m pipelines.status --root DIR --checkpoint DIR [--server grpc://…] [--available-now]
+    python -m pipelines.status [--config FILE] [--root DIR] [--checkpoint DIR] [--server grpc://…] [--available-now]
 
 Wiring only: the source decides what a batch is, `status_rows` what a record says. Devices say little, so a batch is
 bounded and goes through the driver, where one append takes milliseconds.
@@ -22,6 +22,7 @@ from pipelines.action_rows import now_us, rows_of
 from pipelines.event_log import EventLog
 from pipelines.job import StopSignal, mute_query_traces, run_job, wait
 from pipelines.session import spark_session
+from pipelines.settings import load_settings
 from pipelines.source import headwater_stream
 from pipelines.status_rows import RECEIPTS, STATUS_FILTER, parse
 from pipelines.tables import DEFAULT_TENANT
@@ -83,23 +84,26 @@ def _has_finished_a_batch(checkpoint: str) -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; see `pipelines.job` for the exit codes."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.status", description="Statuses into action_events.")
-    parser.add_argument("--root", required=True, help="folder or object store address of the action tables")
-    parser.add_argument("--checkpoint", required=True, help="folder of the checkpoint")
+    parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
+    parser.add_argument("--root", help="folder or object store address of the action tables")
+    parser.add_argument("--checkpoint", help="folder of the checkpoint")
     parser.add_argument("--server", action="append", help="Flight address of a broker, grpc://host:port; repeatable")
-    parser.add_argument("--tenant", default=DEFAULT_TENANT, help="written into every row")
-    parser.add_argument("--trigger", default="1 second", help="pause between the starts of two batches")
     parser.add_argument("--available-now", action="store_true", help="read what is there now, then end")
     options = parser.parse_args(arguments)
 
     def work() -> None:
+        file = load_settings(options.config)
         settings = StatusSettings(
-            servers=tuple(options.server or ["grpc://127.0.0.1:8815"]),
-            root=options.root,
-            checkpoint=options.checkpoint,
-            tenant=options.tenant,
-            trigger=options.trigger,
+            servers=tuple(options.server or file.servers),
+            root=options.root or file.actions.root,
+            checkpoint=options.checkpoint or file.status.checkpoint,
+            tenant=file.tenant,
+            consumer_group=file.status.consumer_group,
+            trigger=file.status.trigger,
+            max_offsets_per_trigger=file.status.max_offsets_per_trigger,
+            fail_on_data_loss=file.status.fail_on_data_loss,
         )
-        spark = spark_session(QUERY_NAME)
+        spark = spark_session(QUERY_NAME, cores=file.spark.cores, driver_memory=file.spark.driver_memory)
         mute_query_traces(spark)
         stop = StopSignal()
         try:

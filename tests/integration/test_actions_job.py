@@ -4,6 +4,10 @@ kill leaves."""
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,7 @@ from broker_edge import Client, ConnectError, Place, RefusedError, Row
 from pipelines import tables
 from pipelines.action_rows import arrow_of, rows_of
 from pipelines.action_store import DeltalakeStore, TableStoreError
-from pipelines.actions import ActionJob
+from pipelines.actions import ActionJob, main
 from pipelines.engine import ActionPhase, Decision
 from pipelines.errors import SetupError
 from sinks.devices import DevicePublisher
@@ -360,3 +364,30 @@ def test_publisher_refuses_what_is_not_for_a_device(world: World) -> None:
     with pytest.raises(RefusedError, match="not a topic devices/<id>/actions"):
         world.publisher.publish([Row(topic="devices/d1/telemetry", value=b"{}", idempotency_key="k")])
     assert world.commands() == []
+
+
+def test_job_is_a_process_that_stops_on_a_signal(world: World) -> None:
+    world.devices(2)
+    world.action()
+    command = [sys.executable, "-m", "pipelines.actions", "--root", str(world.root), "--server", world.server.location]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 30
+        while world.states() != {"d1": "QUEUED", "d2": "QUEUED"}:
+            assert time.monotonic() < deadline, process.poll()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--root", "nowhere"), 1, "error: there is no table actions under nowhere"),
+        (("--config", "nowhere.yaml"), 5, "error: cannot read the settings nowhere.yaml"),
+    ],
+)
+def test_job_that_cannot_start_says_why_in_one_sentence(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    assert main(arguments) == code
+    assert said in capsys.readouterr().err
