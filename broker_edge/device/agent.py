@@ -12,7 +12,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,18 +59,26 @@ class Command:
         """Raises ValueError, in words, for anything that is not a command."""
         try:
             body = json.loads(payload)
-            command = cls(
-                action_id=body["action_id"],
-                attempt=int(body["attempt"]),
-                type=body["type"],
-                name=body.get("name", ""),
-                params=body.get("params") or {},
-                deadline_us=body.get("deadline_us"),
-            )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"not a command: {error!r}") from error
-        if not isinstance(command.params, dict) or not isinstance(command.action_id, str):
-            raise ValueError("not a command: params must be an object and action_id a string")
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"not a command: {error}") from error
+        if not isinstance(body, dict):
+            raise ValueError("not a command: the payload is not a JSON object")
+        command = cls(
+            action_id=body.get("action_id", ""),
+            attempt=body.get("attempt", 0),
+            type=body.get("type", ""),
+            name=body.get("name", ""),
+            params=body.get("params") or {},
+            deadline_us=body.get("deadline_us"),
+        )
+        texts = {"action_id": command.action_id, "type": command.type, "name": command.name}
+        wrong = [name for name, value in texts.items() if not isinstance(value, str)]
+        wrong += ["action_id"] if command.action_id == "" else []
+        wrong += ["attempt"] if type(command.attempt) is not int or command.attempt < 1 else []
+        wrong += ["params"] if not isinstance(command.params, dict) else []
+        wrong += ["deadline_us"] if type(command.deadline_us) not in (int, type(None)) else []
+        if wrong:
+            raise ValueError(f"not a command: wrong {', '.join(wrong)}")
         return command
 
 
@@ -93,6 +101,7 @@ class Agent:
         self._journal = journal or Journal()
         self._commands_max = commands_max
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._telling: set[asyncio.Task[None]] = set()
         self._link: Link | None = None
         self._boot = uuid.uuid4().hex[:12]
         self._seq = 0
@@ -123,7 +132,7 @@ class Agent:
 
     async def close(self) -> None:
         """Stop what runs without a report; a journal on disk reports it at the next start."""
-        running = list(self._running.values())
+        running = [*self._running.values(), *self._telling]
         for task in running:
             task.cancel("closing")
         await asyncio.gather(*running, return_exceptions=True)
@@ -145,17 +154,23 @@ class Agent:
             self._journal.put(Entry(command.action_id, command.attempt, "ACCEPTED"))
             self._start(key, self._carry_out(command))
 
-    def _start(self, key: tuple[str, int], work: Any) -> None:
+    def _start(self, key: tuple[str, int], work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._running[key] = task
+        task.add_done_callback(lambda _: self._running.pop(key, None))
+        task.add_done_callback(self._look_at)
 
-        def ended(task: asyncio.Task[None]) -> None:
-            if self._running.get(key) is task:
-                del self._running[key]
-            if not task.cancelled() and task.exception() is not None:
-                log.error("device %s could not report on action %s", self.device_id, key[0], exc_info=task.exception())
+    def _tell_soon(self, entry: Entry) -> None:
+        """Tell without keeping the link from its next record. Bounded by the link: it has one answer per record in
+        flight."""
+        task = asyncio.ensure_future(self._tell(entry))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+        task.add_done_callback(self._look_at)
 
-        task.add_done_callback(ended)
+    def _look_at(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("device %s could not report: %s", self.device_id, error)
 
     def _cancel(self, command: Command, known: Entry | None) -> None:
         key = (command.action_id, command.attempt)
@@ -164,9 +179,9 @@ class Agent:
             # The command may still come, or never: it is remembered as cancelled either way.
             entry = Entry(*key, "CANCELLED", "cancelled before it began")
             self._journal.put(entry)
-            self._start(key, self._tell(entry))
+            self._tell_soon(entry)
         elif known.state in FINAL:
-            self._start((command.action_id, -command.attempt), self._tell(known))
+            self._tell_soon(known)
         elif running is not None:
             running.cancel("cancel")
 

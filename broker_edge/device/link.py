@@ -107,6 +107,7 @@ class Link:
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._up = asyncio.Event()
         self._subscribed = asyncio.Event()
+        self._refused_code: int | None = None
         self._closing = False
         self._inflight = _InFlight(self._send_again)
         self._client = self._new_client()
@@ -126,6 +127,9 @@ class Link:
                 await self._connect()
                 if self._filter is not None:
                     await self._subscribed.wait()
+                    if self._refused_code is not None:
+                        code = f"0x{self._refused_code:02x}"
+                        raise LinkError(f"the broker refuses {self._filter} to device {self._client_id}: code {code}")
         except TimeoutError as error:
             where = f"{self._host}:{self._port}"
             raise LinkError(f"device {self._client_id} could not connect to {where} within {timeout_s:g} s") from error
@@ -217,6 +221,7 @@ class Link:
             self._up.clear()
 
     def _suback(self, client: Any, mid: int, qos: Any, properties: Any) -> None:
+        self._refused_code = next((code for code in qos if code >= _REFUSED_FROM), None)
         self._subscribed.set()
 
     async def _received(self, client: Any, topic: str, payload: bytes, qos: int, properties: Any) -> int:

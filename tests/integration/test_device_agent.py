@@ -173,8 +173,10 @@ def test_handler_that_raises_is_reported_as_failed(broker: Mosquitto) -> None:
 def test_record_that_is_no_command_does_not_stop_the_device(broker: Mosquitto) -> None:
     async def scenario() -> None:
         async with device(broker) as (_, _, backend):
-            for payload in (b"\xff\x00", b"[]", b'{"action_id": 7, "attempt": 1, "type": "command"}', b"{}"):
+            for payload in (b"\xff\x00", b"[]", b"[" * 100_000, b"{}"):
                 backend.raw("d1", payload)
+            for wrong in ({"action_id": 7}, {"attempt": True}, {"params": 3}, {"deadline_us": "soon"}, {"name": []}):
+                backend.command("d1", **wrong)
             backend.command("d1")
             await until(lambda: "SUCCEEDED" in backend.states("d1"), "the command behind the rubbish")
 
@@ -392,3 +394,23 @@ def test_five_hundred_devices_run_on_one_thread(broker: Mosquitto) -> None:
 def test_payload_hash_is_the_head_of_sha256() -> None:
     expected = int.from_bytes(hashlib.sha256(b"x").digest()[:8], "big", signed=True)
     assert payload_hash(b"x") == expected
+
+
+def test_refused_subscription_is_one_sentence() -> None:
+    async def scenario() -> None:
+        async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1_000)
+            writer.write(bytes([0x20, 3, 0, 0, 0]))
+            subscribe = await reader.read(1_000)
+            writer.write(bytes([0x90, 4]) + subscribe[2:4] + bytes([0, 0x87]))
+            await reader.read()
+
+        server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        link = Link("d1", host="127.0.0.1", port=port, subscribe="devices/d1/actions")
+        with pytest.raises(LinkError, match="the broker refuses devices/d1/actions to device d1: code 0x87"):
+            await link.open(timeout_s=10)
+        await link.close(drain_s=0)
+        server.close()
+
+    run(scenario)
