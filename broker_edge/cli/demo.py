@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,6 +22,10 @@ def demo(
     headless: Annotated[bool, typer.Option("--headless", help="No live table.")] = False,
     json: JsonOption = False,
     devices: Annotated[int, typer.Option(min=1, max=10_000, help="Simulated devices.")] = 200,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Keep log, tables and checkpoints here (default: nothing is kept)."),
+    ] = None,
 ) -> None:
     """The whole way on this machine: broker, devices, Spark into Delta, and an action back to 20 of the devices."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
@@ -29,7 +34,7 @@ def demo(
             f"the demo needs {', '.join(missing)}: install headwater with the extras `spark`, `device` and `notebooks`"
         )
     run = import_module("pipelines.demo").run
-    raise typer.Exit(int(run(seconds=seconds, headless=headless, as_json=json, devices=devices)))
+    raise typer.Exit(int(run(seconds=seconds, headless=headless, as_json=json, devices=devices, data=data)))
 
 
 def register(app: typer.Typer) -> None:

@@ -179,7 +179,7 @@ def test_groups_outlive_a_kill_and_fence_older_readers(broker: BrokerProcess, cl
 
 
 def test_a_gap_is_a_record_that_subscribers_see(broker: BrokerProcess, client: Client) -> None:
-    client.gap(3, 0, 0, reason="test", group="bronze")
+    client.gap(3, 0, 1, reason="test", group="bronze")
     (topic,) = client.topics("$gaps")
     assert topic.class_name == "control"
 

@@ -211,6 +211,8 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
     def gap(self, text: bytes) -> Iterator[JsonObject]:
         body = json_object(text, "gap", ("partition", "start", "end", "reason"), ("group",))
         place = self.partition(body["partition"])
+        if body["start"] >= body["end"]:
+            raise refusal("invalid_argument", "a gap ends above its start", field="end")
         self.log.append("$gaps", json.dumps({"group": None, **body, "name": place.name}).encode())
         yield {}
 
