@@ -242,6 +242,13 @@ impl Batch {
         self.name(self.0.clients[usize::from(index)])
     }
 
+    /// Whether any record has the retain flag: cheaper than looking at each record.
+    #[must_use]
+    pub fn has_retained(&self) -> bool {
+        let entries = &self.bytes()[self.0.entries_at..self.0.extensions_at];
+        entries.chunks_exact(ENTRY_BYTES).any(|entry| u16_at(entry, 16) & FLAG_RETAIN != 0)
+    }
+
     /// Place of record `index`'s topic in the table. Panics when there is no such record.
     #[inline]
     #[must_use]
