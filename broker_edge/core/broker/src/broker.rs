@@ -161,6 +161,8 @@ fn start_on(
         mqtt: config.mqtt.clone(),
         broker: config.broker.clone(),
         allow_anonymous: config.auth.allow_anonymous,
+        queue_bytes: config.log.queue_bytes.as_usize(),
+        ack_written: config.log.sync == Sync::Interval,
     };
     let data_plane = data_plane::start(data_plane_config, log.clone(), state, metrics, mqtt)
         .map_err(thread("MQTT data plane"))?;

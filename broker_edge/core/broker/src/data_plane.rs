@@ -1,13 +1,26 @@
 //! The seam to MQTT: what the broker hands to the data plane and how it stops it.
+//!
+//! One loop thread serves every connection. It is given an open log and a listening socket, and everything it needs is
+//! in place before [`start`] returns: sessions and retained messages are restored, the listener is registered.
 
+use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use headwater_log::Log;
+use mio::{Poll, Waker};
 
 use crate::config::{BrokerSettings, MqttSettings};
+use crate::engine::{Engine, Now, Settings};
+use crate::event_loop::{Command, EventLoop, LoopWaker, WAKER};
 use crate::metrics::Metrics;
 use crate::state::StateStore;
+
+/// Commands that may wait for a turn of the loop; a sender beyond it waits for the loop.
+const COMMANDS_MAX: usize = 64;
 
 /// What the data plane is told about its settings.
 #[derive(Clone, Debug)]
@@ -15,29 +28,121 @@ pub struct DataPlaneConfig {
     pub mqtt: MqttSettings,
     pub broker: BrokerSettings,
     pub allow_anonymous: bool,
+    /// The bound of a partition's append queue, as the log has it.
+    pub queue_bytes: usize,
+    /// `log.sync: interval`: acknowledge what is written, before it is synced.
+    pub ack_written: bool,
 }
 
 /// The running data plane. Stopping it closes every connection and waits for its threads.
 pub struct DataPlane {
-    _listener: TcpListener,
+    commands: SyncSender<Command>,
+    waker: Arc<LoopWaker>,
+    thread: Option<JoinHandle<()>>,
 }
 
 /// Starts to serve `listener`, which is already bound and listening.
 ///
 /// # Errors
-/// When the system refuses a thread or a poll.
+/// When the system refuses a thread or a poll, or retained messages cannot be read from the log.
 pub fn start(
-    _config: DataPlaneConfig,
-    _log: Log,
-    _state: Arc<StateStore>,
-    _metrics: Arc<Metrics>,
+    config: DataPlaneConfig,
+    log: Log,
+    state: Arc<StateStore>,
+    metrics: Arc<Metrics>,
     listener: TcpListener,
-) -> std::io::Result<DataPlane> {
+) -> io::Result<DataPlane> {
+    let poll = Poll::new()?;
+    let waker = Arc::new(LoopWaker::new(Waker::new(poll.registry(), WAKER)?));
+    for partition in log.partitions() {
+        let waker = Arc::clone(&waker);
+        partition.watch(Arc::new(move || waker.wake()));
+    }
+    let (commands, receiver) = sync_channel(COMMANDS_MAX);
+    let (ready, started) = sync_channel(1);
+    let own_waker = Arc::clone(&waker);
+    // The engine is built on the thread that owns it: it is full of what must not be shared.
+    let thread = std::thread::Builder::new()
+        .name("loop-0".to_owned())
+        .spawn(move || {
+            let settings = settings(&config);
+            let connections_max = settings.connections_max;
+            let event_loop = Engine::new(settings, log, state, metrics, start_of_time())
+                .map_err(io::Error::other)
+                .and_then(|engine| {
+                    EventLoop::new(poll, own_waker, receiver, listener, engine, connections_max)
+                });
+            match event_loop {
+                Ok(event_loop) => {
+                    // Nobody waits any more when the starter is gone; then the command channel is closed as well.
+                    let _ = ready.send(Ok(()));
+                    event_loop.run();
+                }
+                Err(error) => {
+                    let _ = ready.send(Err(error));
+                }
+            }
+        })?;
+    started.recv().map_err(io::Error::other)??;
     Ok(DataPlane {
-        _listener: listener,
+        commands,
+        waker,
+        thread: Some(thread),
     })
 }
 
+fn settings(config: &DataPlaneConfig) -> Settings {
+    let mqtt = &config.mqtt;
+    let expiry_max_s = mqtt.session_expiry_max.0.as_secs();
+    Settings {
+        packet_bytes_max: mqtt.max_packet_bytes.as_usize(),
+        receive_budget_bytes: mqtt.receive_budget_bytes.as_usize(),
+        inflight_max: mqtt.max_inflight,
+        receive_maximum: mqtt.receive_maximum,
+        topic_alias_maximum: mqtt.topic_alias_maximum,
+        subscriptions_max: mqtt.max_subscriptions as usize,
+        topic_levels_max: usize::from(mqtt.max_topic_levels),
+        connect_timeout_ms: u64::try_from(mqtt.connect_timeout.0.as_millis()).unwrap_or(u64::MAX),
+        session_expiry_max_s: u32::try_from(expiry_max_s).unwrap_or(u32::MAX),
+        out_buffer_bytes: mqtt.out_buffer_bytes.as_usize(),
+        connections_max: config.broker.max_connections as usize,
+        queue_bytes: config.queue_bytes,
+        ack_written: config.ack_written,
+    }
+}
+
+/// The time at which the loop's own clock begins.
+fn start_of_time() -> Now {
+    let wall = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Now {
+        mono_ms: 0,
+        wall_us: i64::try_from(wall.as_micros()).unwrap_or(i64::MAX),
+    }
+}
+
 impl DataPlane {
-    pub fn stop(self) {}
+    /// Closes every connection, stores the sessions and waits for the loop.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        // An error means that the loop has ended already.
+        let _ = self.commands.send(Command::Stop);
+        self.waker.wake();
+        if thread.join().is_err() {
+            tracing::error!("the loop ended by a panic");
+        }
+    }
+}
+
+impl Drop for DataPlane {
+    fn drop(&mut self) {
+        self.end();
+    }
 }

@@ -8,6 +8,8 @@
 pub mod cli;
 pub mod config;
 pub mod data_plane;
+mod engine;
+mod event_loop;
 pub mod filter;
 pub mod metrics;
 pub mod service;

@@ -1,0 +1,335 @@
+//! The acknowledgements that a connection still owes, in the order of arrival of what they answer.
+//!
+//! One FIFO per connection, refusals included. An entry leaves when it is ready and everything before it has left; what
+//! makes it ready is a partition's settled tickets or the high watermark of the internal partition. Bytes are written
+//! by the mqtt crate; this file decides only what and when.
+
+use std::collections::VecDeque;
+
+use headwater_log::Offset;
+use headwater_mqtt::ReasonCode;
+
+use super::stage::{PartitionIndex, Ticket};
+
+/// What waits to be sent.
+#[derive(Debug)]
+pub enum Reply {
+    /// PUBACKs of consecutive packet ids for consecutive tickets of one partition.
+    Pubacks {
+        first: Ticket,
+        partition: PartitionIndex,
+        packet_id: u16,
+        count: u16,
+        reason: ReasonCode,
+    },
+    /// A PUBACK that tells its publisher the offset, which is known once the append was accepted.
+    Located {
+        ticket: Ticket,
+        partition: PartitionIndex,
+        packet_id: u16,
+        reason: ReasonCode,
+        offset: Option<Offset>,
+    },
+    /// A PUBACK that waits for nothing but its turn: a refusal, or a publish that is dropped by rule.
+    Puback { packet_id: u16, reason: ReasonCode },
+    /// An encoded packet that waits until the internal partition is durable up to `after`.
+    Packet {
+        after: Option<Offset>,
+        kind: PacketKind,
+        bytes: Box<[u8]>,
+    },
+    /// The connection is to be closed once what is before this entry has left.
+    Close(ReasonCode),
+}
+
+/// What follows when an encoded packet leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PacketKind {
+    /// Deliveries may begin.
+    Connack,
+    /// Retained values and replays may begin.
+    Suback,
+    Other,
+}
+
+/// How far the log has come, as the acknowledgements see it.
+pub trait Settled {
+    fn tickets(&self, partition: PartitionIndex) -> Ticket;
+    fn state(&self) -> Offset;
+}
+
+#[derive(Debug, Default)]
+pub struct AckFifo {
+    replies: VecDeque<Reply>,
+}
+
+impl AckFifo {
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
+        self.replies.is_empty()
+    }
+
+    /// Entries, which is what takes memory; a range of acknowledgements is one.
+    pub fn len(&self) -> usize {
+        self.replies.len()
+    }
+
+    /// Queues the PUBACK of a staged publish, as part of the last range where it continues it.
+    #[inline]
+    pub fn push_puback(
+        &mut self,
+        partition: PartitionIndex,
+        ticket: Ticket,
+        packet_id: u16,
+        reason: ReasonCode,
+    ) {
+        if let Some(Reply::Pubacks {
+            first,
+            partition: same,
+            packet_id: id,
+            count,
+            reason: code,
+        }) = self.replies.back_mut()
+            && *same == partition
+            && first.0 + u64::from(*count) == ticket.0
+            && u32::from(*id) + u32::from(*count) == u32::from(packet_id)
+            && packet_id < u16::MAX
+            && *code == reason
+        {
+            *count += 1;
+            return;
+        }
+        self.push(Reply::Pubacks {
+            first: ticket,
+            partition,
+            packet_id,
+            count: 1,
+            reason,
+        });
+    }
+
+    pub fn push(&mut self, reply: Reply) {
+        self.replies.push_back(reply);
+    }
+
+    /// Takes the front when it may leave. Of a range, the part that is settled.
+    #[inline]
+    pub fn pop_ready(&mut self, settled: &impl Settled) -> Option<Reply> {
+        match self.replies.front_mut()? {
+            Reply::Pubacks {
+                first,
+                partition,
+                packet_id,
+                count,
+                reason,
+            } => {
+                let ready = settled
+                    .tickets(*partition)
+                    .0
+                    .saturating_sub(first.0)
+                    .min(u64::from(*count)) as u16;
+                if ready == 0 {
+                    return None;
+                }
+                if ready < *count {
+                    let part = Reply::Pubacks {
+                        first: *first,
+                        partition: *partition,
+                        packet_id: *packet_id,
+                        count: ready,
+                        reason: *reason,
+                    };
+                    first.0 += u64::from(ready);
+                    *packet_id += ready;
+                    *count -= ready;
+                    return Some(part);
+                }
+            }
+            Reply::Located {
+                ticket, partition, ..
+            } => {
+                if settled.tickets(*partition) <= *ticket {
+                    return None;
+                }
+            }
+            Reply::Packet {
+                after: Some(offset),
+                ..
+            } => {
+                if settled.state() < *offset {
+                    return None;
+                }
+            }
+            Reply::Puback { .. } | Reply::Packet { after: None, .. } | Reply::Close(_) => {}
+        }
+        self.replies.pop_front()
+    }
+
+    /// Tells entries that report offsets where the tickets from `first` on were placed.
+    pub fn locate(&mut self, partition: PartitionIndex, first: Ticket, base: Offset) {
+        for reply in &mut self.replies {
+            if let Reply::Located {
+                ticket,
+                partition: of,
+                offset,
+                ..
+            } = reply
+                && *of == partition
+                && *ticket >= first
+                && offset.is_none()
+            {
+                *offset = Some(Offset(base.0 + (ticket.0 - first.0)));
+            }
+        }
+    }
+
+    /// Turns the entries of refused tickets (from `first` on) into refusals, or into closing the connection where the
+    /// protocol version has no way to refuse.
+    pub fn refuse(
+        &mut self,
+        partition: PartitionIndex,
+        first: Ticket,
+        reason: ReasonCode,
+        can_refuse: bool,
+    ) {
+        let mut left = VecDeque::with_capacity(self.replies.len());
+        for mut reply in self.replies.drain(..) {
+            let refused = match &mut reply {
+                Reply::Pubacks {
+                    first: at,
+                    partition: of,
+                    packet_id,
+                    count,
+                    ..
+                } if *of == partition => {
+                    // A range may have begun with tickets of an earlier append, which stand.
+                    let kept = first.0.saturating_sub(at.0).min(u64::from(*count)) as u16;
+                    let refused = *packet_id + kept..*packet_id + *count;
+                    *count = kept;
+                    refused
+                }
+                Reply::Located {
+                    ticket,
+                    partition: of,
+                    packet_id,
+                    ..
+                } if *of == partition && *ticket >= first => *packet_id..*packet_id + 1,
+                _ => 0..0,
+            };
+            let keeps = match &reply {
+                Reply::Pubacks { count, .. } => *count > 0,
+                _ => refused.is_empty(),
+            };
+            if keeps {
+                left.push_back(reply);
+            }
+            if refused.is_empty() {
+                continue;
+            }
+            if !can_refuse {
+                left.push_back(Reply::Close(reason));
+                break;
+            }
+            left.extend(refused.map(|packet_id| Reply::Puback { packet_id, reason }));
+        }
+        self.replies = left;
+    }
+
+    /// Gives memory back that an empty FIFO does not need.
+    pub fn shrink(&mut self) {
+        if self.replies.is_empty() && self.replies.capacity() > 0 {
+            self.replies = VecDeque::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Marks([u64; 2], u64);
+    impl Settled for Marks {
+        fn tickets(&self, partition: PartitionIndex) -> Ticket {
+            Ticket(self.0[usize::from(partition.0)])
+        }
+        fn state(&self) -> Offset {
+            Offset(self.1)
+        }
+    }
+    const A: PartitionIndex = PartitionIndex(0);
+    const B: PartitionIndex = PartitionIndex(1);
+    const OK: ReasonCode = ReasonCode::Success;
+
+    fn ids(fifo: &mut AckFifo, marks: &Marks) -> Vec<u16> {
+        let mut ids = Vec::new();
+        while let Some(reply) = fifo.pop_ready(marks) {
+            match reply {
+                Reply::Pubacks {
+                    packet_id, count, ..
+                } => ids.extend(packet_id..packet_id + count),
+                Reply::Puback { packet_id, .. } | Reply::Located { packet_id, .. } => {
+                    ids.push(packet_id)
+                }
+                Reply::Packet { .. } => ids.push(0),
+                Reply::Close(_) => ids.push(u16::MAX),
+            }
+        }
+        ids
+    }
+
+    #[test]
+    fn nothing_leaves_before_it_is_settled_or_before_what_arrived_earlier() {
+        let mut fifo = AckFifo::default();
+        fifo.push_puback(A, Ticket(0), 1, OK);
+        fifo.push_puback(B, Ticket(0), 2, OK);
+        fifo.push(Reply::Puback {
+            packet_id: 3,
+            reason: ReasonCode::QuotaExceeded,
+        });
+        fifo.push(Reply::Packet {
+            after: Some(Offset(7)),
+            kind: PacketKind::Suback,
+            bytes: Box::new([]),
+        });
+        assert!(ids(&mut fifo, &Marks([0, 1], 8)).is_empty());
+        assert_eq!(ids(&mut fifo, &Marks([1, 0], 8)), [1]);
+        assert_eq!(ids(&mut fifo, &Marks([1, 1], 6)), [2, 3]);
+        assert_eq!(ids(&mut fifo, &Marks([1, 1], 7)), [0]);
+    }
+
+    #[test]
+    fn consecutive_acknowledgements_are_one_entry_and_leave_in_parts() {
+        let mut fifo = AckFifo::default();
+        for n in 0..100 {
+            fifo.push_puback(A, Ticket(u64::from(n)), n + 1, OK);
+        }
+        assert_eq!(fifo.len(), 1);
+        assert_eq!(
+            ids(&mut fifo, &Marks([40, 0], 0)),
+            (1..=40).collect::<Vec<_>>()
+        );
+        assert_eq!(
+            ids(&mut fifo, &Marks([100, 0], 0)),
+            (41..=100).collect::<Vec<_>>()
+        );
+        assert!(fifo.is_empty());
+    }
+
+    #[test]
+    fn refused_tickets_become_refusals_and_older_ones_do_not() {
+        let mut fifo = AckFifo::default();
+        fifo.push_puback(A, Ticket(4), 4, OK);
+        fifo.push_puback(B, Ticket(5), 5, OK);
+        fifo.push_puback(A, Ticket(5), 6, OK);
+        fifo.refuse(A, Ticket(5), ReasonCode::QuotaExceeded, true);
+        assert_eq!(ids(&mut fifo, &Marks([5, 6], 0)), [4, 5, 6]);
+        fifo.push_puback(A, Ticket(6), 7, OK);
+        fifo.push_puback(A, Ticket(7), 8, OK);
+        fifo.refuse(A, Ticket(7), ReasonCode::QuotaExceeded, false);
+        assert_eq!(
+            ids(&mut fifo, &Marks([7, 0], 0)),
+            [7, u16::MAX],
+            "a range is cut where the refusal begins"
+        );
+    }
+}

@@ -1,0 +1,652 @@
+//! Sessions that are not served by the live stream alone: they resend, catch up, replay, and send retained values.
+//!
+//! Each reads from the log by its own place, a bounded amount a turn, and stops where its window or its out buffer is
+//! full; an acknowledgement or a writable socket wakes it again. One that has reached `dispatched` is live.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use headwater_log::{Batch, Epoch, Headers, Offset, ReadError, RecordView};
+use headwater_mqtt::{PacketId, QoS, filter_matches};
+
+use super::deliver::{Delivered, Delivery};
+use super::encode::{self, Form};
+use super::retained::{Place, StoredValue, from_hex, state_key};
+use super::router::Subscriber;
+use super::session::Session;
+use super::stage::PartitionIndex;
+use super::topics::Merged;
+use super::window::{Sent, Source};
+use super::{ConnKey, Engine, SessionKey};
+
+/// Bytes of batches that one session reads at a time.
+const READ_BYTES: usize = 256 << 10;
+/// Reads and single records that all sessions together may do in a turn.
+const TURN_STEPS: usize = 64;
+
+/// Where one reading stands.
+#[derive(Clone, Copy)]
+struct Reading {
+    partition: PartitionIndex,
+    next: Offset,
+    source: Source,
+    qos0_from: Offset,
+}
+
+/// How one piece of work ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Finished,
+    /// There is more and there is room.
+    Unfinished,
+    /// The window or the out buffer is full.
+    NoRoom,
+}
+
+impl Engine {
+    pub(super) fn catch_up(&mut self) {
+        let mut steps = TURN_STEPS;
+        for _ in 0..self.runnable.len() {
+            if steps == 0 {
+                return;
+            }
+            let Some(key) = self.runnable.pop_front() else {
+                return;
+            };
+            if let Some(session) = self.sessions.get_mut(key) {
+                session.queued = false;
+            }
+            if self.run_session(key, &mut steps) == Progress::Unfinished {
+                self.wake_session(key);
+            }
+        }
+    }
+
+    fn run_session(&mut self, key: SessionKey, steps: &mut usize) -> Progress {
+        let Some(conn) = self.sessions.get(key).and_then(Session::active_conn) else {
+            return Progress::NoRoom;
+        };
+        let kinds = [
+            Self::resend,
+            Self::catch_up_behind,
+            Self::catch_up_replays,
+            Self::send_retained,
+        ];
+        for kind in kinds {
+            match kind(self, key, conn, steps) {
+                Progress::Finished => {}
+                other => return other,
+            }
+        }
+        Progress::Finished
+    }
+
+    /// Sends again, with the same packet ids, what an earlier connection left unacknowledged.
+    fn resend(&mut self, key: SessionKey, conn: ConnKey, steps: &mut usize) -> Progress {
+        loop {
+            let Some(session) = self.sessions.get_mut(key) else {
+                return Progress::NoRoom;
+            };
+            let Some(from) = session.resend else {
+                return Progress::Finished;
+            };
+            let Some((packet_id, sent)) = session.window.unacked_from(from).next() else {
+                session.resend = None;
+                return Progress::Finished;
+            };
+            if *steps == 0 {
+                return Progress::Unfinished;
+            }
+            *steps -= 1;
+            let following = session
+                .window
+                .unacked_from(packet_id)
+                .nth(1)
+                .map(|(id, _)| id);
+            if !self.resend_one(key, conn, packet_id, sent) {
+                return Progress::NoRoom;
+            }
+            if let Some(session) = self.sessions.get_mut(key) {
+                session.resend = following;
+            }
+        }
+    }
+
+    /// False when the out buffer is full.
+    fn resend_one(
+        &mut self,
+        key: SessionKey,
+        conn_key: ConnKey,
+        packet_id: u16,
+        sent: Sent,
+    ) -> bool {
+        let now_us = self.now.wall_us;
+        let read = self.read_one(sent.partition, sent.offset);
+        let (Some(session), Some(conn)) =
+            (self.sessions.get_mut(key), self.conns.get_mut(conn_key))
+        else {
+            return true;
+        };
+        if conn.out_len() >= self.settings.out_buffer_bytes {
+            conn.wake_when_drained = true;
+            return false;
+        }
+        let base = conn.out.len();
+        let packet = read.and_then(|(batch, index)| {
+            let record = batch.record(index);
+            let retain = sent.source == Source::Retained;
+            let form = Form {
+                version: conn.version,
+                qos: QoS::AtLeastOnce,
+                retain,
+                dup: true,
+                topic: None,
+                extra: &[],
+            };
+            encode::record(&mut conn.out, &record, form, now_us)
+        });
+        match (packet, PacketId::new(packet_id)) {
+            (Some(packet), Some(id)) if packet.total_len <= conn.packet_max as usize => {
+                packet.set_packet_id(&mut conn.out[base..], id);
+                self.tally.deliveries += 1;
+                self.touch(conn_key);
+            }
+            // Expired or removed since: nobody will acknowledge it.
+            _ => {
+                conn.out.truncate(base);
+                session.window.ack(packet_id);
+            }
+        }
+        true
+    }
+
+    fn catch_up_behind(&mut self, key: SessionKey, conn: ConnKey, steps: &mut usize) -> Progress {
+        let mut index = 0;
+        loop {
+            let Some(session) = self.sessions.get(key) else {
+                return Progress::NoRoom;
+            };
+            let Some(behind) = session.behind.get(index).copied() else {
+                return Progress::Finished;
+            };
+            let mut reading = Reading {
+                partition: behind.partition,
+                next: behind.next,
+                source: Source::Cursor,
+                qos0_from: behind.qos0_from,
+            };
+            let progress = self.read_on(key, conn, &mut reading, None, steps);
+            let Some(session) = self.sessions.get_mut(key) else {
+                return Progress::NoRoom;
+            };
+            match progress {
+                Progress::Finished => {
+                    session.behind.swap_remove(index);
+                }
+                Progress::Unfinished | Progress::NoRoom => {
+                    session.behind[index].next = reading.next;
+                    if progress == Progress::NoRoom || *steps == 0 {
+                        return progress;
+                    }
+                    index += 1;
+                    if index == session.behind.len() {
+                        return Progress::Unfinished;
+                    }
+                }
+            }
+        }
+    }
+
+    fn catch_up_replays(&mut self, key: SessionKey, conn: ConnKey, steps: &mut usize) -> Progress {
+        if self
+            .conns
+            .get(conn)
+            .is_none_or(|conn| conn.subacks_owed > 0)
+        {
+            return Progress::NoRoom;
+        }
+        let count = self
+            .sessions
+            .get(key)
+            .map_or(0, |session| session.replays.len());
+        for at in 0..count {
+            let progress = self.run_replay(key, conn, at, steps);
+            if progress != Progress::Finished {
+                return progress;
+            }
+        }
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.drop_finished_replays();
+        }
+        Progress::Finished
+    }
+
+    fn run_replay(
+        &mut self,
+        key: SessionKey,
+        conn: ConnKey,
+        at: usize,
+        steps: &mut usize,
+    ) -> Progress {
+        let Some(replay) = self
+            .sessions
+            .get(key)
+            .and_then(|session| session.replays.get(at))
+        else {
+            return Progress::Finished;
+        };
+        if replay.joined {
+            return Progress::Finished;
+        }
+        let (number, filter, cursors) =
+            (replay.number, replay.filter.clone(), replay.cursors.clone());
+        let mut unfinished = false;
+        for (place, (partition, next)) in cursors.into_iter().enumerate() {
+            let source = Source::Replay(number);
+            let mut reading = Reading {
+                partition,
+                next,
+                source,
+                qos0_from: Offset(0),
+            };
+            let progress = self.read_on(key, conn, &mut reading, Some(&filter), steps);
+            let Some(session) = self.sessions.get_mut(key) else {
+                return Progress::NoRoom;
+            };
+            if let Some(cursor) = session
+                .replays
+                .get_mut(at)
+                .and_then(|replay| replay.cursors.get_mut(place))
+            {
+                cursor.1 = reading.next;
+            }
+            match progress {
+                Progress::NoRoom => return Progress::NoRoom,
+                Progress::Unfinished => unfinished = true,
+                Progress::Finished => {}
+            }
+        }
+        if unfinished {
+            return Progress::Unfinished;
+        }
+        self.join(key, at, &filter);
+        Progress::Finished
+    }
+
+    /// A replay has caught up in every partition: from here on the session's own places serve the subscription.
+    fn join(&mut self, key: SessionKey, at: usize, filter: &str) {
+        let live_at: Vec<(PartitionIndex, Offset)> = self
+            .partitions_of(filter)
+            .into_iter()
+            .map(|partition| (partition, self.dispatched[partition.index()]))
+            .collect();
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        if let Some(replay) = session.replays.get_mut(at) {
+            replay.joined = true;
+        }
+        let Some(subscription) = session
+            .subscriptions
+            .iter_mut()
+            .find(|held| &*held.filter == filter)
+        else {
+            return;
+        };
+        subscription.since = live_at;
+        let options = subscription.options;
+        let persistent = session.expiry_s > 0;
+        self.router.insert(
+            filter,
+            Subscriber {
+                session: key,
+                options,
+                replaying: false,
+            },
+        );
+        if persistent {
+            self.store_session(key);
+        }
+    }
+
+    /// Reads on from one place, at most one read, and delivers what matches. `only` names the subscription that replays.
+    fn read_on(
+        &mut self,
+        key: SessionKey,
+        conn: ConnKey,
+        reading: &mut Reading,
+        only: Option<&str>,
+        steps: &mut usize,
+    ) -> Progress {
+        let until = self.dispatched[reading.partition.index()];
+        if reading.next >= until {
+            return Progress::Finished;
+        }
+        if *steps == 0 {
+            return Progress::Unfinished;
+        }
+        *steps -= 1;
+        let partition = &self.stages[reading.partition.index()].partition;
+        let log_start = partition.log_start();
+        if reading.next < log_start {
+            tracing::warn!(
+                partition = partition.name(),
+                from = reading.next.0,
+                to = log_start.0,
+                "a session goes on at the log start: retention has removed what it had not read"
+            );
+            reading.next = log_start;
+        }
+        let Some(session) = self.sessions.get(key) else {
+            return Progress::NoRoom;
+        };
+        let read = match partition.read_tail(reading.next, READ_BYTES) {
+            Some(batches) => Ok((batches, reading.next)),
+            None => {
+                let wanted = |topic: &str| match only {
+                    Some(filter) => filter_matches(filter, topic),
+                    None => session
+                        .subscriptions
+                        .iter()
+                        .any(|held| filter_matches(&held.filter, topic)),
+                };
+                partition.read_matching(reading.next, until, READ_BYTES, &wanted)
+            }
+        };
+        let (batches, scanned) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                skip(reading, &error, until);
+                return if reading.next >= until {
+                    Progress::Finished
+                } else {
+                    Progress::Unfinished
+                };
+            }
+        };
+        for batch in batches
+            .iter()
+            .take_while(|batch| batch.base_offset() < until)
+        {
+            if !self.deliver_batch(key, conn, reading, batch, only) {
+                return Progress::NoRoom;
+            }
+        }
+        reading.next = reading.next.max(scanned);
+        if reading.next >= until {
+            Progress::Finished
+        } else {
+            Progress::Unfinished
+        }
+    }
+
+    /// Delivers what of a batch lies at or above the reading's place. False when there is no room for the record at
+    /// which the place then stands.
+    fn deliver_batch(
+        &mut self,
+        key: SessionKey,
+        conn: ConnKey,
+        reading: &mut Reading,
+        batch: &Batch,
+        only: Option<&str>,
+    ) -> bool {
+        let first =
+            usize::try_from(reading.next.0.saturating_sub(batch.base_offset().0)).unwrap_or(0);
+        let Some(session) = self.sessions.get(key) else {
+            return true;
+        };
+        // Places where subscriptions begin are ends of batches, so what holds for a batch's base holds for its records.
+        let wanted: Vec<Option<Rc<Merged>>> = batch
+            .topics()
+            .map(|topic| {
+                merged_for(
+                    session,
+                    topic.topic,
+                    reading.partition,
+                    batch.base_offset(),
+                    only,
+                )
+                .map(Rc::new)
+            })
+            .collect();
+        if wanted.iter().any(Option::is_some) {
+            for index in first..batch.len() {
+                let Some(Some(merged)) = wanted.get(usize::from(batch.topic_index(index))) else {
+                    continue;
+                };
+                let record = batch.record(index);
+                let qos0 = record.qos == 0 || merged.qos == QoS::AtMostOnce;
+                if qos0 && record.offset < reading.qos0_from {
+                    continue;
+                }
+                let (partition, source) = (reading.partition, reading.source);
+                let delivery = Delivery {
+                    record: &record,
+                    partition,
+                    merged,
+                    source,
+                    retain: false,
+                };
+                if self.deliver(key, conn, &delivery) == Delivered::NoRoom {
+                    reading.next = record.offset;
+                    return false;
+                }
+            }
+        }
+        reading.next = batch.next_offset();
+        true
+    }
+
+    fn send_retained(&mut self, key: SessionKey, conn: ConnKey, steps: &mut usize) -> Progress {
+        if self
+            .conns
+            .get(conn)
+            .is_none_or(|conn| conn.subacks_owed > 0)
+        {
+            return Progress::NoRoom;
+        }
+        let mut recent: Option<Batch> = None;
+        loop {
+            let Some(session) = self.sessions.get_mut(key) else {
+                return Progress::NoRoom;
+            };
+            let Some(work) = session.retained.front_mut() else {
+                return Progress::Finished;
+            };
+            let Some(place) = work.values.front().cloned() else {
+                session.retained.pop_front();
+                continue;
+            };
+            let options = session
+                .subscription(&session.retained[0].filter)
+                .map(|held| held.options);
+            let merged = Merged {
+                no_local: false,
+                ..Merged::of(options.into_iter())
+            };
+            let unchanged = self
+                .retained
+                .lock()
+                .get(&place.topic)
+                .is_some_and(|now| now.offset == place.offset);
+            if unchanged && options.is_some() {
+                if *steps == 0 {
+                    return Progress::Unfinished;
+                }
+                if self.send_retained_value(key, conn, &place, &merged, &mut recent, steps)
+                    == Delivered::NoRoom
+                {
+                    return Progress::NoRoom;
+                }
+            }
+            if let Some(work) = self
+                .sessions
+                .get_mut(key)
+                .and_then(|session| session.retained.front_mut())
+            {
+                work.values.pop_front();
+            }
+        }
+    }
+
+    /// Reads one retained value, from the batch that was read last where it can, and delivers it.
+    fn send_retained_value(
+        &mut self,
+        key: SessionKey,
+        conn: ConnKey,
+        place: &Place,
+        merged: &Merged,
+        recent: &mut Option<Batch>,
+        steps: &mut usize,
+    ) -> Delivered {
+        let (partition, source) = (place.partition, Source::Retained);
+        if place.stored {
+            *steps -= 1;
+            let Some(stored) = self.stored_retained(&place.topic) else {
+                return Delivered::Skipped;
+            };
+            let record = stored.view();
+            return self.deliver(
+                key,
+                conn,
+                &Delivery {
+                    record: &record,
+                    partition,
+                    merged,
+                    source,
+                    retain: true,
+                },
+            );
+        }
+        let within = |batch: &Batch| {
+            batch.base_offset() <= place.offset && place.offset < batch.next_offset()
+        };
+        let batch = match recent.take().filter(within) {
+            Some(batch) => batch,
+            None => {
+                *steps -= 1;
+                let Some((batch, _)) = self.read_one(partition, place.offset) else {
+                    return Delivered::Skipped;
+                };
+                batch
+            }
+        };
+        let index = (place.offset.0 - batch.base_offset().0) as usize;
+        let record = batch.record(index);
+        // Another partition may have a batch with the same offsets.
+        let delivered = if *record.topic == *place.topic {
+            self.deliver(
+                key,
+                conn,
+                &Delivery {
+                    record: &record,
+                    partition,
+                    merged,
+                    source,
+                    retain: true,
+                },
+            )
+        } else {
+            let Some((batch, index)) = self.read_one(partition, place.offset) else {
+                return Delivered::Skipped;
+            };
+            let record = batch.record(index);
+            self.deliver(
+                key,
+                conn,
+                &Delivery {
+                    record: &record,
+                    partition,
+                    merged,
+                    source,
+                    retain: true,
+                },
+            )
+        };
+        *recent = Some(batch);
+        delivered
+    }
+
+    fn stored_retained(&self, topic: &Arc<str>) -> Option<OwnedRecord> {
+        let text = self.state.get(&state_key(topic))?;
+        let value: StoredValue = serde_json::from_slice(&text).ok()?;
+        Some(OwnedRecord {
+            topic: Arc::clone(topic),
+            properties: from_hex(&value.properties)?,
+            payload: from_hex(&value.payload)?,
+            value,
+        })
+    }
+
+    /// The batch that holds an offset, and the record's place in it.
+    fn read_one(&self, partition: PartitionIndex, offset: Offset) -> Option<(Batch, usize)> {
+        let log = &self.stages[partition.index()].partition;
+        let batches = log
+            .read_tail(offset, 1)
+            .or_else(|| log.read(offset, 1).ok())?;
+        let batch = batches.into_iter().next()?;
+        let index = usize::try_from(offset.0.checked_sub(batch.base_offset().0)?).ok()?;
+        (index < batch.len()).then_some((batch, index))
+    }
+}
+
+/// A retained value that came from the state store.
+struct OwnedRecord {
+    topic: Arc<str>,
+    value: StoredValue,
+    properties: Vec<u8>,
+    payload: Vec<u8>,
+}
+
+impl OwnedRecord {
+    fn view(&self) -> RecordView<'_> {
+        RecordView {
+            offset: Offset(self.value.offset),
+            epoch: Epoch(0),
+            time_us: self.value.time_us,
+            topic_index: 0,
+            topic: &self.topic,
+            key: self.topic.as_bytes(),
+            client_id: &self.value.client_id,
+            qos: self.value.qos,
+            retain: true,
+            purged: false,
+            idempotency_key: None,
+            properties: &self.properties,
+            headers: Headers::default(),
+            payload: &self.payload,
+        }
+    }
+}
+
+/// What the session's subscriptions come to for a topic at an offset; nothing when none of them wants it there.
+fn merged_for(
+    session: &Session,
+    topic: &str,
+    partition: PartitionIndex,
+    at: Offset,
+    only: Option<&str>,
+) -> Option<Merged> {
+    let mut wanted = session
+        .subscriptions
+        .iter()
+        .filter(|held| match only {
+            Some(filter) => &*held.filter == filter,
+            None => !session.is_replaying(&held.filter) && held.begins_at(partition) <= at,
+        })
+        .filter(|held| filter_matches(&held.filter, topic))
+        .map(|held| held.options)
+        .peekable();
+    wanted.peek()?;
+    Some(Merged::of(wanted))
+}
+
+/// Moves a reading behind what cannot be read.
+fn skip(reading: &mut Reading, error: &ReadError, until: Offset) {
+    tracing::warn!(%error, from = reading.next.0, "a session skips records that cannot be read");
+    reading.next = match error {
+        ReadError::Damaged { range } => range.end.max(reading.next.plus(1)),
+        ReadError::OutOfRange { log_start, .. } => (*log_start).max(reading.next.plus(1)),
+        ReadError::Io { .. } => until,
+    };
+}

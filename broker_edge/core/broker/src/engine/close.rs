@@ -1,0 +1,233 @@
+//! The end of a connection: what the client is told, what becomes of its session, and when its will is published.
+
+use std::rc::Rc;
+
+use headwater_mqtt::packet::ack::Ack;
+use headwater_mqtt::packet::disconnect::Disconnect;
+use headwater_mqtt::{DecodeError, ReasonCode, encode};
+
+use super::connection::{Phase, Will};
+use super::publish::OwnRecord;
+use super::session::NEVER_EXPIRES;
+use super::timers::Timer;
+use super::{ConnKey, Engine, SessionKey};
+
+/// Why a connection ends.
+#[derive(Debug, Clone, Copy)]
+pub enum Cause {
+    /// The client said goodbye; its will is dropped.
+    Goodbye,
+    /// The client said goodbye and asked for its will to be published.
+    GoodbyeWithWill,
+    /// The socket is gone.
+    Lost,
+    /// The broker ends it, and tells MQTT 5 clients why.
+    Reason(ReasonCode),
+    /// The client sent what it may not send.
+    Protocol(DecodeError),
+    /// The CONNECT was answered with a refusal.
+    Refused,
+}
+
+impl Engine {
+    /// Gives a connection up. Its last bytes may still be written in this turn.
+    pub fn close(&mut self, key: ConnKey, cause: Cause) {
+        let Some(conn) = self.conns.get_mut(key) else {
+            return;
+        };
+        if conn.phase == Phase::Closed {
+            return;
+        }
+        let was_open = conn.phase == Phase::Open;
+        conn.phase = Phase::Closed;
+        self.reserved_bytes -= conn.held.capacity().min(self.reserved_bytes);
+        conn.held = Vec::new();
+        let (reason, keeps_will) = match cause {
+            Cause::Goodbye => (None, false),
+            Cause::GoodbyeWithWill | Cause::Lost | Cause::Refused => (None, true),
+            Cause::Reason(reason) => (Some(reason), true),
+            Cause::Protocol(error) => {
+                tracing::debug!(%error, "a client broke the protocol");
+                (Some(error.reason), true)
+            }
+        };
+        let will = conn.will.take().filter(|_| keeps_will && was_open);
+        let version = conn.version;
+        if let (Some(reason), true, true) = (reason, was_open, version.is_v5())
+            && let Some(conn) = self.writer(key)
+        {
+            encode::disconnect(&mut conn.out, version, reason, &[]);
+        }
+        self.closed.push(key);
+        if let Some(session) = self.conns.get(key).and_then(|conn| conn.session) {
+            self.detach(session, key, will);
+        }
+    }
+
+    /// Forgets a connection whose socket is closed.
+    pub fn remove(&mut self, key: ConnKey) {
+        self.close(key, Cause::Lost);
+        if let Some(mut conn) = self.conns.remove(key)
+            && conn.out.capacity() > 0
+            && conn.out.capacity() <= super::POOL_BUFFER_MAX
+            && self.pool.len() < super::POOL_MAX
+        {
+            conn.out.clear();
+            self.pool.push(conn.out);
+        }
+    }
+
+    /// Closes every connection, telling MQTT 5 clients that the server goes down; wills are published.
+    pub fn close_all(&mut self) {
+        let keys: Vec<ConnKey> = self.conns.keys().collect();
+        for key in keys {
+            self.close(key, Cause::Reason(ReasonCode::ServerShuttingDown));
+        }
+    }
+
+    /// The session loses its connection: it ends, or stays behind everywhere until the client is back.
+    fn detach(&mut self, key: SessionKey, conn: ConnKey, will: Option<Box<Will>>) {
+        let partitions = self.data_partitions();
+        let now = self.now;
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        if session.conn != Some(conn) {
+            return;
+        }
+        session.conn = None;
+        session.active = false;
+        session.retained.clear();
+        session.resend = None;
+        session.away_since = Some((now.mono_ms, now.wall_us));
+        if !session.subscriptions.is_empty() {
+            self.router.advance();
+        }
+        if session.expiry_s == 0 {
+            if let Some(will) = will {
+                self.publish_will(key, &will);
+            }
+            self.end_session(key);
+            return;
+        }
+        for partition in partitions {
+            let live_at = self.dispatched[partition.index()];
+            session.fall_behind(partition, live_at, live_at);
+        }
+        if session.expiry_s != NEVER_EXPIRES {
+            self.timers.set(
+                now.mono_ms + u64::from(session.expiry_s) * 1000,
+                Timer::Expiry(key),
+            );
+        }
+        match will {
+            Some(will) if will.delay_s > 0 => {
+                let delay_s = will.delay_s.min(session.expiry_s);
+                let due = now.mono_ms + u64::from(delay_s) * 1000;
+                session.will = Some((due, will));
+                self.timers.set(due, Timer::Will(key));
+            }
+            Some(will) => self.publish_will(key, &will),
+            None => {}
+        }
+        self.store_session(key);
+    }
+
+    /// Removes a session and everything that follows from it.
+    pub(super) fn end_session(&mut self, key: SessionKey) {
+        if let Some(session) = self.sessions.get_mut(key)
+            && let Some((_, will)) = session.will.take()
+        {
+            self.publish_will(key, &will);
+        }
+        let Some(session) = self.sessions.remove(key) else {
+            return;
+        };
+        for subscription in &session.subscriptions {
+            self.router.remove(&subscription.filter, key);
+        }
+        if self.by_client.get(&session.client_id) == Some(&key) {
+            self.by_client.remove(&session.client_id);
+        }
+        if session.stored {
+            self.forget_stored(&session.client_id);
+        }
+    }
+
+    pub(super) fn publish_will(&mut self, key: SessionKey, will: &Will) {
+        let Some(client_id) = self
+            .sessions
+            .get(key)
+            .map(|session| Rc::clone(&session.client_id))
+        else {
+            return;
+        };
+        if self.refusal_of_name(&will.topic).is_some() {
+            self.tally.publishes_refused += 1;
+            return;
+        }
+        self.stage_own(&OwnRecord {
+            topic: &will.topic,
+            client_id: &client_id,
+            key: None,
+            qos: will.qos,
+            retain: will.retain,
+            properties: &will.properties,
+            payload: &will.payload,
+        });
+        self.more = true;
+    }
+
+    pub(super) fn handle_disconnect(&mut self, key: ConnKey, disconnect: &Disconnect<'_>) {
+        let session = self.conns.get(key).and_then(|conn| conn.session);
+        if let (Some(expiry_s), Some(session)) =
+            (disconnect.properties.session_expiry_interval(), session)
+            && let Some(session) = self.sessions.get_mut(session)
+        {
+            if session.expiry_s == 0 && expiry_s != 0 {
+                return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
+            }
+            session.expiry_s = expiry_s.min(self.settings.session_expiry_max_s);
+        }
+        let with_will = disconnect.reason != ReasonCode::NORMAL_DISCONNECTION;
+        self.close(
+            key,
+            if with_will {
+                Cause::GoodbyeWithWill
+            } else {
+                Cause::Goodbye
+            },
+        );
+    }
+
+    /// Nothing is sent with QoS 2. Mosquitto ends the connection of an MQTT 5 client that answers QoS 1 with PUBREC.
+    pub(super) fn handle_pubrec(&mut self, key: ConnKey, ack: &Ack<'_>) {
+        let in_flight = self.is_in_flight(key, ack.packet_id.get());
+        let Some(conn) = self.writer(key) else { return };
+        if in_flight || !conn.version.is_v5() {
+            return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
+        }
+        encode::pubrel(
+            &mut conn.out,
+            conn.version,
+            ack.packet_id,
+            ReasonCode::PacketIdentifierNotFound,
+            &[],
+        );
+    }
+
+    pub(super) fn handle_pubcomp(&mut self, key: ConnKey, ack: &Ack<'_>) {
+        if self.is_in_flight(key, ack.packet_id.get()) {
+            self.close(key, Cause::Reason(ReasonCode::ProtocolError));
+        }
+    }
+
+    fn is_in_flight(&self, key: ConnKey, packet_id: u16) -> bool {
+        let session = self
+            .conns
+            .get(key)
+            .and_then(|conn| conn.session)
+            .and_then(|key| self.sessions.get(key));
+        session.is_some_and(|session| session.window.contains(packet_id))
+    }
+}

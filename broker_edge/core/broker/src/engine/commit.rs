@@ -1,0 +1,316 @@
+//! The end of a turn's protocol work: what was staged goes to the log, what became durable is acknowledged.
+
+use headwater_log::{Offset, PartitionState};
+use headwater_mqtt::{PacketId, Property, ReasonCode, encode};
+
+use super::ack::{PacketKind, Reply, Settled};
+use super::close::Cause;
+use super::connection::{Connection, Phase};
+use super::receive::OWED_MAX;
+use super::stage::{Outcome, PartitionIndex, Stage, Ticket};
+use super::tally::Present;
+use super::{ConnKey, Engine};
+
+/// The log as the acknowledgements of one connection see it.
+struct Marks<'a> {
+    stages: &'a [Stage],
+    state: Offset,
+}
+
+impl Settled for Marks<'_> {
+    #[inline]
+    fn tickets(&self, partition: PartitionIndex) -> Ticket {
+        self.stages[partition.index()].settled()
+    }
+    #[inline]
+    fn state(&self) -> Offset {
+        self.state
+    }
+}
+
+/// Connections that may publish in a turn whose append is committed on this thread: with more, the writer's thread
+/// makes larger batches of what comes meanwhile.
+const INLINE_PUBLISHERS_MAX: usize = 2;
+
+impl Engine {
+    /// Appends, settles, dispatches, and lets sessions that are behind catch up. What there is to send lies in the
+    /// connections afterwards.
+    pub fn commit(&mut self) {
+        self.append_all();
+        self.settle();
+        self.dispatch();
+        self.catch_up();
+        // Receipts and wills that the work above staged need not wait for another turn.
+        self.append_all();
+        let present = Present {
+            connections: self.conns.len(),
+            sessions: self.sessions.len(),
+            subscriptions: self.router.len(),
+        };
+        self.tally.publish(&self.metrics, present);
+    }
+
+    fn append_all(&mut self) {
+        let staged = |stage: &&Stage| !stage.records.is_empty();
+        let publishers: usize = self
+            .stages
+            .iter()
+            .filter(staged)
+            .map(|stage| stage.publishers().len())
+            .sum();
+        for index in 0..self.stages.len() {
+            if !self.stages[index].records.is_empty() {
+                self.append(
+                    PartitionIndex(index as u16),
+                    publishers <= INLINE_PUBLISHERS_MAX,
+                );
+            }
+        }
+    }
+
+    /// Hands one partition's staged records to the log.
+    pub(super) fn append(&mut self, partition: PartitionIndex, inline: bool) {
+        let was_stalled = self.stages[partition.index()].stalled;
+        let stamp = self.next_stamp;
+        self.next_stamp += 1;
+        match self.stages[partition.index()].append(inline, stamp) {
+            Outcome::Nothing | Outcome::Stalled => return,
+            Outcome::Accepted { first, base } => self.locate(partition, first, base),
+            Outcome::Refused {
+                first,
+                conns,
+                error,
+            } => {
+                let reason = match error {
+                    headwater_log::AppendError::TooLarge { .. } => ReasonCode::PacketTooLarge,
+                    headwater_log::AppendError::ReadOnly { .. } => ReasonCode::UnspecifiedError,
+                    _ => ReasonCode::QuotaExceeded,
+                };
+                tracing::warn!(%error, "publishes are refused");
+                self.refuse(partition, first, reason, conns);
+            }
+        }
+        if was_stalled {
+            self.resume_publishers(partition);
+        }
+    }
+
+    /// Tells publishers that asked for it where their records are.
+    fn locate(&mut self, partition: PartitionIndex, first: Ticket, base: Offset) {
+        for conn in self.stages[partition.index()].last_publishers() {
+            if let Some(conn) = self.conns.get_mut(*conn)
+                && conn.stream_ack
+            {
+                conn.acks.locate(partition, first, base);
+            }
+        }
+    }
+
+    fn refuse(
+        &mut self,
+        partition: PartitionIndex,
+        first: Ticket,
+        reason: ReasonCode,
+        mut conns: Vec<ConnKey>,
+    ) {
+        self.unstage_receipts(partition, first);
+        conns.sort_unstable();
+        conns.dedup();
+        for key in conns {
+            let Some(conn) = self.conns.get_mut(key) else {
+                continue;
+            };
+            let can_refuse = conn.is_v5();
+            conn.acks.refuse(partition, first, reason, can_refuse);
+            self.tally.publishes_refused += 1;
+            self.send_ready(key);
+        }
+    }
+
+    /// The partition takes records again: what its publishers sent meanwhile is handled.
+    fn resume_publishers(&mut self, partition: PartitionIndex) {
+        let paused: Vec<ConnKey> = self
+            .conns
+            .iter()
+            .filter(|(_, conn)| conn.paused_on == Some(partition))
+            .map(|(key, _)| key)
+            .collect();
+        for key in paused {
+            if let Some(conn) = self.conns.get_mut(key) {
+                conn.paused_on = None;
+                conn.last_read_ms = self.now.mono_ms;
+            }
+            self.resumed.push(key);
+        }
+    }
+
+    /// Looks at the high watermarks and sends the acknowledgements of what they passed.
+    fn settle(&mut self) {
+        let mut waiting = Vec::new();
+        for index in 0..self.stages.len() {
+            if !self.stages[index].waits() {
+                continue;
+            }
+            let partition = &self.stages[index].partition;
+            let mark = if self.settings.ack_written {
+                partition.written()
+            } else {
+                partition.high_watermark()
+            };
+            let settled = self.stages[index].settle(mark, &mut waiting);
+            if settled == 0 && self.stages[index].waits() {
+                self.abandon_if_stopped(PartitionIndex(index as u16));
+            }
+        }
+        for key in waiting {
+            self.send_ready(key);
+        }
+        let mark = self.state_mark();
+        while let Some((_, key)) = self
+            .state_waits
+            .front()
+            .copied()
+            .filter(|(offset, _)| *offset <= mark)
+        {
+            self.state_waits.pop_front();
+            self.send_ready(key);
+        }
+    }
+
+    /// Closes the connections that wait for a partition that will never answer.
+    fn abandon_if_stopped(&mut self, partition: PartitionIndex) {
+        let stage = &mut self.stages[partition.index()];
+        let PartitionState::Stopped(reason) = stage.partition.state() else {
+            return;
+        };
+        tracing::error!(
+            partition = stage.partition.name(),
+            reason,
+            "connections that wait for a stopped partition are closed"
+        );
+        for key in stage.abandon() {
+            self.close(key, Cause::Reason(ReasonCode::UnspecifiedError));
+        }
+    }
+
+    /// Sends everything at the front of a connection's FIFO that is ready.
+    pub(super) fn send_ready(&mut self, key: ConnKey) {
+        let state = self.state_mark();
+        loop {
+            let Some(conn) = self.conns.get_mut(key) else {
+                return;
+            };
+            if conn.phase != Phase::Open {
+                return;
+            }
+            let Some(reply) = conn.acks.pop_ready(&Marks {
+                stages: &self.stages,
+                state,
+            }) else {
+                break;
+            };
+            if let Reply::Close(reason) = reply {
+                return self.close(key, Cause::Reason(reason));
+            }
+            self.send_reply(key, reply);
+        }
+        let Some(conn) = self.conns.get_mut(key) else {
+            return;
+        };
+        conn.acks.shrink();
+        if conn.paused_on_acks && conn.acks.len() < OWED_MAX / 2 {
+            conn.paused_on_acks = false;
+            conn.last_read_ms = self.now.mono_ms;
+            self.resumed.push(key);
+        }
+    }
+
+    fn send_reply(&mut self, key: ConnKey, reply: Reply) {
+        self.tally.packets_sent += 1;
+        let written = self.settings.ack_written;
+        let place = match &reply {
+            Reply::Located {
+                partition,
+                offset: Some(offset),
+                ..
+            } => {
+                format!(
+                    "{}:{offset}",
+                    self.stages[partition.index()].partition.name()
+                )
+            }
+            _ => String::new(),
+        };
+        let Some(conn) = self.writer(key) else { return };
+        match reply {
+            Reply::Pubacks {
+                packet_id,
+                count,
+                reason,
+                ..
+            } => {
+                write_pubacks(conn, packet_id, count, reason);
+                self.tally.publishes_acknowledged += u64::from(count);
+                self.tally.packets_sent += u64::from(count) - 1;
+            }
+            Reply::Puback { packet_id, reason } => write_pubacks(conn, packet_id, 1, reason),
+            Reply::Located {
+                packet_id, reason, ..
+            } => {
+                write_located_puback(conn, packet_id, reason, &place, written);
+                self.tally.publishes_acknowledged += 1;
+            }
+            Reply::Packet { kind, bytes, .. } => {
+                conn.out.extend_from_slice(&bytes);
+                match kind {
+                    PacketKind::Connack => self.activate(key),
+                    PacketKind::Suback => {
+                        conn.subacks_owed = conn.subacks_owed.saturating_sub(1);
+                        if let Some(session) = conn.session {
+                            self.wake_session(session);
+                        }
+                    }
+                    PacketKind::Other => {}
+                }
+            }
+            Reply::Close(_) => {}
+        }
+    }
+}
+
+/// PUBACKs of consecutive packet ids.
+#[inline]
+fn write_pubacks(conn: &mut Connection, packet_id: u16, count: u16, reason: ReasonCode) {
+    let version = conn.version;
+    conn.out.reserve(usize::from(count) * 5);
+    for id in packet_id..=packet_id + (count - 1) {
+        if let Some(id) = PacketId::new(id) {
+            encode::puback(&mut conn.out, version, id, reason, &[]);
+        }
+    }
+    conn.publishes_owed = conn.publishes_owed.saturating_sub(count);
+}
+
+fn write_located_puback(
+    conn: &mut Connection,
+    packet_id: u16,
+    reason: ReasonCode,
+    place: &str,
+    written: bool,
+) {
+    conn.publishes_owed = conn.publishes_owed.saturating_sub(1);
+    let Some(id) = PacketId::new(packet_id) else {
+        return;
+    };
+    let properties = [
+        Property::UserProperty {
+            key: "stream-offset",
+            value: place,
+        },
+        Property::UserProperty {
+            key: "stream-durability",
+            value: if written { "written" } else { "synced" },
+        },
+    ];
+    encode::puback(&mut conn.out, conn.version, id, reason, &properties);
+}

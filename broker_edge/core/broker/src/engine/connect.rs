@@ -1,0 +1,303 @@
+//! CONNECT: who the client is, what becomes of an earlier connection and session of that client, and the CONNACK.
+
+use std::rc::Rc;
+
+use headwater_log::Offset;
+use headwater_mqtt::packet::connect;
+use headwater_mqtt::{Connect, ConnectReturnCode, Property, QoS, ReasonCode, encode};
+
+use super::ack::PacketKind;
+use super::close::Cause;
+use super::connection::{Phase, Will};
+use super::session::{NEVER_EXPIRES, Session};
+use super::timers::Timer;
+use super::{ConnKey, Engine, SessionKey};
+
+/// The longest client id: it has to fit a topic of the internal partition with room to spare.
+const CLIENT_ID_BYTES_MAX: usize = 32 << 10;
+
+impl Engine {
+    pub(super) fn handle_connect(&mut self, key: ConnKey, first_byte: u8, body: &[u8]) {
+        match connect::decode(first_byte, body) {
+            Ok(connect) => {
+                if let Some(conn) = self.conns.get_mut(key) {
+                    conn.version = connect.version;
+                }
+                match self.refusal_of_connect(&connect) {
+                    Some(reason) => self.refuse_connect(key, reason),
+                    None => self.accept(key, &connect),
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a CONNECT was refused");
+                self.tally.refused += 1;
+                if let Some(conn) = self.writer(key) {
+                    encode::refusal(&mut conn.out, error.refusal);
+                }
+                self.close(key, Cause::Refused);
+            }
+        }
+    }
+
+    fn refusal_of_connect(&self, connect: &Connect<'_>) -> Option<ReasonCode> {
+        if connect.properties.authentication_method().is_some() {
+            return Some(ReasonCode::BadAuthenticationMethod);
+        }
+        if connect.client_id.len() > CLIENT_ID_BYTES_MAX {
+            return Some(ReasonCode::ClientIdentifierNotValid);
+        }
+        let will = connect.will?;
+        if will.qos == QoS::ExactlyOnce {
+            return Some(ReasonCode::QosNotSupported);
+        }
+        None
+    }
+
+    fn refuse_connect(&mut self, key: ConnKey, reason: ReasonCode) {
+        self.tally.refused += 1;
+        if let Some(conn) = self.writer(key) {
+            if conn.version.is_v5() {
+                encode::connack(&mut conn.out, false, reason, &[]);
+            } else {
+                let code = match reason {
+                    ReasonCode::ClientIdentifierNotValid => ConnectReturnCode::IdentifierRejected,
+                    _ => ConnectReturnCode::ServerUnavailable,
+                };
+                encode::connack_v3(&mut conn.out, false, code);
+            }
+        }
+        self.close(key, Cause::Refused);
+    }
+
+    fn accept(&mut self, key: ConnKey, connect: &Connect<'_>) {
+        let assigned = connect
+            .client_id
+            .is_empty()
+            .then(|| self.assign_client_id());
+        let client_id = assigned.as_deref().unwrap_or(connect.client_id);
+        let (session_key, present) = self.session_for(key, connect, client_id);
+        let after = match self.settle_state_of(session_key) {
+            Ok(after) => after,
+            Err(error) => {
+                tracing::warn!(%error, client_id, "a session cannot be stored, its CONNECT is refused");
+                self.end_session(session_key);
+                return self.refuse_connect(key, ReasonCode::ServerUnavailable);
+            }
+        };
+        self.open_connection(key, connect, session_key);
+        let mut bytes = Vec::new();
+        if connect.version.is_v5() {
+            self.encode_connack(
+                &mut bytes,
+                connect,
+                assigned.as_deref(),
+                session_key,
+                present,
+            );
+        } else {
+            // MQTT 3.1 has no such flag.
+            let present = present && connect.version != headwater_mqtt::Version::V31;
+            encode::connack_v3(&mut bytes, present, ConnectReturnCode::Accepted);
+        }
+        self.owe(key, after, PacketKind::Connack, bytes);
+    }
+
+    /// Sets the connection up with what the client announced.
+    fn open_connection(&mut self, key: ConnKey, connect: &Connect<'_>, session: SessionKey) {
+        let Some(conn) = self.conns.get_mut(key) else {
+            return;
+        };
+        conn.phase = Phase::Open;
+        conn.session = Some(session);
+        conn.keep_alive_s = connect.keep_alive_s;
+        conn.packet_max = connect.properties.maximum_packet_size().unwrap_or(u32::MAX);
+        conn.stream_ack =
+            connect.version.is_v5() && connect.properties.user_property("stream-ack") == Some("1");
+        conn.problem_info = connect
+            .properties
+            .request_problem_information()
+            .unwrap_or(true);
+        conn.will = connect.will.as_ref().map(|will| Box::new(own_will(will)));
+        if conn.keep_alive_s > 0 {
+            let silence_ms = u64::from(conn.keep_alive_s) * 1500;
+            conn.silence_due_ms = self.now.mono_ms + silence_ms;
+            self.timers.set(conn.silence_due_ms, Timer::Silence(key));
+        }
+    }
+
+    /// The session of a client that connects, and whether it was there before. An earlier connection of the client ends.
+    fn session_for(
+        &mut self,
+        key: ConnKey,
+        connect: &Connect<'_>,
+        client_id: &str,
+    ) -> (SessionKey, bool) {
+        let expiry_s = self.expiry_of(connect);
+        let window_max = connect
+            .properties
+            .receive_maximum()
+            .unwrap_or(u16::MAX)
+            .min(self.settings.inflight_max);
+        let mut found = self.by_client.get(client_id).copied();
+        if let Some(session) = found {
+            let old = self.sessions.get(session).and_then(|session| session.conn);
+            if let Some(old) = old {
+                self.close(old, Cause::Reason(ReasonCode::SessionTakenOver));
+            }
+            if connect.clean_start {
+                self.end_session(session);
+            }
+            found = self.by_client.get(client_id).copied();
+        }
+        let present = found.is_some();
+        let session_key = found.unwrap_or_else(|| {
+            let client_id: Rc<str> = client_id.into();
+            let session = self
+                .sessions
+                .insert(Session::new(Rc::clone(&client_id), connect.version));
+            self.by_client.insert(client_id, session);
+            session
+        });
+        if let Some(session) = self.sessions.get_mut(session_key) {
+            session.conn = Some(key);
+            session.active = false;
+            session.version = connect.version;
+            session.window_max = window_max;
+            session.expiry_s = expiry_s;
+            session.away_since = None;
+            // The client is back before its will was due.
+            session.will = None;
+            session.resend = session.window.front();
+            for behind in &mut session.behind {
+                behind.qos0_from = self.dispatched[behind.partition.index()];
+            }
+        }
+        (session_key, present)
+    }
+
+    fn expiry_of(&self, connect: &Connect<'_>) -> u32 {
+        let wanted = match (connect.version.is_v5(), connect.clean_start) {
+            (true, _) => connect.properties.session_expiry_interval().unwrap_or(0),
+            (false, true) => 0,
+            (false, false) => NEVER_EXPIRES,
+        };
+        wanted.min(self.settings.session_expiry_max_s)
+    }
+
+    fn encode_connack(
+        &self,
+        out: &mut Vec<u8>,
+        connect: &Connect<'_>,
+        assigned: Option<&str>,
+        session: SessionKey,
+        present: bool,
+    ) {
+        let mut properties = vec![
+            Property::ReceiveMaximum(self.settings.receive_maximum),
+            Property::MaximumQoS(1),
+            Property::MaximumPacketSize(
+                u32::try_from(self.settings.packet_bytes_max).unwrap_or(u32::MAX),
+            ),
+            Property::TopicAliasMaximum(self.settings.topic_alias_maximum),
+            Property::SharedSubscriptionAvailable(false),
+        ];
+        let granted = self
+            .sessions
+            .get(session)
+            .map_or(0, |session| session.expiry_s);
+        if connect
+            .properties
+            .session_expiry_interval()
+            .is_some_and(|wanted| wanted != granted)
+        {
+            properties.push(Property::SessionExpiryInterval(granted));
+        }
+        if let Some(client_id) = assigned {
+            properties.push(Property::AssignedClientIdentifier(client_id));
+        }
+        encode::connack(out, present, ReasonCode::Success, &properties);
+    }
+
+    /// A client id that no session has.
+    fn assign_client_id(&mut self) -> String {
+        loop {
+            self.assigned = self
+                .assigned
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let client_id = format!("auto-{:016x}", self.assigned);
+            if !self.by_client.contains_key(client_id.as_str()) {
+                return client_id;
+            }
+        }
+    }
+
+    /// Deliveries may go: the CONNACK has left.
+    pub(super) fn activate(&mut self, key: ConnKey) {
+        let Some(session_key) = self.conns.get(key).and_then(|conn| conn.session) else {
+            return;
+        };
+        let Some(session) = self.sessions.get_mut(session_key) else {
+            return;
+        };
+        session.active = true;
+        let dispatched = &self.dispatched;
+        session
+            .behind
+            .retain(|behind| behind.next < dispatched[behind.partition.index()]);
+        if !session.subscriptions.is_empty() {
+            self.router.advance();
+        }
+        self.wake_session(session_key);
+    }
+
+    /// Makes the state store agree with a session that was just attached; gives what the CONNACK has to wait for.
+    fn settle_state_of(
+        &mut self,
+        key: SessionKey,
+    ) -> Result<Option<Offset>, crate::state::StateError> {
+        let Some(session) = self.sessions.get(key) else {
+            return Ok(None);
+        };
+        let (client_id, stored, persistent) = (
+            Rc::clone(&session.client_id),
+            session.stored,
+            session.expiry_s > 0,
+        );
+        match (persistent, stored) {
+            (true, _) => self.try_store_session(key).map(Some),
+            (false, true) => {
+                let offset = self
+                    .state
+                    .delete(&super::persist::session_key(&client_id))?;
+                self.state.delete(&super::persist::cursor_key(&client_id))?;
+                if let Some(session) = self.sessions.get_mut(key) {
+                    session.stored = false;
+                }
+                Ok(Some(offset))
+            }
+            // A clean start may have deleted a stored session just now: its removal must be durable as well.
+            (false, false) => Ok(self.removal_pending(&client_id)),
+        }
+    }
+
+    /// The end of the state when a stored session of this client was removed and the removal is not durable yet.
+    fn removal_pending(&self, client_id: &str) -> Option<Offset> {
+        let end = self.state.end();
+        (self.last_removed.as_deref() == Some(client_id) && end > self.state.durable())
+            .then_some(end)
+    }
+}
+
+fn own_will(will: &connect::Will<'_>) -> Will {
+    let mut properties = Vec::new();
+    will.properties.copy_forwardable(&mut properties);
+    Will {
+        topic: will.topic.into(),
+        payload: will.payload.into(),
+        properties: properties.into(),
+        qos: will.qos.as_u8(),
+        retain: will.retain,
+        delay_s: will.properties.will_delay_interval().unwrap_or(0),
+    }
+}

@@ -1,0 +1,133 @@
+//! What the engine keeps of one connection: protocol state, owed acknowledgements, bytes not parsed and not sent yet.
+//!
+//! No socket: the event loop keeps that under the same key. An idle connection holds no buffer.
+
+use headwater_log::ClientIndex;
+use headwater_mqtt::Version;
+
+use super::SessionKey;
+use super::ack::AckFifo;
+use super::stage::PartitionIndex;
+use super::topics::TopicId;
+
+/// Where a connection is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// No CONNECT yet.
+    New,
+    Open,
+    /// Given up: what is in `out` may still be sent, nothing is read.
+    Closed,
+}
+
+/// A message to publish when the client is lost.
+#[derive(Debug, Clone)]
+pub struct Will {
+    pub topic: Box<str>,
+    pub payload: Box<[u8]>,
+    /// Encoded and forwardable.
+    pub properties: Box<[u8]>,
+    pub qos: u8,
+    pub retain: bool,
+    pub delay_s: u32,
+}
+
+/// A name that the client gave a number.
+#[derive(Debug)]
+pub struct Alias {
+    pub name: Box<str>,
+    pub topic: TopicId,
+}
+
+#[derive(Debug)]
+pub struct Connection {
+    pub phase: Phase,
+    pub version: Version,
+    pub session: Option<SessionKey>,
+    pub acks: AckFifo,
+    /// Publishes of QoS 1 that are not acknowledged yet.
+    pub publishes_owed: u16,
+    /// Reading is held back until `acks` is shorter.
+    pub paused_on_acks: bool,
+    /// SUBACKs in `acks`: retained values and replays wait for them.
+    pub subacks_owed: u16,
+    /// Encoded and not taken by the socket yet, from `out_sent` on.
+    pub out: Vec<u8>,
+    pub out_sent: usize,
+    /// `out` waits until the socket is writable again.
+    pub out_blocked: bool,
+    /// The session has more to send than fitted into `out`.
+    pub wake_when_drained: bool,
+    /// In the list of connections to write in this turn.
+    pub touched: bool,
+    /// Received and not parsed: an incomplete packet, or more when reading is paused.
+    pub held: Vec<u8>,
+    /// Size of the packet at the front of `held`, when its header is complete.
+    pub held_needs: usize,
+    /// Not read until this partition takes records again.
+    pub paused_on: Option<PartitionIndex>,
+    /// The client's Maximum Packet Size.
+    pub packet_max: u32,
+    pub keep_alive_s: u16,
+    pub last_read_ms: u64,
+    /// When the client's silence is looked at next.
+    pub silence_due_ms: u64,
+    /// The last topic published to.
+    pub topic: TopicId,
+    /// Where the client id stands in the `Records` with that stamp.
+    pub client: (u64, ClientIndex),
+    /// Slot n holds alias n + 1.
+    pub aliases: Vec<Option<Alias>>,
+    pub will: Option<Box<Will>>,
+    /// The publisher asked for offsets in its PUBACKs.
+    pub stream_ack: bool,
+    /// MQTT 5 reason strings are wanted.
+    pub problem_info: bool,
+}
+
+impl Connection {
+    pub fn new(now_ms: u64) -> Self {
+        Self {
+            phase: Phase::New,
+            version: Version::V311,
+            session: None,
+            acks: AckFifo::default(),
+            publishes_owed: 0,
+            paused_on_acks: false,
+            subacks_owed: 0,
+            out: Vec::new(),
+            out_sent: 0,
+            out_blocked: false,
+            wake_when_drained: false,
+            touched: false,
+            held: Vec::new(),
+            held_needs: 0,
+            paused_on: None,
+            packet_max: u32::MAX,
+            keep_alive_s: 0,
+            last_read_ms: now_ms,
+            silence_due_ms: 0,
+            topic: TopicId::default(),
+            client: (0, ClientIndex(0)),
+            aliases: Vec::new(),
+            will: None,
+            stream_ack: false,
+            problem_info: true,
+        }
+    }
+
+    pub fn is_v5(&self) -> bool {
+        self.version.is_v5()
+    }
+
+    /// Bytes that wait for the socket.
+    #[inline]
+    pub fn out_len(&self) -> usize {
+        self.out.len() - self.out_sent
+    }
+
+    /// Whether reading is held back until the engine says otherwise.
+    pub fn is_paused(&self) -> bool {
+        self.paused_on.is_some() || self.paused_on_acks
+    }
+}

@@ -1,0 +1,434 @@
+//! The live stream: batches below the high watermark, pulled once for the loop and sent to the sessions that are live.
+//!
+//! Consecutive records of one topic are a *run*. A run is encoded once per layout; a subscriber gets a copy in which
+//! only packet ids differ. Deliveries that differ by more (offsets, identifiers, no local) are encoded one by one, with
+//! the same function that catching up uses.
+
+use std::rc::Rc;
+
+use headwater_log::{Batch, Class, Offset, ReadError, RecordView};
+use headwater_mqtt::{PacketId, Property, QoS, Version};
+
+use super::encode::{self, Form};
+use super::receipt;
+use super::session::Command;
+use super::stage::PartitionIndex;
+use super::topics::{Matches, Merged, Target};
+use super::window::{Sent, Source};
+use super::{ConnKey, Engine, SessionKey};
+
+/// Bytes of batches that one partition is pulled for in a turn.
+const PULL_BYTES: usize = 4 << 20;
+
+/// A QoS 0 delivery in a template has no packet id.
+const NO_PACKET_ID: u32 = u32::MAX;
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    packet_id_at: u32,
+    offset: Offset,
+}
+
+/// A run in one layout.
+#[derive(Debug, Default)]
+struct Template {
+    built: bool,
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+    with_qos1: usize,
+    largest: usize,
+}
+
+/// A layout per version (without or with properties), granted QoS and retain as published.
+#[derive(Debug, Default)]
+pub struct Templates {
+    layouts: [Template; 8],
+}
+
+impl Templates {
+    fn clear(&mut self) {
+        for template in &mut self.layouts {
+            template.built = false;
+        }
+    }
+}
+
+fn layout_of(version: Version, merged: &Merged) -> usize {
+    usize::from(version.is_v5()) << 2
+        | usize::from(merged.qos != QoS::AtMostOnce) << 1
+        | usize::from(merged.retain_as_published)
+}
+
+/// Consecutive records of one topic in a batch.
+#[derive(Clone, Copy)]
+struct Run<'a> {
+    batch: &'a Batch,
+    partition: PartitionIndex,
+    start: usize,
+    end: usize,
+}
+
+impl Template {
+    fn build(&mut self, run: Run<'_>, layout: usize, now_us: i64) {
+        self.built = true;
+        self.bytes.clear();
+        self.entries.clear();
+        self.with_qos1 = 0;
+        self.largest = 0;
+        let version = if layout & 0b100 != 0 {
+            Version::V5
+        } else {
+            Version::V311
+        };
+        let granted = if layout & 0b010 != 0 { 1 } else { 0 };
+        for index in run.start..run.end {
+            let record = run.batch.record(index);
+            let qos = if record.qos.min(granted) == 0 {
+                QoS::AtMostOnce
+            } else {
+                QoS::AtLeastOnce
+            };
+            let retain = layout & 0b001 != 0 && record.retain;
+            let form = Form {
+                version,
+                qos,
+                retain,
+                dup: false,
+                topic: None,
+                extra: &[],
+            };
+            let at = self.bytes.len();
+            let Some(packet) = encode::record(&mut self.bytes, &record, form, now_us) else {
+                continue;
+            };
+            let packet_id_at = packet
+                .packet_id_at
+                .map_or(NO_PACKET_ID, |place| (at + place) as u32);
+            self.with_qos1 += usize::from(packet_id_at != NO_PACKET_ID);
+            self.largest = self.largest.max(packet.total_len);
+            self.entries.push(Entry {
+                packet_id_at,
+                offset: record.offset,
+            });
+        }
+    }
+}
+
+/// What became of one delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivered {
+    Sent,
+    /// The window or the out buffer is full.
+    NoRoom,
+    /// Not for this subscriber: expired, its own, over its packet size.
+    Skipped,
+}
+
+/// One record on its way to one session.
+#[derive(Clone, Copy)]
+pub struct Delivery<'a> {
+    pub record: &'a RecordView<'a>,
+    pub partition: PartitionIndex,
+    pub merged: &'a Merged,
+    pub source: Source,
+    /// Sets the retain flag whatever the subscription says.
+    pub retain: bool,
+}
+
+impl Engine {
+    /// Sends what the high watermarks have passed to the live sessions.
+    pub(super) fn dispatch(&mut self) {
+        for index in 0..self.stages.len() {
+            let partition = self.stages[index].partition.clone();
+            if partition.class() == Class::Internal
+                || partition.high_watermark() <= self.dispatched[index]
+            {
+                continue;
+            }
+            let from = self.dispatched[index];
+            let batches = match partition.read_tail(from, PULL_BYTES) {
+                Some(batches) => Ok(batches),
+                None => partition.read(from, PULL_BYTES),
+            };
+            match batches {
+                Ok(batches) => {
+                    for batch in &batches {
+                        self.dispatch_batch(PartitionIndex(index as u16), batch);
+                        self.dispatched[index] = batch.next_offset();
+                    }
+                }
+                Err(error) => self.skip_unreadable(index, &error),
+            }
+            self.more |= partition.high_watermark() > self.dispatched[index];
+        }
+    }
+
+    /// The newest records cannot be read back: the gap is reported by the log, and the stream goes on behind it.
+    fn skip_unreadable(&mut self, index: usize, error: &ReadError) {
+        tracing::error!(%error, partition = self.stages[index].partition.name(), "records cannot be delivered");
+        self.dispatched[index] = match error {
+            ReadError::Damaged { range } => range.end,
+            ReadError::OutOfRange { log_start, .. } => {
+                (*log_start).max(self.dispatched[index].plus(1))
+            }
+            ReadError::Io { .. } => self.stages[index].partition.high_watermark(),
+        };
+    }
+
+    fn dispatch_batch(&mut self, partition: PartitionIndex, batch: &Batch) {
+        let from = self.dispatched[partition.index()];
+        let first = usize::try_from(from.0.saturating_sub(batch.base_offset().0)).unwrap_or(0);
+        if batch.has_retained() {
+            self.take_retained(partition, batch, first);
+        }
+        if self.router.len() == 0 {
+            return;
+        }
+        let mut wanted: Vec<Option<Rc<Matches>>> = Vec::with_capacity(batch.topics().len());
+        let mut any = false;
+        for topic in batch.topics() {
+            let id = self.topics.intern(topic.topic, &self.log);
+            let matches = self.topics.matches(id, &self.router, &self.sessions);
+            any |= !matches.targets.is_empty();
+            wanted.push((!matches.targets.is_empty()).then_some(matches));
+        }
+        if !any {
+            return;
+        }
+        let mut start = first;
+        while start < batch.len() {
+            let topic = batch.topic_index(start);
+            let end = (start + 1..batch.len())
+                .find(|index| batch.topic_index(*index) != topic)
+                .unwrap_or(batch.len());
+            if let Some(Some(matches)) = wanted.get(usize::from(topic)) {
+                let matches = Rc::clone(matches);
+                self.deliver_run(
+                    Run {
+                        batch,
+                        partition,
+                        start,
+                        end,
+                    },
+                    &matches,
+                );
+            }
+            start = end;
+        }
+    }
+
+    fn take_retained(&mut self, partition: PartitionIndex, batch: &Batch, first: usize) {
+        let mut retained = self.retained.lock();
+        for record in (first..batch.len())
+            .map(|index| batch.record(index))
+            .filter(|record| record.retain)
+        {
+            let replaced = retained.apply(&record, partition);
+            if replaced.is_some_and(|place| place.stored)
+                && let Err(error) = self.state.delete(&super::retained::state_key(record.topic))
+            {
+                tracing::warn!(%error, topic = record.topic, "an old retained message stays in the state");
+            }
+        }
+    }
+
+    fn deliver_run(&mut self, run: Run<'_>, matches: &Matches) {
+        self.templates.clear();
+        let is_command = receipt::device_of(run.batch.record(run.start).topic).is_some();
+        for target in &matches.targets {
+            if is_command || target.merged.is_special() || !self.copy_run(run, target) {
+                self.deliver_one_by_one(run, target);
+            }
+        }
+    }
+
+    /// Copies the encoded run to one subscriber. False when it does not fit as a whole.
+    #[inline]
+    fn copy_run(&mut self, run: Run<'_>, target: &Target) -> bool {
+        let (Some(session), Some(conn)) = (
+            self.sessions.get_mut(target.session),
+            self.conns.get_mut(target.conn),
+        ) else {
+            return true;
+        };
+        if !session.is_live(run.partition) {
+            return true;
+        }
+        let layout = layout_of(session.version, &target.merged);
+        let template = &mut self.templates.layouts[layout];
+        if !template.built {
+            template.build(run, layout, self.now.wall_us);
+        }
+        if session.window.room(session.window_max) < template.with_qos1
+            || conn.out_len() + template.bytes.len() > self.settings.out_buffer_bytes
+            || template.largest > conn.packet_max as usize
+        {
+            return false;
+        }
+        if conn.out.capacity() == 0
+            && let Some(buffer) = self.pool.pop()
+        {
+            conn.out = buffer;
+        }
+        let base = conn.out.len();
+        conn.out.extend_from_slice(&template.bytes);
+        let copied = &mut conn.out[base..];
+        for entry in &template.entries {
+            if entry.packet_id_at != NO_PACKET_ID {
+                let sent = Sent {
+                    offset: entry.offset,
+                    partition: run.partition,
+                    source: Source::Cursor,
+                    receipt: false,
+                };
+                let packet_id = session.window.push(sent);
+                let at = entry.packet_id_at as usize;
+                copied[at..at + 2].copy_from_slice(&packet_id.to_be_bytes());
+            }
+        }
+        if !conn.touched {
+            conn.touched = true;
+            self.touched.push(target.conn);
+        }
+        self.tally.deliveries += template.entries.len() as u64;
+        true
+    }
+
+    fn deliver_one_by_one(&mut self, run: Run<'_>, target: &Target) {
+        for index in run.start..run.end {
+            let record = run.batch.record(index);
+            let Some(session) = self.sessions.get_mut(target.session) else {
+                return;
+            };
+            if !session.is_live(run.partition) {
+                return;
+            }
+            let delivery = Delivery {
+                record: &record,
+                partition: run.partition,
+                merged: &target.merged,
+                source: Source::Cursor,
+                retain: false,
+            };
+            if self.deliver(target.session, target.conn, &delivery) == Delivered::NoRoom {
+                if target.merged.qos == QoS::AtMostOnce || record.qos == 0 {
+                    self.tally.deliveries_dropped += 1;
+                } else if let Some(session) = self.sessions.get_mut(target.session) {
+                    session.fall_behind(run.partition, record.offset, Offset(0));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Encodes one record for one session into its connection's out buffer.
+    pub(super) fn deliver(
+        &mut self,
+        session_key: SessionKey,
+        conn_key: ConnKey,
+        delivery: &Delivery<'_>,
+    ) -> Delivered {
+        let Delivery {
+            record,
+            partition,
+            merged,
+            ..
+        } = *delivery;
+        let now_us = self.now.wall_us;
+        let out_buffer_bytes = self.settings.out_buffer_bytes;
+        let place = format_place(&self.stages[partition.index()], record, merged);
+        let Some(session) = self.sessions.get_mut(session_key) else {
+            return Delivered::Skipped;
+        };
+        if merged.no_local && *record.client_id == *session.client_id {
+            return Delivered::Skipped;
+        }
+        let qos = if record.qos == 0 {
+            QoS::AtMostOnce
+        } else {
+            merged.qos.min(QoS::AtLeastOnce)
+        };
+        if qos != QoS::AtMostOnce && session.window.room(session.window_max) == 0 {
+            return Delivered::NoRoom;
+        }
+        let Some(conn) = self.conns.get_mut(conn_key) else {
+            return Delivered::Skipped;
+        };
+        if conn.out_len() >= out_buffer_bytes {
+            conn.wake_when_drained = true;
+            return Delivered::NoRoom;
+        }
+        let extra = if conn.version.is_v5() {
+            extra_properties(record, merged, &place)
+        } else {
+            Vec::new()
+        };
+        let at_topic = merged
+            .offset_topics
+            .then(|| format!("$at/{place}/{}", record.topic));
+        let form = Form {
+            version: conn.version,
+            qos,
+            retain: delivery.retain || (merged.retain_as_published && record.retain),
+            dup: false,
+            topic: at_topic.as_deref(),
+            extra: &extra,
+        };
+        let base = conn.out.len();
+        let Some(packet) = encode::record(&mut conn.out, record, form, now_us) else {
+            return Delivered::Skipped;
+        };
+        if packet.total_len > conn.packet_max as usize {
+            conn.out.truncate(base);
+            return Delivered::Skipped;
+        }
+        if qos != QoS::AtMostOnce {
+            let receipt = receipt::device_of(record.topic) == Some(&*session.client_id);
+            let sent = Sent {
+                offset: record.offset,
+                partition,
+                source: delivery.source,
+                receipt,
+            };
+            let packet_id = session.window.push(sent);
+            if receipt {
+                session.commands.push(Command::of(packet_id, record));
+            }
+            if let Some(id) = PacketId::new(packet_id) {
+                packet.set_packet_id(&mut conn.out[base..], id);
+            }
+        }
+        self.tally.deliveries += 1;
+        self.touch(conn_key);
+        Delivered::Sent
+    }
+}
+
+/// `<partition name>:<offset>` where a subscription wants it.
+fn format_place(stage: &super::stage::Stage, record: &RecordView<'_>, merged: &Merged) -> String {
+    if merged.offsets || merged.offset_topics {
+        format!("{}:{}", stage.partition.name(), record.offset)
+    } else {
+        String::new()
+    }
+}
+
+fn extra_properties(record: &RecordView<'_>, merged: &Merged, place: &str) -> Vec<u8> {
+    let mut extra = Vec::new();
+    for id in merged.ids.iter().flatten() {
+        Property::SubscriptionIdentifier(*id).encode(&mut extra);
+    }
+    if merged.offsets {
+        Property::UserProperty {
+            key: "stream-offset",
+            value: place,
+        }
+        .encode(&mut extra);
+        Property::UserProperty {
+            key: "ts",
+            value: &record.time_us.to_string(),
+        }
+        .encode(&mut extra);
+    }
+    extra
+}

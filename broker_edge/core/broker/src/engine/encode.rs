@@ -1,0 +1,80 @@
+//! A record as the PUBLISH that a subscriber gets.
+//!
+//! Decides what of a record travels (remaining expiry, headers of producers, offsets); the bytes are the mqtt crate's.
+
+use headwater_log::RecordView;
+use headwater_mqtt::encode::{PublishFields, PublishLayout};
+use headwater_mqtt::property::set_message_expiry;
+use headwater_mqtt::{Properties, Property, PropertyId, QoS, Version};
+
+/// How one subscriber gets a record.
+#[derive(Debug, Clone, Copy)]
+pub struct Form<'a> {
+    pub version: Version,
+    pub qos: QoS,
+    pub retain: bool,
+    pub dup: bool,
+    /// Replaces the record's topic.
+    pub topic: Option<&'a str>,
+    /// Encoded properties of this delivery alone.
+    pub extra: &'a [u8],
+}
+
+/// Appends the PUBLISH. Nothing when the record is not to be delivered: expired, purged, or too large to be encoded.
+#[inline]
+pub fn record(
+    out: &mut Vec<u8>,
+    record: &RecordView<'_>,
+    form: Form<'_>,
+    now_us: i64,
+) -> Option<PublishLayout> {
+    if record.purged {
+        return None;
+    }
+    if record.properties.is_empty() && record.headers.is_empty() {
+        return put(out, record, form, &[]);
+    }
+    let mut properties = record.properties.to_vec();
+    if let Some(expiry_s) = message_expiry_s(record.properties) {
+        let age_s = u64::try_from(now_us.saturating_sub(record.time_us)).unwrap_or(0) / 1_000_000;
+        let left_s = u64::from(expiry_s)
+            .checked_sub(age_s)
+            .filter(|left| *left > 0)?;
+        set_message_expiry(&mut properties, u32::try_from(left_s).unwrap_or(expiry_s));
+    }
+    for (key, value) in record.headers {
+        if let Ok(value) = std::str::from_utf8(value) {
+            Property::UserProperty { key, value }.encode(&mut properties);
+        }
+    }
+    put(out, record, form, &properties)
+}
+
+#[inline]
+fn put(
+    out: &mut Vec<u8>,
+    record: &RecordView<'_>,
+    form: Form<'_>,
+    properties: &[u8],
+) -> Option<PublishLayout> {
+    let fields = PublishFields {
+        version: form.version,
+        dup: form.dup,
+        qos: form.qos,
+        retain: form.retain,
+        topic: form.topic.unwrap_or(record.topic),
+        packet_id: None,
+        properties,
+        extra: form.extra,
+    };
+    fields.encode(out, record.payload).ok()
+}
+
+/// The expiry interval that a publisher gave its message.
+pub fn message_expiry_s(properties: &[u8]) -> Option<u32> {
+    let properties = Properties::stored(properties).ok()?;
+    if !properties.contains(PropertyId::MessageExpiryInterval) {
+        return None;
+    }
+    properties.message_expiry_interval()
+}

@@ -1,0 +1,341 @@
+//! Everything that is decided about MQTT, without a socket: bytes and time in, bytes and deadlines out.
+//!
+//! The event loop (or a test) opens connections, hands over what was received, and once a turn asks to commit: stage,
+//! append, settle, dispatch, catch up. What is to be sent then lies in the connections. The engine owns connections,
+//! sessions, subscriptions and timers outright; the log, the state store and the retained places are shared. It never
+//! blocks, but for log reads that miss the tail cache and for inline commits, both bounded per turn.
+
+mod ack;
+mod catch_up;
+mod close;
+mod commit;
+mod connect;
+mod connection;
+mod deliver;
+mod encode;
+mod persist;
+mod position;
+mod publish;
+mod receipt;
+mod receive;
+mod retained;
+mod router;
+mod session;
+mod settings;
+mod slab;
+mod stage;
+mod subscribe;
+mod tally;
+mod tick;
+mod timers;
+mod topics;
+mod window;
+
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use headwater_log::{Class, Log, Offset};
+use parking_lot::Mutex;
+
+use crate::metrics::Metrics;
+use crate::state::StateStore;
+
+pub use connection::Connection;
+pub use receive::ReadPlan;
+pub use retained::Retained;
+pub use session::Session;
+pub use settings::Settings;
+
+use deliver::Templates;
+use router::Router;
+use slab::{Key, Slab};
+use stage::{PartitionIndex, Stage};
+use tally::Tally;
+use timers::{Timer, Timers};
+use topics::Topics;
+
+pub type ConnKey = Key<Connection>;
+pub type SessionKey = Key<Session>;
+
+/// The time of a turn, read once.
+#[derive(Debug, Clone, Copy)]
+pub struct Now {
+    /// Milliseconds of a clock that never goes back.
+    pub mono_ms: u64,
+    /// Unix microseconds, UTC.
+    pub wall_us: i64,
+}
+
+/// Out buffers that are kept for the next turn, and how large one may be to be kept.
+const POOL_MAX: usize = 2048;
+const POOL_BUFFER_MAX: usize = 64 << 10;
+
+pub struct Engine {
+    log: Log,
+    state: Arc<StateStore>,
+    metrics: Arc<Metrics>,
+    settings: Settings,
+    now: Now,
+    conns: Slab<Connection>,
+    sessions: Slab<Session>,
+    by_client: HashMap<Rc<str>, SessionKey>,
+    router: Router,
+    topics: Topics,
+    retained: Arc<Mutex<Retained>>,
+    /// One per partition; that of the internal partition stays empty, because the state store appends there.
+    stages: Vec<Stage>,
+    /// Per partition, what has been dispatched to the live sessions.
+    dispatched: Vec<Offset>,
+    timers: Timers,
+    /// Connections with something to write.
+    touched: Vec<ConnKey>,
+    /// Connections that were given up in this turn.
+    closed: Vec<ConnKey>,
+    /// Connections that may be read again: what held them back is gone.
+    resumed: Vec<ConnKey>,
+    /// Sessions with something else to send than the live stream, each at most once.
+    runnable: VecDeque<SessionKey>,
+    /// Sessions whose cursors have to be checkpointed or that have receipts on their way, each at most once.
+    dirty: Vec<SessionKey>,
+    /// Connections whose front acknowledgement waits for the internal partition, in order of offset.
+    state_waits: VecDeque<(Offset, ConnKey)>,
+    /// Received bytes that are not parsed, and what has been promised to incomplete packets.
+    reserved_bytes: usize,
+    budget_waits: VecDeque<ConnKey>,
+    pool: Vec<Vec<u8>>,
+    templates: Templates,
+    tally: Tally,
+    next_stamp: u64,
+    /// A pull stopped at its bound: the next turn must not sleep.
+    more: bool,
+    /// The client whose stored session was removed last.
+    last_removed: Option<Rc<str>>,
+    /// Source of assigned client ids.
+    assigned: u64,
+}
+
+impl Engine {
+    /// Builds the engine on an open log: sessions, subscriptions and retained places come from it.
+    ///
+    /// # Errors
+    /// A log that cannot be read.
+    pub fn new(
+        settings: Settings,
+        log: Log,
+        state: Arc<StateStore>,
+        metrics: Arc<Metrics>,
+        now: Now,
+    ) -> Result<Self, headwater_log::ReadError> {
+        let partitions = log.partitions().iter();
+        let stages: Vec<Stage> = partitions
+            .clone()
+            .zip(1..)
+            .map(|(partition, stamp)| Stage::new(partition.clone(), stamp, settings.queue_bytes))
+            .collect();
+        let dispatched = partitions
+            .map(|partition| partition.high_watermark())
+            .collect();
+        let retained = Retained::load(&log, &state)?;
+        let mut engine = Self {
+            next_stamp: stages.len() as u64 + 1,
+            stages,
+            dispatched,
+            retained: Arc::new(Mutex::new(retained)),
+            log,
+            state,
+            metrics,
+            settings,
+            now,
+            conns: Slab::default(),
+            sessions: Slab::default(),
+            by_client: HashMap::new(),
+            router: Router::default(),
+            topics: Topics::new(),
+            timers: Timers::default(),
+            touched: Vec::new(),
+            closed: Vec::new(),
+            resumed: Vec::new(),
+            runnable: VecDeque::new(),
+            dirty: Vec::new(),
+            state_waits: VecDeque::new(),
+            reserved_bytes: 0,
+            budget_waits: VecDeque::new(),
+            pool: Vec::new(),
+            templates: Templates::default(),
+            tally: Tally::default(),
+            more: false,
+            last_removed: None,
+            assigned: now.wall_us.unsigned_abs(),
+        };
+        engine.guard_retained();
+        engine.restore_sessions();
+        engine
+            .timers
+            .set(now.mono_ms + tick::CHECKPOINT_MS, Timer::Checkpoint);
+        Ok(engine)
+    }
+
+    /// Begins a turn at this time.
+    pub fn begin(&mut self, now: Now) {
+        self.now = now;
+        self.more = false;
+    }
+
+    /// Takes a new connection in.
+    pub fn open(&mut self) -> ConnKey {
+        let key = self.conns.insert(Connection::new(self.now.mono_ms));
+        self.timers.set(
+            self.now.mono_ms + self.settings.connect_timeout_ms,
+            Timer::Silence(key),
+        );
+        self.tally.opened += 1;
+        key
+    }
+
+    pub fn connections(&self) -> usize {
+        self.conns.len()
+    }
+
+    /// Whether a turn is due although nothing is ready: a bounded piece of work was left over.
+    pub fn has_more(&self) -> bool {
+        self.more || !self.runnable.is_empty()
+    }
+
+    /// Whether a partition has moved since the engine last looked, so that a turn is due.
+    pub fn is_behind_log(&self) -> bool {
+        self.log
+            .partitions()
+            .iter()
+            .zip(&self.dispatched)
+            .any(|(partition, at)| {
+                partition.high_watermark() > *at && partition.class() != Class::Internal
+            })
+            || self
+                .state_waits
+                .front()
+                .is_some_and(|(offset, _)| self.state_mark() >= *offset)
+    }
+
+    /// Connections with bytes to write; they are asked for with [`Engine::out`].
+    pub fn take_touched(&mut self) -> Vec<ConnKey> {
+        std::mem::take(&mut self.touched)
+    }
+
+    /// Gives the emptied list back for the next turn.
+    pub fn return_touched(&mut self, mut list: Vec<ConnKey>) {
+        list.clear();
+        self.touched = list;
+    }
+
+    /// Connections that were given up; after a last write they are to be removed.
+    pub fn take_closed(&mut self) -> Vec<ConnKey> {
+        std::mem::take(&mut self.closed)
+    }
+
+    /// Connections whose reading was held back and may go on.
+    pub fn take_resumed(&mut self) -> Vec<ConnKey> {
+        std::mem::take(&mut self.resumed)
+    }
+
+    /// What a connection has to send.
+    pub fn out(&mut self, key: ConnKey) -> &[u8] {
+        match self.conns.get_mut(key) {
+            Some(conn) => {
+                conn.touched = false;
+                &conn.out[conn.out_sent..]
+            }
+            None => &[],
+        }
+    }
+
+    /// Tells how much of [`Engine::out`] the socket took. Whatever is left is asked for again when it is writable.
+    pub fn written(&mut self, key: ConnKey, count: usize) {
+        let Some(conn) = self.conns.get_mut(key) else {
+            return;
+        };
+        self.tally.bytes_sent += count as u64;
+        conn.out_sent += count;
+        if conn.out_sent < conn.out.len() {
+            conn.out_blocked = true;
+            return;
+        }
+        let mut buffer = std::mem::take(&mut conn.out);
+        conn.out_sent = 0;
+        if buffer.capacity() <= POOL_BUFFER_MAX && self.pool.len() < POOL_MAX {
+            buffer.clear();
+            self.pool.push(buffer);
+        }
+        if conn.out_blocked || conn.wake_when_drained {
+            conn.out_blocked = false;
+            conn.wake_when_drained = false;
+            if let Some(session) = conn.session {
+                self.wake_session(session);
+            }
+        }
+    }
+
+    /// The socket can be written again.
+    pub fn writable(&mut self, key: ConnKey) {
+        if self.conns.get(key).is_some_and(|conn| conn.out_blocked) {
+            self.touch(key);
+        }
+    }
+
+    /// Puts a connection on the list of those to write.
+    fn touch(&mut self, key: ConnKey) {
+        if let Some(conn) = self.conns.get_mut(key)
+            && !conn.touched
+        {
+            conn.touched = true;
+            self.touched.push(key);
+        }
+    }
+
+    /// The connection and a buffer to append to, which will be written at the end of the turn.
+    fn writer(&mut self, key: ConnKey) -> Option<&mut Connection> {
+        let conn = self.conns.get_mut(key)?;
+        if conn.out.capacity() == 0
+            && let Some(buffer) = self.pool.pop()
+        {
+            conn.out = buffer;
+        }
+        if !conn.touched {
+            conn.touched = true;
+            self.touched.push(key);
+        }
+        Some(conn)
+    }
+
+    /// Lets a session that has something to send run in the next catch-up.
+    fn wake_session(&mut self, key: SessionKey) {
+        if let Some(session) = self.sessions.get_mut(key)
+            && !session.queued
+            && session.active
+            && session.has_work()
+        {
+            session.queued = true;
+            self.runnable.push_back(key);
+        }
+    }
+
+    /// Partitions that clients can reach.
+    fn data_partitions(&self) -> impl Iterator<Item = PartitionIndex> + use<> {
+        let partitions: Vec<PartitionIndex> = self
+            .log
+            .partitions()
+            .iter()
+            .filter(|partition| partition.class() != Class::Internal)
+            .map(|partition| PartitionIndex::of(partition.id()))
+            .collect();
+        partitions.into_iter()
+    }
+
+    /// Up to where the internal partition is durable.
+    fn state_mark(&self) -> Offset {
+        self.log
+            .partitions()
+            .first()
+            .map_or(Offset(0), |partition| partition.high_watermark())
+    }
+}

@@ -1,0 +1,372 @@
+//! The durable side of sessions: two state records per persistent session, and how a broker that starts reads them.
+//!
+//! `session/<client id>` changes with subscriptions and attachment and is waited for; `cursor/<client id>` follows each
+//! second. What is in flight is not stored: after a restart it is delivered again from the cursor.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use headwater_log::Offset;
+use headwater_mqtt::packet::subscribe::RetainHandling;
+use headwater_mqtt::{QoS, Version};
+use serde::{Deserialize, Serialize};
+
+use crate::state::{Change, StateError};
+
+use super::router::{Options, Subscriber};
+use super::session::{NEVER_EXPIRES, Replay, Session, Subscription};
+use super::stage::PartitionIndex;
+use super::timers::Timer;
+use super::{Engine, SessionKey};
+
+pub fn session_key(client_id: &str) -> String {
+    format!("session/{client_id}")
+}
+
+pub fn cursor_key(client_id: &str) -> String {
+    format!("cursor/{client_id}")
+}
+
+/// Value of `session/<client id>`.
+#[derive(Debug, Serialize, Deserialize, PartialEq)]
+struct StoredSession {
+    /// Seconds; nothing means never.
+    expiry_s: Option<u32>,
+    /// Unix microseconds; nothing while connected.
+    away_since_us: Option<i64>,
+    subscriptions: Vec<StoredSubscription>,
+}
+
+#[derive(Debug, Serialize, Deserialize, PartialEq)]
+struct StoredSubscription {
+    filter: String,
+    qos: u8,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    no_local: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    retain_as_published: bool,
+    #[serde(default)]
+    retain_handling: u8,
+    #[serde(default)]
+    id: u32,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    offsets: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    offset_topics: bool,
+    /// First offset per partition name.
+    since: BTreeMap<String, u64>,
+}
+
+/// Value of `cursor/<client id>`: next offset per partition name, and those of replaying subscriptions by filter.
+#[derive(Debug, Default, Serialize, Deserialize, PartialEq)]
+struct StoredCursors {
+    cursors: BTreeMap<String, u64>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    replays: BTreeMap<String, BTreeMap<String, u64>>,
+}
+
+impl Engine {
+    /// Stores session and cursors; what waits for them may go once the state is durable up to the returned offset.
+    pub(super) fn try_store_session(&mut self, key: SessionKey) -> Result<Offset, StateError> {
+        let Some(session) = self.sessions.get(key) else {
+            return Ok(self.state.durable());
+        };
+        let client_id = Rc::clone(&session.client_id);
+        let value = to_json(&self.stored_session(session));
+        let cursors = to_json(&self.stored_cursors(session));
+        let offset = self.state.write(&[
+            Change {
+                key: &session_key(&client_id),
+                value: Some(&value),
+            },
+            Change {
+                key: &cursor_key(&client_id),
+                value: Some(&cursors),
+            },
+        ])?;
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.stored = true;
+        }
+        Ok(offset)
+    }
+
+    /// Stores a session whose change nobody waits for; the next change or checkpoint makes up for a failure.
+    pub(super) fn store_session(&mut self, key: SessionKey) {
+        if let Err(error) = self.try_store_session(key) {
+            tracing::warn!(%error, "a session cannot be stored now");
+        }
+    }
+
+    /// Removes what the state store has of an ended session.
+    pub(super) fn forget_stored(&mut self, client_id: &Rc<str>) {
+        let changes = [session_key(client_id), cursor_key(client_id)];
+        let changes = [
+            Change {
+                key: &changes[0],
+                value: None,
+            },
+            Change {
+                key: &changes[1],
+                value: None,
+            },
+        ];
+        if let Err(error) = self.state.write(&changes) {
+            tracing::warn!(%error, client_id = &**client_id, "an ended session stays in the state until it expires");
+        }
+        self.last_removed = Some(Rc::clone(client_id));
+    }
+
+    /// Checkpoints the cursors of sessions that had acknowledgements since the last time.
+    pub(super) fn checkpoint(&mut self) {
+        let mut left = Vec::new();
+        let mut changes: Vec<(String, Vec<u8>)> = Vec::new();
+        for key in std::mem::take(&mut self.dirty) {
+            self.stage_receipts(key);
+            let Some(session) = self.sessions.get_mut(key) else {
+                continue;
+            };
+            session.window.shrink();
+            session.dirty = !session.receipts.is_empty();
+            if session.dirty {
+                left.push(key);
+            }
+            let Some(session) = self.sessions.get(key).filter(|session| session.stored) else {
+                continue;
+            };
+            changes.push((
+                cursor_key(&session.client_id),
+                to_json(&self.stored_cursors(session)),
+            ));
+        }
+        for chunk in changes.chunks(1024) {
+            let chunk: Vec<Change<'_>> = chunk
+                .iter()
+                .map(|(key, value)| Change {
+                    key,
+                    value: Some(value),
+                })
+                .collect();
+            if let Err(error) = self.state.write(&chunk) {
+                tracing::warn!(%error, "cursors cannot be stored now; a restart would repeat deliveries");
+            }
+        }
+        self.dirty = left;
+    }
+
+    /// Stores every persistent session: the clean stop.
+    pub fn store_all(&mut self) {
+        let keys: Vec<SessionKey> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| session.stored)
+            .map(|(key, _)| key)
+            .collect();
+        for key in keys {
+            self.store_session(key);
+        }
+    }
+
+    fn stored_session(&self, session: &Session) -> StoredSession {
+        let subscription = |held: &Subscription| StoredSubscription {
+            filter: held.filter.to_string(),
+            qos: held.options.qos.as_u8(),
+            no_local: held.options.no_local,
+            retain_as_published: held.options.retain_as_published,
+            retain_handling: held.retain_handling as u8,
+            id: held.options.id,
+            offsets: held.options.offsets,
+            offset_topics: held.options.offset_topics,
+            since: held
+                .since
+                .iter()
+                .map(|(partition, offset)| (self.name_of(*partition), offset.0))
+                .collect(),
+        };
+        StoredSession {
+            expiry_s: (session.expiry_s != NEVER_EXPIRES).then_some(session.expiry_s),
+            away_since_us: session.away_since.map(|(_, wall_us)| wall_us),
+            subscriptions: session.subscriptions.iter().map(subscription).collect(),
+        }
+    }
+
+    fn stored_cursors(&self, session: &Session) -> StoredCursors {
+        let cursor = |partition: PartitionIndex| {
+            (
+                self.name_of(partition),
+                session
+                    .cursor(partition, self.dispatched[partition.index()])
+                    .0,
+            )
+        };
+        let replay = |replay: &Replay| {
+            let cursors = replay.cursors.iter().filter_map(|(partition, _)| {
+                Some((
+                    self.name_of(*partition),
+                    session.replay_cursor(replay, *partition)?.0,
+                ))
+            });
+            (replay.filter.to_string(), cursors.collect())
+        };
+        StoredCursors {
+            cursors: self.data_partitions().map(cursor).collect(),
+            replays: session.replays.iter().map(replay).collect(),
+        }
+    }
+
+    fn name_of(&self, partition: PartitionIndex) -> String {
+        self.stages[partition.index()].partition.name().to_owned()
+    }
+
+    /// Builds the sessions that the state store has.
+    pub(super) fn restore_sessions(&mut self) {
+        let mut stored = Vec::new();
+        self.state.for_each_prefix("session/", |key, value| {
+            stored.push((key["session/".len()..].to_owned(), value.clone()));
+        });
+        for (client_id, value) in stored {
+            let session = match serde_json::from_slice::<StoredSession>(&value) {
+                Ok(session) => session,
+                Err(error) => {
+                    tracing::error!(%error, client_id, "a stored session cannot be read and is left out");
+                    continue;
+                }
+            };
+            let cursors = self.state.get(&cursor_key(&client_id));
+            let cursors = cursors
+                .and_then(|value| serde_json::from_slice(&value).ok())
+                .unwrap_or_default();
+            self.restore(&client_id, session, &cursors);
+        }
+    }
+
+    fn restore(&mut self, client_id: &str, stored: StoredSession, cursors: &StoredCursors) {
+        let client_id: Rc<str> = client_id.into();
+        let mut session = Session::new(Rc::clone(&client_id), Version::V311);
+        session.stored = true;
+        session.expiry_s = stored.expiry_s.unwrap_or(NEVER_EXPIRES);
+        let now = self.now;
+        let away_since_us = stored.away_since_us.unwrap_or(now.wall_us).min(now.wall_us);
+        session.away_since = Some((now.mono_ms, away_since_us));
+        for partition in self.data_partitions() {
+            // A partition that is new since the session was stored is read from its beginning.
+            let next = cursors
+                .cursors
+                .get(self.stages[partition.index()].partition.name())
+                .copied()
+                .unwrap_or(0);
+            session.fall_behind(partition, Offset(next), Offset(0));
+        }
+        session.subscriptions = stored
+            .subscriptions
+            .iter()
+            .map(|held| self.restored_subscription(held))
+            .collect();
+        for (number, (filter, cursors)) in (0..).zip(&cursors.replays) {
+            if session.subscription(filter).is_some() {
+                let cursors = self.by_partition(cursors);
+                session.replays.push(Replay {
+                    number,
+                    filter: filter.as_str().into(),
+                    cursors,
+                    joined: false,
+                });
+                session.next_replay = number + 1;
+            }
+        }
+        let away_ms = u64::try_from(now.wall_us - away_since_us).unwrap_or(0) / 1000;
+        let expiry_ms = u64::from(session.expiry_s) * 1000;
+        let expires = session.expiry_s != NEVER_EXPIRES;
+        let held: Vec<(Box<str>, Options, bool)> = session
+            .subscriptions
+            .iter()
+            .map(|held| {
+                (
+                    held.filter.clone(),
+                    held.options,
+                    session.is_replaying(&held.filter),
+                )
+            })
+            .collect();
+        let key = self.sessions.insert(session);
+        for (filter, options, replaying) in held {
+            self.router.insert(
+                &filter,
+                Subscriber {
+                    session: key,
+                    options,
+                    replaying,
+                },
+            );
+        }
+        self.by_client.insert(client_id, key);
+        if expires {
+            self.timers.set(
+                now.mono_ms + expiry_ms.saturating_sub(away_ms),
+                Timer::Expiry(key),
+            );
+        }
+    }
+
+    fn restored_subscription(&self, held: &StoredSubscription) -> Subscription {
+        Subscription {
+            filter: held.filter.as_str().into(),
+            options: Options {
+                qos: QoS::from_u8(held.qos).unwrap_or(QoS::AtLeastOnce),
+                no_local: held.no_local,
+                retain_as_published: held.retain_as_published,
+                id: held.id,
+                offsets: held.offsets,
+                offset_topics: held.offset_topics,
+            },
+            retain_handling: match held.retain_handling {
+                1 => RetainHandling::SendIfNew,
+                2 => RetainHandling::DoNotSend,
+                _ => RetainHandling::Send,
+            },
+            since: self.by_partition(&held.since),
+        }
+    }
+
+    fn by_partition(&self, named: &BTreeMap<String, u64>) -> Vec<(PartitionIndex, Offset)> {
+        let place = |(name, offset): (&String, &u64)| {
+            Some((
+                PartitionIndex::of(self.log.by_name(name)?.id()),
+                Offset(*offset),
+            ))
+        };
+        named.iter().filter_map(place).collect()
+    }
+}
+
+fn to_json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("a plain structure becomes JSON")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_session_reads_back() {
+        let stored = StoredSession {
+            expiry_s: Some(60),
+            away_since_us: Some(5),
+            subscriptions: vec![StoredSubscription {
+                filter: "devices/+/actions".to_owned(),
+                qos: 1,
+                no_local: true,
+                retain_as_published: false,
+                retain_handling: 2,
+                id: 9,
+                offsets: true,
+                offset_topics: false,
+                since: BTreeMap::from([("control-0".to_owned(), 7)]),
+            }],
+        };
+        let back: StoredSession = serde_json::from_slice(&to_json(&stored)).expect("own JSON");
+        assert_eq!(back, stored);
+        let cursors: StoredCursors =
+            serde_json::from_str(r#"{"cursors":{"telemetry-0":3}}"#).expect("no replays");
+        assert_eq!(cursors.cursors["telemetry-0"], 3);
+    }
+}

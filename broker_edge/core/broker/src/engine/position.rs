@@ -1,0 +1,276 @@
+//! Positions that a subscriber may begin at: their text, and what they come to in the log.
+//!
+//! `earliest`, `latest`, a time in Unix microseconds, or `<partition>:<offset>[,…]`; over MQTT 5 as a user property,
+//! over MQTT 3.1.1 as the first levels of the filter (`$at/<position>/<filter>`).
+
+use headwater_log::Offset;
+use headwater_mqtt::{Properties, ReasonCode};
+
+use super::Engine;
+use super::stage::PartitionIndex;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Position {
+    Earliest,
+    Latest,
+    /// The first record at or after this time, in Unix microseconds.
+    Time(i64),
+    /// Partition names with the offset to begin at; partitions that are not named begin at the latest.
+    Places(Vec<(String, u64)>),
+}
+
+/// What to do when an offset is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Policy {
+    #[default]
+    None,
+    Earliest,
+    Latest,
+}
+
+/// A filter with what was said in front of it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Located<'a> {
+    pub filter: &'a str,
+    pub position: Option<&'a str>,
+    /// Deliveries name their offset in the topic.
+    pub offset_topics: bool,
+}
+
+/// Where a subscription begins.
+#[derive(Debug, Default)]
+pub struct Start {
+    pub cursors: Vec<(PartitionIndex, Offset)>,
+    /// `<partition name>:<start>-<end>` of offsets that it will not get.
+    pub gaps: Vec<String>,
+}
+
+/// Why a subscription cannot begin there: the code for its SUBACK, and a sentence.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub reason: ReasonCode,
+    pub sentence: String,
+}
+
+/// Takes `$at/<position>/` or `$at+/<position>/` off a filter.
+pub fn split_filter(filter: &str) -> Located<'_> {
+    let plain = Located {
+        filter,
+        position: None,
+        offset_topics: false,
+    };
+    let (rest, offset_topics) = match (filter.strip_prefix("$at/"), filter.strip_prefix("$at+/")) {
+        (Some(rest), _) => (rest, false),
+        (_, Some(rest)) => (rest, true),
+        _ => return plain,
+    };
+    match rest.split_once('/') {
+        Some((position, filter)) => Located {
+            filter,
+            position: Some(position),
+            offset_topics,
+        },
+        None => Located {
+            filter: "",
+            position: Some(rest),
+            offset_topics,
+        },
+    }
+}
+
+fn bad(sentence: String) -> Refusal {
+    Refusal {
+        reason: ReasonCode::ImplementationSpecificError,
+        sentence,
+    }
+}
+
+impl Position {
+    /// # Errors
+    /// Text that is none of the forms.
+    pub fn parse(text: &str) -> Result<Self, Refusal> {
+        match text {
+            "earliest" => return Ok(Self::Earliest),
+            "latest" => return Ok(Self::Latest),
+            _ => {}
+        }
+        let wrong = || {
+            bad(format!(
+                "stream-offset {text:?} is not earliest, latest, a time in microseconds or <partition>:<offset>"
+            ))
+        };
+        if let Ok(time_us) = text.parse() {
+            return Ok(Self::Time(time_us));
+        }
+        let place = |part: &str| {
+            let (name, offset) = part.rsplit_once(':')?;
+            Some((name.to_owned(), offset.parse().ok()?))
+        };
+        text.split(',')
+            .map(|part| place(part).ok_or_else(wrong))
+            .collect::<Result<_, _>>()
+            .map(Self::Places)
+    }
+}
+
+impl Policy {
+    /// # Errors
+    /// Text that names no policy.
+    pub fn of(properties: &Properties<'_>) -> Result<Self, Refusal> {
+        match properties.user_property("stream-offset-policy") {
+            None | Some("none") => Ok(Self::None),
+            Some("earliest") => Ok(Self::Earliest),
+            Some("latest") => Ok(Self::Latest),
+            Some(other) => Err(bad(format!(
+                "stream-offset-policy {other:?} is not none, earliest or latest"
+            ))),
+        }
+    }
+}
+
+impl Engine {
+    /// Partitions in which a filter can match.
+    pub(super) fn partitions_of(&self, filter: &str) -> Vec<PartitionIndex> {
+        if filter.contains(['+', '#']) {
+            return self.data_partitions().collect();
+        }
+        vec![PartitionIndex::of(self.log.route(filter).partition)]
+    }
+
+    /// Where a new subscription begins in every partition that it can reach.
+    pub(super) fn start_of(
+        &self,
+        filter: &str,
+        position: &Position,
+        policy: Policy,
+    ) -> Result<Start, Refusal> {
+        if let Position::Places(places) = position {
+            for (name, _) in places {
+                if self
+                    .log
+                    .by_name(name)
+                    .is_none_or(|partition| partition.class() == headwater_log::Class::Internal)
+                {
+                    return Err(bad(format!(
+                        "stream-offset names partition {name:?}, which this log does not have"
+                    )));
+                }
+            }
+        }
+        let mut start = Start::default();
+        for partition in self.partitions_of(filter) {
+            let log = &self.stages[partition.index()].partition;
+            let live_at = self.dispatched[partition.index()];
+            let log_start = log.log_start();
+            let wanted = match position {
+                Position::Earliest => log_start,
+                Position::Latest => live_at,
+                Position::Time(time_us) => log
+                    .offset_for_time(*time_us)
+                    .map_err(|error| bad(format!("the log cannot be read: {error}")))?
+                    .min(live_at),
+                Position::Places(places) => {
+                    let named = places.iter().find(|(name, _)| name == log.name());
+                    named.map_or(live_at, |(_, offset)| Offset(*offset))
+                }
+            };
+            let from = if wanted < log_start || wanted > live_at {
+                match policy {
+                    Policy::None => {
+                        let sentence = format!(
+                            "offset {wanted} of {} is gone: the log starts at {log_start} and ends at {live_at}",
+                            log.name()
+                        );
+                        return Err(Refusal {
+                            reason: ReasonCode::TopicFilterInvalid,
+                            sentence,
+                        });
+                    }
+                    Policy::Earliest => log_start,
+                    Policy::Latest => live_at,
+                }
+            } else {
+                wanted
+            };
+            if wanted < from {
+                start.gaps.push(format!("{}:{wanted}-{from}", log.name()));
+            }
+            let known = log
+                .gaps()
+                .into_iter()
+                .filter(|gap| gap.range.end > from && gap.range.start < live_at);
+            start.gaps.extend(
+                known.map(|gap| format!("{}:{}-{}", log.name(), gap.range.start, gap.range.end)),
+            );
+            start.cursors.push((partition, from));
+        }
+        Ok(start)
+    }
+
+    /// `<partition name>:<offset>[,…]`.
+    pub(super) fn format_places(&self, places: &[(PartitionIndex, Offset)]) -> String {
+        let place = |(partition, offset): &(PartitionIndex, Offset)| {
+            format!(
+                "{}:{offset}",
+                self.stages[partition.index()].partition.name()
+            )
+        };
+        places.iter().map(place).collect::<Vec<_>>().join(",")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_of_a_position_is_read_and_nothing_else() {
+        assert_eq!(Position::parse("earliest"), Ok(Position::Earliest));
+        assert_eq!(Position::parse("latest"), Ok(Position::Latest));
+        assert_eq!(
+            Position::parse("1700000000000000"),
+            Ok(Position::Time(1_700_000_000_000_000))
+        );
+        let places = vec![("telemetry-0".to_owned(), 7), ("control-0".to_owned(), 0)];
+        assert_eq!(
+            Position::parse("telemetry-0:7,control-0:0"),
+            Ok(Position::Places(places))
+        );
+        for wrong in [
+            "",
+            "first",
+            "telemetry-0",
+            "telemetry-0:",
+            "telemetry-0:x",
+            "telemetry-0:1,",
+            "a:-1",
+        ] {
+            let refusal = Position::parse(wrong).expect_err(wrong);
+            assert_eq!(refusal.reason, ReasonCode::ImplementationSpecificError);
+            assert!(refusal.sentence.contains(wrong));
+        }
+    }
+
+    #[test]
+    fn a_filter_gives_its_position_away() {
+        let located = |filter, position, offset_topics| Located {
+            filter,
+            position,
+            offset_topics,
+        };
+        assert_eq!(split_filter("a/#"), located("a/#", None, false));
+        assert_eq!(
+            split_filter("$at/earliest/a/#"),
+            located("a/#", Some("earliest"), false)
+        );
+        assert_eq!(
+            split_filter("$at+/telemetry-0:5/a"),
+            located("a", Some("telemetry-0:5"), true)
+        );
+        assert_eq!(
+            split_filter("$at/earliest"),
+            located("", Some("earliest"), false)
+        );
+        assert_eq!(split_filter("$attic/a"), located("$attic/a", None, false));
+    }
+}

@@ -1,0 +1,234 @@
+//! PUBLISH from a client: to its topic, into the stage of its partition, and a place in the FIFO of acknowledgements.
+
+use headwater_log::{RecordMeta, RecordsFull};
+use headwater_mqtt::{Publish, QoS, ReasonCode};
+
+use super::ack::Reply;
+use super::close::Cause;
+use super::connection::{Alias, Connection};
+use super::stage::{PartitionIndex, Ticket};
+use super::topics::TopicId;
+use super::{ConnKey, Engine};
+
+/// A record that the broker itself publishes: a will, a receipt.
+#[derive(Debug, Clone, Copy)]
+pub struct OwnRecord<'a> {
+    pub topic: &'a str,
+    pub client_id: &'a str,
+    pub key: Option<&'a [u8]>,
+    pub qos: u8,
+    pub retain: bool,
+    pub properties: &'a [u8],
+    pub payload: &'a [u8],
+}
+
+impl Engine {
+    /// Stages the record. False when its partition takes none now: the packet has to be handled again later.
+    #[inline]
+    pub(super) fn handle_publish(&mut self, key: ConnKey, publish: &Publish<'_>) -> bool {
+        if publish.qos == QoS::ExactlyOnce {
+            self.close(key, Cause::Reason(ReasonCode::QosNotSupported));
+            return true;
+        }
+        let Some(id) = self.topic_of(key, publish) else {
+            return true;
+        };
+        let Some(partition) = self.topics.get(id).map(|topic| topic.partition) else {
+            return true;
+        };
+        if self.stages[partition.index()].stalled {
+            if let Some(conn) = self.conns.get_mut(key) {
+                conn.paused_on = Some(partition);
+            }
+            return false;
+        }
+        if self.stage_publish(key, id, publish).is_err() {
+            // A table of this append is full; what follows goes into the next one.
+            self.append(partition, false);
+            if self.stages[partition.index()].stalled
+                || self.stage_publish(key, id, publish).is_err()
+            {
+                if let Some(conn) = self.conns.get_mut(key) {
+                    conn.paused_on = Some(partition);
+                }
+                return false;
+            }
+        }
+        self.tally.publishes_received += 1;
+        true
+    }
+
+    /// The topic of a publish, by name or alias; nothing when it was refused.
+    #[inline]
+    fn topic_of(&mut self, key: ConnKey, publish: &Publish<'_>) -> Option<TopicId> {
+        let conn = self.conns.get(key)?;
+        if publish.topic_alias.is_none()
+            && let Some(topic) = self.topics.get(conn.topic)
+            && topic.name.as_bytes() == publish.topic.as_bytes()
+        {
+            return Some(conn.topic);
+        }
+        self.find_topic(key, publish)
+    }
+
+    fn find_topic(&mut self, key: ConnKey, publish: &Publish<'_>) -> Option<TopicId> {
+        let alias = publish.topic_alias.map(|alias| usize::from(alias.get()));
+        if alias.is_some_and(|alias| alias > usize::from(self.settings.topic_alias_maximum)) {
+            self.close(key, Cause::Reason(ReasonCode::TopicAliasInvalid));
+            return None;
+        }
+        if let (Some(alias), true) = (alias, publish.topic.is_empty()) {
+            return self.aliased_topic(key, alias);
+        }
+        let name = publish.topic.as_str();
+        if let Some(reason) = self.refusal_of_name(name) {
+            self.refuse_publish(key, publish, reason);
+            return None;
+        }
+        let id = self.topics.intern(name, &self.log);
+        let conn = self.conns.get_mut(key)?;
+        if let Some(alias) = alias {
+            if conn.aliases.len() < alias {
+                conn.aliases.resize_with(alias, || None);
+            }
+            conn.aliases[alias - 1] = Some(Alias {
+                name: name.into(),
+                topic: id,
+            });
+        } else {
+            conn.topic = id;
+        }
+        Some(id)
+    }
+
+    fn aliased_topic(&mut self, key: ConnKey, number: usize) -> Option<TopicId> {
+        let conn = self.conns.get_mut(key)?;
+        let Some(Some(alias)) = conn.aliases.get_mut(number - 1) else {
+            self.close(key, Cause::Reason(ReasonCode::TopicAliasInvalid));
+            return None;
+        };
+        if self.topics.get(alias.topic).is_none() {
+            alias.topic = self.topics.intern(&alias.name, &self.log);
+        }
+        Some(alias.topic)
+    }
+
+    /// Why nobody may publish to this name, if so.
+    pub(super) fn refusal_of_name(&self, name: &str) -> Option<ReasonCode> {
+        if name.starts_with('$') {
+            return Some(ReasonCode::NotAuthorized);
+        }
+        let levels = 1 + name.bytes().filter(|byte| *byte == b'/').count();
+        (levels > self.settings.topic_levels_max).then_some(ReasonCode::TopicNameInvalid)
+    }
+
+    /// Drops a publish. MQTT 5 is told why; older versions get a plain acknowledgement, as from Mosquitto.
+    fn refuse_publish(&mut self, key: ConnKey, publish: &Publish<'_>, reason: ReasonCode) {
+        self.tally.publishes_refused += 1;
+        if let (Some(packet_id), Some(conn)) = (publish.packet_id, self.conns.get_mut(key)) {
+            conn.acks.push(Reply::Puback {
+                packet_id: packet_id.get(),
+                reason,
+            });
+            conn.publishes_owed += 1;
+            self.send_ready(key);
+        }
+    }
+
+    #[inline]
+    fn stage_publish(
+        &mut self,
+        key: ConnKey,
+        id: TopicId,
+        publish: &Publish<'_>,
+    ) -> Result<(), RecordsFull> {
+        let (Some(conn), Some(topic)) = (self.conns.get_mut(key), self.topics.get_mut(id)) else {
+            return Ok(());
+        };
+        let stage = &mut self.stages[topic.partition.index()];
+        if topic.staged.0 != stage.stamp {
+            topic.staged = (
+                stage.stamp,
+                stage.records.topic(&topic.name, topic.key.clone())?,
+            );
+        }
+        if conn.client.0 != stage.stamp {
+            let session = conn.session.and_then(|session| self.sessions.get(session));
+            let client_id = session.map_or("", |session| &*session.client_id);
+            conn.client = (stage.stamp, stage.client(key, client_id)?);
+        }
+        let mut meta = RecordMeta::new(topic.staged.1, conn.client.1, publish.qos.as_u8());
+        meta.retain = publish.retain;
+        if publish.properties.is_empty() {
+            stage.records.push(meta, publish.payload)?;
+        } else {
+            let mut properties = Vec::with_capacity(publish.properties.as_bytes().len());
+            publish.properties.copy_forwardable(&mut properties);
+            meta.properties = &properties;
+            stage.records.push(meta, publish.payload)?;
+        }
+        let partition = topic.partition;
+        let ticket = stage.ticket(Some(key));
+        if let Some(packet_id) = publish.packet_id {
+            let mut reason = ReasonCode::Success;
+            if conn.version.is_v5() {
+                let matches = self.topics.matches(id, &self.router, &self.sessions);
+                if !matches.any {
+                    reason = ReasonCode::NoMatchingSubscribers;
+                }
+            }
+            owe_puback(conn, partition, ticket, packet_id.get(), reason);
+            if conn.version.is_v5() && conn.publishes_owed > self.settings.receive_maximum {
+                self.close(key, Cause::Reason(ReasonCode::ReceiveMaximumExceeded));
+            }
+        }
+        Ok(())
+    }
+
+    /// Stages a record of the broker's own, whatever the state of the queue: there are few, and each has a bounded
+    /// cause (a connection that ended, a command that was acknowledged).
+    pub(super) fn stage_own(&mut self, record: &OwnRecord<'_>) -> Option<(PartitionIndex, Ticket)> {
+        let id = self.topics.intern(record.topic, &self.log);
+        let topic = self.topics.get_mut(id)?;
+        let stage = &mut self.stages[topic.partition.index()];
+        let staged = (|| {
+            let index = stage.records.topic(&topic.name, topic.key.clone())?;
+            let client = stage.records.client(record.client_id)?;
+            let mut meta = RecordMeta::new(index, client, record.qos);
+            meta.retain = record.retain;
+            meta.key = record.key;
+            meta.properties = record.properties;
+            stage.records.push(meta, record.payload)
+        })();
+        if staged.is_err() {
+            tracing::warn!(
+                topic = record.topic,
+                "the append is full, a record of the broker's own is lost"
+            );
+            return None;
+        }
+        Some((topic.partition, stage.ticket(None)))
+    }
+}
+
+#[inline]
+fn owe_puback(
+    conn: &mut Connection,
+    partition: PartitionIndex,
+    ticket: Ticket,
+    packet_id: u16,
+    reason: ReasonCode,
+) {
+    conn.publishes_owed = conn.publishes_owed.saturating_add(1);
+    if conn.stream_ack {
+        conn.acks.push(Reply::Located {
+            ticket,
+            partition,
+            packet_id,
+            reason,
+            offset: None,
+        });
+    } else {
+        conn.acks.push_puback(partition, ticket, packet_id, reason);
+    }
+}

@@ -1,0 +1,193 @@
+//! Receipts: when the device that a control topic names acknowledges a command, `$receipts` says so.
+//!
+//! A receipt is a record like any other. The cursor of the session does not pass the command before the receipt is
+//! durable, so a crash in between has the command delivered, and acknowledged, once more.
+
+use std::rc::Rc;
+
+use headwater_log::RecordView;
+use headwater_mqtt::PacketId;
+use serde::Serialize;
+
+use super::publish::OwnRecord;
+use super::session::{Command, PendingReceipt};
+use super::stage::{PartitionIndex, Ticket};
+use super::window::Sent;
+use super::{ConnKey, Engine, SessionKey};
+
+const TOPIC: &str = "$receipts";
+
+/// The value of a receipt.
+#[derive(Debug, Serialize)]
+struct Receipt<'a> {
+    client_id: &'a str,
+    topic: &'a str,
+    key: String,
+    idempotency_key: Option<&'a str>,
+    partition: u16,
+    name: &'a str,
+    offset: u64,
+    time_us: i64,
+}
+
+/// The device that a control topic names.
+#[inline]
+pub fn device_of(topic: &str) -> Option<&str> {
+    let device = topic.strip_prefix("devices/")?.strip_suffix("/actions")?;
+    (!device.is_empty() && !device.contains('/')).then_some(device)
+}
+
+impl Command {
+    pub fn of(packet_id: u16, record: &RecordView<'_>) -> Self {
+        Self {
+            packet_id,
+            topic: record.topic.into(),
+            key: record.key.into(),
+            idempotency_key: record.idempotency_key.map(Into::into),
+        }
+    }
+}
+
+impl Engine {
+    /// A client acknowledged a delivery.
+    #[inline]
+    pub(super) fn handle_puback(&mut self, key: ConnKey, packet_id: PacketId) {
+        let Some(session_key) = self.conns.get(key).and_then(|conn| conn.session) else {
+            return;
+        };
+        let Some(session) = self.sessions.get_mut(session_key) else {
+            return;
+        };
+        let Some(sent) = session.window.ack(packet_id.get()) else {
+            return;
+        };
+        if !session.replays.is_empty() {
+            session.drop_finished_replays();
+        }
+        if (session.stored || sent.receipt) && !session.dirty {
+            session.dirty = true;
+            self.dirty.push(session_key);
+        }
+        let wakes = session.has_work();
+        if sent.receipt {
+            self.append_receipt(session_key, packet_id.get(), sent);
+        }
+        if wakes {
+            self.wake_session(session_key);
+        }
+    }
+
+    fn append_receipt(&mut self, key: SessionKey, packet_id: u16, sent: Sent) {
+        let time_us = self.now.wall_us;
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        let Some(at) = session
+            .commands
+            .iter()
+            .position(|command| command.packet_id == packet_id)
+        else {
+            return;
+        };
+        let command = session.commands.swap_remove(at);
+        let receipt = Receipt {
+            client_id: &session.client_id,
+            topic: &command.topic,
+            key: String::from_utf8_lossy(&command.key).into_owned(),
+            idempotency_key: command.idempotency_key.as_deref(),
+            partition: sent.partition.0,
+            name: self.stages[sent.partition.index()].partition.name(),
+            offset: sent.offset.0,
+            time_us,
+        };
+        let value = serde_json::to_vec(&receipt).expect("a plain structure becomes JSON");
+        session.receipts.push(PendingReceipt {
+            partition: sent.partition,
+            offset: sent.offset,
+            value: value.into(),
+            staged: None,
+        });
+        self.tally.receipts += 1;
+        self.stage_receipts(key);
+    }
+
+    /// The log refused the tickets from `first` on: receipts among them are staged again at the next checkpoint.
+    pub(super) fn unstage_receipts(&mut self, partition: PartitionIndex, first: Ticket) {
+        for key in self.dirty.clone() {
+            let Some(session) = self.sessions.get_mut(key) else {
+                continue;
+            };
+            for receipt in &mut session.receipts {
+                if receipt
+                    .staged
+                    .is_some_and(|(of, ticket)| of == partition && ticket >= first)
+                {
+                    receipt.staged = None;
+                }
+            }
+        }
+    }
+
+    /// Stages receipts that are not on their way yet, and forgets those that are durable.
+    pub(super) fn stage_receipts(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        let stages = &self.stages;
+        session.receipts.retain(|receipt| {
+            receipt
+                .staged
+                .is_none_or(|(partition, ticket)| stages[partition.index()].settled() <= ticket)
+        });
+        let client_id = Rc::clone(&session.client_id);
+        for index in 0.. {
+            let Some(receipt) = self
+                .sessions
+                .get(key)
+                .and_then(|session| session.receipts.get(index))
+            else {
+                return;
+            };
+            if receipt.staged.is_some() {
+                continue;
+            }
+            let value = receipt.value.clone();
+            let staged = self.stage_own(&OwnRecord {
+                topic: TOPIC,
+                client_id: &client_id,
+                key: Some(client_id.as_bytes()),
+                qos: 1,
+                retain: false,
+                properties: &[],
+                payload: &value,
+            });
+            if let Some(receipt) = self
+                .sessions
+                .get_mut(key)
+                .and_then(|session| session.receipts.get_mut(index))
+            {
+                receipt.staged = staged;
+            }
+            self.more = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_actions_topic_names_a_device() {
+        assert_eq!(device_of("devices/d1/actions"), Some("d1"));
+        for topic in [
+            "devices/d1/status",
+            "devices//actions",
+            "devices/a/b/actions",
+            "x/devices/d/actions",
+            "devices/actions",
+        ] {
+            assert_eq!(device_of(topic), None, "{topic}");
+        }
+    }
+}

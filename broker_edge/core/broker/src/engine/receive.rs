@@ -1,0 +1,263 @@
+//! From received bytes to handled packets.
+//!
+//! Keeps what is incomplete, and holds reading back where a bound asks for it: a full append queue, the global budget of
+//! unparsed bytes, or too many owed acknowledgements. Each kind of packet is handled in a file of its own.
+
+use headwater_log::Offset;
+use headwater_mqtt::packet::{self, Packet, kind};
+use headwater_mqtt::{Frame, ReasonCode, encode, frame};
+
+use super::ack::{PacketKind, Reply};
+use super::close::Cause;
+use super::connection::Phase;
+use super::{ConnKey, Engine};
+
+/// How the event loop is to read a connection.
+#[derive(Debug, PartialEq, Eq)]
+pub enum ReadPlan {
+    /// Into the shared buffer, behind these bytes, which the connection held.
+    Shared { held: Vec<u8> },
+    /// Into the connection's own buffer, which has room for the rest of a large packet: see [`Engine::held_mut`].
+    Own { wanted: usize },
+    /// Not now. The connection is named by `take_resumed` when it may be read again.
+    Wait,
+}
+
+/// Held bytes below this are copied to the shared buffer; a larger packet is received where it is kept.
+const OWN_BUFFER_MIN: usize = 64 << 10;
+/// Entries in the FIFO of acknowledgements beyond which a connection is not read until some have left.
+pub(super) const OWED_MAX: usize = 4096;
+
+/// What to do after a packet.
+enum Step {
+    Next,
+    /// The packet stays unparsed: reading is held back.
+    Pause,
+}
+
+impl Engine {
+    /// Says whether and how a readable connection is to be read.
+    pub fn read_plan(&mut self, key: ConnKey) -> ReadPlan {
+        let budget = self.settings.receive_budget_bytes;
+        let Some(conn) = self.conns.get_mut(key) else {
+            return ReadPlan::Wait;
+        };
+        if conn.acks.len() > OWED_MAX {
+            conn.paused_on_acks = true;
+        }
+        if conn.phase == Phase::Closed || conn.is_paused() {
+            return ReadPlan::Wait;
+        }
+        if conn.held_needs > conn.held.capacity() && conn.held_needs > OWN_BUFFER_MIN {
+            let wanted = conn.held_needs - conn.held.len();
+            if self.reserved_bytes + wanted > budget {
+                self.budget_waits.push_back(key);
+                return ReadPlan::Wait;
+            }
+            self.reserved_bytes += wanted;
+            conn.held.reserve_exact(wanted);
+        }
+        if conn.held.len() >= OWN_BUFFER_MIN || conn.held_needs > OWN_BUFFER_MIN {
+            return ReadPlan::Own {
+                wanted: conn.held_needs.saturating_sub(conn.held.len()).max(4096),
+            };
+        }
+        if !conn.held.is_empty() && self.reserved_bytes > budget {
+            self.budget_waits.push_back(key);
+            return ReadPlan::Wait;
+        }
+        let held = std::mem::take(&mut conn.held);
+        self.reserved_bytes -= held.capacity().min(self.reserved_bytes);
+        conn.held_needs = 0;
+        ReadPlan::Shared { held }
+    }
+
+    /// The connection's own buffer, to receive into its end.
+    pub fn held_mut(&mut self, key: ConnKey) -> Option<&mut Vec<u8>> {
+        self.conns.get_mut(key).map(|conn| &mut conn.held)
+    }
+
+    /// Parses what lies in the connection's own buffer: after a read into it, or when reading goes on after a pause.
+    /// Returns whether the connection may be read.
+    pub fn receive_held(&mut self, key: ConnKey) -> bool {
+        let Some(conn) = self.conns.get_mut(key) else {
+            return false;
+        };
+        conn.last_read_ms = self.now.mono_ms;
+        if conn.held.len() < conn.held_needs {
+            return true;
+        }
+        let held = std::mem::take(&mut conn.held);
+        self.reserved_bytes -= held.capacity().min(self.reserved_bytes);
+        conn.held_needs = 0;
+        self.receive(key, &held, true);
+        self.wake_budget_waits();
+        self.conns
+            .get(key)
+            .is_some_and(|conn| conn.phase != Phase::Closed && !conn.is_paused())
+    }
+
+    /// The peer closed the socket, or it failed.
+    pub fn lost(&mut self, key: ConnKey) {
+        self.close(key, Cause::Lost);
+    }
+
+    /// Counts a connection that was not taken in.
+    pub fn count_refused(&mut self) {
+        self.tally.refused += 1;
+    }
+
+    /// Counts bytes that came from the socket.
+    pub fn count_received(&mut self, count: usize) {
+        self.tally.bytes_received += count as u64;
+    }
+
+    /// Handles the packets in `bytes` and keeps what is not whole. `is_news` when some of them were just received.
+    pub fn receive(&mut self, key: ConnKey, bytes: &[u8], is_news: bool) {
+        let mut at = 0;
+        let size_max = self.settings.packet_bytes_max;
+        let Some(conn) = self.conns.get_mut(key) else {
+            return;
+        };
+        if is_news {
+            conn.last_read_ms = self.now.mono_ms;
+        }
+        loop {
+            let rest = &bytes[at..];
+            match frame::next(rest, size_max) {
+                Ok(Frame::Whole {
+                    first_byte,
+                    header_len,
+                    total_len,
+                }) => {
+                    let Some(body) = rest.get(header_len..total_len) else {
+                        return;
+                    };
+                    self.tally.packets_received += 1;
+                    match self.handle(key, first_byte, body) {
+                        Step::Next => at += total_len,
+                        Step::Pause => {
+                            self.tally.packets_received -= 1;
+                            return self.hold(key, rest, total_len);
+                        }
+                    }
+                    if self
+                        .conns
+                        .get(key)
+                        .is_none_or(|conn| conn.phase == Phase::Closed)
+                    {
+                        return;
+                    }
+                }
+                Ok(Frame::Incomplete { needed_total }) => {
+                    if !rest.is_empty() {
+                        self.hold(key, rest, needed_total.unwrap_or(0));
+                    }
+                    return;
+                }
+                Err(error) => return self.close(key, Cause::Protocol(error)),
+            }
+        }
+    }
+
+    /// Keeps bytes that cannot be handled yet.
+    fn hold(&mut self, key: ConnKey, bytes: &[u8], needs: usize) {
+        let Some(conn) = self.conns.get_mut(key) else {
+            return;
+        };
+        conn.held.clear();
+        conn.held.reserve_exact(bytes.len());
+        conn.held.extend_from_slice(bytes);
+        conn.held_needs = needs;
+        self.reserved_bytes += conn.held.capacity();
+    }
+
+    /// Lets connections that wait for the budget try again.
+    fn wake_budget_waits(&mut self) {
+        if self.reserved_bytes < self.settings.receive_budget_bytes {
+            self.resumed.extend(self.budget_waits.drain(..));
+        }
+    }
+
+    #[inline]
+    fn handle(&mut self, key: ConnKey, first_byte: u8, body: &[u8]) -> Step {
+        let Some(conn) = self.conns.get_mut(key) else {
+            return Step::Next;
+        };
+        if conn.phase == Phase::New {
+            self.handle_connect(key, first_byte, body);
+            return Step::Next;
+        }
+        let version = conn.version;
+        if first_byte >> 4 == kind::PUBLISH {
+            return match packet::publish::decode(version, first_byte, body) {
+                Ok(publish) => {
+                    if self.handle_publish(key, &publish) {
+                        Step::Next
+                    } else {
+                        Step::Pause
+                    }
+                }
+                Err(error) => {
+                    self.close(key, Cause::Protocol(error));
+                    Step::Next
+                }
+            };
+        }
+        match packet::decode(version, first_byte, body) {
+            Ok(packet) => self.handle_other(key, packet),
+            Err(error) => self.close(key, Cause::Protocol(error)),
+        }
+        Step::Next
+    }
+
+    fn handle_other(&mut self, key: ConnKey, packet: Packet<'_>) {
+        match packet {
+            Packet::Publish(_) => unreachable!("publishes are handled before"),
+            Packet::Puback(ack) => self.handle_puback(key, ack.packet_id),
+            Packet::Subscribe(subscribe) => self.handle_subscribe(key, &subscribe),
+            Packet::Unsubscribe(unsubscribe) => self.handle_unsubscribe(key, &unsubscribe),
+            Packet::Pingreq => {
+                if let Some(conn) = self.writer(key) {
+                    encode::pingresp(&mut conn.out);
+                    self.tally.packets_sent += 1;
+                }
+            }
+            Packet::Disconnect(disconnect) => self.handle_disconnect(key, &disconnect),
+            // Nothing was sent with QoS 2, so nothing of its hand-shake is expected; an unknown id is answered so.
+            Packet::Pubrel(ack) => {
+                let Some(conn) = self.writer(key) else { return };
+                let (version, reason) = (conn.version, ReasonCode::PacketIdentifierNotFound);
+                encode::pubcomp(&mut conn.out, version, ack.packet_id, reason, &[]);
+            }
+            Packet::Pubrec(ack) => self.handle_pubrec(key, &ack),
+            Packet::Pubcomp(ack) => self.handle_pubcomp(key, &ack),
+            Packet::Auth(_) => self.close(key, Cause::Reason(ReasonCode::ProtocolError)),
+        }
+    }
+
+    /// Queues an encoded packet behind what is owed, to leave once the state record at `after` is durable.
+    pub(super) fn owe(
+        &mut self,
+        key: ConnKey,
+        after: Option<Offset>,
+        kind: PacketKind,
+        bytes: Vec<u8>,
+    ) {
+        let Some(conn) = self.conns.get_mut(key) else {
+            return;
+        };
+        conn.acks.push(Reply::Packet {
+            after,
+            kind,
+            bytes: bytes.into(),
+        });
+        if kind == PacketKind::Suback {
+            conn.subacks_owed += 1;
+        }
+        match after {
+            Some(offset) => self.state_waits.push_back((offset, key)),
+            None => self.send_ready(key),
+        }
+    }
+}

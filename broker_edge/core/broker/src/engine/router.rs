@@ -1,0 +1,341 @@
+//! The subscription index: which subscribers a topic reaches.
+//!
+//! Filters without wildcards are looked up by hash; the others live in a tree of levels. It holds every subscription of
+//! every session, away ones included, and knows nothing of connections: who can be delivered to is the caller's matter.
+//! Matching descends once a level, so the caller bounds the levels of a filter.
+
+use std::collections::HashMap;
+
+use headwater_mqtt::QoS;
+
+use super::SessionKey;
+
+/// What a SUBSCRIBE asked for beside its filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// As granted.
+    pub qos: QoS,
+    pub no_local: bool,
+    pub retain_as_published: bool,
+    /// Zero when none was given.
+    pub id: u32,
+    /// Deliveries carry their offset and time as user properties (MQTT 5).
+    pub offsets: bool,
+    /// Deliveries arrive on `$at/<partition>:<offset>/<topic>`.
+    pub offset_topics: bool,
+}
+
+/// One subscription of one session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Subscriber {
+    pub session: SessionKey,
+    pub options: Options,
+    /// The subscription replays: it exists, but is not part of the live stream yet.
+    pub replaying: bool,
+}
+
+type Subscribers = Vec<Subscriber>;
+
+#[derive(Debug, Default)]
+struct Node {
+    levels: HashMap<Box<str>, Node>,
+    /// `+` at the next level.
+    any: Option<Box<Node>>,
+    /// Filters that end here.
+    here: Subscribers,
+    /// Filters that end with `#` below here.
+    below: Subscribers,
+}
+
+impl Node {
+    fn is_empty(&self) -> bool {
+        self.levels.is_empty()
+            && self.any.is_none()
+            && self.here.is_empty()
+            && self.below.is_empty()
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Router {
+    exact: HashMap<Box<str>, Subscribers>,
+    root: Node,
+    /// Grows with every change, so that cached matches know that they are old.
+    epoch: u64,
+    subscriptions: usize,
+}
+
+impl Router {
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Makes cached matches old although no filter changed: a session came or went.
+    pub fn advance(&mut self) {
+        self.epoch += 1;
+    }
+
+    pub fn len(&self) -> usize {
+        self.subscriptions
+    }
+
+    /// Adds a subscription, or replaces that session's subscription to the same filter.
+    pub fn insert(&mut self, filter: &str, subscriber: Subscriber) {
+        self.epoch += 1;
+        let set = if has_wildcard(filter) {
+            set_of(&mut self.root, filter)
+        } else if let Some(set) = self.exact.get_mut(filter) {
+            set
+        } else {
+            self.exact.entry(filter.into()).or_default()
+        };
+        if let Some(old) = set.iter_mut().find(|old| old.session == subscriber.session) {
+            *old = subscriber;
+        } else {
+            if set.is_empty() {
+                // Most filters have one subscriber: a device's own topic.
+                set.reserve_exact(1);
+            }
+            set.push(subscriber);
+            self.subscriptions += 1;
+        }
+    }
+
+    pub fn remove(&mut self, filter: &str, session: SessionKey) {
+        self.epoch += 1;
+        let removed = if has_wildcard(filter) {
+            remove_below(&mut self.root, filter, session)
+        } else {
+            let Some(set) = self.exact.get_mut(filter) else {
+                return;
+            };
+            let removed = remove_from(set, session);
+            if set.is_empty() {
+                self.exact.remove(filter);
+            }
+            removed
+        };
+        self.subscriptions -= usize::from(removed);
+    }
+
+    /// Calls `found` for every subscription whose filter matches `topic`. A session with overlapping filters is found
+    /// more than once.
+    pub fn for_each_match(&self, topic: &str, found: &mut impl FnMut(&Subscriber)) {
+        if let Some(set) = self.exact.get(topic) {
+            set.iter().for_each(&mut *found);
+        }
+        if topic.starts_with('$') {
+            // Wildcards at the first level do not reach topics that begin with `$` (MQTT-4.7.2-1).
+            let (first, rest) = split_level(topic);
+            if let Some(node) = self.root.levels.get(first) {
+                visit(node, rest, found);
+            }
+        } else {
+            visit(&self.root, Some(topic), found);
+        }
+    }
+}
+
+fn has_wildcard(filter: &str) -> bool {
+    filter.bytes().any(|byte| matches!(byte, b'+' | b'#'))
+}
+
+/// The first level, and what follows its slash.
+fn split_level(text: &str) -> (&str, Option<&str>) {
+    match text.split_once('/') {
+        Some((first, rest)) => (first, Some(rest)),
+        None => (text, None),
+    }
+}
+
+fn set_of<'a>(mut node: &'a mut Node, filter: &str) -> &'a mut Subscribers {
+    let mut rest = Some(filter);
+    while let Some(text) = rest {
+        let (level, next) = split_level(text);
+        match level {
+            "#" => return &mut node.below,
+            "+" => node = node.any.get_or_insert_default(),
+            _ => node = node.levels.entry(level.into()).or_default(),
+        }
+        rest = next;
+    }
+    &mut node.here
+}
+
+fn remove_from(set: &mut Subscribers, session: SessionKey) -> bool {
+    let Some(place) = set
+        .iter()
+        .position(|subscriber| subscriber.session == session)
+    else {
+        return false;
+    };
+    set.swap_remove(place);
+    true
+}
+
+/// Removes one subscription and the nodes that nothing needs any more.
+fn remove_below(node: &mut Node, filter: &str, session: SessionKey) -> bool {
+    let (level, rest) = split_level(filter);
+    if level == "#" {
+        return remove_from(&mut node.below, session);
+    }
+    let child = if level == "+" {
+        node.any.as_deref_mut()
+    } else {
+        node.levels.get_mut(level)
+    };
+    let Some(child) = child else { return false };
+    let removed = match rest {
+        Some(rest) => remove_below(child, rest, session),
+        None => remove_from(&mut child.here, session),
+    };
+    if child.is_empty() {
+        if level == "+" {
+            node.any = None;
+        } else {
+            node.levels.remove(level);
+        }
+    }
+    removed
+}
+
+/// `rest` is `None` behind the last level.
+fn visit(node: &Node, rest: Option<&str>, found: &mut impl FnMut(&Subscriber)) {
+    node.below.iter().for_each(&mut *found);
+    let Some(text) = rest else {
+        node.here.iter().for_each(&mut *found);
+        return;
+    };
+    let (level, next) = split_level(text);
+    if let Some(child) = node.levels.get(level) {
+        visit(child, next, found);
+    }
+    if let Some(child) = &node.any {
+        visit(child, next, found);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn subscriber(session: u64) -> Subscriber {
+        let options = Options {
+            qos: QoS::AtLeastOnce,
+            no_local: false,
+            retain_as_published: false,
+            id: 0,
+            offsets: false,
+            offset_topics: false,
+        };
+        Subscriber {
+            session: SessionKey::from_bits(session),
+            options,
+            replaying: false,
+        }
+    }
+
+    fn matches(router: &Router, topic: &str) -> Vec<u64> {
+        let mut found = Vec::new();
+        router.for_each_match(topic, &mut |subscriber| {
+            found.push(subscriber.session.to_bits())
+        });
+        found.sort_unstable();
+        found
+    }
+
+    #[test]
+    fn the_parent_level_belongs_to_a_multi_level_wildcard_and_dollar_topics_to_no_leading_wildcard()
+    {
+        let mut router = Router::default();
+        for (session, filter) in ["a/#", "+/b", "#", "$SYS/#", "a/+/c", "/+", "a/b"]
+            .iter()
+            .enumerate()
+        {
+            router.insert(filter, subscriber(session as u64));
+        }
+        assert_eq!(matches(&router, "a"), [0, 2]);
+        assert_eq!(matches(&router, "a/b"), [0, 1, 2, 6]);
+        assert_eq!(matches(&router, "a/b/c"), [0, 2, 4]);
+        assert_eq!(matches(&router, "$SYS/b"), [3]);
+        assert_eq!(matches(&router, "/x"), [2, 5]);
+    }
+
+    #[test]
+    fn removing_every_subscription_leaves_nothing_behind() {
+        let mut router = Router::default();
+        for filter in ["a/b", "a/+/c", "a/#", "+"] {
+            router.insert(filter, subscriber(1));
+            router.insert(filter, subscriber(1));
+        }
+        assert_eq!(router.len(), 4);
+        router.remove("a/+/c", SessionKey::from_bits(2));
+        assert_eq!(router.len(), 4);
+        for filter in ["a/b", "a/+/c", "a/#", "+", "+"] {
+            router.remove(filter, SessionKey::from_bits(1));
+        }
+        assert_eq!(router.len(), 0);
+        assert!(router.root.is_empty() && router.exact.is_empty());
+    }
+
+    fn level() -> impl Strategy<Value = String> {
+        prop_oneof![
+            Just(String::new()),
+            Just("a".into()),
+            Just("b".into()),
+            Just("$c".into())
+        ]
+    }
+
+    fn topic() -> impl Strategy<Value = String> {
+        prop::collection::vec(level(), 1..4).prop_map(|levels| levels.join("/"))
+    }
+
+    fn filter() -> impl Strategy<Value = String> {
+        let part = prop_oneof![3 => level(), 1 => Just("+".to_owned())];
+        (prop::collection::vec(part, 1..4), any::<bool>()).prop_map(|(mut levels, all)| {
+            if all {
+                levels.pop();
+                levels.push("#".to_owned());
+            }
+            levels.join("/")
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_tree_finds_what_matching_each_filter_finds(
+            filters in prop::collection::vec(filter(), 1..12),
+            removed in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
+            topics in prop::collection::vec(topic(), 1..8),
+        ) {
+            let mut router = Router::default();
+            let mut left: Vec<(u64, String)> = Vec::new();
+            for (session, filter) in filters.iter().enumerate() {
+                router.insert(filter, subscriber(session as u64));
+                left.push((session as u64, filter.clone()));
+            }
+            for index in removed {
+                let place = index.index(left.len());
+                if left.len() > 1 {
+                    let (session, filter) = left.remove(place);
+                    router.remove(&filter, SessionKey::from_bits(session));
+                }
+            }
+            for topic in topics.iter().filter(|topic| !topic.is_empty()) {
+                let mut expected: Vec<u64> = left
+                    .iter()
+                    .filter(|(_, filter)| !filter.is_empty() && headwater_mqtt::filter_matches(filter, topic))
+                    .map(|(session, _)| *session)
+                    .collect();
+                expected.sort_unstable();
+                let found: Vec<u64> = matches(&router, topic)
+                    .into_iter()
+                    .filter(|session| left.iter().any(|(key, filter)| key == session && !filter.is_empty()))
+                    .collect();
+                prop_assert_eq!(found, expected, "topic {:?}", topic);
+            }
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! A session: subscriptions, the window, and a place per partition. It outlives its connection when it has an expiry.
+//!
+//! There is no queue in it. Where it is *live* in a partition its place is the loop's, and nothing is stored; where it
+//! is *behind* it has an offset of its own and reads from the log when it has room. What of it is durable, and how, is
+//! in `persist`.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use headwater_log::Offset;
+use headwater_mqtt::Version;
+use headwater_mqtt::packet::subscribe::RetainHandling;
+
+use super::ConnKey;
+use super::connection::Will;
+use super::retained::Place;
+use super::router::Options;
+use super::stage::{PartitionIndex, Ticket};
+use super::window::{Source, Window};
+
+/// The expiry that means never.
+pub const NEVER_EXPIRES: u32 = u32::MAX;
+
+/// One subscription of a session.
+#[derive(Debug, Clone)]
+pub struct Subscription {
+    pub filter: Box<str>,
+    pub options: Options,
+    pub retain_handling: RetainHandling,
+    /// Per partition the first offset that this subscription gets from the session's own place; what lies below was
+    /// before it was made, or is replayed for it. Partitions without an entry begin at 0.
+    pub since: Vec<(PartitionIndex, Offset)>,
+}
+
+impl Subscription {
+    pub fn begins_at(&self, partition: PartitionIndex) -> Offset {
+        self.since
+            .iter()
+            .find(|(of, _)| *of == partition)
+            .map_or(Offset(0), |(_, offset)| *offset)
+    }
+}
+
+/// A partition in which the session is not part of the live stream.
+#[derive(Debug, Clone, Copy)]
+pub struct Behind {
+    pub partition: PartitionIndex,
+    /// The next offset to look at.
+    pub next: Offset,
+    /// Records below are left out when they would be delivered with QoS 0: the client was away.
+    pub qos0_from: Offset,
+}
+
+/// A subscription that reads from a place of its own until it has caught up.
+#[derive(Debug, Clone)]
+pub struct Replay {
+    /// Names it in the window; unique in the session while it lasts.
+    pub number: u16,
+    pub filter: Box<str>,
+    /// Next offset per partition.
+    pub cursors: Vec<(PartitionIndex, Offset)>,
+    /// It has caught up everywhere and only waits for acknowledgements; the subscription is part of the live stream.
+    pub joined: bool,
+}
+
+/// Retained values that a new subscription has to send.
+#[derive(Debug)]
+pub struct RetainedWork {
+    pub filter: Box<str>,
+    /// As of the moment of the SUBSCRIBE, in order of place: a topic whose value has changed since is left out, because
+    /// the new value comes as a live record.
+    pub values: VecDeque<Place>,
+}
+/// A receipt whose record is not durable yet: the cursor does not pass the command it is for.
+#[derive(Debug)]
+pub struct PendingReceipt {
+    pub partition: PartitionIndex,
+    pub offset: Offset,
+    pub value: Box<[u8]>,
+    /// Where the receipt is on its way into the log; nothing when it has to be staged (again).
+    pub staged: Option<(PartitionIndex, Ticket)>,
+}
+
+/// A command in the window, with what its receipt will say.
+#[derive(Debug)]
+pub struct Command {
+    pub packet_id: u16,
+    pub topic: Box<str>,
+    pub key: Box<[u8]>,
+    pub idempotency_key: Option<Box<str>>,
+}
+
+#[derive(Debug)]
+pub struct Session {
+    pub client_id: Rc<str>,
+    pub version: Version,
+    /// The client's connection, if it has one.
+    pub conn: Option<ConnKey>,
+    /// The CONNACK has left: deliveries may go.
+    pub active: bool,
+    pub subscriptions: Vec<Subscription>,
+    pub window: Window,
+    /// How many deliveries the client takes unacknowledged.
+    pub window_max: u16,
+    /// Partitions in which the session is not live.
+    pub behind: Vec<Behind>,
+    pub replays: Vec<Replay>,
+    pub next_replay: u16,
+    pub retained: VecDeque<RetainedWork>,
+    /// Deliveries of the window from this packet id on were sent on an earlier connection and have to be sent again.
+    pub resend: Option<u16>,
+    /// In the list of sessions that have something to do.
+    pub queued: bool,
+    /// Seconds that the session outlives its connection.
+    pub expiry_s: u32,
+    /// The state store holds this session.
+    pub stored: bool,
+    /// Acknowledgements came since the last checkpoint.
+    pub dirty: bool,
+    /// When the connection went, on the monotonic clock and in Unix microseconds.
+    pub away_since: Option<(u64, i64)>,
+    /// The will that waits for its delay, and when it is due.
+    pub will: Option<(u64, Box<Will>)>,
+    pub commands: Vec<Command>,
+    pub receipts: Vec<PendingReceipt>,
+}
+
+impl Session {
+    pub fn new(client_id: Rc<str>, version: Version) -> Self {
+        Self {
+            client_id,
+            version,
+            conn: None,
+            active: false,
+            subscriptions: Vec::new(),
+            window: Window::default(),
+            window_max: u16::MAX,
+            behind: Vec::new(),
+            replays: Vec::new(),
+            next_replay: 0,
+            retained: VecDeque::new(),
+            resend: None,
+            queued: false,
+            expiry_s: 0,
+            stored: false,
+            dirty: false,
+            away_since: None,
+            will: None,
+            commands: Vec::new(),
+            receipts: Vec::new(),
+        }
+    }
+
+    pub fn active_conn(&self) -> Option<ConnKey> {
+        if self.active { self.conn } else { None }
+    }
+
+    /// Whether the loop's pull serves this session in a partition.
+    #[inline]
+    pub fn is_live(&self, partition: PartitionIndex) -> bool {
+        self.behind
+            .iter()
+            .all(|behind| behind.partition != partition)
+    }
+
+    /// Leaves the live stream: what lies from `next` on is read later.
+    pub fn fall_behind(&mut self, partition: PartitionIndex, next: Offset, qos0_from: Offset) {
+        if self.is_live(partition) {
+            self.behind.push(Behind {
+                partition,
+                next,
+                qos0_from,
+            });
+        }
+    }
+
+    /// Whether anything but the live stream waits to be sent.
+    pub fn has_work(&self) -> bool {
+        self.resend.is_some()
+            || !self.behind.is_empty()
+            || !self.retained.is_empty()
+            || self.replays.iter().any(|replay| !replay.joined)
+    }
+
+    pub fn subscription(&self, filter: &str) -> Option<&Subscription> {
+        self.subscriptions
+            .iter()
+            .find(|subscription| &*subscription.filter == filter)
+    }
+
+    pub fn is_replaying(&self, filter: &str) -> bool {
+        self.replays
+            .iter()
+            .any(|replay| !replay.joined && &*replay.filter == filter)
+    }
+
+    /// The first offset of a partition that the session still needs: what its checkpoint says. `live_at` is where the
+    /// loop's pull stands.
+    pub fn cursor(&self, partition: PartitionIndex, live_at: Offset) -> Offset {
+        let place = self
+            .behind
+            .iter()
+            .find(|behind| behind.partition == partition)
+            .map_or(live_at, |behind| behind.next);
+        let unacked = self.window.oldest(partition, Source::Cursor);
+        let receipt = self
+            .receipts
+            .iter()
+            .filter(|receipt| receipt.partition == partition)
+            .map(|receipt| receipt.offset);
+        receipt.chain(unacked).fold(place, Offset::min)
+    }
+
+    /// The same for a replaying subscription.
+    pub fn replay_cursor(&self, replay: &Replay, partition: PartitionIndex) -> Option<Offset> {
+        let place = replay
+            .cursors
+            .iter()
+            .find(|(of, _)| *of == partition)
+            .map(|(_, next)| *next)?;
+        let unacked = self.window.oldest(partition, Source::Replay(replay.number));
+        Some(unacked.map_or(place, |offset| offset.min(place)))
+    }
+
+    /// Forgets replays that have caught up and whose deliveries are all acknowledged.
+    pub fn drop_finished_replays(&mut self) {
+        let window = &self.window;
+        self.replays
+            .retain(|replay| !replay.joined || window.holds(Source::Replay(replay.number)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::window::Sent;
+    use super::*;
+
+    const P: PartitionIndex = PartitionIndex(3);
+
+    #[test]
+    fn the_checkpoint_never_passes_what_is_unacknowledged_behind_or_without_its_receipt() {
+        let mut session = Session::new("c".into(), Version::V5);
+        assert_eq!(session.cursor(P, Offset(50)), Offset(50));
+        let sent = |offset, source| Sent {
+            offset: Offset(offset),
+            partition: P,
+            source,
+            receipt: false,
+        };
+        let id = session.window.push(sent(40, Source::Cursor));
+        session.window.push(sent(2, Source::Replay(0)));
+        session.window.push(sent(1, Source::Retained));
+        assert_eq!(session.cursor(P, Offset(50)), Offset(40));
+        session.window.ack(id);
+        assert_eq!(session.cursor(P, Offset(50)), Offset(50));
+        session.receipts.push(PendingReceipt {
+            partition: P,
+            offset: Offset(40),
+            value: Box::default(),
+            staged: None,
+        });
+        assert_eq!(session.cursor(P, Offset(50)), Offset(40));
+        session.receipts.clear();
+        session.fall_behind(P, Offset(45), Offset(0));
+        assert!(!session.is_live(P) && session.is_live(PartitionIndex(2)));
+        session.fall_behind(P, Offset(48), Offset(0));
+        assert_eq!(
+            session.cursor(P, Offset(50)),
+            Offset(45),
+            "the first place counts"
+        );
+        assert_eq!(session.cursor(PartitionIndex(2), Offset(9)), Offset(9));
+    }
+}

@@ -1,0 +1,50 @@
+//! The limits and choices of the data plane: plain values, filled from the configuration by the broker.
+
+/// What the engine and the event loop are started with.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// A packet, header included.
+    pub packet_bytes_max: usize,
+    /// Bytes received and not parsed, all connections together.
+    pub receive_budget_bytes: usize,
+    /// Unacknowledged deliveries to a client that names no receive maximum.
+    pub inflight_max: u16,
+    /// Unacknowledged publishes that a client may have.
+    pub receive_maximum: u16,
+    pub topic_alias_maximum: u16,
+    /// Of one session.
+    pub subscriptions_max: usize,
+    /// Of a topic or a filter.
+    pub topic_levels_max: usize,
+    /// Time from opening a connection to its CONNECT.
+    pub connect_timeout_ms: u64,
+    /// The longest that a session outlives its connection; longer wishes are cut to it.
+    pub session_expiry_max_s: u32,
+    /// Bytes that wait for one socket.
+    pub out_buffer_bytes: usize,
+    pub connections_max: usize,
+    /// The bound of a partition's append queue, as the log has it.
+    pub queue_bytes: usize,
+    /// Acknowledge at the written mark instead of the synced one.
+    pub ack_written: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            packet_bytes_max: 1 << 20,
+            receive_budget_bytes: 64 << 20,
+            inflight_max: 100,
+            receive_maximum: 1024,
+            topic_alias_maximum: 32,
+            subscriptions_max: 1024,
+            topic_levels_max: 64,
+            connect_timeout_ms: 10_000,
+            session_expiry_max_s: 30 * 24 * 3600,
+            out_buffer_bytes: 256 << 10,
+            connections_max: 100_000,
+            queue_bytes: 8 << 20,
+            ack_written: false,
+        }
+    }
+}

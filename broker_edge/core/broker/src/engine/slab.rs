@@ -1,0 +1,188 @@
+//! Slots for connections and sessions, addressed by keys that go stale when their slot is given to somebody else.
+//!
+//! Not a general container: it never iterates in order of insertion and never shrinks.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::marker::PhantomData;
+
+/// The address of a value. A key whose value was removed finds nothing, even after the slot is used again.
+pub struct Key<T> {
+    index: u32,
+    generation: u32,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> Key<T> {
+    /// The slot's number, for tables kept beside the slab.
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+
+    /// The key as one number and back, for tokens of the poll.
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    pub fn from_bits(bits: u64) -> Self {
+        Self {
+            index: bits as u32,
+            generation: (bits >> 32) as u32,
+            of: PhantomData,
+        }
+    }
+}
+
+impl<T> Clone for Key<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Key<T> {}
+impl<T> PartialEq for Key<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.to_bits() == other.to_bits()
+    }
+}
+impl<T> Eq for Key<T> {}
+impl<T> PartialOrd for Key<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl<T> Ord for Key<T> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.to_bits().cmp(&other.to_bits())
+    }
+}
+impl<T> Hash for Key<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.to_bits().hash(state);
+    }
+}
+impl<T> fmt::Debug for Key<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}v{}", self.index, self.generation)
+    }
+}
+
+struct Slot<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+/// Values in slots that are used again.
+pub struct Slab<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+}
+
+impl<T> Slab<T> {
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub fn insert(&mut self, value: T) -> Key<T> {
+        if let Some(index) = self.free.pop() {
+            let slot = &mut self.slots[index as usize];
+            slot.value = Some(value);
+            return Key {
+                index,
+                generation: slot.generation,
+                of: PhantomData,
+            };
+        }
+        let index = u32::try_from(self.slots.len())
+            .expect("the number of connections is limited far below 2^32");
+        self.slots.push(Slot {
+            generation: 0,
+            value: Some(value),
+        });
+        Key {
+            index,
+            generation: 0,
+            of: PhantomData,
+        }
+    }
+
+    pub fn remove(&mut self, key: Key<T>) -> Option<T> {
+        let slot = self.slots.get_mut(key.index())?;
+        if slot.generation != key.generation {
+            return None;
+        }
+        let value = slot.value.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(key.index);
+        Some(value)
+    }
+
+    #[inline]
+    pub fn get(&self, key: Key<T>) -> Option<&T> {
+        let slot = self.slots.get(key.index())?;
+        if slot.generation == key.generation {
+            slot.value.as_ref()
+        } else {
+            None
+        }
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, key: Key<T>) -> Option<&mut T> {
+        let slot = self.slots.get_mut(key.index())?;
+        if slot.generation == key.generation {
+            slot.value.as_mut()
+        } else {
+            None
+        }
+    }
+
+    pub fn keys(&self) -> impl Iterator<Item = Key<T>> + '_ {
+        self.slots
+            .iter()
+            .enumerate()
+            .filter(|(_, slot)| slot.value.is_some())
+            .map(|(index, slot)| Key {
+                index: index as u32,
+                generation: slot.generation,
+                of: PhantomData,
+            })
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (Key<T>, &T)> {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+            let key = Key {
+                index: index as u32,
+                generation: slot.generation,
+                of: PhantomData,
+            };
+            slot.value.as_ref().map(|value| (key, value))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_of_a_removed_value_finds_nothing_in_the_reused_slot() {
+        let mut slab = Slab::default();
+        let old = slab.insert("a");
+        assert_eq!(slab.remove(old), Some("a"));
+        let new = slab.insert("b");
+        assert_eq!(new.index(), old.index());
+        assert_eq!(slab.get(old), None);
+        assert_eq!(slab.remove(old), None);
+        assert_eq!(slab.get(Key::from_bits(new.to_bits())), Some(&"b"));
+        assert_eq!(slab.len(), 1);
+    }
+}

@@ -1,0 +1,258 @@
+//! The way of records from a turn into the log, one stage per partition.
+//!
+//! A record is given a *ticket* when it is staged and an offset when its append is accepted. The stage remembers which
+//! tickets got which offsets until they are below the high watermark, and which connections wait for them. It writes no
+//! acknowledgement; it says who may send theirs.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use headwater_log::{
+    AppendError, ClientIndex, Offset, Partition, PartitionId, Records, RecordsFull,
+};
+use rustc_hash::FxHashMap;
+
+use super::ConnKey;
+
+/// The number of a partition, small enough for what is kept per delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PartitionIndex(pub u16);
+
+impl PartitionIndex {
+    /// Partitions are given by configuration, which stays far below 65,536 of them.
+    pub fn of(id: PartitionId) -> Self {
+        Self(u16::try_from(id.0).expect("a log has fewer than 65,536 partitions"))
+    }
+
+    #[inline]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// The place of a record in the sequence that this loop stages for one partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// An accepted append whose records are not durable yet.
+#[derive(Debug)]
+struct Appended {
+    tickets: Range<u64>,
+    end: Offset,
+    conns: Vec<ConnKey>,
+}
+
+/// What became of an attempt to append.
+#[derive(Debug)]
+pub enum Outcome {
+    Nothing,
+    Accepted {
+        first: Ticket,
+        base: Offset,
+    },
+    /// The queue is full: the records stay staged, and nobody may stage more until they are accepted.
+    Stalled,
+    /// None of the records from this ticket on will ever be in the log.
+    Refused {
+        first: Ticket,
+        conns: Vec<ConnKey>,
+        error: AppendError,
+    },
+}
+
+/// A refused append, with a copy of its records where they may be tried again.
+struct NotAppended {
+    records: Option<Box<Records>>,
+    error: AppendError,
+}
+
+/// Syncs slower than this are not waited for on the loop's thread.
+const INLINE_MAX: Duration = Duration::from_millis(2);
+/// How many appends go through the queue after a slow inline one.
+const INLINE_PENALTY: u32 = 256;
+
+pub struct Stage {
+    pub partition: Partition,
+    pub records: Records,
+    /// Names what indexes into `records` are good for; changes with every append and is unique over all partitions.
+    pub stamp: u64,
+    /// The staged records could not be appended yet.
+    pub stalled: bool,
+    first: u64,
+    next: u64,
+    settled: u64,
+    appended: VecDeque<Appended>,
+    /// Connections with records in `records`; one may be there more than once.
+    conns: Vec<ConnKey>,
+    clients: FxHashMap<ConnKey, ClientIndex>,
+    inline_penalty: u32,
+    /// The bound of the log's queue.
+    queue_bytes: usize,
+}
+
+impl Stage {
+    pub fn new(partition: Partition, stamp: u64, queue_bytes: usize) -> Self {
+        Self {
+            partition,
+            records: Records::new(),
+            stamp,
+            stalled: false,
+            first: 0,
+            next: 0,
+            settled: 0,
+            appended: VecDeque::new(),
+            conns: Vec::new(),
+            clients: FxHashMap::default(),
+            inline_penalty: 0,
+            queue_bytes,
+        }
+    }
+
+    /// Gives the ticket of the record that the caller has just pushed to `records`.
+    #[inline]
+    pub fn ticket(&mut self, conn: Option<ConnKey>) -> Ticket {
+        let ticket = Ticket(self.next);
+        self.next += 1;
+        if let Some(conn) = conn
+            && self.conns.last() != Some(&conn)
+        {
+            self.conns.push(conn);
+        }
+        ticket
+    }
+
+    /// The place of a connection's client id in `records`. Connections remember the last they were given; this table is
+    /// for those that publish to several partitions in turn.
+    pub fn client(&mut self, conn: ConnKey, client_id: &str) -> Result<ClientIndex, RecordsFull> {
+        if let Some(index) = self.clients.get(&conn) {
+            return Ok(*index);
+        }
+        let index = self.records.client(client_id)?;
+        self.clients.insert(conn, index);
+        Ok(index)
+    }
+
+    /// Connections that staged records since the last append.
+    pub fn publishers(&self) -> &[ConnKey] {
+        &self.conns
+    }
+
+    /// Connections of the newest accepted append.
+    pub fn last_publishers(&self) -> &[ConnKey] {
+        self.appended.back().map_or(&[], |appended| &appended.conns)
+    }
+
+    /// Everything below this ticket is durable, or was refused.
+    #[inline]
+    pub fn settled(&self) -> Ticket {
+        Ticket(self.settled)
+    }
+
+    /// Whether accepted records wait for the high watermark.
+    pub fn waits(&self) -> bool {
+        !self.appended.is_empty()
+    }
+
+    /// Hands what is staged to the log. `inline` allows the commit to happen on this thread.
+    pub fn append(&mut self, inline: bool, stamp: u64) -> Outcome {
+        if self.records.is_empty() {
+            return Outcome::Nothing;
+        }
+        let records = std::mem::replace(&mut self.records, self.partition.take_records());
+        let first = Ticket(self.first);
+        match self.hand_over(records, inline) {
+            Ok(offsets) => {
+                self.stamp = stamp;
+                self.clients.clear();
+                self.stalled = false;
+                self.appended.push_back(Appended {
+                    tickets: self.first..self.next,
+                    end: offsets.end,
+                    conns: std::mem::take(&mut self.conns),
+                });
+                self.first = self.next;
+                Outcome::Accepted {
+                    first,
+                    base: offsets.start,
+                }
+            }
+            Err(NotAppended {
+                records: Some(records),
+                error: AppendError::QueueFull { .. },
+            }) => {
+                self.records = *records;
+                self.stalled = true;
+                Outcome::Stalled
+            }
+            Err(NotAppended { error, .. }) => {
+                self.stamp = stamp;
+                self.clients.clear();
+                self.stalled = false;
+                self.first = self.next;
+                let conns = std::mem::take(&mut self.conns);
+                self.settle_refused();
+                Outcome::Refused {
+                    first,
+                    conns,
+                    error,
+                }
+            }
+        }
+    }
+
+    /// Gives the records back when the queue is full.
+    fn hand_over(&mut self, records: Records, inline: bool) -> Result<Range<Offset>, NotAppended> {
+        let inline = inline && self.inline_penalty == 0;
+        self.inline_penalty = self.inline_penalty.saturating_sub(1);
+        if inline {
+            let began = Instant::now();
+            let result = self.partition.append_inline(records);
+            if began.elapsed() > INLINE_MAX {
+                self.inline_penalty = INLINE_PENALTY;
+            }
+            return result.map_err(|error| NotAppended {
+                records: None,
+                error,
+            });
+        }
+        // The log keeps what it refuses, so a copy stays here while a refusal is near.
+        let queued = self.partition.queued_bytes();
+        let spare = (queued + records.bytes() > self.queue_bytes / 2).then(|| records.clone());
+        self.partition.append(records).map_err(|error| NotAppended {
+            records: spare.map(Box::new),
+            error,
+        })
+    }
+
+    /// Refused tickets count as settled, behind those that still wait.
+    fn settle_refused(&mut self) {
+        match self.appended.back_mut() {
+            Some(last) => last.tickets.end = self.next,
+            None => self.settled = self.next,
+        }
+    }
+
+    /// Settles what lies below `mark` and hands out the connections that waited for it.
+    pub fn settle(&mut self, mark: Offset, waiting: &mut Vec<ConnKey>) -> u64 {
+        let mut records = 0;
+        while let Some(front) = self.appended.front()
+            && front.end <= mark
+        {
+            records += front.tickets.end - front.tickets.start;
+            self.settled = front.tickets.end;
+            waiting.extend_from_slice(&front.conns);
+            self.appended.pop_front();
+        }
+        records
+    }
+
+    /// Every connection that waits for this partition, when it has stopped for good.
+    pub fn abandon(&mut self) -> Vec<ConnKey> {
+        let mut conns = std::mem::take(&mut self.conns);
+        for appended in self.appended.drain(..) {
+            conns.extend(appended.conns);
+        }
+        conns
+    }
+}

@@ -1,0 +1,338 @@
+//! SUBSCRIBE and UNSUBSCRIBE: the subscriptions of a session, where each begins, and the retained values it is owed.
+
+use headwater_log::Offset;
+use headwater_mqtt::packet::subscribe::{RetainHandling, Subscribe};
+use headwater_mqtt::packet::unsubscribe::Unsubscribe;
+use headwater_mqtt::{PacketId, Property, QoS, ReasonCode, encode};
+
+use super::ack::PacketKind;
+use super::close::Cause;
+use super::position::{Located, Policy, Position, Refusal, Start, split_filter};
+use super::router::{Options, Subscriber};
+use super::session::{Replay, RetainedWork, Subscription};
+use super::stage::PartitionIndex;
+use super::{ConnKey, Engine, SessionKey};
+
+/// What one SUBSCRIBE says about all its filters.
+struct Common<'a> {
+    id: u32,
+    position: Option<&'a str>,
+    policy: Result<Policy, Refusal>,
+    is_v5: bool,
+}
+
+/// What the SUBACK tells beside its codes.
+#[derive(Default)]
+struct Report {
+    starts: Vec<(PartitionIndex, Offset)>,
+    gaps: Vec<String>,
+    sentence: Option<String>,
+    /// A position was given.
+    located: bool,
+}
+
+impl Engine {
+    pub(super) fn handle_subscribe(&mut self, key: ConnKey, subscribe: &Subscribe<'_>) {
+        let Some((session, is_v5)) = self.session_of(key) else {
+            return;
+        };
+        let common = Common {
+            id: subscribe.properties.subscription_identifier().unwrap_or(0),
+            position: subscribe.properties.user_property("stream-offset"),
+            policy: Policy::of(&subscribe.properties),
+            is_v5,
+        };
+        let mut report = Report::default();
+        let mut codes = Vec::with_capacity(subscribe.subscriptions.len());
+        for wanted in subscribe.subscriptions.iter() {
+            let located = split_filter(wanted.filter);
+            let options = Options {
+                qos: wanted.options.qos.min(QoS::AtLeastOnce),
+                no_local: wanted.options.no_local,
+                retain_as_published: wanted.options.retain_as_published,
+                id: common.id,
+                offsets: is_v5 && (common.position.is_some() || located.position.is_some()),
+                offset_topics: located.offset_topics,
+            };
+            match self.subscribe(
+                session,
+                &located,
+                options,
+                wanted.options.retain_handling,
+                &common,
+                &mut report,
+            ) {
+                Ok(()) if options.qos == QoS::AtMostOnce => codes.push(ReasonCode::GRANTED_QOS0),
+                Ok(()) => codes.push(ReasonCode::GrantedQos1),
+                Err(refusal) => {
+                    codes.push(refusal.reason);
+                    report.sentence.get_or_insert(refusal.sentence);
+                }
+            }
+        }
+        let Ok(after) = self.store_change(key, session) else {
+            return;
+        };
+        self.owe_suback(key, subscribe.packet_id, after, &codes, &report);
+    }
+
+    fn owe_suback(
+        &mut self,
+        key: ConnKey,
+        id: PacketId,
+        after: Option<Offset>,
+        codes: &[ReasonCode],
+        report: &Report,
+    ) {
+        let Some(conn) = self.conns.get(key) else {
+            return;
+        };
+        let (version, problem_info) = (conn.version, conn.problem_info);
+        let (start, end) = (
+            self.format_places(&report.starts),
+            self.format_places(&self.ends_of(&report.starts)),
+        );
+        let mut properties = Vec::new();
+        if report.located && !report.starts.is_empty() {
+            properties.push(Property::UserProperty {
+                key: "stream-start",
+                value: &start,
+            });
+            properties.push(Property::UserProperty {
+                key: "stream-end",
+                value: &end,
+            });
+            properties.extend(report.gaps.iter().map(|gap| Property::UserProperty {
+                key: "stream-gap",
+                value: gap,
+            }));
+        }
+        if let (Some(sentence), true) = (&report.sentence, problem_info) {
+            properties.push(Property::ReasonString(sentence));
+        }
+        let mut bytes = Vec::new();
+        encode::suback(&mut bytes, version, id, &properties, codes);
+        self.owe(key, after, PacketKind::Suback, bytes);
+    }
+
+    fn ends_of(&self, starts: &[(PartitionIndex, Offset)]) -> Vec<(PartitionIndex, Offset)> {
+        starts
+            .iter()
+            .map(|(partition, _)| (*partition, self.dispatched[partition.index()]))
+            .collect()
+    }
+
+    /// Takes one subscription in.
+    fn subscribe(
+        &mut self,
+        key: SessionKey,
+        located: &Located<'_>,
+        options: Options,
+        retain_handling: RetainHandling,
+        common: &Common<'_>,
+        report: &mut Report,
+    ) -> Result<(), Refusal> {
+        let filter = located.filter;
+        self.check_filter(key, filter)?;
+        let position = located.position.or(common.position);
+        let held = self
+            .sessions
+            .get(key)
+            .is_some_and(|session| session.subscription(filter).is_some());
+        let start = match position {
+            Some(text) if !held => {
+                report.located = true;
+                let position = Position::parse(text)?;
+                let policy = common.policy.as_ref().map_err(|refusal| Refusal {
+                    reason: refusal.reason,
+                    sentence: refusal.sentence.clone(),
+                })?;
+                Some(self.start_of(filter, &position, *policy)?)
+            }
+            _ => None,
+        };
+        let sends_retained = match retain_handling {
+            RetainHandling::Send => true,
+            RetainHandling::SendIfNew => !held,
+            RetainHandling::DoNotSend => false,
+        };
+        let replays = self.put_subscription(key, filter, options, retain_handling, start, report);
+        if sends_retained && !replays {
+            self.owe_retained(key, filter);
+        }
+        debug_assert!(common.is_v5 || common.id == 0);
+        Ok(())
+    }
+
+    /// Why nobody may subscribe to this filter, if so.
+    fn check_filter(&self, key: SessionKey, filter: &str) -> Result<(), Refusal> {
+        let refuse = |reason, sentence: String| Err(Refusal { reason, sentence });
+        if filter.starts_with("$share/") {
+            let sentence = "shared subscriptions are not available".to_owned();
+            return refuse(ReasonCode::SharedSubscriptionsNotSupported, sentence);
+        }
+        if headwater_mqtt::topic::check_filter(filter.as_bytes()).is_err() {
+            return refuse(
+                ReasonCode::TopicFilterInvalid,
+                "there is no filter behind the position".to_owned(),
+            );
+        }
+        let levels = 1 + filter.bytes().filter(|byte| *byte == b'/').count();
+        let levels_max = self.settings.topic_levels_max;
+        if levels > levels_max {
+            return refuse(
+                ReasonCode::TopicFilterInvalid,
+                format!("a filter has at most {levels_max} levels"),
+            );
+        }
+        let subscriptions_max = self.settings.subscriptions_max;
+        let full = self.sessions.get(key).is_some_and(|session| {
+            session.subscriptions.len() >= subscriptions_max
+                && session.subscription(filter).is_none()
+        });
+        if full {
+            let sentence = format!("a session has at most {subscriptions_max} subscriptions");
+            return refuse(ReasonCode::QuotaExceeded, sentence);
+        }
+        Ok(())
+    }
+
+    /// Writes the subscription into the session and the index. Says whether it replays.
+    fn put_subscription(
+        &mut self,
+        key: SessionKey,
+        filter: &str,
+        options: Options,
+        retain_handling: RetainHandling,
+        start: Option<Start>,
+        report: &mut Report,
+    ) -> bool {
+        let live_at: Vec<(PartitionIndex, Offset)> = self
+            .partitions_of(filter)
+            .into_iter()
+            .map(|partition| (partition, self.dispatched[partition.index()]))
+            .collect();
+        let Some(session) = self.sessions.get_mut(key) else {
+            return false;
+        };
+        if let Some(held) = session
+            .subscriptions
+            .iter_mut()
+            .find(|held| &*held.filter == filter)
+        {
+            held.options = options;
+            held.retain_handling = retain_handling;
+        } else {
+            // A session that is live everywhere and will not be stored never looks below its subscriptions' beginning.
+            let needs_since = session.expiry_s > 0 || !session.behind.is_empty();
+            session
+                .subscriptions
+                .reserve_exact(usize::from(session.subscriptions.is_empty()));
+            session.subscriptions.push(Subscription {
+                filter: filter.into(),
+                options,
+                retain_handling,
+                since: if needs_since { live_at } else { Vec::new() },
+            });
+        }
+        if let Some(start) = start {
+            let dispatched = &self.dispatched;
+            if start
+                .cursors
+                .iter()
+                .any(|(partition, from)| *from < dispatched[partition.index()])
+            {
+                let number = session.next_replay;
+                session.next_replay = session.next_replay.wrapping_add(1);
+                let cursors = start.cursors.clone();
+                session.replays.push(Replay {
+                    number,
+                    filter: filter.into(),
+                    cursors,
+                    joined: false,
+                });
+            }
+            report.starts.extend(start.cursors);
+            report.gaps.extend(start.gaps);
+        }
+        let replaying = session.is_replaying(filter);
+        self.router.insert(
+            filter,
+            Subscriber {
+                session: key,
+                options,
+                replaying,
+            },
+        );
+        replaying
+    }
+
+    fn owe_retained(&mut self, key: SessionKey, filter: &str) {
+        let values = self.retained.lock().matching(filter);
+        if values.is_empty() {
+            return;
+        }
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.retained.retain(|work| &*work.filter != filter);
+            session.retained.push_back(RetainedWork {
+                filter: filter.into(),
+                values: values.into(),
+            });
+        }
+    }
+
+    pub(super) fn handle_unsubscribe(&mut self, key: ConnKey, unsubscribe: &Unsubscribe<'_>) {
+        let Some((session_key, _)) = self.session_of(key) else {
+            return;
+        };
+        let mut codes = Vec::with_capacity(unsubscribe.filters.len());
+        for filter in unsubscribe.filters.iter() {
+            let filter = split_filter(filter).filter;
+            let Some(session) = self.sessions.get_mut(session_key) else {
+                return;
+            };
+            let held = session.subscription(filter).is_some();
+            if held {
+                session.subscriptions.retain(|held| &*held.filter != filter);
+                session.replays.retain(|replay| &*replay.filter != filter);
+                session.retained.retain(|work| &*work.filter != filter);
+                self.router.remove(filter, session_key);
+            }
+            codes.push(if held {
+                ReasonCode::Success
+            } else {
+                ReasonCode::NoSubscriptionExisted
+            });
+        }
+        let Ok(after) = self.store_change(key, session_key) else {
+            return;
+        };
+        let Some(conn) = self.conns.get(key) else {
+            return;
+        };
+        let mut bytes = Vec::new();
+        encode::unsuback(&mut bytes, conn.version, unsubscribe.packet_id, &[], &codes);
+        self.owe(key, after, PacketKind::Other, bytes);
+    }
+
+    fn session_of(&self, key: ConnKey) -> Option<(SessionKey, bool)> {
+        let conn = self.conns.get(key)?;
+        Some((conn.session?, conn.is_v5()))
+    }
+
+    /// Stores the changed subscriptions of a persistent session; gives what the acknowledgement has to wait for. A
+    /// change that cannot be stored costs the connection, because it cannot be acknowledged.
+    fn store_change(&mut self, key: ConnKey, session: SessionKey) -> Result<Option<Offset>, ()> {
+        if self
+            .sessions
+            .get(session)
+            .is_none_or(|session| session.expiry_s == 0)
+        {
+            return Ok(None);
+        }
+        self.try_store_session(session).map(Some).map_err(|error| {
+            tracing::warn!(%error, "subscriptions cannot be stored, the connection is closed");
+            self.close(key, Cause::Reason(ReasonCode::QuotaExceeded));
+        })
+    }
+}

@@ -1,0 +1,98 @@
+//! What happens because time has passed: silent connections, wills, expired sessions, checkpoints.
+
+use headwater_mqtt::ReasonCode;
+
+use super::close::Cause;
+use super::connection::Phase;
+use super::session::NEVER_EXPIRES;
+use super::timers::Timer;
+use super::{ConnKey, Engine, SessionKey};
+
+/// Cursors are checkpointed this often.
+pub const CHECKPOINT_MS: u64 = 1000;
+
+impl Engine {
+    /// Does what is due. Is called before [`Engine::commit`], so that wills are appended in the same turn.
+    pub fn tick(&mut self) {
+        while let Some(timer) = self.timers.pop_due(self.now.mono_ms) {
+            match timer {
+                Timer::Silence(key) => self.check_silence(key),
+                Timer::Will(key) => self.check_will(key),
+                Timer::Expiry(key) => self.check_expiry(key),
+                Timer::Checkpoint => {
+                    self.checkpoint();
+                    self.timers
+                        .set(self.now.mono_ms + CHECKPOINT_MS, Timer::Checkpoint);
+                }
+            }
+        }
+    }
+
+    /// When the next turn is due at the latest, on the monotonic clock.
+    pub fn next_deadline_ms(&self) -> Option<u64> {
+        self.timers.next_due_ms()
+    }
+
+    fn check_silence(&mut self, key: ConnKey) {
+        let now_ms = self.now.mono_ms;
+        let Some(conn) = self.conns.get_mut(key) else {
+            return;
+        };
+        if conn.silence_due_ms > now_ms {
+            // The deadline has moved, and a timer was set for it.
+            return;
+        }
+        match conn.phase {
+            Phase::New => self.close(key, Cause::Lost),
+            Phase::Closed => {}
+            Phase::Open => {
+                let silence_ms = u64::from(conn.keep_alive_s) * 1500;
+                if silence_ms == 0 {
+                    return;
+                }
+                // The broker's own pauses are not the client's silence.
+                let heard_ms = if conn.is_paused() {
+                    now_ms
+                } else {
+                    conn.last_read_ms
+                };
+                if heard_ms + silence_ms <= now_ms {
+                    self.close(key, Cause::Reason(ReasonCode::KeepAliveTimeout));
+                } else {
+                    conn.silence_due_ms = heard_ms + silence_ms;
+                    self.timers.set(conn.silence_due_ms, Timer::Silence(key));
+                }
+            }
+        }
+    }
+
+    fn check_will(&mut self, key: SessionKey) {
+        let now_ms = self.now.mono_ms;
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        if let Some((_, will)) = session.will.take_if(|(due_ms, _)| *due_ms <= now_ms) {
+            self.publish_will(key, &will);
+        }
+    }
+
+    fn check_expiry(&mut self, key: SessionKey) {
+        let now = self.now;
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        let Some((_, since_us)) = session.away_since else {
+            return;
+        };
+        if session.expiry_s == NEVER_EXPIRES {
+            return;
+        }
+        let away_ms = u64::try_from(now.wall_us - since_us).unwrap_or(0) / 1000;
+        let left_ms = (u64::from(session.expiry_s) * 1000).saturating_sub(away_ms);
+        if left_ms == 0 {
+            self.end_session(key);
+        } else {
+            self.timers.set(now.mono_ms + left_ms, Timer::Expiry(key));
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Deadlines of the engine: what is due at which millisecond of the monotonic clock.
+//!
+//! Entries are never searched for or taken back: who receives a due timer checks whether it still means something, and
+//! sets it again when its deadline has moved. So a keep-alive costs nothing per packet.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::{ConnKey, SessionKey};
+
+/// What is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Timer {
+    /// A connection has been open too long without a CONNECT, or its client has been silent too long.
+    Silence(ConnKey),
+    /// The will of a session whose connection is gone may be due.
+    Will(SessionKey),
+    /// A session that is away may have expired.
+    Expiry(SessionKey),
+    /// Cursors are to be checkpointed.
+    Checkpoint,
+}
+
+#[derive(Debug, Default)]
+pub struct Timers {
+    heap: BinaryHeap<Reverse<(u64, Timer)>>,
+}
+
+impl Timers {
+    pub fn set(&mut self, due_ms: u64, timer: Timer) {
+        self.heap.push(Reverse((due_ms, timer)));
+    }
+
+    pub fn next_due_ms(&self) -> Option<u64> {
+        self.heap.peek().map(|Reverse((due, _))| *due)
+    }
+
+    pub fn pop_due(&mut self, now_ms: u64) -> Option<Timer> {
+        if self.next_due_ms()? > now_ms {
+            return None;
+        }
+        self.heap.pop().map(|Reverse((_, timer))| timer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_fire_in_order_and_not_before_they_are_due() {
+        let mut timers = Timers::default();
+        let conn = ConnKey::from_bits(7);
+        timers.set(20, Timer::Checkpoint);
+        timers.set(10, Timer::Silence(conn));
+        assert_eq!(timers.pop_due(9), None);
+        assert_eq!(timers.pop_due(30), Some(Timer::Silence(conn)));
+        assert_eq!(timers.next_due_ms(), Some(20));
+        assert_eq!(timers.pop_due(30), Some(Timer::Checkpoint));
+        assert_eq!(timers.pop_due(30), None);
+    }
+}

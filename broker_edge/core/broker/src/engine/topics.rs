@@ -1,0 +1,210 @@
+//! Interned topics: what a name's bytes lead to, found once and kept while the name is in use.
+//!
+//! An entry holds the route of its topic and the cached list of live subscribers. The table is a cache with a bound:
+//! when it is full it is emptied and fills again by use, and identifiers from before find nothing.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use headwater_log::{Log, TopicIndex};
+use headwater_mqtt::QoS;
+use xxhash_rust::xxh3::Xxh3DefaultBuilder;
+
+use super::router::{Options, Router};
+use super::session::Session;
+use super::slab::Slab;
+use super::stage::PartitionIndex;
+use super::{ConnKey, SessionKey};
+
+/// Topics that are kept at a time; an entry takes about 200 bytes.
+const TOPICS_MAX: usize = 100_000;
+
+/// An entry of the table, while the table is not emptied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TopicId {
+    index: u32,
+    /// Zero belongs to no table, so the default finds nothing.
+    generation: u32,
+}
+
+/// One session that gets the records of a topic now.
+#[derive(Debug, Clone)]
+pub struct Target {
+    pub session: SessionKey,
+    pub conn: ConnKey,
+    pub merged: Merged,
+}
+
+/// Who gets the records of a topic.
+#[derive(Debug, Default)]
+pub struct Matches {
+    pub targets: Vec<Target>,
+    /// Some session holds a matching subscription, be it away or replaying.
+    pub any: bool,
+}
+
+#[derive(Debug)]
+pub struct Topic {
+    pub name: Rc<str>,
+    pub partition: PartitionIndex,
+    /// The routing level within the name.
+    pub key: Range<u16>,
+    /// Where this topic stands in the `Records` with that stamp.
+    pub staged: (u64, TopicIndex),
+    matched_at: u64,
+    matches: Rc<Matches>,
+}
+
+#[derive(Default)]
+pub struct Topics {
+    by_name: HashMap<Rc<str>, u32, Xxh3DefaultBuilder>,
+    table: Vec<Topic>,
+    generation: u32,
+}
+
+impl Topics {
+    pub fn new() -> Self {
+        Self {
+            generation: 1,
+            ..Self::default()
+        }
+    }
+
+    /// The entry of a topic name, made when there is none.
+    pub fn intern(&mut self, name: &str, log: &Log) -> TopicId {
+        if let Some(index) = self.by_name.get(name) {
+            return TopicId {
+                index: *index,
+                generation: self.generation,
+            };
+        }
+        if self.table.len() >= TOPICS_MAX {
+            self.by_name.clear();
+            self.table.clear();
+            self.generation = self.generation.wrapping_add(1).max(1);
+        }
+        let route = log.route(name);
+        let index = self.table.len() as u32;
+        let name: Rc<str> = name.into();
+        self.by_name.insert(Rc::clone(&name), index);
+        self.table.push(Topic {
+            name,
+            partition: PartitionIndex::of(route.partition),
+            key: route.key,
+            staged: (0, TopicIndex(0)),
+            matched_at: u64::MAX,
+            matches: Rc::default(),
+        });
+        TopicId {
+            index,
+            generation: self.generation,
+        }
+    }
+
+    #[inline]
+    pub fn get(&self, id: TopicId) -> Option<&Topic> {
+        if id.generation == self.generation {
+            self.table.get(id.index as usize)
+        } else {
+            None
+        }
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, id: TopicId) -> Option<&mut Topic> {
+        if id.generation == self.generation {
+            self.table.get_mut(id.index as usize)
+        } else {
+            None
+        }
+    }
+
+    /// Who gets this topic's records, matched again only when the subscriptions have changed.
+    #[inline]
+    pub fn matches(
+        &mut self,
+        id: TopicId,
+        router: &Router,
+        sessions: &Slab<Session>,
+    ) -> Rc<Matches> {
+        let Some(topic) = self.get_mut(id) else {
+            return Rc::default();
+        };
+        if topic.matched_at != router.epoch() {
+            topic.matches = Rc::new(find(&topic.name, router, sessions));
+            topic.matched_at = router.epoch();
+        }
+        Rc::clone(&topic.matches)
+    }
+}
+
+fn find(topic: &str, router: &Router, sessions: &Slab<Session>) -> Matches {
+    let mut found: Vec<(SessionKey, Options)> = Vec::new();
+    let mut matches = Matches::default();
+    router.for_each_match(topic, &mut |subscriber| {
+        matches.any = true;
+        if !subscriber.replaying {
+            found.push((subscriber.session, subscriber.options));
+        }
+    });
+    found.sort_unstable_by_key(|(session, _)| *session);
+    for group in found.chunk_by(|a, b| a.0 == b.0) {
+        let session = group[0].0;
+        if let Some(conn) = sessions.get(session).and_then(Session::active_conn) {
+            let merged = Merged::of(group.iter().map(|(_, options)| *options));
+            matches.targets.push(Target {
+                session,
+                conn,
+                merged,
+            });
+        }
+    }
+    matches
+}
+
+/// What overlapping subscriptions of one session come to: one delivery, with the highest QoS and every identifier.
+#[derive(Debug, Clone)]
+pub struct Merged {
+    pub qos: QoS,
+    /// Every matching subscription is `no local`.
+    pub no_local: bool,
+    pub retain_as_published: bool,
+    pub offsets: bool,
+    pub offset_topics: bool,
+    pub ids: Option<Box<[u32]>>,
+}
+
+impl Merged {
+    /// Nothing when there is no subscription.
+    pub fn of(options: impl Iterator<Item = Options>) -> Self {
+        let mut merged = Self {
+            qos: QoS::AtMostOnce,
+            no_local: true,
+            retain_as_published: false,
+            offsets: false,
+            offset_topics: false,
+            ids: None,
+        };
+        let mut ids = Vec::new();
+        for option in options {
+            merged.qos = merged.qos.max(option.qos);
+            merged.no_local &= option.no_local;
+            merged.retain_as_published |= option.retain_as_published;
+            merged.offsets |= option.offsets;
+            merged.offset_topics |= option.offset_topics;
+            if option.id != 0 {
+                ids.push(option.id);
+            }
+        }
+        if !ids.is_empty() {
+            merged.ids = Some(ids.into());
+        }
+        merged
+    }
+
+    /// The delivery differs from others of the same version and QoS by more than packet id and flags.
+    pub fn is_special(&self) -> bool {
+        self.no_local || self.offsets || self.offset_topics || self.ids.is_some()
+    }
+}

@@ -1,0 +1,305 @@
+//! The thread that waits: listener, sockets, poll and waker. It knows no packet; the engine knows no socket.
+//!
+//! Sockets are registered once, edge-triggered for both directions, so a turn costs no system call but the poll, one
+//! receive per readable connection and one send per connection with something to say.
+
+mod listener;
+mod socket;
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use mio::{Events, Poll, Token, Waker};
+
+use crate::engine::{ConnKey, Engine, Now, ReadPlan};
+
+use listener::Listener;
+use socket::{Received, Sockets};
+
+/// Bytes taken from one connection in a turn (I8).
+const READ_BYTES_MAX: usize = 256 << 10;
+/// Bytes taken from all connections in a turn. It bounds what is staged, and so the size of an append.
+const TURN_BYTES_MAX: usize = 4 << 20;
+const EVENTS_MAX: usize = 1024;
+
+const LISTENER: Token = Token(usize::MAX);
+pub const WAKER: Token = Token(usize::MAX - 1);
+
+/// What other threads ask of the loop.
+#[derive(Debug)]
+pub enum Command {
+    /// Close every connection and end the thread.
+    Stop,
+}
+
+/// Wakes the loop from other threads, at the cost of a system call only while it sleeps.
+#[derive(Debug)]
+pub struct LoopWaker {
+    waker: Waker,
+    sleeping: AtomicBool,
+}
+
+impl LoopWaker {
+    pub fn new(waker: Waker) -> Self {
+        Self {
+            waker,
+            sleeping: AtomicBool::new(false),
+        }
+    }
+
+    /// Makes the loop take a turn soon. A loop that is awake looks again before it sleeps.
+    pub fn wake(&self) {
+        if self.sleeping.swap(false, Ordering::SeqCst)
+            && let Err(error) = self.waker.wake()
+        {
+            tracing::error!(%error, "the loop cannot be woken");
+        }
+    }
+}
+
+pub struct EventLoop {
+    poll: Poll,
+    waker: Arc<LoopWaker>,
+    commands: Receiver<Command>,
+    listener: Listener,
+    sockets: Sockets,
+    engine: Engine,
+    /// Connections that may have bytes to read, in the order in which they are served.
+    readable: VecDeque<ConnKey>,
+    buffer: Vec<u8>,
+    started: Instant,
+    connections_max: usize,
+}
+
+impl EventLoop {
+    /// # Errors
+    /// When the listener cannot be registered with the poll.
+    pub fn new(
+        poll: Poll,
+        waker: Arc<LoopWaker>,
+        commands: Receiver<Command>,
+        listener: std::net::TcpListener,
+        engine: Engine,
+        connections_max: usize,
+    ) -> io::Result<Self> {
+        let listener = Listener::new(listener, poll.registry(), LISTENER)?;
+        Ok(Self {
+            poll,
+            waker,
+            commands,
+            listener,
+            sockets: Sockets::default(),
+            engine,
+            readable: VecDeque::new(),
+            buffer: vec![0; READ_BYTES_MAX],
+            started: Instant::now(),
+            connections_max,
+        })
+    }
+
+    /// Turns until it is told to stop.
+    pub fn run(mut self) {
+        let mut events = Events::with_capacity(EVENTS_MAX);
+        loop {
+            if let Err(error) = self.wait(&mut events)
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                tracing::error!(%error, "the poll failed, the loop stops");
+                return;
+            }
+            self.engine.begin(self.now());
+            match self.commands.try_recv() {
+                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return self.stop(),
+                Err(TryRecvError::Empty) => {}
+            }
+            self.take_events(&events);
+            self.accept();
+            self.read();
+            self.engine.tick();
+            self.engine.commit();
+            self.write();
+        }
+    }
+
+    fn now(&self) -> Now {
+        let wall = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Now {
+            mono_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            wall_us: i64::try_from(wall.as_micros()).unwrap_or(i64::MAX),
+        }
+    }
+
+    fn wait(&mut self, events: &mut Events) -> io::Result<()> {
+        let busy = |this: &Self| {
+            !this.readable.is_empty() || this.engine.has_more() || this.listener.has_more()
+        };
+        if busy(self) {
+            return self.poll.poll(events, Some(Duration::ZERO));
+        }
+        self.waker.sleeping.store(true, Ordering::SeqCst);
+        // Whoever moved the log before this line found the loop awake and did not wake it.
+        let timeout = if self.engine.is_behind_log() {
+            Some(Duration::ZERO)
+        } else {
+            self.timeout()
+        };
+        let result = self.poll.poll(events, timeout);
+        self.waker.sleeping.store(false, Ordering::SeqCst);
+        result
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        let due_ms = self.engine.next_deadline_ms()?;
+        Some(Duration::from_millis(
+            due_ms.saturating_sub(self.now().mono_ms),
+        ))
+    }
+
+    fn take_events(&mut self, events: &Events) {
+        for event in events {
+            match event.token() {
+                WAKER => {}
+                LISTENER => self.listener.ready(),
+                token => {
+                    let key = ConnKey::from_bits(token.0 as u64);
+                    if event.is_writable() {
+                        self.engine.writable(key);
+                    }
+                    if event.is_readable() || event.is_read_closed() || event.is_error() {
+                        self.want_read(key);
+                    }
+                }
+            }
+        }
+    }
+
+    fn want_read(&mut self, key: ConnKey) {
+        if self.sockets.mark_readable(key) {
+            self.readable.push_back(key);
+        }
+    }
+
+    fn accept(&mut self) {
+        while let Some(stream) = self.listener.accept() {
+            if self.engine.connections() >= self.connections_max {
+                self.engine.count_refused();
+                continue;
+            }
+            let key = self.engine.open();
+            if let Err(error) = self.sockets.insert(key, stream, self.poll.registry()) {
+                tracing::warn!(%error, "a connection cannot be served");
+                self.engine.remove(key);
+            }
+        }
+    }
+
+    /// Reads ready connections in turn, each at most once and all together within the bound of a turn.
+    fn read(&mut self) {
+        for key in self.engine.take_resumed() {
+            if self.engine.receive_held(key) {
+                self.want_read(key);
+            }
+        }
+        let mut left = TURN_BYTES_MAX;
+        for _ in 0..self.readable.len() {
+            if left == 0 {
+                return;
+            }
+            let Some(key) = self.readable.pop_front() else {
+                return;
+            };
+            self.sockets.unmark_readable(key);
+            let (received, filled) = match self.engine.read_plan(key) {
+                // It stays unread; the engine names it when it may go on.
+                ReadPlan::Wait => continue,
+                ReadPlan::Shared { held } => self.read_shared(key, &held),
+                ReadPlan::Own { wanted } => self.read_own(key, wanted.min(READ_BYTES_MAX)),
+            };
+            match received {
+                Received::Bytes(count) => {
+                    left = left.saturating_sub(count);
+                    self.engine.count_received(count);
+                    // A short read emptied the socket; what comes later is a new event.
+                    if filled {
+                        self.want_read(key);
+                    }
+                }
+                Received::Nothing => {}
+                Received::Closed => self.engine.lost(key),
+            }
+        }
+    }
+
+    fn read_shared(&mut self, key: ConnKey, held: &[u8]) -> (Received, bool) {
+        self.buffer[..held.len()].copy_from_slice(held);
+        let room = &mut self.buffer[held.len()..];
+        let room_len = room.len();
+        let received = self.sockets.receive(key, room);
+        let count = if let Received::Bytes(count) = received {
+            count
+        } else {
+            0
+        };
+        if count > 0 || !held.is_empty() {
+            self.engine
+                .receive(key, &self.buffer[..held.len() + count], count > 0);
+        }
+        (received, count == room_len)
+    }
+
+    fn read_own(&mut self, key: ConnKey, wanted: usize) -> (Received, bool) {
+        let Some(held) = self.engine.held_mut(key) else {
+            return (Received::Nothing, false);
+        };
+        let base = held.len();
+        held.resize(base + wanted, 0);
+        let received = self.sockets.receive(key, &mut held[base..]);
+        let count = if let Received::Bytes(count) = received {
+            count
+        } else {
+            0
+        };
+        held.truncate(base + count);
+        if count > 0 {
+            self.engine.receive_held(key);
+        }
+        (received, count == wanted)
+    }
+
+    /// One send per connection with something to say; then connections that were given up are forgotten.
+    fn write(&mut self) {
+        let touched = self.engine.take_touched();
+        for key in &touched {
+            let bytes = self.engine.out(*key);
+            if bytes.is_empty() {
+                continue;
+            }
+            match self.sockets.send(*key, bytes) {
+                Ok(count) => self.engine.written(*key, count),
+                Err(error) => {
+                    tracing::debug!(%error, "a send failed");
+                    self.engine.lost(*key);
+                }
+            }
+        }
+        self.engine.return_touched(touched);
+        for key in self.engine.take_closed() {
+            self.sockets.remove(key, self.poll.registry());
+            self.engine.remove(key);
+        }
+    }
+
+    /// The clean stop: clients are told, wills and sessions are stored.
+    fn stop(mut self) {
+        self.engine.close_all();
+        self.engine.commit();
+        self.write();
+        self.engine.store_all();
+    }
+}
