@@ -12,7 +12,7 @@ import typer
 from broker_edge.cli._options import JsonOption
 from broker_edge.errors import ConfigError
 
-_NEEDED = ("pyspark", "delta", "deltalake", "gmqtt")
+_NEEDED = ("pyspark", "delta", "deltalake", "gmqtt", "vega_datasets")
 
 
 def demo(
@@ -21,7 +21,7 @@ def demo(
     ] = None,
     headless: Annotated[bool, typer.Option("--headless", help="No live table.")] = False,
     json: JsonOption = False,
-    devices: Annotated[int, typer.Option(min=1, max=10_000, help="Simulated devices.")] = 200,
+    devices: Annotated[int, typer.Option(min=1, max=2_000, help="Simulated devices.")] = 200,
     data: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Keep log, tables and checkpoints here (default: nothing is kept)."),

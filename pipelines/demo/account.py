@@ -1,26 +1,38 @@
 """Counts what the demo promises: every acknowledged publish is in bronze, once, and how long it took.
 
-Reads the tables and the devices' own list of acknowledgements. It never writes.
+Reads the data files that the Delta log of bronze names, and the devices' own list of acknowledgements. It never writes,
+and it does not follow files that a later commit replaces: nothing compacts bronze while the demo runs.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
 MICROS_PER_MS = 1_000
+NANOS_PER_MICRO = 1_000
+
+_PLACE = ["log_id", "partition", "offset"]
+_MESSAGE = ["device_id", "payload_hash"]
+_ACKED_TYPES = {"device_id": pa.string(), "seq": pa.int64(), "payload_hash": pa.int64(), "acked_us": pa.int64()}
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """`missing`: acknowledged, but not in bronze. `duplicates`: rows beyond the first with one (log_id, partition, offset), or
-    with one (device, sequence number) that was sent once. Latencies are from publish to Delta commit."""
+    """`bronze_rows`: rows that the devices of this run published. `missing`: acknowledged payloads that are not in
+    bronze byte for byte. `duplicates`: rows beyond the first with one (log_id, partition, offset), or beyond the first
+    with one payload of one device. Latencies are from the publish, by the device's clock, to the Delta commit."""
 
     bronze_rows: int
     missing: int
@@ -29,43 +41,117 @@ class Account:
     p99_ms: float
 
 
-def take_account(bronze: Path, acked: Iterable[tuple[str, int]]) -> Account:
-    """Compares the bronze table at `bronze` with the `(device id, sequence number)` pairs that devices saw acknowledged."""
-    places: Counter[tuple[str, int, int]] = Counter()
-    messages: Counter[tuple[str, int]] = Counter()
-    latencies: list[int] = []
-    for file, committed_us in _committed_files(bronze):
-        table = pq.read_table(file, columns=["log_id", "partition", "offset", "client_id", "value"], partitioning=None)
-        for log_id, partition, offset, client_id, value in zip(*(c.to_pylist() for c in table.columns), strict=True):
-            body = json.loads(value)
-            places[log_id, partition, offset] += 1
-            messages[client_id, body["seq"]] += 1
-            latencies.append(committed_us - body["ts"])
-    latencies.sort()
-    return Account(
-        bronze_rows=places.total(),
-        missing=sum(1 for message in set(acked) if message not in messages),
-        duplicates=max(_beyond_first(places), _beyond_first(messages)),
-        p50_ms=_percentile_ms(latencies, 0.50),
-        p99_ms=_percentile_ms(latencies, 0.99),
+def read_acked(path: Path) -> pa.Table:
+    """The devices' list: device_id, seq, payload_hash, acked_us, a line per acknowledgement.
+
+    A last line without an end, which a kill leaves behind, is not taken.
+    """
+    text = path.read_bytes() if path.exists() else b""
+    whole = text[: text.rfind(b"\n") + 1]
+    if not whole:
+        return pa.table({name: pa.array([], kind) for name, kind in _ACKED_TYPES.items()})
+    return csv.read_csv(
+        pa.BufferReader(whole),
+        read_options=csv.ReadOptions(column_names=list(_ACKED_TYPES)),
+        convert_options=csv.ConvertOptions(column_types=_ACKED_TYPES),
     )
 
 
-def _beyond_first(counts: Counter[tuple[str, int, int]] | Counter[tuple[str, int]]) -> int:
-    return sum(n - 1 for n in counts.values())
+def take_account(bronze: Path, acked: pa.Table, *, devices: Collection[str], since_us: int = 0) -> Account:
+    """Compares the bronze table at `bronze` with `acked` (columns device_id, payload_hash).
+
+    Only rows count that one of `devices` stamped at `since_us` or later: others may publish too, and a kept data folder
+    holds the rows of earlier runs.
+    """
+    places: list[pa.Table] = []
+    messages = _Messages(frozenset(devices), since_us)
+    for file, committed_us in committed_files(bronze):
+        rows = pq.read_table(file, columns=[*_PLACE, "client_id", "value"], partitioning=None)
+        places.append(rows.select(_PLACE))
+        messages.add(rows, committed_us)
+    seen = messages.table()
+    # A broker that sends a device's acknowledgement twice has not promised more.
+    promised = acked.select(_MESSAGE).group_by(_MESSAGE).aggregate([])
+    return Account(
+        bronze_rows=seen.num_rows,
+        missing=promised.join(seen, keys=_MESSAGE, join_type="left anti").num_rows,
+        duplicates=max(_beyond_first(pa.concat_tables(places), _PLACE) if places else 0, _beyond_first(seen, _MESSAGE)),
+        p50_ms=messages.latency_ms(0.50),
+        p99_ms=messages.latency_ms(0.99),
+    )
 
 
-def _percentile_ms(sorted_us: list[int], share: float) -> float:
-    if not sorted_us:
-        return 0.0
-    return round(sorted_us[int(share * (len(sorted_us) - 1))] / MICROS_PER_MS, 1)
+def committed_files(table: Path, *, after: int = -1) -> Iterator[tuple[Path, int]]:
+    """Every data file that commits above version `after` added, with the time of the commit in µs.
+
+    That time is when the commit's own file was written, as Delta itself defines it.
+    """
+    for version in commit_versions(table, after=after):
+        commit = commit_path(table, version)
+        committed_us = commit.stat().st_mtime_ns // NANOS_PER_MICRO
+        for add in added_files(commit):
+            yield table / unquote(add["path"]), committed_us
 
 
-def _committed_files(table: Path) -> Iterator[tuple[Path, int]]:
-    """Every data file that the Delta log names, with the time of its commit in µs."""
-    for commit in sorted((table / "_delta_log").glob("*.json")):
-        actions = [json.loads(line) for line in commit.read_text().splitlines() if line]
-        committed_ms = next((a["commitInfo"]["timestamp"] for a in actions if "commitInfo" in a), 0)
-        for action in actions:
-            if "add" in action:
-                yield table / unquote(action["add"]["path"]), committed_ms * MICROS_PER_MS
+def commit_versions(table: Path, *, after: int = -1) -> list[int]:
+    """The versions above `after`, in order."""
+    names = (entry.stem for entry in (table / "_delta_log").glob("*.json"))
+    return sorted(version for name in names if name.isdigit() and (version := int(name)) > after)
+
+
+def commit_path(table: Path, version: int) -> Path:
+    return table / "_delta_log" / f"{version:020}.json"
+
+
+def added_files(commit: Path) -> Iterator[dict[str, Any]]:
+    for line in commit.read_text().splitlines():
+        action = json.loads(line) if line else {}
+        if "add" in action:
+            yield action["add"]
+
+
+class _Messages:
+    """The rows that devices published, as they come file by file: who, which payload, how late."""
+
+    def __init__(self, devices: frozenset[str], since_us: int) -> None:
+        self._devices, self._since_us = devices, since_us
+        self._ids: list[str] = []
+        self._hashes, self._latencies_us = array("q"), array("q")
+
+    def add(self, rows: pa.Table, committed_us: int) -> None:
+        for client_id, value in zip(rows["client_id"].to_pylist(), rows["value"].to_pylist(), strict=True):
+            stamped_us = _stamp(value) if client_id in self._devices else None
+            if stamped_us is None or stamped_us < self._since_us:
+                continue
+            self._ids.append(client_id)
+            self._hashes.append(_payload_hash(value))
+            self._latencies_us.append(committed_us - stamped_us)
+
+    def table(self) -> pa.Table:
+        hashes = pa.array(self._hashes.tolist(), pa.int64())
+        return pa.table({"device_id": pa.array(self._ids, pa.string()), "payload_hash": hashes})
+
+    def latency_ms(self, share: float) -> float:
+        """The latency that `share` of the rows do not exceed; 0 without rows."""
+        if not self._latencies_us:
+            return 0.0
+        found = pc.quantile(pa.array(self._latencies_us.tolist()), q=share, interpolation="lower")
+        return round(float(found[0].as_py()) / MICROS_PER_MS, 1)
+
+
+def _stamp(value: bytes) -> int | None:
+    """The device's time in µs, or None when this is not a payload of a simulated device."""
+    try:
+        stamp = json.loads(value)["ts"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return stamp if isinstance(stamp, int) else None
+
+
+def _payload_hash(payload: bytes) -> int:
+    """As the fleet writes it down: the first 8 bytes of the sha256, big-endian, signed."""
+    return int.from_bytes(hashlib.sha256(payload).digest()[:8], "big", signed=True)
+
+
+def _beyond_first(rows: pa.Table, key: list[str]) -> int:
+    return int(rows.num_rows - rows.select(key).group_by(key).aggregate([]).num_rows)

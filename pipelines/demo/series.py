@@ -7,7 +7,7 @@ from functools import cache
 
 @cache
 def hourly_temperatures() -> tuple[float, ...]:
-    """Hourly air temperatures of 2010 in Seattle, measured by NOAA, in degrees Celsius, in order of time (8,759 values).
+    """Hourly air temperatures of 2010 in Seattle, measured by NOAA, in degrees Celsius, by time (8,759 values).
 
     Source: `vega_datasets`, data set `seattle_temps` (degrees Fahrenheit there).
     """
@@ -17,7 +17,6 @@ def hourly_temperatures() -> tuple[float, ...]:
     return tuple(round((float(f) - 32.0) / 1.8, 2) for f in frame["temp"])
 
 
-def reading(device: int, seq: int) -> float:
-    """What device number `device` measures at its `seq`-th step: each device begins a week after the one before it."""
-    series = hourly_temperatures()
-    return series[(device * 24 * 7 + seq) % len(series)]
+def samples() -> tuple[dict[str, float], ...]:
+    """The series as a fleet replays it: what each payload carries beside `ts` and `seq`."""
+    return tuple({"temperature_c": celsius} for celsius in hourly_temperatures())

@@ -1,0 +1,75 @@
+"""The simulated devices in a process of their own, so that they do not share an interpreter with Spark's driver.
+
+    python -m pipelines.demo.device_process '<settings as JSON>'
+
+It reads one command a line from stdin (`start`, `pause`, `stop`) and writes its counts as JSON lines to stdout. The end
+of stdin is `stop`: devices do not outlive the demo that started them. `pipelines.demo.devices` is the other side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from broker_edge.device import Fleet, FleetSettings
+from broker_edge.errors import HeadwaterError
+from pipelines.demo.series import samples
+
+COUNTS_EVERY_S = 0.5
+
+
+async def serve(settings: FleetSettings) -> int:
+    commands = await _stdin_lines()
+    fleet = Fleet(settings, samples())
+    _tell("ready", {})
+    if (await commands.readline()).strip() != b"start":
+        return 0
+    try:
+        await fleet.start()
+    except HeadwaterError as error:
+        _tell("failed", {"message": str(error)})
+        return 1
+    telling = asyncio.create_task(_tell_counts(fleet))
+    try:
+        while (await commands.readline()).strip() == b"pause":
+            await fleet.pause()
+            _tell("paused", asdict(fleet.counts()))
+    finally:
+        await fleet.stop()
+        telling.cancel()
+    _tell("stopped", asdict(fleet.counts()))
+    return 0
+
+
+async def _tell_counts(fleet: Fleet) -> None:
+    while True:
+        _tell("counts", asdict(fleet.counts()))
+        await asyncio.sleep(COUNTS_EVERY_S)
+
+
+async def _stdin_lines() -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
+    return reader
+
+
+def _tell(event: str, fields: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    # Ctrl-C reaches the whole foreground group; the demo decides when its devices stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    given = json.loads(sys.argv[1])
+    return asyncio.run(serve(FleetSettings(**{**given, "acked_path": Path(given["acked_path"])})))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""The demo's side of the device process: starts it, tells it what to do, knows its newest counts.
+
+What the devices do is in `broker_edge.device`; this file only talks to their process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from pipelines.errors import PipelineError
+
+EVENT_S = 60.0
+"""So long the process may take for its start, for connecting all devices, and for its end."""
+
+
+class DevicesError(PipelineError):
+    """The simulated devices could not start, or ended before they were told to."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCounts:
+    connected: int = 0
+    published: int = 0
+    acked: int = 0
+    refused: int = 0
+    unacked: int = 0
+
+
+class DeviceProcess:
+    """Use from one thread; `counts` may be asked from any."""
+
+    def __init__(self, *, count: int, host: str, port: int, interval_s: float, acked_path: Path) -> None:
+        self._acked_path = acked_path
+        settings = {"count": count, "host": host, "port": port, "interval_s": interval_s, "acked_path": str(acked_path)}
+        root = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pipelines.demo.device_process", json.dumps(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        self._news = threading.Condition()
+        self._counts = DeviceCounts()
+        self._events: dict[str, Mapping[str, Any]] = {}
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, name="devices", daemon=True)
+        self._reader.start()
+
+    @property
+    def counts(self) -> DeviceCounts:
+        return self._counts
+
+    @property
+    def alive(self) -> bool:
+        return not self._ended
+
+    def wait_ready(self) -> None:
+        """The process is up and nothing is connected yet."""
+        self._wait("ready")
+
+    def start(self) -> None:
+        """Connects the devices and lets them publish; returns when all are connected."""
+        self._order("start")
+        self._wait("counts")
+
+    def pause(self) -> DeviceCounts:
+        """The devices stay connected and carry out commands, and publish no more telemetry."""
+        self._order("pause")
+        return _counts(self._wait("paused"))
+
+    def stop(self) -> DeviceCounts:
+        """Waits for outstanding acknowledgements, disconnects, and ends the process. A second call does nothing."""
+        if not self._ended:
+            self._order("stop")
+            self._wait("stopped")
+        self._close()
+        return self._counts
+
+    def kill(self) -> None:
+        """Ends the process whatever it does; for the way out after an error."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._close()
+
+    def _order(self, command: str) -> None:
+        stdin = self._pipe(self._process.stdin)
+        try:
+            stdin.write(command + "\n")
+            stdin.flush()
+        except OSError as error:
+            raise self._gone() from error
+
+    def _wait(self, event: str) -> Mapping[str, Any]:
+        deadline = time.monotonic() + EVENT_S
+        with self._news:
+            while event not in self._events:
+                if "failed" in self._events:
+                    raise DevicesError(str(self._events["failed"]["message"]))
+                if self._ended:
+                    raise self._gone()
+                if not self._news.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
+                    raise DevicesError(f"the device process did not say {event!r} within {EVENT_S:g} s")
+            return self._events[event]
+
+    def _read(self) -> None:
+        for line in self._pipe(self._process.stdout):
+            news = json.loads(line)
+            with self._news:
+                self._events[news["event"]] = news
+                if "acked" in news:
+                    self._counts = _counts(news)
+                self._news.notify_all()
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+    def _close(self) -> None:
+        stdin = self._pipe(self._process.stdin)
+        if not stdin.closed:
+            stdin.close()
+        self._process.wait(EVENT_S)
+        self._reader.join(EVENT_S)
+
+    def _gone(self) -> DevicesError:
+        code = self._process.wait(EVENT_S)
+        return DevicesError(
+            f"the process of the simulated devices ended with code {code}; its reason is above on stderr"
+        )
+
+    @staticmethod
+    def _pipe(stream: IO[str] | None) -> IO[str]:
+        assert stream is not None, "the process is made with pipes"
+        return stream
+
+
+def _counts(news: Mapping[str, Any]) -> DeviceCounts:
+    return DeviceCounts(**{name: news[name] for name in DeviceCounts.__slots__})

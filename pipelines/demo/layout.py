@@ -1,0 +1,66 @@
+"""Where the demo keeps what: one folder for the broker's log, the tables, the checkpoints and the devices' lists."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.errors import SettingsError
+
+BRONZE = "bronze_telemetry"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`root` is absolute, because Spark, the broker and people in other folders all use it."""
+
+    root: Path
+
+    @property
+    def broker(self) -> Path:
+        return self.root / "broker"
+
+    @property
+    def tables(self) -> Path:
+        return self.root / "tables"
+
+    @property
+    def bronze(self) -> Path:
+        return self.tables / BRONZE
+
+    def checkpoint(self, query: str) -> Path:
+        return self.root / "checkpoints" / query
+
+    def acked(self, since_us: int) -> Path:
+        """The devices' list of the run that began at `since_us`."""
+        return self.root / "acked" / f"{since_us}.csv"
+
+
+@contextmanager
+def open_layout(kept: Path | None) -> Iterator[Layout]:
+    """The folder `kept`, made if need be and left as it is; without one, a temporary folder that goes at the end."""
+    if kept is not None:
+        yield _prepared(kept.absolute())
+        return
+    scratch = Path(tempfile.mkdtemp(prefix="headwater-demo-"))
+    try:
+        yield _prepared(scratch)
+    finally:
+        # A worker of Spark may still be writing its last words; what it leaves is no reason to fail.
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _prepared(root: Path) -> Layout:
+    layout = Layout(root)
+    try:
+        for folder in (layout.broker, layout.tables, root / "checkpoints", root / "acked"):
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(
+            f"cannot use {root} for the demo ({error.strerror}): name another folder with --data"
+        ) from error
+    return layout

@@ -1,0 +1,184 @@
+"""The demo from its first step to its account: what starts when, what is waited for, and until when.
+
+Order matters: Spark reads before the first device publishes, and at the end the devices stay connected until every
+action has ended, then the jobs run until what was acknowledged is in bronze.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from broker_edge import Broker, Client, Row
+from broker_edge.device.fleet import FleetSettings, device_ids
+from pipelines.demo.account import read_acked, take_account
+from pipelines.demo.action import Operator, Outcome
+from pipelines.demo.devices import DeviceCounts, DeviceProcess
+from pipelines.demo.interrupt import Interrupt, stdout_for_results
+from pipelines.demo.jobs import JobError, Jobs
+from pipelines.demo.layout import Layout, open_layout
+from pipelines.demo.result import Result
+from pipelines.demo.screen import Addresses, Screen, next_steps, result_json, result_text
+from pipelines.demo.watch import BronzeTail, Snapshot
+from pipelines.jars import delta_jars
+from pipelines.java import require_java
+
+INTERVAL_S = 1.0
+"""Each device measures once in this time."""
+ACTION_AFTER_S = 3.0
+LOOK_EVERY_S = 0.5
+
+PROBE_S = 120.0
+ACTIONS_END_S = 60.0
+DRAIN_S = 120.0
+
+
+def run(*, seconds: float | None, headless: bool, as_json: bool, devices: int, data: Path | None = None) -> int:
+    """Runs the demo for `seconds`, or until Ctrl-C, and returns 0 when all was as promised, else 1.
+
+    With `data` that folder keeps log, tables and checkpoints, and a later run goes on with them. Raises PipelineError
+    or HeadwaterError, each one sentence, when something does not start or ends too early.
+    """
+    # Before anything is started: what is missing should not cost a start.
+    require_java()
+    delta_jars()
+    with stdout_for_results() as results, open_layout(data) as layout:
+        screen = Screen(live=not headless)
+        result = Stage(layout, screen, devices).play(seconds)
+        results.write((result_json(result) if as_json else result_text(result)) + "\n")
+        if data is not None:
+            screen.say(f"everything is kept in {layout.root}")
+    return 0 if result.ok else 1
+
+
+class Stage:
+    """One run. `play` is called once."""
+
+    def __init__(self, layout: Layout, screen: Screen, devices: int) -> None:
+        self._layout, self._screen, self._count = layout, screen, devices
+        self._since_us = time.time_ns() // 1_000
+        self._ids = device_ids(FleetSettings(count=devices))
+
+    def play(self, seconds: float | None) -> Result:
+        layout, screen = self._layout, self._screen
+        with ExitStack() as stack:
+            with screen.step("broker"):
+                broker = stack.enter_context(Broker(layout.broker))
+                host, _, port = broker.mqtt.rpartition(":")
+            acked_path = layout.acked(self._since_us)
+            devices = DeviceProcess(
+                count=self._count, host=host, port=int(port), interval_s=INTERVAL_S, acked_path=acked_path
+            )
+            stack.callback(devices.kill)
+            operator = Operator(layout.tables)
+            operator.describe_devices(self._ids)
+            with screen.step("Spark"):
+                jobs = stack.enter_context(Jobs(layout, broker.server))
+                interrupt = Interrupt()
+                jobs.start()
+            tail = BronzeTail(layout.bronze)
+            with screen.step("first record from the broker into Delta"):
+                self._probe(broker, jobs, tail, interrupt)
+            with screen.step(f"{self._count} devices"):
+                devices.wait_ready()
+                devices.start()
+            screen.hints(next_steps(Addresses(broker.mqtt, broker.server, broker.admin), layout))
+            watch = _Watch(screen, jobs, devices, operator, BronzeTail(layout.bronze), interrupt)
+            with screen.watching():
+                watch.until(seconds)
+            return self._finish(watch, acked_path)
+
+    def _probe(self, broker: Broker, jobs: Jobs, tail: BronzeTail, interrupt: Interrupt) -> None:
+        """Sends a record of nobody the whole way, so that a cold start is not taken for the way's latency."""
+        with Client(broker.server) as client:
+            client.produce([Row(topic="devices/probe/telemetry", value=b'{"probe": true}')])
+        deadline = time.monotonic() + PROBE_S
+        while tail.rows() == 0 and not interrupt.wait(0.1):
+            jobs.check()
+            if time.monotonic() > deadline:
+                raise JobError(f"no record came from the broker into {self._layout.bronze} within {PROBE_S:g} s")
+
+    def _finish(self, watch: _Watch, acked_path: Path) -> Result:
+        seconds = watch.seconds
+        with self._screen.step("waiting for the actions to end"):
+            watch.devices.pause()
+            outcome = watch.wait_for_actions(ACTIONS_END_S)
+            counts = watch.devices.stop()
+        with self._screen.step("waiting for the last rows"):
+            self._drain(watch, acked_path, counts)
+            watch.jobs.stop()
+            account = take_account(
+                self._layout.bronze, read_acked(acked_path), devices=self._ids, since_us=self._since_us
+            )
+        return Result(account=account, outcome=outcome, counts=counts, devices=self._count, seconds=seconds)
+
+    def _drain(self, watch: _Watch, acked_path: Path, counts: DeviceCounts) -> None:
+        """Until bronze has everything that was acknowledged, or the deadline; the account then says what is missing."""
+        acked, looked_at = read_acked(acked_path), -2
+        deadline = time.monotonic() + DRAIN_S
+        while time.monotonic() < deadline:
+            # Counting exactly reads the whole table: only when there may be enough, and once per commit.
+            if watch.tail.rows() >= counts.acked and watch.tail.version != looked_at:
+                looked_at = watch.tail.version
+                found = take_account(self._layout.bronze, acked, devices=self._ids, since_us=self._since_us)
+                if found.missing == 0:
+                    return
+            watch.jobs.check()
+            time.sleep(0.1)
+
+
+class _Watch:
+    """The time while everything runs: one look each half second, and the operator's insert after the first seconds."""
+
+    def __init__(
+        self,
+        screen: Screen,
+        jobs: Jobs,
+        devices: DeviceProcess,
+        operator: Operator,
+        tail: BronzeTail,
+        interrupt: Interrupt,
+    ) -> None:
+        self.jobs, self.devices, self.tail = jobs, devices, tail
+        self._screen, self._operator, self._interrupt = screen, operator, interrupt
+        self._began = time.monotonic()
+        self._inserted = False
+        self._last: Snapshot | None = None
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def until(self, seconds: float | None) -> None:
+        """Watches for `seconds`, or until somebody asks for the end; the action goes out in any case but that one."""
+        while seconds is None or self.seconds < seconds:
+            if self.seconds >= ACTION_AFTER_S:
+                self._insert_once()
+            self._look()
+            left_s = LOOK_EVERY_S if seconds is None else min(LOOK_EVERY_S, max(0.0, seconds - self.seconds))
+            if self._interrupt.wait(left_s):
+                return
+        self._insert_once()
+
+    def wait_for_actions(self, deadline_s: float) -> Outcome:
+        """The outcome once no action is open, or as it is at the deadline."""
+        deadline = time.monotonic() + deadline_s
+        while (outcome := self._operator.outcome()).open and time.monotonic() < deadline:
+            self.jobs.check()
+            time.sleep(0.1)
+        return outcome
+
+    def _insert_once(self) -> None:
+        if not self._inserted:
+            self._inserted = True
+            action_id = self._operator.insert_action()
+            self._screen.say(f"inserted the action {action_id} into {self._operator.actions_path}")
+
+    def _look(self) -> None:
+        self.jobs.check()
+        if not self.devices.alive:
+            self.devices.pause()  # Says why they are gone.
+        snapshot = Snapshot(self.seconds, self.devices.counts, self.tail.rows(), self._operator.outcome())
+        self._last = snapshot.following(self._last)
+        self._screen.show(self._last)
