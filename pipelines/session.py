@@ -20,6 +20,9 @@ from sources import register
 DEFAULT_CORES = "local[2,4]"
 """Two task slots, four attempts per task: a broker that restarts must not end a query."""
 
+DATABRICKS_ENV = "DATABRICKS_RUNTIME_VERSION"
+"""Set on every Databricks cluster."""
+
 
 def spark_session(
     app_name: str,
@@ -34,8 +37,13 @@ def spark_session(
     that call.
 
     `warehouse` is where tables without a path live (default: Spark's own, under the current folder). `config`
-    overrides any setting made here. Raises `SetupError` in one sentence without Java or the Delta jars.
+    overrides any setting made here. Raises `SetupError` in one sentence without Java or the Delta jars. On Databricks
+    it is the platform's session, whose settings are those of its cluster.
     """
+    if DATABRICKS_ENV in os.environ:
+        spark = SparkSession.builder.getOrCreate()
+        register_source(spark)
+        return spark
     require_java()
     jars = delta_jars(jars_folder)
     _let_workers_import_us()

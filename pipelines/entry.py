@@ -1,0 +1,34 @@
+"""The jobs as entry points of the wheel, for platforms that call a function by its name (`databricks.yml`).
+
+A job that ended well returns, because such platforms take any SystemExit for a failure, even that of code 0.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def telemetry() -> None:
+    """`headwater-telemetry`: `pipelines.telemetry` with the arguments of the command line."""
+    from pipelines.telemetry import main
+
+    _end(main())
+
+
+def status() -> None:
+    """`headwater-status`: `pipelines.status`."""
+    from pipelines.status import main
+
+    _end(main())
+
+
+def actions() -> None:
+    """`headwater-actions`: `pipelines.actions`, the engine."""
+    from pipelines.actions import main
+
+    _end(main())
+
+
+def _end(code: int) -> None:
+    if code:
+        sys.exit(code)
