@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import typer
 
 from broker_edge.broker import native
@@ -9,7 +11,10 @@ from broker_edge.broker import native
 
 def broker(context: typer.Context) -> None:
     """Run the broker in the foreground; takes the arguments of headwaterd (`headwater broker --help`)."""
-    raise typer.Exit(native().run(context.args))
+    run = native().run
+    # The native signal handling calls the one before it too: Python's would turn a clean stop into an interruption.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    raise typer.Exit(run(context.args))
 
 
 def register(app: typer.Typer) -> None:
