@@ -22,11 +22,11 @@ impl Core {
         }
         let keyed: Vec<(u32, Box<str>)> = keyed_records(&records);
         let mut keys = self.keys.lock();
+        keys.settle(self.high_watermark());
         let range = self.enqueue(records)?;
         for (index, key) in keyed {
             keys.add_queued(&key, range.start.plus(u64::from(index)));
         }
-        keys.settle(self.high_watermark());
         Ok(range)
     }
 
@@ -120,6 +120,8 @@ impl Core {
 
     pub(crate) fn append_unique(&self, records: Records) -> Result<Vec<Placed>, AppendError> {
         let mut keys = self.keys.lock();
+        // What is durable is read and compared below, so that a record that was removed does not count.
+        keys.settle(self.high_watermark());
         let mut placed: Vec<Option<Placed>> = vec![None; records.len()];
         let mut firsts: Vec<(u32, Box<str>)> = Vec::new();
         for (index, key) in keyed_records(&records) {
@@ -177,7 +179,6 @@ impl Core {
                 keys.add_queued(&key, place.offset);
             }
         }
-        keys.settle(self.high_watermark());
         Ok(placed.into_iter().flatten().collect())
     }
 

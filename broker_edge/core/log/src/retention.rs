@@ -156,11 +156,12 @@ impl Core {
         if is_recycled {
             return;
         }
-        match files.remove(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                tracing::warn!(partition = %self.context.name, path = %path.display(), %error, "an old segment is not removed");
-            }
-            _ => {}
+        // Synced one by one: were a later segment gone after a power cut and this one back, there would be a gap.
+        let removed = files
+            .remove(&path)
+            .and_then(|()| files.sync_dir(&self.context.dir));
+        if let Err(error) = removed {
+            tracing::warn!(partition = %self.context.name, path = %path.display(), %error, "an old segment is not removed");
         }
     }
 

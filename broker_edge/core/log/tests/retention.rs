@@ -1,0 +1,221 @@
+//! What is removed, when, and what readers are told.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use headwater_log::{Log, LogConfig, Offset, ReadError, Seams};
+use support::*;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const START_US: i64 = 1_800_000_000_000_000;
+
+fn fill(log: &Log, count: usize) {
+    for n in 0..count {
+        append(telemetry(log), &[format!("{n}").repeat(300)]);
+    }
+}
+
+fn sized(dir: &std::path::Path, bytes: u64) -> LogConfig {
+    let mut config = LogConfig {
+        tail_bytes: 0,
+        ..config(dir)
+    };
+    config.classes[1].retention_bytes = Some(bytes);
+    config
+}
+
+fn aged(dir: &std::path::Path, age: Duration) -> LogConfig {
+    let mut config = LogConfig {
+        tail_bytes: 0,
+        ..config(dir)
+    };
+    config.classes[1].retention_age = Some(age);
+    config
+}
+
+#[test]
+fn size_removes_the_oldest_segments_and_a_restart_agrees() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open_with(sized(dir.path(), 150 << 10), Seams::system());
+    fill(&log, 400);
+    log.maintain();
+    let start = telemetry(&log).log_start();
+    assert!(start > Offset(0) && start < Offset(400));
+    assert!(telemetry(&log).size_bytes() <= 150 << 10);
+    let error = telemetry(&log).read(Offset(0), 100).expect_err("gone");
+    assert!(
+        matches!(error, ReadError::OutOfRange { log_start, .. } if log_start == start),
+        "{error}"
+    );
+    let expected = read_all(telemetry(&log));
+    assert_eq!(expected[0].0, start.0);
+    assert_eq!(telemetry(&log).topics().expect("topics")[0].first, start);
+    assert_eq!(
+        telemetry(&log).epoch_before(start).expect("an answer"),
+        None
+    );
+    drop(log);
+    let log = open_with(sized(dir.path(), 150 << 10), Seams::system());
+    assert_eq!(telemetry(&log).log_start(), start);
+    assert_eq!(read_all(telemetry(&log)), expected);
+}
+
+#[test]
+fn age_removes_what_is_old_even_when_little_is_written() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let clock = HandClock::at(START_US);
+    let log = open_with(aged(dir.path(), 4 * HOUR), with_clock(&clock));
+    fill(&log, 5);
+    clock.advance(3 * HOUR);
+    log.maintain();
+    await_that("the active segment to be sealed", || {
+        files_of(dir.path(), ".seg").len() == 2
+    });
+    append(telemetry(&log), &["younger"]);
+    assert_eq!(
+        telemetry(&log).log_start(),
+        Offset(0),
+        "nothing is old enough yet"
+    );
+    clock.advance(2 * HOUR);
+    log.maintain();
+    assert_eq!(telemetry(&log).log_start(), Offset(5));
+    assert_eq!(read_all(telemetry(&log)), [(5, b"younger".to_vec())]);
+}
+
+#[test]
+fn age_waits_for_a_plausible_clock() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let clock = HandClock::at(START_US);
+    let log = open_with(aged(dir.path(), HOUR), with_clock(&clock));
+    fill(&log, 300);
+    for wrong in [0, START_US - 1] {
+        clock.set(wrong);
+        log.maintain();
+        assert_eq!(
+            telemetry(&log).log_start(),
+            Offset(0),
+            "the clock says {wrong}"
+        );
+    }
+    clock.set(START_US);
+    clock.advance(2 * HOUR);
+    log.maintain();
+    assert!(telemetry(&log).log_start() > Offset(0));
+}
+
+#[test]
+fn a_hook_is_asked_first_and_can_postpone() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open_with(sized(dir.path(), 100 << 10), Seams::system());
+    let partition = telemetry(&log).clone();
+    let allowed = Arc::new(AtomicBool::new(false));
+    let asked = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let hook = {
+        let (allowed, asked, partition) =
+            (Arc::clone(&allowed), Arc::clone(&asked), partition.clone());
+        move |range: std::ops::Range<Offset>| {
+            assert!(
+                partition.read(range.start, 100).is_ok(),
+                "it can still be read"
+            );
+            asked.lock().push(range);
+            allowed.load(Ordering::SeqCst)
+        }
+    };
+    partition.before_delete(Arc::new(hook));
+    fill(&log, 300);
+    log.maintain();
+    assert_eq!(partition.log_start(), Offset(0));
+    let first = asked.lock()[0].clone();
+    assert_eq!(first.start, Offset(0));
+    allowed.store(true, Ordering::SeqCst);
+    log.maintain();
+    assert!(partition.log_start() >= first.end);
+}
+
+#[test]
+fn advancing_the_log_start_removes_whole_segments_only() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open_with(
+        LogConfig {
+            tail_bytes: 0,
+            ..config(dir.path())
+        },
+        Seams::system(),
+    );
+    fill(&log, 300);
+    let partition = telemetry(&log);
+    partition.advance_log_start(Offset(1));
+    assert_eq!(partition.log_start(), Offset(0));
+    partition.advance_log_start(Offset(250));
+    let start = partition.log_start();
+    assert!(start > Offset(0) && start <= Offset(250));
+    assert_eq!(read_all(partition)[0].0, start.0);
+    partition.advance_log_start(Offset(10_000));
+    assert!(
+        partition.log_start() < Offset(300),
+        "the active segment stays"
+    );
+    append(partition, &["next"]);
+}
+
+#[test]
+fn a_key_whose_record_was_removed_is_fresh_again() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open_with(
+        LogConfig {
+            tail_bytes: 0,
+            ..config(dir.path())
+        },
+        Seams::system(),
+    );
+    let partition = telemetry(&log);
+    partition.append_unique(keyed("k", b"x")).expect("taken");
+    fill(&log, 300);
+    partition.advance_log_start(Offset(200));
+    let placed = partition.append_unique(keyed("k", b"x")).expect("taken")[0];
+    assert!(!placed.duplicate);
+}
+
+#[test]
+fn readers_meet_only_whole_records_or_an_error_while_segments_go_and_are_used_again() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open_with(sized(dir.path(), 130 << 10), Seams::system());
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let partition = telemetry(&log);
+            let mut next = Offset(0);
+            while !done.load(Ordering::SeqCst) {
+                match partition.read(next, 4000) {
+                    Ok(batches) => {
+                        for record in batches.iter().flat_map(headwater_log::Batch::records) {
+                            assert_eq!(
+                                record.payload,
+                                record.offset.0.to_string().repeat(200).as_bytes()
+                            );
+                        }
+                        next = batches
+                            .last()
+                            .map_or(partition.log_start(), headwater_log::Batch::next_offset);
+                    }
+                    Err(ReadError::OutOfRange { log_start, .. }) => next = log_start,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        });
+        for n in 0..600 {
+            append(telemetry(&log), &[n.to_string().repeat(200)]);
+            if n % 20 == 0 {
+                log.maintain();
+            }
+        }
+        done.store(true, Ordering::SeqCst);
+    });
+    assert!(telemetry(&log).log_start() > Offset(0));
+    assert_eq!(telemetry(&log).gaps(), []);
+}
