@@ -13,7 +13,7 @@ def test_acked_record_survives_kill_9(tmp_path, broker_on, seed, cycles, note):
     recipe, sources = Recipe(seed), publishers(8)
     broker = broker_on(tmp_path / "data", {"log.segment_bytes": "2MiB"})
     check = LogCheck(recipe, sources)
-    runs = CrashCycles(broker, check, recipe, sources, crash=broker.kill, moments=random.Random(seed))
+    runs = CrashCycles(broker, check, recipe, sources, crash=lambda _: broker.kill(), moments=random.Random(seed))
     try:
         broker.start()
         for number in range(cycles):

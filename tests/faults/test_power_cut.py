@@ -6,6 +6,7 @@ The same cycles with `log.sync: never` must lose acknowledged records: it shows 
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 from support.broker_process import BrokerError, BrokerProcess
@@ -13,31 +14,36 @@ from support.crash_cycles import CrashCycles
 from support.load_records import Recipe, publishers
 from support.log_check import Fault, LogCheck
 from support.loop_image import LoopImage
+from support.strace import injected
 
 IMAGE_MIB = 384
 SEGMENT = {"log.segment_bytes": "2MiB"}
 
 
-def _cycles(image: LoopImage, broker: BrokerProcess, seed: int, *, only_cuts: bool = False) -> CrashCycles:
-    """Power cuts between other crashes, after some of what was not synced has reached the disk; or bare cuts alone."""
+def _cycles(image: LoopImage, broker: BrokerProcess, seed: int, *, strace: str | None, **shares: float) -> CrashCycles:
+    """With `strace`, half of the cuts come while syncs are held back and some of their pages have reached the disk."""
     recipe, sources, moments = Recipe(seed), publishers(8), random.Random(seed)
 
-    def crash() -> None:
-        if not only_cuts and moments.random() < 0.5:
-            image.write_some_back(moments)
-        image.cut_power()
-        broker.kill()
+    def crash(under_load: bool) -> None:
+        if strace is None or not under_load or moments.random() < 0.5:
+            image.cut_power()
+            broker.kill()
+        else:
+            with injected(strace, pid=broker.pid, call="fdatasync", what="delay_enter=500ms"):
+                time.sleep(moments.uniform(0.0, 0.05))  # the moment of the cut
+                image.write_some_back(moments)
+                image.cut_power()
+                broker.kill()
         image.power_on()
 
     check = LogCheck(recipe, sources)
-    shares = {"killed_first": 0.0, "stopped_first": 0.0, "starts_interrupted": 0.0} if only_cuts else {}
     return CrashCycles(broker, check, recipe, sources, crash=crash, moments=moments, **shares)
 
 
-def test_acked_record_survives_power_cut(loop_image, broker_on, seed, cycles, note):
+def test_acked_record_survives_power_cut(loop_image, broker_on, need_program, seed, cycles, note):
     image = loop_image(IMAGE_MIB)
     broker = broker_on(image.mount_point / "data", SEGMENT)
-    runs = _cycles(image, broker, seed)
+    runs = _cycles(image, broker, seed, strace=need_program("strace"))
     try:
         broker.start()
         for number in range(cycles):
@@ -52,7 +58,7 @@ def test_acked_record_survives_power_cut(loop_image, broker_on, seed, cycles, no
 def test_power_cut_loses_acked_records_without_sync(loop_image, broker_on, seed, note):
     image = loop_image(IMAGE_MIB)
     broker = broker_on(image.mount_point / "data", {**SEGMENT, "log.sync": "never"})
-    runs = _cycles(image, broker, seed, only_cuts=True)
+    runs = _cycles(image, broker, seed, strace=None, killed_first=0.0, stopped_first=0.0, starts_interrupted=0.0)
     try:
         broker.start()
         for number in range(5):

@@ -6,56 +6,15 @@ on as if nothing had happened, although the kernel has dropped the dirty pages (
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
-import time
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from support.load_records import Recipe, publishers
 from support.log_check import LogCheck
 from support.log_reader import LogReader
 from support.mqtt_load import MqttLoad, Place
+from support.strace import injected
 
+# Of each thread: late enough for acknowledgements before it.
 FAILING_CALL = 60
-
-
-@contextlib.contextmanager
-def failing(call: str, strace: str, pid: int) -> Iterator[None]:
-    """Every thread of the process gets EIO from its FAILING_CALL-th such call from now on, and from no other."""
-    inject = f"inject={call}:error=EIO:when={FAILING_CALL}"
-    command = [strace, "-f", "-qq", "-e", f"trace={call}", "-e", inject, "-o", "/dev/null", "-p", str(pid)]
-    tracer = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        _wait_traced(pid, tracer)
-        yield
-    finally:
-        tracer.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            tracer.wait(10)
-        tracer.kill()
-        tracer.wait(10)
-        if tracer.stderr is not None:
-            tracer.stderr.close()
-
-
-def _wait_traced(pid: int, tracer: subprocess.Popen[str]) -> None:
-    """Returns when every thread of the process has a tracer."""
-    deadline = time.monotonic() + 10
-    while not _all_traced(pid):
-        if tracer.poll() is not None or time.monotonic() > deadline:
-            said = tracer.stderr.read() if tracer.poll() is not None and tracer.stderr is not None else "nothing"
-            pytest.fail(f"strace cannot attach to {pid} (root and ptrace are needed); it said: {said}")
-        time.sleep(0.01)
-
-
-def _all_traced(pid: int) -> bool:
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        lines = (task / "status").read_text().splitlines()
-        if next(line for line in lines if line.startswith("TracerPid:")).split()[1] == "0":
-            return False
-    return True
 
 
 @pytest.mark.parametrize("connections", [1, 8], ids=["one_publisher", "eight_publishers"])
@@ -67,7 +26,7 @@ def test_no_ack_after_failed(tmp_path, broker_on, need_program, seed, note, call
     check = LogCheck(recipe, sources)
     try:
         broker.start()
-        with failing(call, strace, broker.pid):
+        with injected(strace, pid=broker.pid, call=call, what=f"error=EIO:when={FAILING_CALL}"):
             with MqttLoad(address=broker.mqtt, run=1, recipe=recipe, publishers=sources, window=4) as load:
                 load.wait(lambda one: one.over or one.refused > 0, seconds=30, what="the failed sync to end the acks")
             first = load.stop()

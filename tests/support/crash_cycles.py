@@ -30,7 +30,7 @@ class CrashCycles:
     check: LogCheck
     recipe: Recipe
     publishers: tuple[Publisher, ...]
-    crash: Callable[[], None]
+    crash: Callable[[bool], None]  # told whether the broker serves a load
     moments: random.Random
     acked_max: int = 3_000
     starts_interrupted: float = 0.25  # the share of starts that crash before the broker serves
@@ -51,17 +51,17 @@ class CrashCycles:
             if killed:
                 self.broker.kill()
             else:
-                self.crash()
+                self.crash(not stopped)
             # What the broker said before it died is still in the sockets.
             load.wait(lambda one: one.over, seconds=ACKED_S, what="the connections to end with the broker")
         self.check.add(load.stop())
         if killed:
             self._start()
-            self.crash()
+            self.crash(False)
         while self.moments.random() < self.starts_interrupted:
             self.broker.spawn()
             time.sleep(self.moments.uniform(0.0, 0.05))
-            self.crash()
+            self.crash(False)
         self._start()
 
     def finish(self) -> None:

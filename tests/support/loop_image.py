@@ -20,6 +20,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+PAGE_BYTES = 4096
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _SHUTDOWN = 0x8004587D
 _LOG_NOT_FLUSHED = 2
@@ -95,10 +97,12 @@ class LoopImage:
             if not path.is_file() or moments.random() >= share:
                 continue
             with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # the broker removes files meanwhile
-                size = os.fstat(file.fileno()).st_size
-                for _ in range(8):
-                    start = moments.randrange(0, size + 1) & -4096
-                    _write_back(file.fileno(), start, moments.choice((4096, 16_384, 262_144)))
+                size, start = os.fstat(file.fileno()).st_size, 0
+                while start < size:
+                    length = moments.choice((1, 1, 2, 8)) * PAGE_BYTES
+                    if moments.random() < 0.5:
+                        _write_back(file.fileno(), start, length)
+                    start += length
 
     def power_on(self) -> None:
         self.unmount()
