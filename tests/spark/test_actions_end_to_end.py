@@ -88,7 +88,7 @@ class Loop:
     def running(self) -> Iterator[None]:
         """The two jobs, until the block ends."""
         settings = StatusSettings(
-            servers=(self.flight,), root=self.root, checkpoint=str(self._folder / "checkpoint"), trigger="500 ms"
+            servers=(self.flight,), root=self.root, checkpoint=str(self._folder / "checkpoint"), trigger="500 milliseconds"
         )
         query = start_status(self._spark, settings)
         publisher = DevicePublisher(self.flight)
