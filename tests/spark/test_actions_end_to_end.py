@@ -87,9 +87,8 @@ class Loop:
     @contextmanager
     def running(self) -> Iterator[None]:
         """The two jobs, until the block ends."""
-        settings = StatusSettings(
-            servers=(self.flight,), root=self.root, checkpoint=str(self._folder / "checkpoint"), trigger="500 milliseconds"
-        )
+        checkpoint = str(self._folder / "checkpoint")
+        settings = StatusSettings((self.flight,), self.root, checkpoint, trigger="500 milliseconds")
         query = start_status(self._spark, settings)
         publisher = DevicePublisher(self.flight)
         job = ActionJob(DeltalakeStore(self.root), publisher, pace=Pace(tick_s=0.5))

@@ -1,0 +1,145 @@
+"""Kill -9 of the engine and of the broker while commands are under way: each device gets each command once."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from support.broker_process import BrokerProcess
+from support.programs import StartBroker
+
+from broker_edge import Client, Row
+from broker_edge.device import FleetSettings, RunningFleet
+from pipelines import tables
+from pipelines.action_rows import rows_of
+from pipelines.fleet_desk import FleetDesk, Order
+
+DEVICES = 40
+ACTIONS = 6
+SERIES = [{"temperature_c": 20.5}]
+
+
+@contextmanager
+def engine(root: str, broker: BrokerProcess) -> Iterator[subprocess.Popen[bytes]]:
+    server = "grpc://{}:{}".format(*broker.flight)
+    command = [sys.executable, "-m", "pipelines.actions", "--root", root, "--server", server]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def commands(broker: BrokerProcess) -> list[dict[str, Any]]:
+    with Client("grpc://{}:{}".format(*broker.flight)) as client:
+        found = []
+        for number, bounds in client.offsets(filters="devices/+/actions").partitions.items():
+            stream = client.fetch(number, bounds.log_start, bounds.high_watermark, filters="devices/+/actions")
+            found += [json.loads(value) for value in stream.to_table().column("value").to_pylist()]
+        return found
+
+
+def states(root: str) -> list[str]:
+    table = DeltaTable(tables.uri_of(root, "action_targets")).to_pyarrow_table()
+    return [row["state"] for row in rows_of(table)]
+
+
+def until_all_queued(root: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while Counter(states(root)) != {"QUEUED": DEVICES * ACTIONS}:
+        assert time.monotonic() < deadline, Counter(states(root))
+        assert process.poll() is None, "the engine ended by itself"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    root = str(tmp_path / "tables")
+    FleetDesk(root, create=True).describe_devices({f"device-{n:04}": {"a": "b"} for n in range(1, DEVICES + 1)})
+    return root
+
+
+def test_engine_killed_at_random_moments_sends_each_command_once(root: str, broker: BrokerProcess) -> None:
+    seed = random.randrange(10**6)
+    moments = random.Random(seed)
+    desk = FleetDesk(root)
+    for number in range(ACTIONS):
+        desk.order(Order(name="echo", percentage=100), action_id=f"a{number}")
+        with engine(root, broker) as process:
+            before = DeltaTable(tables.uri_of(root, "action_targets")).version()
+            deadline = time.monotonic() + 60
+            # From the first commit of this engine on, which is its claim, the kill may come at any step of its turn.
+            while DeltaTable(tables.uri_of(root, "action_targets")).version() == before:
+                assert time.monotonic() < deadline, f"seed {seed}: the engine did not start"
+            time.sleep(moments.uniform(0, 0.4))
+            process.kill()
+    with engine(root, broker) as process:
+        until_all_queued(root, process)
+    keys = Counter((command["action_id"], command["device_id"]) for command in commands(broker))
+    assert len(keys) == DEVICES * ACTIONS, f"seed {seed}"
+    assert set(keys.values()) == {1}, f"seed {seed}"
+
+
+def test_broker_killed_under_the_engine_has_each_command_once_and_devices_carry_it_out_once(
+    root: str, start_broker: StartBroker
+) -> None:
+    with RunningFleet(_fleet(broker := start_broker()), SERIES):
+        pass  # The broker keeps the sessions of the devices from here on.
+    desk = FleetDesk(root)
+    for number in range(ACTIONS):
+        desk.order(Order(name="echo", percentage=100), action_id=f"a{number}")
+    with engine(root, broker) as process:
+        deadline = time.monotonic() + 60
+        while not commands(broker):
+            assert time.monotonic() < deadline, "the engine published nothing"
+        broker.kill()
+        process.kill()
+    broker.start()
+    with engine(root, broker) as process:
+        until_all_queued(root, process)
+    keys = Counter((command["action_id"], command["device_id"]) for command in commands(broker))
+    assert (len(keys), set(keys.values())) == (DEVICES * ACTIONS, {1})
+    with RunningFleet(_fleet(broker), SERIES):
+        succeeded = _finished(broker)
+    assert (len(succeeded), set(succeeded.values())) == (DEVICES * ACTIONS, {1})
+
+
+def _fleet(broker: BrokerProcess) -> FleetSettings:
+    return FleetSettings(count=DEVICES, port=broker.mqtt[1], interval_s=60, connect_timeout_s=60)
+
+
+def _finished(broker: BrokerProcess) -> Counter[tuple[str, str]]:
+    """How often each device reported success of each action, once all have."""
+    deadline = time.monotonic() + 60
+    with Client("grpc://{}:{}".format(*broker.flight)) as client:
+        while True:
+            found: Counter[tuple[str, str]] = Counter()
+            for number, bounds in client.offsets(filters="devices/+/status").partitions.items():
+                stream = client.fetch(number, bounds.log_start, bounds.high_watermark, filters="devices/+/status")
+                for row in stream.to_table().to_pylist():
+                    body = json.loads(row["value"])
+                    if body["state"] == "SUCCEEDED":
+                        found[(body["action_id"], row["topic"])] += 1
+            if len(found) >= DEVICES * ACTIONS:
+                return found
+            assert time.monotonic() < deadline, f"{len(found)} successes"
+            time.sleep(0.1)
+
+
+def test_control_a_log_that_forgets_keys_would_show_doubled_commands(root: str, broker: BrokerProcess) -> None:
+    """Negative control of the counting: the same command under two keys is counted twice."""
+    body = json.dumps({"action_id": "a1", "device_id": "device-0001"}).encode()
+    with Client("grpc://{}:{}".format(*broker.flight)) as client:
+        topic = "devices/device-0001/actions"
+        client.produce([Row(topic=topic, value=body, idempotency_key=key) for key in ("one", "two", "two")])
+    assert Counter(command["device_id"] for command in commands(broker)) == {"device-0001": 2}
