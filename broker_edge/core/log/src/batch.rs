@@ -246,7 +246,9 @@ impl Batch {
     #[must_use]
     pub fn has_retained(&self) -> bool {
         let entries = &self.bytes()[self.0.entries_at..self.0.extensions_at];
-        entries.chunks_exact(ENTRY_BYTES).any(|entry| u16_at(entry, 16) & FLAG_RETAIN != 0)
+        entries
+            .chunks_exact(ENTRY_BYTES)
+            .any(|entry| u16_at(entry, 16) & FLAG_RETAIN != 0)
     }
 
     /// Place of record `index`'s topic in the table. Panics when there is no such record.

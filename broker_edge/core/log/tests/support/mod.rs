@@ -12,6 +12,9 @@ use headwater_log::{
     RecordMeta, Records, Seams, SyncMode, SystemClock,
 };
 
+/// Offset and payload of a record.
+pub type Found = (u64, Vec<u8>);
+
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One control and one telemetry partition with small segments.
@@ -109,7 +112,7 @@ pub fn append<P: AsRef<[u8]>>(partition: &Partition, payloads: &[P]) -> Offset {
 pub fn read_from(
     partition: &Partition,
     from: Offset,
-) -> (Vec<(u64, Vec<u8>)>, Vec<std::ops::Range<Offset>>) {
+) -> (Vec<Found>, Vec<std::ops::Range<Offset>>) {
     let (mut found, mut damaged) = (Vec::new(), Vec::new());
     let mut next = from;
     while next < partition.high_watermark() {
@@ -141,13 +144,13 @@ pub fn read_from(
     (found, damaged)
 }
 
-pub fn read_all(partition: &Partition) -> Vec<(u64, Vec<u8>)> {
+pub fn read_all(partition: &Partition) -> Vec<Found> {
     let (found, damaged) = read_from(partition, partition.log_start());
     assert_eq!(damaged, [], "nothing is damaged");
     found
 }
 
-pub fn payloads(batch: &Batch) -> Vec<(u64, Vec<u8>)> {
+pub fn payloads(batch: &Batch) -> Vec<Found> {
     batch
         .records()
         .map(|record| (record.offset.0, record.payload.to_vec()))
@@ -157,6 +160,7 @@ pub fn payloads(batch: &Batch) -> Vec<(u64, Vec<u8>)> {
 /// A wall clock that stands still until it is moved.
 pub struct HandClock {
     now_us: std::sync::atomic::AtomicI64,
+    passed_us: std::sync::atomic::AtomicU64,
     steady: SystemClock,
 }
 
@@ -164,6 +168,7 @@ impl HandClock {
     pub fn at(now_us: i64) -> Arc<Self> {
         Arc::new(Self {
             now_us: now_us.into(),
+            passed_us: 0.into(),
             steady: SystemClock::new(),
         })
     }
@@ -171,6 +176,13 @@ impl HandClock {
     pub fn advance(&self, by: Duration) {
         self.now_us
             .fetch_add(by.as_micros() as i64, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    /// Moves the steady clock on as well.
+    pub fn pass(&self, by: Duration) {
+        self.advance(by);
+        self.passed_us
+            .fetch_add(by.as_micros() as u64, std::sync::atomic::Ordering::SeqCst);
     }
 
     pub fn set(&self, now_us: i64) {
@@ -185,7 +197,8 @@ impl Clock for HandClock {
     }
 
     fn steady(&self) -> Duration {
-        self.steady.steady()
+        let passed = self.passed_us.load(std::sync::atomic::Ordering::SeqCst);
+        self.steady.steady() + Duration::from_micros(passed)
     }
 }
 

@@ -45,8 +45,15 @@ struct State {
     random: u64,
 }
 
+/// The disk, as the test sees it.
 #[derive(Clone, Default)]
 pub struct SimFiles(Arc<Mutex<State>>);
+
+/// The file system, as one life of the process under test sees it.
+struct Life {
+    state: Arc<Mutex<State>>,
+    life: u64,
+}
 
 struct SimFile {
     state: Arc<Mutex<State>>,
@@ -61,6 +68,10 @@ impl State {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
+    }
+
+    fn toss(&mut self) -> bool {
+        self.next_random() & 1 == 0
     }
 
     /// Counts a call; an error when it is the one that is to fail.
@@ -88,8 +99,12 @@ impl SimFiles {
 
     pub fn seams(&self) -> Seams {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let life = self.0.lock().life;
         Seams {
-            files: Arc::new(self.clone()),
+            files: Arc::new(Life {
+                state: Arc::clone(&self.0),
+                life,
+            }),
             clock,
         }
     }
@@ -106,7 +121,7 @@ impl SimFiles {
             .cloned()
             .collect();
         for path in changed {
-            if state.next_random() % 2 == 0 {
+            if state.toss() {
                 match state.names.get(&path) {
                     Some(inode) => state.disk_names.insert(path, *inode),
                     None => state.disk_names.remove(&path),
@@ -120,7 +135,7 @@ impl SimFiles {
                 let mut from = start;
                 while from < start + length {
                     let to = ((from / SECTOR + 1) * SECTOR).min(start + length);
-                    if state.next_random() % 2 == 0 {
+                    if state.toss() {
                         let inode = &mut state.inodes[at];
                         if inode.disk.len() < to {
                             inode.disk.resize(to, 0);
@@ -274,86 +289,98 @@ impl File for SimFile {
     }
 }
 
-impl Files for SimFiles {
+impl Life {
+    fn call<T>(&self, what: &str, f: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
+        let state = &mut *self.state.lock();
+        if state.life != self.life {
+            return Err(io::Error::other("this process is dead"));
+        }
+        state.call(what)?;
+        f(state)
+    }
+}
+
+impl Files for Life {
     fn create_dir(&self, _: &Path) -> io::Result<()> {
-        self.0.lock().call("create_dir").map(drop)
+        self.call("create_dir", |_| Ok(()))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        let mut state = self.0.lock();
-        state.call("list")?;
-        let below = state
-            .names
-            .keys()
-            .filter_map(|path| path.strip_prefix(dir).ok());
-        let first = below.filter_map(|rest| rest.components().next());
-        let mut names: Vec<String> = first
-            .map(|name| name.as_os_str().to_string_lossy().into_owned())
-            .collect();
-        names.sort();
-        names.dedup();
-        Ok(names)
+        self.call("list", |state| {
+            let below = state
+                .names
+                .keys()
+                .filter_map(|path| path.strip_prefix(dir).ok());
+            let first = below.filter_map(|rest| rest.components().next());
+            let mut names: Vec<String> = first
+                .map(|name| name.as_os_str().to_string_lossy().into_owned())
+                .collect();
+            names.sort();
+            names.dedup();
+            Ok(names)
+        })
     }
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        let state = &mut *self.0.lock();
-        state.call("open")?;
-        let known = state.names.get(path).copied();
-        let inode = match (known, mode) {
-            (Some(inode), OpenMode::Read | OpenMode::ReadWrite) => inode,
-            (None, OpenMode::Read | OpenMode::ReadWrite) => {
-                return Err(io::ErrorKind::NotFound.into());
-            }
-            (_, OpenMode::Create) => {
-                state.inodes.push(Inode::default());
-                state.names.insert(path.to_owned(), state.inodes.len() - 1);
-                state.inodes.len() - 1
-            }
-        };
-        Ok(Arc::new(SimFile {
-            state: Arc::clone(&self.0),
-            inode,
-            life: state.life,
-        }))
+        self.call("open", |state| {
+            let known = state.names.get(path).copied();
+            let inode = match (known, mode) {
+                (Some(inode), OpenMode::Read | OpenMode::ReadWrite) => inode,
+                (None, OpenMode::Read | OpenMode::ReadWrite) => {
+                    return Err(io::ErrorKind::NotFound.into());
+                }
+                (_, OpenMode::Create) => {
+                    state.inodes.push(Inode::default());
+                    state.names.insert(path.to_owned(), state.inodes.len() - 1);
+                    state.inodes.len() - 1
+                }
+            };
+            let file: Arc<dyn File> = Arc::new(SimFile {
+                state: Arc::clone(&self.state),
+                inode,
+                life: self.life,
+            });
+            Ok(file)
+        })
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut state = self.0.lock();
-        state.call("rename")?;
-        let inode = state.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
-        state.names.insert(to.to_owned(), inode);
-        Ok(())
+        self.call("rename", |state| {
+            let inode = state.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
+            state.names.insert(to.to_owned(), inode);
+            Ok(())
+        })
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        let mut state = self.0.lock();
-        state.call("remove")?;
-        let inode = state.names.remove(path).ok_or(io::ErrorKind::NotFound)?;
-        let freed = state.inodes[inode].cache.len();
-        if let Some(free) = &mut state.free_bytes {
-            *free += freed;
-        }
-        Ok(())
+        self.call("remove", |state| {
+            let inode = state.names.remove(path).ok_or(io::ErrorKind::NotFound)?;
+            let freed = state.inodes[inode].cache.len();
+            if let Some(free) = &mut state.free_bytes {
+                *free += freed;
+            }
+            Ok(())
+        })
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        let state = &mut *self.0.lock();
-        state.call("sync_dir")?;
-        state
-            .disk_names
-            .retain(|path, _| path.parent() != Some(dir));
-        for (path, inode) in state
-            .names
-            .iter()
-            .filter(|(path, _)| path.parent() == Some(dir))
-        {
-            state.disk_names.insert(path.clone(), *inode);
-        }
-        Ok(())
+        self.call("sync_dir", |state| {
+            state
+                .disk_names
+                .retain(|path, _| path.parent() != Some(dir));
+            for (path, inode) in state
+                .names
+                .iter()
+                .filter(|(path, _)| path.parent() == Some(dir))
+            {
+                state.disk_names.insert(path.clone(), *inode);
+            }
+            Ok(())
+        })
     }
 
     fn lock(&self, _: &Path) -> Result<LockGuard, LockError> {
-        self.0.lock().call("lock").map_err(LockError::Io)?;
-        Ok(Box::new(()))
+        let guard: LockGuard = Box::new(());
+        self.call("lock", |_| Ok(guard)).map_err(LockError::Io)
     }
 }

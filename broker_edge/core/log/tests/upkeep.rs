@@ -1,0 +1,92 @@
+//! What the log does for itself: marks idleness, prepares the spare of the internal partition, closes when let go.
+
+mod support;
+
+use std::time::Duration;
+
+use headwater_log::{Class, ClassConfig, LogConfig, PartitionState, SyncMode};
+use support::sim::SimFiles;
+use support::*;
+
+fn has(files: &SimFiles, name: &str) -> bool {
+    files.names().iter().any(|path| path.ends_with(name))
+}
+
+#[test]
+fn five_idle_seconds_leave_a_mark_that_tells_damage_from_a_torn_tail() {
+    let files = SimFiles::new(1);
+    let clock = HandClock::at(1_800_000_000_000_000);
+    let seams = || headwater_log::Seams {
+        clock: clock.clone(),
+        ..files.seams()
+    };
+    let config = || config(std::path::Path::new("/data"));
+    let log = open_with(config(), seams());
+    append(telemetry(&log), &["marked"]);
+    log.maintain();
+    assert!(!has(&files, "telemetry-0/mark"), "not idle yet");
+    clock.pass(Duration::from_secs(6));
+    log.maintain();
+    assert!(has(&files, "telemetry-0/mark"));
+    append(telemetry(&log), &["after the mark"]);
+    files.kill();
+    drop(log);
+    let segment = std::path::Path::new("/data/telemetry-0/00000000000000000000.seg");
+    files.with_bytes(segment, |bytes| bytes[4096..].fill(0));
+    let (log, report) = headwater_log::Log::open(config(), seams()).expect("the log opens");
+    let report = report
+        .partitions
+        .into_iter()
+        .find(|partition| partition.name == "telemetry-0")
+        .expect("reported");
+    assert_eq!(
+        report.gaps.len(),
+        1,
+        "the marked record is lost, and that is said"
+    );
+    assert_eq!(
+        report.high_watermark.0, 1,
+        "the one after the mark might never have been written"
+    );
+    drop(log);
+}
+
+#[test]
+fn the_internal_partition_goes_on_when_the_disk_is_full() {
+    let files = SimFiles::new(2);
+    let config = LogConfig {
+        segment_bytes: 32 << 10,
+        classes: vec![
+            ClassConfig::new(Class::Internal),
+            ClassConfig::new(Class::Telemetry),
+        ],
+        sync: SyncMode::Always,
+        ..LogConfig::new("/data")
+    };
+    let log = open_with(config, files.seams());
+    log.maintain();
+    assert!(has(&files, "internal-0/spare.tmp"));
+    files.set_free(Some(0));
+    let internal = log.by_name("internal-0").expect("there");
+    let state = "state ".repeat(200);
+    // More than the active segment holds: the prepared one takes over without new space.
+    for _ in 0..40 {
+        append(internal, &[&state]);
+    }
+    assert_eq!(internal.state(), PartitionState::Running);
+    assert_eq!(read_all(internal).len(), 40);
+}
+
+#[test]
+fn the_last_handle_of_a_log_shuts_it_down_cleanly() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open(dir.path());
+    let clone = log.clone();
+    let partition = telemetry(&log).clone();
+    drop(log);
+    append(&partition, &["still open"]);
+    partition.append(records(1, &["queued"])).expect("taken");
+    drop(clone);
+    assert!(dir.path().join("telemetry-0/mark").exists());
+    assert_eq!(read_all(telemetry(&open(dir.path()))).len(), 2);
+}
