@@ -127,17 +127,15 @@ class Addresses:
 
 def next_steps(addresses: Addresses, layout: Layout) -> list[str]:
     """Commands that work as they are while the demo runs."""
-    headwater, python = _command("headwater"), shlex.quote(sys.executable)
+    headwater, root = _command("headwater"), layout.tables
     query = (
-        "from deltalake import DeltaTable, QueryBuilder; "
-        f"bronze = DeltaTable({str(layout.bronze)!r}); "
-        "print(QueryBuilder().register('bronze', bronze).execute("
-        "'select topic, count(*) as records, max(\"offset\") as newest from bronze group by topic limit 5').read_all())"
+        f"from deltalake import DeltaTable, QueryBuilder; bronze = DeltaTable('{layout.bronze}'); "
+        "print(QueryBuilder().register('bronze', bronze).execute('select topic, count(*) as records, max(timestamp) as "
+        "newest from bronze group by topic order by topic limit 5').read_all())"
     )
     insert = (
-        "import pyarrow as pa; from deltalake import write_deltalake; "
-        f"write_deltalake({str(layout.tables / 'actions')!r}, pa.table(dict(action_id=['hello-1'], name=['echo'], "
-        "percentage=[10.0])), mode='append', schema_mode='merge')"
+        f"import pyarrow as pa; from deltalake import write_deltalake; write_deltalake('{root / 'actions'}', "
+        "pa.table(dict(action_id=['hello-1'], name=['echo'], percentage=[10.0])), mode='append', schema_mode='merge')"
     )
     return [
         f"It runs. MQTT {addresses.mqtt}, Flight {addresses.server}, metrics http://{addresses.admin}/metrics,",
@@ -146,11 +144,11 @@ def next_steps(addresses: Addresses, layout: Layout) -> list[str]:
         "  # subscribe",
         f"  {headwater} sub 'devices/+/telemetry' --mqtt {addresses.mqtt} -n 5",
         "  # read the log by offset",
-        f"  {headwater} tail 'devices/+/status' --server {addresses.server} --from earliest -n 5 --timeout 10",
+        f"  {headwater} tail 'devices/device-0001/telemetry' --server {addresses.server} --from earliest -n 5",
         "  # query the table",
-        f"  {python} -c {shlex.quote(query)}",
+        f"  {_python(query)}",
         "  # insert an action for a tenth of the devices (a new action_id each time)",
-        f"  {python} -c {shlex.quote(insert)}",
+        f"  {_python(insert)}",
     ]
 
 
@@ -170,6 +168,12 @@ def result_text(result: Result) -> str:
 
 def result_json(result: Result) -> str:
     return json.dumps(result.to_json())
+
+
+def _python(code: str) -> str:
+    """The code as a command of this interpreter, in the quotes that read better where they do."""
+    quoted = f'"{code}"' if not set(code) & set('"$`\\!') else shlex.quote(code)
+    return f"{shlex.quote(sys.executable)} -c {quoted}"
 
 
 def _command(name: str) -> str:

@@ -1,0 +1,153 @@
+"""`headwater demo` as people start it: the account of a short run, Ctrl-C, the commands it prints, what it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from support.programs import clean_environment, headwater
+
+from pipelines.jars import default_folder
+
+START_S = 240.0
+"""Spark starts in some 10 s here, and in minutes on a machine that does other things too."""
+END_S = 240.0
+COMMAND_S = 60.0
+_COMMAND = (sys.executable, "-c", "import sys; from broker_edge.cli import main; sys.exit(main())", "demo")
+
+
+def environment() -> dict[str, str]:
+    return clean_environment({"HEADWATER_JARS": str(default_folder())})
+
+
+class RunningDemo:
+    """The demo in a session of its own, so that a signal reaches all of its foreground group, as Ctrl-C does."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [*_COMMAND, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            start_new_session=True,
+        )
+        self.said: list[str] = []
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def wait_for(self, text: str, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not any(text in line for line in self.said):
+            line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
+            assert line is not None, "\n".join(self.said[-30:])
+            self.said.append(line)
+
+    def signal_group(self, number: signal.Signals) -> None:
+        os.killpg(self.process.pid, number)
+
+    def end(self, seconds: float) -> tuple[int, str]:
+        assert self.process.stdout is not None
+        code = self.process.wait(seconds)
+        return code, self.process.stdout.read()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._lines.put(line.rstrip())
+        self._lines.put(None)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo") / "kept"
+
+
+@pytest.fixture(scope="module")
+def first_run(kept: Path) -> subprocess.CompletedProcess[str]:
+    """A short run into a folder that stays."""
+    return subprocess.run(
+        [*_COMMAND, "--for", "8", "--headless", "--json", "--devices", "30", "--data", str(kept)],
+        capture_output=True,
+        text=True,
+        timeout=START_S + END_S,
+        env=environment(),
+        check=False,
+    )
+
+
+@pytest.fixture
+def running(first_run: subprocess.CompletedProcess[str], kept: Path) -> Iterator[RunningDemo]:
+    """A second start on the same folder, without an end of its own."""
+    demo = RunningDemo("--headless", "--json", "--devices", "30", "--data", str(kept))
+    try:
+        yield demo
+    finally:
+        if demo.process.poll() is None:
+            demo.signal_group(signal.SIGKILL)
+            demo.process.wait(COMMAND_S)
+
+
+@pytest.mark.timeout(600)
+def test_a_short_run_loses_and_doubles_nothing_and_its_action_succeeds(
+    first_run: subprocess.CompletedProcess[str], kept: Path
+) -> None:
+    assert first_run.returncode == 0, first_run.stderr[-4000:]
+    (printed,) = first_run.stdout.splitlines()
+    account = json.loads(printed)
+    assert account["acked"] == account["published"] > 100
+    assert account["bronze_rows"] == account["acked"]
+    assert (account["missing"], account["duplicates"]) == (0, 0)
+    assert (account["actions"]["targets"], account["actions"]["succeeded"]) == (20, 20)
+    assert 0 < account["p50_ms"] <= account["p99_ms"]
+    bronze = QueryBuilder().register("bronze", DeltaTable(kept / "tables" / "bronze_telemetry"))
+    counted = bronze.execute("select count(*) as n from bronze where client_id like 'device-%'").read_all()
+    assert counted["n"].to_pylist() == [account["bronze_rows"]]
+
+
+@pytest.mark.timeout(900)
+def test_ctrl_c_ends_with_the_same_account_and_the_printed_commands_work(running: RunningDemo) -> None:
+    running.wait_for("a new action_id each time", START_S)
+    running.wait_for("write_deltalake", COMMAND_S)
+    commands = [line.strip() for line in running.said if line.startswith("  ") and not line.startswith("  #")]
+    assert len(commands) == 4
+    for command in commands:
+        words = shlex.split(command)
+        if words[0] == "headwater":
+            words = [sys.executable, "-c", "import sys; from broker_edge.cli import main; sys.exit(main())", *words[1:]]
+        done = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=COMMAND_S, check=False)
+        assert done.returncode == 0, (command, done.stderr)
+        assert "telemetry" in done.stdout or "status" in done.stdout or "write_deltalake" in command
+    running.wait_for("inserted the action", COMMAND_S)
+    running.signal_group(signal.SIGINT)
+    code, printed = running.end(END_S)
+    assert code == 0, "\n".join(running.said)
+    account = json.loads(printed)
+    # Only this run counts, whatever the folder holds: the operator's action and the one that was pasted.
+    assert account["actions"]["count"] == 2
+    assert account["actions"]["open"] == 0
+    assert (account["missing"], account["duplicates"]) == (0, 0)
+    assert account["bronze_rows"] == account["acked"] == account["published"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "named"),
+    [("JAVA_HOME", "/nowhere", "JAVA_HOME is /nowhere"), ("HEADWATER_JARS", "/nowhere", "pipelines.jars")],
+)
+def test_what_is_missing_is_one_sentence_before_anything_starts(name: str, value: str, named: str) -> None:
+    ended = headwater("demo", "--for", "1", "--headless", environment={**environment(), name: value})
+    assert (ended.code, ended.out) == (1, "")
+    (said,) = ended.err.splitlines()
+    assert named in said
