@@ -168,7 +168,9 @@ impl Service {
     fn end(&mut self) {
         let _ = self.stop.send(true);
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_timeout(STOP_TIMEOUT);
+            // On a thread of its own: who drops a broker may itself be async, where waiting would panic.
+            let waiting = std::thread::spawn(move || runtime.shutdown_timeout(STOP_TIMEOUT));
+            let _ = waiting.join();
         }
     }
 }

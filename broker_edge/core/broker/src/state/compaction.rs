@@ -140,7 +140,7 @@ impl StateStore {
     }
 
     /// Appends `snapshot/<name>` and returns the offset after it.
-    fn append_snapshot_record(&self, name: &str, value: &[u8]) -> Result<Offset, StateError> {
+    pub(super) fn append_snapshot_record(&self, name: &str, value: &[u8]) -> Result<Offset, StateError> {
         let mut records = self.partition.take_records();
         push(&mut records, &format!("{SNAPSHOT}{name}"), value)?;
         let mut inner = self.inner.lock();
@@ -149,7 +149,7 @@ impl StateStore {
     }
 
     /// Appends the next values after the key `after`, as they are now; returns the last key, None when all are done.
-    fn append_chunk(&self, after: Option<&str>) -> Result<Option<String>, StateError> {
+    pub(super) fn append_chunk(&self, after: Option<&str>) -> Result<Option<String>, StateError> {
         let mut inner = self.inner.lock();
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut records = self.partition.take_records();
