@@ -42,6 +42,9 @@ pub(crate) struct Core {
     /// Ascending in base offset; the last is the active one.
     pub segments: RwLock<Vec<Arc<Segment>>>,
     pub spare: Mutex<Option<Spare>>,
+    /// Numbers the names of spares: one that the writer took keeps its name until the writer renames it, so the next
+    /// must not get the same, or its file would be replaced under the writer.
+    pub spares_made: AtomicU64,
     /// Offsets between which sealed segments hold a topic.
     pub sealed_topics: Mutex<FxHashMap<Box<str>, Range<Offset>>>,
     pub indexes: Mutex<VecDeque<(Offset, Arc<Index>)>>,
@@ -81,6 +84,7 @@ impl Core {
             active: Mutex::new(parts.active),
             segments: RwLock::new(parts.segments),
             spare: Mutex::new(None),
+            spares_made: AtomicU64::new(0),
             sealed_topics: Mutex::new(parts.topics),
             indexes: Mutex::default(),
             found: Mutex::default(),

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::batch::Batch;
 use crate::config::SyncMode;
@@ -138,17 +139,28 @@ impl Core {
         Ok((file, filled))
     }
 
+    fn new_spare_path(&self) -> PathBuf {
+        let number = self.spares_made.fetch_add(1, Ordering::Relaxed);
+        self.context.dir.join(format!("spare-{number}.tmp"))
+    }
+
     /// The internal partition always has a whole segment ready, so that state can be saved when the disk is full.
     pub(crate) fn prepare_spare(&self) {
         if self.context.class != Class::Internal || self.spare.lock().is_some() {
             return;
         }
-        let path = self.context.dir.join("spare.tmp");
+        let path = self.new_spare_path();
         let bytes = self.context.segment_bytes;
         let zeros = vec![0; SEGMENT_HEADER_BYTES as usize];
         match create_segment_file(&self.context, &path, &zeros, bytes) {
             Ok(file) => {
-                self.spare.lock().get_or_insert(Spare {
+                let mut spare = self.spare.lock();
+                if spare.is_some() {
+                    // A removed segment became the spare meanwhile.
+                    let _ = self.context.seams.files.remove(&path);
+                    return;
+                }
+                *spare = Some(Spare {
                     path,
                     file,
                     bytes,
@@ -166,7 +178,7 @@ impl Core {
     /// caller then removes the file.
     pub(crate) fn recycle(&self, segment: Arc<Segment>) -> io::Result<bool> {
         let context = &self.context;
-        let path = context.dir.join("recycled.tmp");
+        let path = self.new_spare_path();
         let mut spare = self.spare.lock();
         // A reader that still holds the segment may open its file by name: it must not find other bytes there.
         let Ok(segment) = Arc::try_unwrap(segment).map_err(drop) else {
