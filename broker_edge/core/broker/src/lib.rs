@@ -4,6 +4,7 @@
 //! of its own, and the service runtime with Flight and admin HTTP. This crate never opens a data file (the log crate
 //! does) and never parses MQTT bytes (the mqtt crate does).
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod cli;
 pub mod config;

@@ -1,5 +1,7 @@
 //! What Flight promises to readers: the rows of the log, bounds that are named, limits that are kept.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use futures::StreamExt;
@@ -136,16 +138,11 @@ fn a_bounded_read_equals_the_log_whatever_the_bounds_filters_and_batch_rows() {
         if let Some(filters) = filters {
             ticket["filters"] = json!(filters);
         }
-        let batches: Vec<_> = runtime.block_on(async {
-            client
-                .borrow_mut()
-                .stream(ticket)
-                .await
-                .unwrap()
-                .map(|batch| batch.unwrap())
-                .collect()
-                .await
-        });
+        let batches: Vec<_> = {
+            let client = &mut *client.borrow_mut();
+            let stream = runtime.block_on(client.stream(ticket)).unwrap();
+            runtime.block_on(stream.map(|batch| batch.unwrap()).collect())
+        };
         let mut position = start;
         for (rows, next) in &batches {
             prop_assert!(rows.len() <= batch_rows && *next >= position);
@@ -239,7 +236,7 @@ fn a_plan_counts_exactly_and_uses_its_limits_up() {
     let runtime = Runtime::new().unwrap();
     let (_broker, client) = runtime.block_on(filled(3_000));
     let client = std::cell::RefCell::new(client);
-    let log = runtime.block_on(async { whole_log(&mut client.borrow_mut()).await });
+    let log = runtime.block_on(whole_log(&mut client.borrow_mut()));
     assert!(log.len() > 1, "limits are shared over partitions");
     let limit = prop_oneof![
         Just(None),
@@ -268,7 +265,7 @@ fn a_plan_counts_exactly_and_uses_its_limits_up() {
             log.iter().zip(&from).map(|((partition, _), from)| (partition.to_string(), json!(from))).collect();
         let filters = FILTERS[filters];
         let body = json!({"from": starts, "filters": filters, "max_records": max_records, "max_bytes": max_bytes});
-        let plan = runtime.block_on(async { client.borrow_mut().act("plan", body).await.unwrap() });
+        let plan = runtime.block_on(client.borrow_mut().act("plan", body)).unwrap();
         check_plan(&plan, &log, &from, filters, max_records, max_bytes)
     });
     checked.unwrap();

@@ -1,5 +1,7 @@
 //! What Flight promises to producers and consumer groups.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::sync::Arc;

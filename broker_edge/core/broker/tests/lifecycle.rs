@@ -1,5 +1,7 @@
 //! Starting and stopping: what listens, what is refused in one sentence, what the admin listener says.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use headwater_broker::Broker;

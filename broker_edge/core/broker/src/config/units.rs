@@ -126,7 +126,7 @@ impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match BYTE_UNITS[..4]
             .iter()
-            .find(|(_, factor)| self.0 != 0 && self.0 % factor == 0)
+            .find(|(_, factor)| self.0 != 0 && self.0.is_multiple_of(*factor))
         {
             Some((unit, factor)) => write!(f, "{}{unit}", self.0 / factor),
             None => write!(f, "{}", self.0),
@@ -139,7 +139,7 @@ impl fmt::Display for Age {
         let ms = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
         match AGE_UNITS_MS
             .iter()
-            .find(|(_, factor)| ms != 0 && ms % factor == 0)
+            .find(|(_, factor)| ms != 0 && ms.is_multiple_of(*factor))
         {
             Some((unit, factor)) => write!(f, "{}{unit}", ms / factor),
             None => write!(f, "{ms}ms"),

@@ -243,25 +243,35 @@ impl FlightService for Flight {
         let batches = produced_batches(request.into_inner())
             .await
             .map_err(|refusal| self.refuse(refusal))?;
-        let shared = Arc::clone(&self.shared);
-        let answers = batches.then(move |batch| {
-            let flight = Flight::new(Arc::clone(&shared));
-            async move {
-                let produced = match batch {
-                    Ok(batch) => {
+        let flight = Flight::new(Arc::clone(&self.shared));
+        let mut stopping = self.shared.stopping.clone();
+        let batches = batches.take_until(async move {
+            let _ = stopping.wait_for(|stop| *stop).await;
+        });
+        let answers = stream::unfold(
+            (Box::pin(batches), flight),
+            async |(mut batches, flight)| {
+                let produced = match batches.next().await {
+                    Some(Ok(batch)) => {
                         let runtime = Handle::current();
                         flight
                             .blocking(move |shared| produce::produce(shared, &batch, &runtime))
                             .await
                     }
-                    Err(refusal) => Err(refusal),
+                    Some(Err(refusal)) => Err(refusal),
+                    None if *flight.shared.stopping.borrow() => {
+                        Err(Refusal::unavailable("the broker is stopping"))
+                    }
+                    None => return None,
                 };
-                let answer = produced.map_err(|refusal| flight.refuse(refusal))?;
-                Ok(PutResult {
-                    app_metadata: answer.to_string().into(),
-                })
-            }
-        });
+                let answer = produced
+                    .map(|answer| PutResult {
+                        app_metadata: answer.to_string().into(),
+                    })
+                    .map_err(|refusal| flight.refuse(refusal));
+                Some((answer, (batches, flight)))
+            },
+        );
         Ok(Response::new(Box::pin(answers)))
     }
 

@@ -25,6 +25,7 @@ use headwater_log::{ClassConfig, Log, Partition, PartitionId};
 use tokio::net::TcpListener as AsyncListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
 use tonic::transport::server::TcpIncoming;
 
 use crate::broker::log_config;
@@ -87,8 +88,29 @@ impl Shared {
 
 /// The running service.
 pub struct Service {
-    runtime: Option<Runtime>,
+    running: Option<Running>,
     stop: watch::Sender<bool>,
+}
+
+struct Running {
+    runtime: Runtime,
+    flight: JoinHandle<()>,
+    admin: JoinHandle<()>,
+}
+
+impl Running {
+    /// Waits for the calls in progress, for a bounded time, and ends the threads.
+    fn end(self) {
+        let both = async { tokio::join!(self.flight, self.admin) };
+        if self
+            .runtime
+            .block_on(async { tokio::time::timeout(STOP_TIMEOUT, both).await })
+            .is_err()
+        {
+            tracing::warn!("calls did not end in time and were cut off");
+        }
+        self.runtime.shutdown_timeout(STOP_TIMEOUT);
+    }
 }
 
 /// Serves Flight and admin HTTP on listeners that are already bound.
@@ -128,10 +150,15 @@ pub fn start(
     let flight = TcpIncoming::from(AsyncListener::from_std(flight)?).with_nodelay(Some(true));
     let admin = AsyncListener::from_std(admin)?;
     drop(entered);
-    runtime.spawn(serve_flight(Arc::clone(&shared), flight, stopping.clone()));
-    runtime.spawn(admin::serve(shared, admin, stopping));
+    let flight = runtime.spawn(serve_flight(Arc::clone(&shared), flight, stopping.clone()));
+    let admin = runtime.spawn(admin::serve(shared, admin, stopping));
+    let running = Running {
+        runtime,
+        flight,
+        admin,
+    };
     Ok(Service {
-        runtime: Some(runtime),
+        running: Some(running),
         stop,
     })
 }
@@ -167,9 +194,9 @@ impl Service {
 
     fn end(&mut self) {
         let _ = self.stop.send(true);
-        if let Some(runtime) = self.runtime.take() {
+        if let Some(running) = self.running.take() {
             // On a thread of its own: who drops a broker may itself be async, where waiting would panic.
-            let waiting = std::thread::spawn(move || runtime.shutdown_timeout(STOP_TIMEOUT));
+            let waiting = std::thread::spawn(move || running.end());
             let _ = waiting.join();
         }
     }

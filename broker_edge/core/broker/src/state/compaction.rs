@@ -140,7 +140,11 @@ impl StateStore {
     }
 
     /// Appends `snapshot/<name>` and returns the offset after it.
-    pub(super) fn append_snapshot_record(&self, name: &str, value: &[u8]) -> Result<Offset, StateError> {
+    pub(super) fn append_snapshot_record(
+        &self,
+        name: &str,
+        value: &[u8],
+    ) -> Result<Offset, StateError> {
         let mut records = self.partition.take_records();
         push(&mut records, &format!("{SNAPSHOT}{name}"), value)?;
         let mut inner = self.inner.lock();

@@ -32,7 +32,10 @@ fn wait_durable(store: &StateStore, end: Offset) {
     let started = Instant::now();
     while store.durable() < end {
         let state = store.partition().state();
-        assert!(started.elapsed() < DEADLINE, "{end} never became durable: {state:?}");
+        assert!(
+            started.elapsed() < DEADLINE,
+            "{end} never became durable: {state:?}"
+        );
         std::thread::yield_now();
     }
 }
