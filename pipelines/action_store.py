@@ -8,7 +8,7 @@ not settled. Reading something twice is harmless: the engine drops repeats by th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,6 +39,7 @@ _APP = "headwater-actions"
 _ENGINE = f"{_APP}:engine"
 """The Delta transaction that numbers the engines of these tables; a commit needs the newest number."""
 _CLAIMS_MAX = 10
+_PRUNE_BY_MAX = 100
 
 
 class TableStoreError(PipelineError):
@@ -144,7 +145,7 @@ class DeltalakeStore:
     def load(self, action_ids: Collection[str]) -> Loaded:
         if not action_ids:
             return Loaded((), (), (), frozenset())
-        ids = f"({', '.join(_literal(id_) for id_ in sorted(action_ids))})"
+        ids = _literals(sorted(action_ids))
         definitions = self._query("actions", f"SELECT * FROM actions WHERE action_id IN {ids}")
         states = self._query("action_state", f"SELECT * FROM action_state WHERE action_id IN {ids}")
         targets = self._query("action_targets", f"SELECT * FROM action_targets WHERE action_id IN {ids}")
@@ -276,6 +277,10 @@ class DeltalakeStore:
         key = TABLES[name].key
         properties = CommitProperties(app_transactions=self._transactions(marks))
         on = " AND ".join(f"t.{column} = s.{column}" for column in key)
+        ids = sorted(set(rows.column("action_id").to_pylist()))
+        if len(ids) <= _PRUNE_BY_MAX:
+            # Written out, the ids let the files of other actions be skipped: a tick does not pay for the past.
+            on += f" AND t.action_id IN {_literals(ids)}"
         merge = table.merge(rows, predicate=on, source_alias="s", target_alias="t", commit_properties=properties)
         merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
@@ -295,5 +300,7 @@ def _settled(table: DeltaTable, name: str) -> int:
     return -1
 
 
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+def _literals(texts: Sequence[str]) -> str:
+    """A list for SQL's IN."""
+    quoted = ("'" + text.replace("'", "''") + "'" for text in texts)
+    return f"({', '.join(quoted)})"

@@ -391,3 +391,16 @@ def test_job_that_cannot_start_says_why_in_one_sentence(
 ) -> None:
     assert main(arguments) == code
     assert said in capsys.readouterr().err
+
+
+def test_action_id_with_quotes_is_an_id_like_any_other(world: World) -> None:
+    """Ids go into SQL as literals; they must not end them."""
+    world.devices(1)
+    name = "it's '' OR '1'='1"
+    world.action(name)
+    world.action("other")
+    world.job().turn()
+    world.status("d1", "SUCCEEDED", action_id=name)
+    world.job().turn()
+    ended = {row["action_id"]: row["phase"] for row in world.rows(tables.ACTION_STATE)}
+    assert ended == {name: "ENDED", "other": "RUNNING"}
