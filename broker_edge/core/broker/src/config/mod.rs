@@ -233,7 +233,7 @@ impl Default for MqttSettings {
             receive_budget_bytes: ByteSize::mib(64),
             max_inflight: 100,
             receive_maximum: 1024,
-            topic_alias_maximum: 32,
+            topic_alias_maximum: 10,
             max_subscriptions: 1024,
             max_topic_levels: 64,
             connect_timeout: Age::from_secs(10),

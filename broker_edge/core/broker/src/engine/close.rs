@@ -200,20 +200,25 @@ impl Engine {
         );
     }
 
-    /// Nothing is sent with QoS 2. Mosquitto ends the connection of an MQTT 5 client that answers QoS 1 with PUBREC.
+    /// Nothing is sent with QoS 2, so a PUBREC answers nothing. Like Mosquitto: for a delivery of QoS 1 it ends the
+    /// connection, for one that is unknown it is answered, or ignored when it reports an error.
     pub(super) fn handle_pubrec(&mut self, key: ConnKey, ack: &Ack<'_>) {
-        let in_flight = self.is_in_flight(key, ack.packet_id.get());
-        let Some(conn) = self.writer(key) else { return };
-        if in_flight || !conn.version.is_v5() {
+        if self.is_in_flight(key, ack.packet_id.get()) {
             return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
         }
-        encode::pubrel(
-            &mut conn.out,
-            conn.version,
-            ack.packet_id,
-            ReasonCode::PacketIdentifierNotFound,
-            &[],
-        );
+        if ack.reason.is_error() {
+            return;
+        }
+        if let Some(conn) = self.writer(key) {
+            let version = conn.version;
+            encode::pubrel(
+                &mut conn.out,
+                version,
+                ack.packet_id,
+                ReasonCode::Success,
+                &[],
+            );
+        }
     }
 
     pub(super) fn handle_pubcomp(&mut self, key: ConnKey, ack: &Ack<'_>) {

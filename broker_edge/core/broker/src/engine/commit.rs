@@ -37,8 +37,11 @@ impl Engine {
     /// connections afterwards.
     pub fn commit(&mut self) {
         self.append_all();
-        self.settle();
+        let marks = self.marks();
+        // Deliveries go before the acknowledgements of the same records, as Mosquitto has it: a publisher that also
+        // subscribes gets its message first.
         self.dispatch();
+        self.settle(&marks);
         self.catch_up();
         // Receipts and wills that the work above staged need not wait for another turn.
         self.append_all();
@@ -144,20 +147,26 @@ impl Engine {
         }
     }
 
-    /// Looks at the high watermarks and sends the acknowledgements of what they passed.
-    fn settle(&mut self) {
+    /// Up to where each partition may be acknowledged now.
+    fn marks(&self) -> Vec<Offset> {
+        let mark = |stage: &Stage| {
+            if self.settings.ack_written {
+                stage.partition.written()
+            } else {
+                stage.partition.high_watermark()
+            }
+        };
+        self.stages.iter().map(mark).collect()
+    }
+
+    /// Sends the acknowledgements of what the marks have passed.
+    fn settle(&mut self, marks: &[Offset]) {
         let mut waiting = Vec::new();
         for index in 0..self.stages.len() {
             if !self.stages[index].waits() {
                 continue;
             }
-            let partition = &self.stages[index].partition;
-            let mark = if self.settings.ack_written {
-                partition.written()
-            } else {
-                partition.high_watermark()
-            };
-            let settled = self.stages[index].settle(mark, &mut waiting);
+            let settled = self.stages[index].settle(marks[index], &mut waiting);
             if settled == 0 && self.stages[index].waits() {
                 self.abandon_if_stopped(PartitionIndex(index as u16));
             }

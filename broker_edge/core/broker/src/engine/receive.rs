@@ -224,11 +224,13 @@ impl Engine {
                 }
             }
             Packet::Disconnect(disconnect) => self.handle_disconnect(key, &disconnect),
-            // Nothing was sent with QoS 2, so nothing of its hand-shake is expected; an unknown id is answered so.
+            // Nothing of QoS 2 is taken; a release of what is unknown is complete, as Mosquitto answers.
             Packet::Pubrel(ack) => {
-                let Some(conn) = self.writer(key) else { return };
-                let (version, reason) = (conn.version, ReasonCode::PacketIdentifierNotFound);
-                encode::pubcomp(&mut conn.out, version, ack.packet_id, reason, &[]);
+                if let Some(conn) = self.writer(key) {
+                    let version = conn.version;
+                    let reason = ReasonCode::Success;
+                    encode::pubcomp(&mut conn.out, version, ack.packet_id, reason, &[]);
+                }
             }
             Packet::Pubrec(ack) => self.handle_pubrec(key, &ack),
             Packet::Pubcomp(ack) => self.handle_pubcomp(key, &ack),

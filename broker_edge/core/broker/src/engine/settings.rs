@@ -36,7 +36,7 @@ impl Default for Settings {
             receive_budget_bytes: 64 << 20,
             inflight_max: 100,
             receive_maximum: 1024,
-            topic_alias_maximum: 32,
+            topic_alias_maximum: 10,
             subscriptions_max: 1024,
             topic_levels_max: 64,
             connect_timeout_ms: 10_000,

@@ -71,16 +71,22 @@ struct Slot<T> {
     value: Option<T>,
 }
 
+/// Slots are allocated in blocks, so that growing copies nothing and wastes at most one block.
+const BLOCK: usize = 128;
+
 /// Values in slots that are used again.
 pub struct Slab<T> {
-    slots: Vec<Slot<T>>,
+    blocks: Vec<Box<[Slot<T>]>>,
+    /// Slots that were ever used.
+    used: usize,
     free: Vec<u32>,
 }
 
 impl<T> Default for Slab<T> {
     fn default() -> Self {
         Self {
-            slots: Vec::new(),
+            blocks: Vec::new(),
+            used: 0,
             free: Vec::new(),
         }
     }
@@ -88,34 +94,46 @@ impl<T> Default for Slab<T> {
 
 impl<T> Slab<T> {
     pub fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.used - self.free.len()
+    }
+
+    #[inline]
+    fn slot(&self, index: usize) -> Option<&Slot<T>> {
+        self.blocks.get(index / BLOCK)?.get(index % BLOCK)
+    }
+
+    #[inline]
+    fn slot_mut(&mut self, index: usize) -> Option<&mut Slot<T>> {
+        self.blocks.get_mut(index / BLOCK)?.get_mut(index % BLOCK)
     }
 
     pub fn insert(&mut self, value: T) -> Key<T> {
-        if let Some(index) = self.free.pop() {
-            let slot = &mut self.slots[index as usize];
-            slot.value = Some(value);
-            return Key {
-                index,
-                generation: slot.generation,
-                of: PhantomData,
-            };
-        }
-        let index = u32::try_from(self.slots.len())
-            .expect("the number of connections is limited far below 2^32");
-        self.slots.push(Slot {
-            generation: 0,
-            value: Some(value),
+        let index = self.free.pop().unwrap_or_else(|| {
+            if self.used == self.blocks.len() * BLOCK {
+                let empty = || Slot {
+                    generation: 0,
+                    value: None,
+                };
+                self.blocks
+                    .push(std::iter::repeat_with(empty).take(BLOCK).collect());
+            }
+            self.used += 1;
+            u32::try_from(self.used - 1).expect("connections are limited far below 2^32")
         });
+        let slot = self
+            .slot_mut(index as usize)
+            .expect("its block was just made, or it was used before");
+        slot.value = Some(value);
+        let generation = slot.generation;
         Key {
             index,
-            generation: 0,
+            generation,
             of: PhantomData,
         }
     }
 
     pub fn remove(&mut self, key: Key<T>) -> Option<T> {
-        let slot = self.slots.get_mut(key.index())?;
+        let slot = self.slot_mut(key.index())?;
         if slot.generation != key.generation {
             return None;
         }
@@ -127,7 +145,7 @@ impl<T> Slab<T> {
 
     #[inline]
     pub fn get(&self, key: Key<T>) -> Option<&T> {
-        let slot = self.slots.get(key.index())?;
+        let slot = self.slot(key.index())?;
         if slot.generation == key.generation {
             slot.value.as_ref()
         } else {
@@ -137,7 +155,7 @@ impl<T> Slab<T> {
 
     #[inline]
     pub fn get_mut(&mut self, key: Key<T>) -> Option<&mut T> {
-        let slot = self.slots.get_mut(key.index())?;
+        let slot = self.slot_mut(key.index())?;
         if slot.generation == key.generation {
             slot.value.as_mut()
         } else {
@@ -146,19 +164,12 @@ impl<T> Slab<T> {
     }
 
     pub fn keys(&self) -> impl Iterator<Item = Key<T>> + '_ {
-        self.slots
-            .iter()
-            .enumerate()
-            .filter(|(_, slot)| slot.value.is_some())
-            .map(|(index, slot)| Key {
-                index: index as u32,
-                generation: slot.generation,
-                of: PhantomData,
-            })
+        self.iter().map(|(key, _)| key)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Key<T>, &T)> {
-        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+        let slots = self.blocks.iter().flatten().enumerate();
+        slots.filter_map(|(index, slot)| {
             let key = Key {
                 index: index as u32,
                 generation: slot.generation,
