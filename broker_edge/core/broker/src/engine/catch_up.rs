@@ -162,6 +162,12 @@ impl Engine {
 
     fn catch_up_behind(&mut self, key: SessionKey, conn: ConnKey, steps: &mut usize) -> Progress {
         let mut index = 0;
+        // Another partition goes first the next time, so that a narrow window serves all of them.
+        if let Some(session) = self.sessions.get_mut(key)
+            && session.behind.len() > 1
+        {
+            session.behind.rotate_left(1);
+        }
         loop {
             let Some(session) = self.sessions.get(key) else {
                 return Progress::NoRoom;

@@ -52,17 +52,22 @@ pub struct Refusal {
     pub sentence: String,
 }
 
-/// Takes `$at/<position>/` or `$at+/<position>/` off a filter.
+/// Takes `$at/<position>/`, `$at+/<position>/` or `$at-offset/<position>/` off a filter.
 pub fn split_filter(filter: &str) -> Located<'_> {
     let plain = Located {
         filter,
         position: None,
         offset_topics: false,
     };
-    let (rest, offset_topics) = match (filter.strip_prefix("$at/"), filter.strip_prefix("$at+/")) {
+    let plain_at = filter.strip_prefix("$at/");
+    // Client libraries that check filters do not send a `+` within a level, so there are two names for it.
+    let each = filter
+        .strip_prefix("$at+/")
+        .or_else(|| filter.strip_prefix("$at-offset/"));
+    let (rest, offset_topics) = match (plain_at, each) {
         (Some(rest), _) => (rest, false),
-        (_, Some(rest)) => (rest, true),
-        _ => return plain,
+        (None, Some(rest)) => (rest, true),
+        (None, None) => return plain,
     };
     match rest.split_once('/') {
         Some((position, filter)) => Located {
@@ -266,6 +271,10 @@ mod tests {
         assert_eq!(
             split_filter("$at+/telemetry-0:5/a"),
             located("a", Some("telemetry-0:5"), true)
+        );
+        assert_eq!(
+            split_filter("$at-offset/latest/a"),
+            located("a", Some("latest"), true)
         );
         assert_eq!(
             split_filter("$at/earliest"),

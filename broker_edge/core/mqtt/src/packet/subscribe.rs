@@ -165,10 +165,15 @@ fn read_subscription<'a>(
     Ok(Subscription { filter, options })
 }
 
+/// A level in front of a filter by which a subscriber names a position in the log. It is not well formed as a filter, and
+/// stands here because everything else is checked where it is decoded.
+const AT_WITH_OFFSETS: &str = "$at+/";
+
 /// A filter that is well formed, shared or not.
 pub(super) fn read_filter<'a>(reader: &mut Reader<'a>) -> Result<&'a str, DecodeError> {
     let filter = reader.string()?;
-    topic::check_filter(filter.as_bytes())
+    let checked = filter.strip_prefix(AT_WITH_OFFSETS).unwrap_or(filter);
+    topic::check_filter(checked.as_bytes())
         .and_then(|()| topic::parse_shared(filter))
         .map_err(|_| DecodeError::malformed("a topic filter is not well formed"))?;
     Ok(filter)
