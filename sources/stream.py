@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -48,6 +48,8 @@ class _Session:
     group: ReaderGroup | None
     # Ends of an AvailableNow run, per log and partition.
     targets: Mapping[str, Mapping[int, Place]] | None = None
+    # High watermarks as last seen.
+    heads: dict[str, dict[int, Place]] = field(default_factory=dict)
     idle_text: str = ""
     idle_until: float = 0.0
     warned_at: float = float("-inf")
@@ -99,6 +101,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             session.idle_text, session.idle_until = text, time.monotonic() + IDLE_SECONDS
             return start
         return end.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The high watermarks of the last look, for Spark's progress report: how far behind the query is."""
+        heads = {} if self._session is None else self._session.heads
+        return SourceOffset(heads).to_json() if heads else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         found = ranges(SourceOffset.from_json(start), SourceOffset.from_json(end))
@@ -157,6 +164,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                     f"the checkpoint reads partition {number} of log {log_id}, where {self._options.what} cannot be: "
                     "the subscription was changed; use a new checkpoint"
                 )
+        session.heads[log_id] = {number: Place(int(row["high_watermark"])) for number, row in rows.items()}
         targets = None if session.targets is None else session.targets.get(log_id, {})
         places, backlog = {}, 0
         for number, row in rows.items():

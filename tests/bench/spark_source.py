@@ -116,36 +116,40 @@ def _read_flight(server: str) -> None:
         thread.join()
 
 
-def _measured(rows: int, action: Callable[[], None]) -> dict[str, float]:
-    cpu, wall = _cpu_seconds(), time.monotonic()
+def _measured(rows: int, action: Callable[[], None]) -> dict[str, object]:
+    before, wall = _cpu_seconds(), time.monotonic()
     action()
-    wall, cpu = time.monotonic() - wall, _cpu_seconds() - cpu
+    wall, after = time.monotonic() - wall, _cpu_seconds()
+    cpu = {name: round((seconds - before.get(name, 0.0)) / rows * 1e6, 2) for name, seconds in after.items()}
     return {
         "rows_per_s": round(rows / wall),
-        "cpu_s_per_million": round(cpu / rows * 1e6, 2),
         "seconds": round(wall, 2),
+        "cpu_s_per_million": round(sum(cpu.values()), 2),
+        "by_program": {name: seconds for name, seconds in sorted(cpu.items()) if seconds},
     }
 
 
-def _cpu_seconds() -> float:
-    """CPU of this process and all its descendants that live, with the children they have buried."""
-    parents: dict[int, list[int]] = {}
-    ticks: dict[int, int] = {}
+def _cpu_seconds() -> dict[str, float]:
+    """CPU by program of this process and its descendants that live, with the children they have buried."""
+    children: dict[int, list[int]] = {}
+    used: dict[int, tuple[str, int]] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            head, _, tail = (entry / "stat").read_text().rpartition(")")
         except OSError:
             continue
-        parents.setdefault(int(fields[1]), []).append(int(entry.name))
-        ticks[int(entry.name)] = sum(int(field) for field in fields[11:15])
-    wanted, total = [os.getpid()], 0
+        fields = tail.split()
+        children.setdefault(int(fields[1]), []).append(int(entry.name))
+        used[int(entry.name)] = (head.partition("(")[2], sum(int(field) for field in fields[11:15]))
+    wanted, total = [os.getpid()], dict[str, float]()
     while wanted:
         pid = wanted.pop()
-        total += ticks.get(pid, 0)
-        wanted += parents.get(pid, [])
-    return total / _TICKS
+        name, ticks = used.get(pid, ("gone", 0))
+        total[name] = total.get(name, 0.0) + ticks / _TICKS
+        wanted += children.get(pid, [])
+    return total
 
 
 def _options() -> argparse.Namespace:

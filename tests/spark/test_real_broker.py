@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from support.broker_process import BrokerProcess
 from support.programs import headwaterd
+from support.source_driver import open_reader, read_rows
 
 from broker_edge import Client, Row
 from pipelines.settings import Settings, TelemetrySettings
 from pipelines.telemetry import start_telemetry
 from sinks import Table, duplicates
+from sources.errors import DataLossError, FencedError, RefusedError, UnavailableError
+from sources.flight import LogServer
 
 FILTER = "devices/+/telemetry"
 SEED = 20_261_121
@@ -99,6 +104,62 @@ def test_every_record_is_in_bronze_once_over_restarts_of_broker_and_query(
         heads = client.plan(dict.fromkeys(client.offsets(filters=FILTER).partitions, 0), filters=FILTER)
     committed = {number: place.committed for number, place in group.partitions.items()}
     assert committed == {number: place.end for number, place in heads.partitions.items()}
+
+
+def test_the_broker_s_refusals_are_understood(broker: BrokerProcess) -> None:
+    """gRPC has its own words on the way; the reader must find the protocol's behind them."""
+    partition, _ = next(iter(publish(broker, 10)))
+    log = LogServer(server(broker))
+    head = log.offsets(partitions=[partition])["partitions"][str(partition)]["high_watermark"]
+    for action in (
+        lambda: list(log.get(partition, 0, head + 5, filters=None, timeout_seconds=10)),
+        lambda: log.plan({partition: head + 5}, filters=None, max_records=None, max_bytes=None),
+    ):
+        with pytest.raises(RefusedError) as refused:
+            action()
+        assert refused.value.code == "out_of_range"
+        assert (refused.value.detail["log_start"], refused.value.detail["high_watermark"]) == (0, head)
+    with pytest.raises(RefusedError) as refused:
+        log.offsets(partitions=[999])
+    assert refused.value.code == "not_found"
+    log.commit("g", 7, initial={partition: 3})
+    assert log.commit("g", 7, initial={partition: 5})["partitions"][str(partition)]["initial"] == 3
+    with pytest.raises(FencedError, match="another query reads with consumer group g"):
+        log.commit("g", 6, committed={partition: 4})
+    broker.kill()
+    with pytest.raises(UnavailableError, match="Connection refused"):
+        log.version()
+
+
+def test_offsets_that_retention_removed_are_named_and_can_be_passed(spark: SparkSession, tmp_path: Path) -> None:
+    small = {"log.segment_bytes": "64KiB", "log.classes.telemetry.partitions": "1"}
+    small["log.classes.telemetry.retention.bytes"] = "256KiB"
+    with BrokerProcess(data_dir=tmp_path / "log", settings=small, log_file=tmp_path / "broker.txt") as broker:
+        broker.start()
+        publish(broker, 300)
+        reader = open_reader(server(broker), consumerGroup="g")
+        start = reader.initialOffset()
+        log_start = 0
+        deadline = time.monotonic() + 60
+        while log_start == 0 and time.monotonic() < deadline:
+            publish(broker, 1_000)
+            with Client(server(broker)) as client:
+                (number, state), *_ = client.offsets(filters=FILTER).partitions.items()
+            log_start = state.log_start
+        assert log_start > 0
+        with pytest.raises(DataLossError, match=rf"offset 0 of partition {number} .* the oldest kept is {log_start} "):
+            reader.latestOffset(start, ReadAllAvailable())
+        passing = open_reader(server(broker), failOnDataLoss="false")
+        end = passing.latestOffset(start, ReadAllAvailable())
+        first = min(row["offset"] for row in read_rows(passing, start, end))
+        assert first >= log_start
+        with Client(server(broker)) as client:
+            (place,) = client.offsets(filters="$gaps").partitions
+            table = client.fetch(
+                place, 0, client.offsets(partitions=[place]).partitions[place].high_watermark, filters="$gaps"
+            )
+            gaps = [json.loads(value) for value in table.to_table().column("value").to_pylist()]
+        assert {(gap["start"], gap["end"]) for gap in gaps} == {(0, first)}
 
 
 def test_epochs_grow_with_restarts_and_are_in_the_checkpoint(

@@ -21,9 +21,12 @@ Json = dict[str, Any]
 FILTER = "devices/+/telemetry"
 
 
-def open_reader(*servers: FlightServer, **options: str) -> StreamReader:
+def open_reader(*servers: FlightServer | str, **options: str) -> StreamReader:
     """A reader of the telemetry topics, with a short patience."""
-    base = {"servers": ",".join(one.location for one in servers), "pollTimeoutMs": "300"}
+    base = {
+        "servers": ",".join(one if isinstance(one, str) else one.location for one in servers),
+        "pollTimeoutMs": "300",
+    }
     if "assign" not in options:
         base["subscribe"] = FILTER
     return StreamReader(parse_options({**base, **options}))
