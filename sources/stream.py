@@ -206,6 +206,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             max_records=None if max_rows is None else max(1, int(max_rows * share)),
             max_bytes=None if max_bytes is None else max(1, int(max_bytes * share)),
         )
+        if answer["log_id"] != log_id:
+            raise UnavailableError(server.address, f"it holds log {answer['log_id']} and not log {log_id}")
         moved = {}
         for number, place in places.items():
             row = answer["partitions"][str(number)]

@@ -260,6 +260,20 @@ def test_a_log_that_nobody_holds_any_more_is_named(flight_server: FlightServer) 
         query.batch()
 
 
+def test_another_broker_at_the_same_address_is_not_read(flight_server: FlightServer) -> None:
+    fill(flight_server, 10)
+    query = Query(flight_server)
+    start, end = query.plan()
+    tasks = query.reader.partitions(start, end)
+    before = flight_server.log.log_id
+    flight_server.down()
+    flight_server.log = MemoryLog()
+    flight_server.up()
+    fill(flight_server, 10)
+    with pytest.raises(UnavailableError, match=f"it holds log {flight_server.log.log_id} and not log {before}"):
+        list(query.reader.read(tasks[0]))
+
+
 def test_a_broker_away_after_planning_is_waited_for_until_the_deadline(flight_server: FlightServer) -> None:
     fill(flight_server, 10)
     query = Query(flight_server)
