@@ -180,6 +180,25 @@ def test_fault_is_found_from_acknowledgements_alone(damage, fault):
     assert check.report.counts[fault] > 0, check.report.details()
 
 
+def test_record_that_was_delivered_and_is_nowhere_is_lost():
+    check = _checked(_Log(), lambda log: None, seen_before=True)
+    check.delivered({RecordName(1, 0, 0)}, "somebody")
+    assert check.report.clean
+    check.delivered({RecordName(1, 0, 9)}, "somebody")
+    assert check.report.counts[Fault.LOST] == 1
+
+
+def test_record_that_retention_removed_is_not_lost():
+    log = _Log()
+    check = LogCheck(RECIPE, (PUBLISHER,), has_retention=True)
+    check.add(_published())
+    log.epoch = 2
+    _head_gone(log)
+    check.after_restart(log)
+    check.everything(log)
+    assert check.report.clean, check.report.details()
+
+
 def test_broker_that_keeps_nothing_loses_every_acknowledged_record(tmp_path, need_program, seed, note):
     need_program("mosquitto")
     sources = tuple(

@@ -18,7 +18,9 @@ from support.load_records import Publisher, Recipe
 from support.log_check import LogCheck
 from support.log_reader import LogReader
 from support.mqtt_load import MqttLoad
+from support.mqtt_witness import MqttWitness
 
+QUIET_S = 5.0  # without any delivery, after which what is missing counts as skipped
 ACKED_S = 20.0  # for the acknowledgements that a cycle wants; the broker hangs if it takes longer
 
 
@@ -32,6 +34,7 @@ class CrashCycles:
     publishers: tuple[Publisher, ...]
     crash: Callable[[bool], None]  # told whether the broker serves a load
     moments: random.Random
+    witnesses: tuple[MqttWitness, ...] = ()
     acked_max: int = 3_000
     starts_interrupted: float = 0.25  # the share of starts that crash before the broker serves
     killed_first: float = 0.25  # the share of crashes that come as two
@@ -39,6 +42,8 @@ class CrashCycles:
 
     def run(self, number: int) -> None:
         """Expects the broker to serve, and leaves it serving after a crash."""
+        for witness in self.witnesses:
+            witness.connect(self.broker.mqtt)
         window = self.moments.choice((1, 8, 32, 128))
         with MqttLoad(
             address=self.broker.mqtt, run=number, recipe=self.recipe, publishers=self.publishers, window=window
@@ -55,6 +60,8 @@ class CrashCycles:
             # What the broker said before it died is still in the sockets.
             load.wait(lambda one: one.over, seconds=ACKED_S, what="the connections to end with the broker")
         self.check.add(load.stop())
+        for witness in self.witnesses:
+            witness.join()
         if killed:
             self._start()
             self.crash(False)
@@ -65,14 +72,24 @@ class CrashCycles:
         self._start()
 
     def finish(self) -> None:
-        """Reads the whole log once more."""
+        """Reads the whole log once more, and lets the witnesses catch up: their sessions may repeat, never skip."""
         with LogReader(self.broker.flight) as reader:
             self.check.everything(reader)
+        for witness in self.witnesses:
+            witness.connect(self.broker.mqtt)
+            missing = witness.wait(self.check.acked, seconds=QUIET_S)
+            witness.close()
+            self.check.report.violations += witness.violations
+            if missing:
+                text = f"{len(missing)} acknowledged records never came, the first is {min(missing)}"
+                self.check.report.violations.append(f"{witness.client_id}: {text}")
 
     def _start(self) -> None:
         self.broker.start()
         with LogReader(self.broker.flight) as reader:
             self.check.after_restart(reader)
+        for witness in self.witnesses:
+            self.check.delivered(witness.seen, witness.client_id)
 
     def _publish(self, load: MqttLoad) -> None:
         wanted = self.moments.randint(1, self.acked_max)

@@ -20,7 +20,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from support.load_records import Publisher, Recipe, RecordName, name_of
-from support.log_reader import Bounds, LogReader, Row
+from support.log_reader import Bounds, LogReader, OutOfRangeError, Row
 from support.mqtt_load import LoadResult, Place
 
 EXAMPLES = 8  # of each kind in a report
@@ -93,7 +93,10 @@ class _Memory:
 class LogCheck:
     """One log, checked again and again. `report` collects what is wrong with it."""
 
-    def __init__(self, recipe: Recipe, publishers: tuple[Publisher, ...]) -> None:
+    def __init__(self, recipe: Recipe, publishers: tuple[Publisher, ...], *, has_retention: bool = False) -> None:
+        """With retention, records below the log start are gone by rights; the publishers must then speak MQTT 5,
+        because only the acknowledged offset tells them from lost ones."""
+        self._has_retention = has_retention
         self.report = Report(recipe.seed)
         self._recipe = recipe
         self._publishers = {one.connection: one for one in publishers}
@@ -144,6 +147,15 @@ class LogCheck:
         self._check_acks(self._unchecked)
         self._unchecked = []
 
+    def delivered(self, names: set[RecordName], to: str) -> None:
+        """Checks, after a restart, that a subscriber was given nothing that the log does not have."""
+        for name in names - self._places.keys():
+            self._lose(name, f"{name} was delivered to {to} and is nowhere")
+
+    @property
+    def acked(self) -> set[RecordName]:
+        return set(self._acked)
+
     def everything(self, reader: LogReader) -> None:
         """Reads the whole log again and checks every acknowledgement there ever was."""
         for bounds in self._bounds(reader):
@@ -165,12 +177,14 @@ class LogCheck:
         for offset in range(bounds.high_watermark, memory.next):
             self._forget(bounds.name, memory.rows.pop(offset, None), offset)
         memory.next = min(memory.next, bounds.high_watermark)
-        # The broker cuts its own partition below a snapshot; records of clients stay.
+        # The broker cuts its own partition below a snapshot; records of clients stay, unless retention removes them.
         gone = bounds.log_start - memory.log_start
-        if gone > 0 and bounds.number != INTERNAL_PARTITION:
+        if gone > 0 and bounds.number != INTERNAL_PARTITION and not self._has_retention:
             self.report.add(Fault.HOLE, f"{bounds.name}: log start moved to {bounds.log_start}", count=gone)
         for offset in range(memory.log_start, bounds.log_start):
-            memory.rows.pop(offset, None)
+            known = memory.rows.pop(offset, None)
+            if self._has_retention and known is not None and known.name is not None:
+                self._places.pop(known.name, None)
         memory.log_start = max(memory.log_start, bounds.log_start)
         memory.next = max(memory.next, memory.log_start)
 
@@ -189,6 +203,19 @@ class LogCheck:
             self.report.add(Fault.LOST, text)
 
     def _read(self, reader: LogReader, bounds: Bounds, start: int) -> None:
+        """Reads [start, high watermark); again from the new log start when retention moves it meanwhile."""
+        while True:
+            try:
+                self._read_once(reader, bounds, start)
+                return
+            except OutOfRangeError:
+                if not self._has_retention:
+                    raise
+            bounds = next(one for one in self._bounds(reader) if one.name == bounds.name)
+            self._shrunk(bounds, self._memory(bounds))
+            start = max(start, bounds.log_start)
+
+    def _read_once(self, reader: LogReader, bounds: Bounds, start: int) -> None:
         memory = self._memory(bounds)
         expected = start
         for row in reader.rows(bounds, start, bounds.high_watermark):
@@ -262,10 +289,15 @@ class LogCheck:
     def _check_acks(self, names: list[RecordName]) -> None:
         for name in names:
             told, found = self._acked[name], self._places.get(name)
+            if found is None and told is not None and self._is_expired(told):
+                continue
             if found is None:
                 self._lose(name, f"{name} was acknowledged{f' at {told}' if told else ''} and is nowhere")
             elif told is not None and told != found:
                 self.report.add(Fault.REORDERED, f"{name} was acknowledged at {told} and is at {found}")
+
+    def _is_expired(self, place: Place) -> bool:
+        return self._has_retention and place.offset < self._memories[place.partition].log_start
 
 
 def _fingerprint(row: Row) -> bytes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.flight as flight
 
 COLUMNS = ("offset", "epoch", "timestamp", "topic", "key", "client_id", "qos", "retain", "value", "log_id")
@@ -40,6 +41,10 @@ class Row:
     log_id: str
 
 
+class OutOfRangeError(Exception):
+    """Retention has moved the log start past what was asked for."""
+
+
 class LogReader:
     """A Flight connection to one broker."""
 
@@ -66,14 +71,22 @@ class LogReader:
         }
 
     def rows(self, bounds: Bounds, start: int, end: int) -> Iterator[Row]:
-        """The records [start, end), in the order in which they come."""
+        """The records [start, end), in the order in which they come. Raises OutOfRangeError."""
         if start >= end:
             return
         ticket = json.dumps({"partition": bounds.number, "start": start, "end": end})
-        for chunk in self._client.do_get(flight.Ticket(ticket.encode()), self._options):
-            batch = chunk.data
-            columns: list[list[Any]] = []
-            for name in COLUMNS:
-                column = batch.column(name)
-                columns.append((column.cast("int64") if name == "timestamp" else column).to_pylist())
-            yield from (Row(*values) for values in zip(*columns, strict=True))
+        try:
+            for chunk in self._client.do_get(flight.Ticket(ticket.encode()), self._options):
+                yield from _rows(chunk.data)
+        except pa.ArrowInvalid as error:
+            if '"out_of_range"' in str(error):
+                raise OutOfRangeError(str(error)) from error
+            raise
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
+    columns: list[list[Any]] = []
+    for name in COLUMNS:
+        column = batch.column(name)
+        columns.append((column.cast("int64") if name == "timestamp" else column).to_pylist())
+    return (Row(*values) for values in zip(*columns, strict=True))

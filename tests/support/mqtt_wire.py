@@ -1,22 +1,22 @@
-"""The few MQTT packets that the fault load sends and reads, for 3.1.1 and 5: bytes in, packets out, no sockets.
+"""The few MQTT packets that the fault tests send and read, for 3.1.1 and 5: bytes in, packets out, no sockets.
 
-It is deliberately not the broker's code nor a client library, so that both ends cannot share a mistake. It knows
-CONNECT, PUBLISH at QoS 1, DISCONNECT going out; CONNACK, PUBACK, DISCONNECT coming in.
+It is deliberately not the broker's code nor a client library, so that both ends cannot share a mistake. QoS 0 and 1;
+CONNECT, PUBLISH, PUBACK, SUBSCRIBE, DISCONNECT going out; CONNACK, PUBLISH, PUBACK, SUBACK, DISCONNECT coming in.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-CONNACK, PUBACK, DISCONNECT = 2, 4, 14
+CONNACK, PUBLISH, PUBACK, SUBACK, DISCONNECT = 2, 3, 4, 9, 14
 
 # Properties that the packets above may carry, by how long their value is (MQTT 5, 2.2.2.2).
-_BYTE = {0x24, 0x25, 0x28, 0x29, 0x2A}
-_TWO = {0x13, 0x21, 0x22}
-_FOUR = {0x11, 0x27}
-_TEXT = {0x12, 0x15, 0x16, 0x1A, 0x1C, 0x1F}
+_BYTE = {0x01, 0x24, 0x25, 0x28, 0x29, 0x2A}
+_TWO = {0x13, 0x21, 0x22, 0x23}
+_FOUR = {0x02, 0x11, 0x27}
+_TEXT = {0x03, 0x08, 0x12, 0x15, 0x16, 0x1A, 0x1C, 0x1F}
 _USER = 0x26
 
 
@@ -26,20 +26,26 @@ class WireError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """`code` is the return or reason code; `packet_id` is 0 outside PUBACK."""
+    """`code` is the return or reason code, of a SUBACK the highest; `packet_id` is 0 where there is none.
+
+    `flag` is "session present" of a CONNACK and "retain" of a PUBLISH.
+    """
 
     kind: int
     code: int
     packet_id: int
     user: dict[str, str]
     reason: str | None
+    payload: bytes = b""
+    flag: bool = False
 
 
-def connect(*, protocol: int, client_id: str, want_offsets: bool) -> bytes:
-    """CONNECT with a clean session and no keep-alive; MQTT 5 ones may ask for offsets in PUBACK."""
-    body = _text("MQTT") + struct.pack(">BBH", protocol, 0x02, 0)
+def connect(*, protocol: int, client_id: str, want_offsets: bool = False, keep_session: bool = False) -> bytes:
+    """CONNECT without keep-alive; MQTT 5 ones may ask for offsets in PUBACK. A session that is kept is also resumed."""
+    body = _text("MQTT") + struct.pack(">BBH", protocol, 0x00 if keep_session else 0x02, 0)
     if protocol == 5:
         properties = b"\x26" + _text("stream-ack") + _text("1") if want_offsets else b""
+        properties += b"\x11" + struct.pack(">I", 3600) if keep_session else b""
         body += _varint(len(properties)) + properties
     return _packet(0x10, body + _text(client_id))
 
@@ -49,6 +55,16 @@ def publish_head(*, protocol: int, topic: str, retain: bool, packet_id: int, pay
     variable = _text(topic) + struct.pack(">H", packet_id) + (b"\x00" if protocol == 5 else b"")
     first = 0x32 | (0x01 if retain else 0x00)
     return bytes([first]) + _varint(len(variable) + payload_bytes) + variable
+
+
+def puback(packet_id: int) -> bytes:
+    return _packet(0x40, struct.pack(">H", packet_id))
+
+
+def subscribe(*, protocol: int, packet_id: int, filters: Sequence[str]) -> bytes:
+    """SUBSCRIBE to all the filters at QoS 1."""
+    body = struct.pack(">H", packet_id) + (b"\x00" if protocol == 5 else b"")
+    return _packet(0x82, body + b"".join(_text(one) + b"\x01" for one in filters))
 
 
 def disconnect() -> bytes:
@@ -61,7 +77,7 @@ def packets(buffer: bytearray, *, protocol: int) -> Iterator[Packet]:
     try:
         while (frame := _frame(buffer, start)) is not None:
             body, end = frame
-            yield _parse(buffer[start] >> 4, bytes(buffer[body:end]), protocol)
+            yield _parse(buffer[start], bytes(buffer[body:end]), protocol)
             start = end
     finally:
         del buffer[:start]
@@ -81,22 +97,38 @@ def _frame(buffer: bytearray, start: int) -> tuple[int, int] | None:
     raise WireError("a remaining length of more than four bytes")
 
 
-def _parse(kind: int, body: bytes, protocol: int) -> Packet:
+def _parse(first: int, body: bytes, protocol: int) -> Packet:
+    kind = first >> 4
     try:
+        if kind == PUBLISH:
+            return _parse_publish(first, body, protocol)
         if kind == CONNACK:
             user, reason = _properties(body, 2) if protocol == 5 else ({}, None)
-            return Packet(kind, body[1], 0, user, reason)
+            return Packet(kind, body[1], 0, user, reason, flag=bool(body[0] & 0x01))
         if kind == PUBACK:
             packet_id = int(struct.unpack_from(">H", body)[0])
             code = body[2] if len(body) > 2 else 0
             user, reason = _properties(body, 3) if len(body) > 3 else ({}, None)
             return Packet(kind, code, packet_id, user, reason)
+        if kind == SUBACK:
+            at = sum(_read_varint(body, 2)) if protocol == 5 else 2
+            return Packet(kind, max(body[at:]), int(struct.unpack_from(">H", body)[0]), {}, None)
         if kind == DISCONNECT:
             user, reason = _properties(body, 1) if len(body) > 1 else ({}, None)
             return Packet(kind, body[0] if body else 0, 0, user, reason)
     except (IndexError, struct.error, UnicodeDecodeError) as error:
         raise WireError(f"packet type {kind} with the body {body[:64].hex()}: {error}") from error
-    raise WireError(f"packet type {kind}, which a publisher never gets")
+    raise WireError(f"packet type {kind}, which these clients never get")
+
+
+def _parse_publish(first: int, body: bytes, protocol: int) -> Packet:
+    _, at = _read_text(body, 0)
+    packet_id = 0
+    if first & 0x06:
+        packet_id, at = int(struct.unpack_from(">H", body, at)[0]), at + 2
+    if protocol == 5:
+        at = sum(_read_varint(body, at))
+    return Packet(PUBLISH, 0, packet_id, {}, None, payload=body[at:], flag=bool(first & 0x01))
 
 
 def _properties(body: bytes, at: int) -> tuple[dict[str, str], str | None]:
@@ -115,7 +147,7 @@ def _properties(body: bytes, at: int) -> tuple[dict[str, str], str | None]:
         elif kind in _BYTE or kind in _TWO or kind in _FOUR:
             at += 1 if kind in _BYTE else 2 if kind in _TWO else 4
         else:
-            raise WireError(f"property 0x{kind:02x}, which a publisher never gets")
+            raise WireError(f"property 0x{kind:02x}, which these clients never get")
     return user, reason
 
 

@@ -1,0 +1,118 @@
+"""A subscriber with a kept session that remembers which records of the load it was given, across restarts.
+
+It acknowledges everything it gets. It judges only what connections can tell: the session is there again, and no record
+comes after a later one of its publisher. That nothing is missing, or was shown too early, is for `support.log_check`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Sequence
+
+from support import mqtt_wire
+from support.load_records import RecordName, name_of
+
+RECEIVE_BYTES = 256 * 1024
+
+
+def witnesses() -> tuple[MqttWitness, ...]:
+    """One of each protocol version, for everything that `support.load_records.publishers` publish."""
+    filters = ("devices/+/telemetry", "devices/+/actions")
+    return tuple(MqttWitness(protocol=one, client_id=f"witness-{one}", filters=filters) for one in (4, 5))
+
+
+class MqttWitness:
+    """`connect` resumes the session on a thread of its own, which ends with the connection; `join` waits for that."""
+
+    def __init__(self, *, protocol: int, client_id: str, filters: Sequence[str]) -> None:
+        self.seen: set[RecordName] = set()
+        self.violations: list[str] = []
+        self._protocol = protocol
+        self.client_id = client_id
+        self._filters = filters
+        self._subscribed = False
+        self._thread: threading.Thread | None = None
+        self._socket: socket.socket | None = None
+        self._arrived = threading.Condition()
+
+    def connect(self, address: tuple[str, int]) -> None:
+        """Returns once the subscription is confirmed."""
+        confirmed = threading.Event()
+        self._socket = socket.create_connection(address, timeout=30)
+        self._thread = threading.Thread(target=self._run, args=(self._socket, confirmed), daemon=True)
+        self._thread.start()
+        if not confirmed.wait(30):
+            self.close()
+            raise TimeoutError(f"{self.client_id}: no SUBACK within 30 s; {self.violations}")
+
+    def wait(self, names: set[RecordName], *, seconds: float) -> set[RecordName]:
+        """Waits until all of `names` have been given; returns those that have not, when nothing came for so long."""
+        with self._arrived:
+            while missing := names - self.seen:
+                before = len(self.seen)
+                self._arrived.wait_for(lambda known=before: len(self.seen) > known, timeout=seconds)
+                if len(self.seen) == before:
+                    return missing
+        return set()
+
+    def join(self) -> None:
+        """Waits for the end of the connection, after the broker's."""
+        if self._thread is not None:
+            self._thread.join(timeout=30)
+            assert not self._thread.is_alive(), f"{self.client_id} is still connected"
+
+    def close(self) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # the broker may have been first
+                self._socket.shutdown(socket.SHUT_RDWR)
+        self.join()
+
+    def _run(self, connection: socket.socket, confirmed: threading.Event) -> None:
+        last: dict[tuple[int, int], int] = {}
+        incoming = bytearray()
+        try:
+            with connection:
+                connection.sendall(
+                    mqtt_wire.connect(protocol=self._protocol, client_id=self.client_id, keep_session=True)
+                )
+                connection.settimeout(None)
+                while data := connection.recv(RECEIVE_BYTES):
+                    incoming += data
+                    answers = bytearray()
+                    with self._arrived:
+                        for packet in mqtt_wire.packets(incoming, protocol=self._protocol):
+                            answers += self._answer(packet, last, confirmed)
+                        self._arrived.notify_all()
+                    connection.sendall(answers)
+        except OSError:
+            return  # killed, which is what these tests do
+        except mqtt_wire.WireError as error:
+            self.violations.append(f"{self.client_id}: {error}")
+
+    def _answer(self, packet: mqtt_wire.Packet, last: dict[tuple[int, int], int], confirmed: threading.Event) -> bytes:
+        if packet.kind == mqtt_wire.CONNACK:
+            if packet.code:
+                self.violations.append(f"{self.client_id}: CONNACK 0x{packet.code:02x} {packet.reason or ''}")
+            if packet.flag:
+                confirmed.set()
+                return b""
+            if self._subscribed:
+                self.violations.append(f"{self.client_id}: the session is gone")
+            return mqtt_wire.subscribe(protocol=self._protocol, packet_id=1, filters=self._filters)
+        if packet.kind == mqtt_wire.SUBACK:
+            if packet.code >= 0x80:
+                self.violations.append(f"{self.client_id}: SUBACK 0x{packet.code:02x}")
+            self._subscribed = True
+            confirmed.set()
+        if packet.kind != mqtt_wire.PUBLISH:
+            return b""
+        name = name_of(packet.payload)
+        if name is not None and not packet.flag:  # what a topic retains comes out of turn
+            self.seen.add(name)
+            publisher = (name.run, name.connection)
+            if name.sequence <= last.get(publisher, -1):
+                self.violations.append(f"{self.client_id}: {name} came after {last[publisher]} of its publisher")
+            last[publisher] = name.sequence
+        return mqtt_wire.puback(packet.packet_id) if packet.packet_id else b""
