@@ -44,17 +44,21 @@ def start_telemetry(spark: SparkSession, settings: Settings, *, available_now: b
         max_offsets_per_trigger=telemetry.max_offsets_per_trigger,
         fail_on_data_loss=telemetry.fail_on_data_loss,
     )
+    # The query keeps the pool of the thread that starts it; the thread's later work is not ours.
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", QUERY_NAME)
-    return write_bronze(
-        records,
-        table,
-        tenant=settings.tenant,
-        checkpoint=telemetry.checkpoint,
-        writer=settings.bronze.writer,
-        available_now=available_now,
-        trigger=telemetry.trigger,
-        query_name=QUERY_NAME,
-    )
+    try:
+        return write_bronze(
+            records,
+            table,
+            tenant=settings.tenant,
+            checkpoint=telemetry.checkpoint,
+            writer=settings.bronze.writer,
+            available_now=available_now,
+            trigger=telemetry.trigger,
+            query_name=QUERY_NAME,
+        )
+    finally:
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", None)
 
 
 def _has_finished_a_batch(checkpoint: str) -> bool:

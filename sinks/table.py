@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import DataFrame, DataFrameReader, DataFrameWriter, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from sinks.errors import SinkError
 
@@ -55,10 +55,3 @@ class Table:
     def read(self, spark: SparkSession) -> DataFrame:
         reader: DataFrameReader = spark.read
         return reader.table(self.name) if self.name is not None else reader.format("delta").load(self.path)
-
-    def save(self, writer: DataFrameWriter) -> None:
-        """Ends a batch write here."""
-        if self.name is not None:
-            writer.saveAsTable(self.name)
-        else:
-            writer.save(self.path)

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from support.flight_server import FlightServer
 
 from pipelines.settings import BronzeSettings, Settings, TelemetrySettings
 from pipelines.telemetry import start_telemetry
-from sinks import SinkError, Table, append_once, duplicates
+from sinks import SinkError, Table, duplicates
 from sinks.bronze import ENVELOPE
 
 
@@ -131,16 +130,6 @@ def test_an_idle_query_writes_no_empty_commits(
 def test_bronze_files_is_refused_by_name(spark: SparkSession, flight_server: FlightServer, tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=r"bronze\.writer: files is not supported yet"):
         start_telemetry(spark, settings(flight_server, tmp_path, writer="files"))
-
-
-def test_a_step_is_appended_once(spark: SparkSession, tmp_path: Path) -> None:
-    table = Table.at(tmp_path / "events")
-    rows = spark.range(10).withColumn("day", F.lit("x"))
-    for step, batch_id in (("a", 0), ("a", 0), ("b", 0), ("a", 1), ("a", 0)):
-        append_once(rows, table, query_id="q", step=step, batch_id=batch_id, partition_by=["day"])
-    assert table.read(spark).count() == 30
-    with pytest.raises(SinkError, match="without a colon"):
-        append_once(rows, table, query_id="q", step="a:b", batch_id=2)
 
 
 def test_tables_by_name_are_checked_before_they_reach_sql() -> None:
