@@ -1,4 +1,4 @@
-"""The telemetry job as a process: kill -9 between two batches and in one (I10), a clean stop, one sentence per failure."""
+"""The telemetry job as a process: kill -9 between two batches and in one (I10), a clean stop, a broker that is down."""
 
 from __future__ import annotations
 

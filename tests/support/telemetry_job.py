@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -59,10 +60,8 @@ class TelemetryJob:
         """kill -9 of driver and JVM at once. Does nothing when none runs."""
         process, self._process = self._process, None
         if process is not None:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             process.wait(timeout=30)
 
     def terminate(self) -> int:
