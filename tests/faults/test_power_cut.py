@@ -68,7 +68,7 @@ def test_acked_record_survives_power_cut(loop_image, broker_on, need_program, se
 
 
 def test_acked_record_survives_power_cut_in_recycled_segments(loop_image, broker_on, need_program, seed, cycles, note):
-    """Retention makes new segments of old ones, whose stale batches must never come back. Half as many, longer cycles."""
+    """Retention makes new segments of old ones, whose stale batches must never come back. Fewer, longer cycles."""
     image = loop_image(IMAGE_MIB)
     settings = {"log.segment_bytes": "256KiB"} | {
         f"log.classes.{name}.retention.bytes": "1MiB" for name in ("telemetry", "control")
