@@ -147,8 +147,8 @@ fn retained_messages_reach_new_subscribers_and_outlive_a_restart_until_they_are_
         publisher.publish_with(topic, text, true, &[]);
     }
     publisher.publish_with("r/3", "", true, &[]);
-    for round in 0..2 {
-        let mut subscriber = Client::connect(broker.mqtt_address(), BOTH[round], "s");
+    for version in BOTH {
+        let mut subscriber = Client::connect(broker.mqtt_address(), version, "s");
         subscriber.subscribe("r/#", 1);
         let got: Vec<_> = (0..2)
             .map(|_| subscriber.message())

@@ -1,28 +1,27 @@
-//! Sessions that are not served by the live stream alone: they resend, catch up, replay, and send retained values.
+//! Sessions that are not served by the live stream alone: they catch up and replay here; what they send again and what
+//! retained values they owe is in `resend` and `send_retained`.
 //!
 //! Each reads from the log by its own place, a bounded amount a turn, and stops where its window or its out buffer is
 //! full; an acknowledgement or a writable socket wakes it again. One that has reached `dispatched` is live.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
-use headwater_log::{Batch, Epoch, Headers, Offset, ReadError, RecordView};
-use headwater_mqtt::{PacketId, QoS, filter_matches};
+use headwater_log::{Batch, Offset, ReadError};
+use headwater_mqtt::{QoS, filter_matches};
 
 use super::deliver::{Delivered, Delivery};
-use super::encode::{self, Form};
-use super::retained::{Place, StoredValue, from_hex, state_key};
 use super::router::Subscriber;
 use super::session::Session;
 use super::stage::PartitionIndex;
 use super::topics::Merged;
-use super::window::{Sent, Source};
+use super::window::Source;
 use super::{ConnKey, Engine, SessionKey};
 
 /// Bytes of batches that one session reads at a time.
 const READ_BYTES: usize = 256 << 10;
-/// Reads and single records that all sessions together may do in a turn.
-const TURN_STEPS: usize = 64;
+/// What all sessions together may do in a turn, in steps: a single record is one, reading on is more.
+const TURN_STEPS: usize = 128;
+const READ_STEPS: usize = 8;
 
 /// Where one reading stands.
 #[derive(Clone, Copy)]
@@ -35,7 +34,7 @@ struct Reading {
 
 /// How one piece of work ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
+pub enum Progress {
     Finished,
     /// There is more and there is room.
     Unfinished,
@@ -79,85 +78,6 @@ impl Engine {
             }
         }
         Progress::Finished
-    }
-
-    /// Sends again, with the same packet ids, what an earlier connection left unacknowledged.
-    fn resend(&mut self, key: SessionKey, conn: ConnKey, steps: &mut usize) -> Progress {
-        loop {
-            let Some(session) = self.sessions.get_mut(key) else {
-                return Progress::NoRoom;
-            };
-            let Some(from) = session.resend else {
-                return Progress::Finished;
-            };
-            let Some((packet_id, sent)) = session.window.unacked_from(from).next() else {
-                session.resend = None;
-                return Progress::Finished;
-            };
-            if *steps == 0 {
-                return Progress::Unfinished;
-            }
-            *steps -= 1;
-            let following = session
-                .window
-                .unacked_from(packet_id)
-                .nth(1)
-                .map(|(id, _)| id);
-            if !self.resend_one(key, conn, packet_id, sent) {
-                return Progress::NoRoom;
-            }
-            if let Some(session) = self.sessions.get_mut(key) {
-                session.resend = following;
-            }
-        }
-    }
-
-    /// False when the out buffer is full.
-    fn resend_one(
-        &mut self,
-        key: SessionKey,
-        conn_key: ConnKey,
-        packet_id: u16,
-        sent: Sent,
-    ) -> bool {
-        let now_us = self.now.wall_us;
-        let read = self.read_one(sent.partition, sent.offset);
-        let (Some(session), Some(conn)) =
-            (self.sessions.get_mut(key), self.conns.get_mut(conn_key))
-        else {
-            return true;
-        };
-        if conn.out_len() >= self.settings.out_buffer_bytes {
-            conn.wake_when_drained = true;
-            return false;
-        }
-        let base = conn.out.len();
-        let packet = read.and_then(|(batch, index)| {
-            let record = batch.record(index);
-            let retain = sent.source == Source::Retained;
-            let form = Form {
-                version: conn.version,
-                qos: QoS::AtLeastOnce,
-                retain,
-                dup: true,
-                topic: None,
-                extra: &[],
-            };
-            encode::record(&mut conn.out, &record, form, now_us)
-        });
-        match (packet, PacketId::new(packet_id)) {
-            (Some(packet), Some(id)) if packet.total_len <= conn.packet_max as usize => {
-                packet.set_packet_id(&mut conn.out[base..], id);
-                self.tally.deliveries += 1;
-                self.touch(conn_key);
-            }
-            // Expired or removed since: nobody will acknowledge it.
-            _ => {
-                conn.out.truncate(base);
-                session.window.ack(packet_id);
-            }
-        }
-        true
     }
 
     fn catch_up_behind(&mut self, key: SessionKey, conn: ConnKey, steps: &mut usize) -> Progress {
@@ -331,7 +251,7 @@ impl Engine {
         if *steps == 0 {
             return Progress::Unfinished;
         }
-        *steps -= 1;
+        *steps = steps.saturating_sub(READ_STEPS);
         let partition = &self.stages[reading.partition.index()].partition;
         let log_start = partition.log_start();
         if reading.next < log_start {
@@ -443,149 +363,12 @@ impl Engine {
         true
     }
 
-    fn send_retained(&mut self, key: SessionKey, conn: ConnKey, steps: &mut usize) -> Progress {
-        if self
-            .conns
-            .get(conn)
-            .is_none_or(|conn| conn.subacks_owed > 0)
-        {
-            return Progress::NoRoom;
-        }
-        let mut recent: Option<Batch> = None;
-        loop {
-            let Some(session) = self.sessions.get_mut(key) else {
-                return Progress::NoRoom;
-            };
-            let Some(work) = session.retained.front_mut() else {
-                return Progress::Finished;
-            };
-            let Some(place) = work.values.front().cloned() else {
-                session.retained.pop_front();
-                continue;
-            };
-            let options = session
-                .subscription(&session.retained[0].filter)
-                .map(|held| held.options);
-            let merged = Merged {
-                no_local: false,
-                ..Merged::of(options.into_iter())
-            };
-            let unchanged = self
-                .retained
-                .lock()
-                .get(&place.topic)
-                .is_some_and(|now| now.offset == place.offset);
-            if unchanged && options.is_some() {
-                if *steps == 0 {
-                    return Progress::Unfinished;
-                }
-                if self.send_retained_value(key, conn, &place, &merged, &mut recent, steps)
-                    == Delivered::NoRoom
-                {
-                    return Progress::NoRoom;
-                }
-            }
-            if let Some(work) = self
-                .sessions
-                .get_mut(key)
-                .and_then(|session| session.retained.front_mut())
-            {
-                work.values.pop_front();
-            }
-        }
-    }
-
-    /// Reads one retained value, from the batch that was read last where it can, and delivers it.
-    fn send_retained_value(
-        &mut self,
-        key: SessionKey,
-        conn: ConnKey,
-        place: &Place,
-        merged: &Merged,
-        recent: &mut Option<Batch>,
-        steps: &mut usize,
-    ) -> Delivered {
-        let (partition, source) = (place.partition, Source::Retained);
-        if place.stored {
-            *steps -= 1;
-            let Some(stored) = self.stored_retained(&place.topic) else {
-                return Delivered::Skipped;
-            };
-            let record = stored.view();
-            return self.deliver(
-                key,
-                conn,
-                &Delivery {
-                    record: &record,
-                    partition,
-                    merged,
-                    source,
-                    retain: true,
-                },
-            );
-        }
-        let within = |batch: &Batch| {
-            batch.base_offset() <= place.offset && place.offset < batch.next_offset()
-        };
-        let batch = match recent.take().filter(within) {
-            Some(batch) => batch,
-            None => {
-                *steps -= 1;
-                let Some((batch, _)) = self.read_one(partition, place.offset) else {
-                    return Delivered::Skipped;
-                };
-                batch
-            }
-        };
-        let index = (place.offset.0 - batch.base_offset().0) as usize;
-        let record = batch.record(index);
-        // Another partition may have a batch with the same offsets.
-        let delivered = if *record.topic == *place.topic {
-            self.deliver(
-                key,
-                conn,
-                &Delivery {
-                    record: &record,
-                    partition,
-                    merged,
-                    source,
-                    retain: true,
-                },
-            )
-        } else {
-            let Some((batch, index)) = self.read_one(partition, place.offset) else {
-                return Delivered::Skipped;
-            };
-            let record = batch.record(index);
-            self.deliver(
-                key,
-                conn,
-                &Delivery {
-                    record: &record,
-                    partition,
-                    merged,
-                    source,
-                    retain: true,
-                },
-            )
-        };
-        *recent = Some(batch);
-        delivered
-    }
-
-    fn stored_retained(&self, topic: &Arc<str>) -> Option<OwnedRecord> {
-        let text = self.state.get(&state_key(topic))?;
-        let value: StoredValue = serde_json::from_slice(&text).ok()?;
-        Some(OwnedRecord {
-            topic: Arc::clone(topic),
-            properties: from_hex(&value.properties)?,
-            payload: from_hex(&value.payload)?,
-            value,
-        })
-    }
-
     /// The batch that holds an offset, and the record's place in it.
-    fn read_one(&self, partition: PartitionIndex, offset: Offset) -> Option<(Batch, usize)> {
+    pub(super) fn read_one(
+        &self,
+        partition: PartitionIndex,
+        offset: Offset,
+    ) -> Option<(Batch, usize)> {
         let log = &self.stages[partition.index()].partition;
         let batches = log
             .read_tail(offset, 1)
@@ -593,35 +376,6 @@ impl Engine {
         let batch = batches.into_iter().next()?;
         let index = usize::try_from(offset.0.checked_sub(batch.base_offset().0)?).ok()?;
         (index < batch.len()).then_some((batch, index))
-    }
-}
-
-/// A retained value that came from the state store.
-struct OwnedRecord {
-    topic: Arc<str>,
-    value: StoredValue,
-    properties: Vec<u8>,
-    payload: Vec<u8>,
-}
-
-impl OwnedRecord {
-    fn view(&self) -> RecordView<'_> {
-        RecordView {
-            offset: Offset(self.value.offset),
-            epoch: Epoch(0),
-            time_us: self.value.time_us,
-            topic_index: 0,
-            topic: &self.topic,
-            key: self.topic.as_bytes(),
-            client_id: &self.value.client_id,
-            qos: self.value.qos,
-            retain: true,
-            purged: false,
-            idempotency_key: None,
-            properties: &self.properties,
-            headers: Headers::default(),
-            payload: &self.payload,
-        }
     }
 }
 

@@ -40,7 +40,7 @@ impl Engine {
         }
         let was_open = conn.phase == Phase::Open;
         conn.phase = Phase::Closed;
-        self.reserved_bytes -= conn.held.capacity().min(self.reserved_bytes);
+        self.reserved_bytes -= std::mem::take(&mut conn.reserved);
         conn.held = Vec::new();
         let (reason, keeps_will) = match cause {
             Cause::Goodbye => (None, false),

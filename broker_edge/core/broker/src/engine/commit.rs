@@ -37,7 +37,11 @@ impl Engine {
     /// connections afterwards.
     pub fn commit(&mut self) {
         self.append_all();
-        let marks = self.marks();
+        let marks: Vec<Offset> = self
+            .stages
+            .iter()
+            .map(|stage| self.mark_of(stage))
+            .collect();
         // Deliveries go before the acknowledgements of the same records, as Mosquitto has it: a publisher that also
         // subscribes gets its message first.
         self.dispatch();
@@ -45,6 +49,7 @@ impl Engine {
         self.catch_up();
         // Receipts and wills that the work above staged need not wait for another turn.
         self.append_all();
+        self.wake_budget_waits();
         let present = Present {
             connections: self.conns.len(),
             sessions: self.sessions.len(),
@@ -147,39 +152,24 @@ impl Engine {
         }
     }
 
-    /// Up to where each partition may be acknowledged now.
-    fn marks(&self) -> Vec<Offset> {
-        let mark = |stage: &Stage| {
-            if self.settings.ack_written {
-                stage.partition.written()
-            } else {
-                stage.partition.high_watermark()
-            }
-        };
-        self.stages.iter().map(mark).collect()
-    }
-
     /// Sends the acknowledgements of what the marks have passed.
     fn settle(&mut self, marks: &[Offset]) {
         let mut waiting = Vec::new();
-        for index in 0..self.stages.len() {
-            if !self.stages[index].waits() {
-                continue;
+        let mut stuck = Vec::new();
+        for (index, (stage, mark)) in self.stages.iter_mut().zip(marks).enumerate() {
+            if stage.waits() && !stage.settle(*mark, &mut waiting) {
+                stuck.push(PartitionIndex(index as u16));
             }
-            let settled = self.stages[index].settle(marks[index], &mut waiting);
-            if settled == 0 && self.stages[index].waits() {
-                self.abandon_if_stopped(PartitionIndex(index as u16));
-            }
+        }
+        for partition in stuck {
+            self.abandon_if_stopped(partition);
         }
         for key in waiting {
             self.send_ready(key);
         }
         let mark = self.state_mark();
-        while let Some((_, key)) = self
-            .state_waits
-            .front()
-            .copied()
-            .filter(|(offset, _)| *offset <= mark)
+        while let Some((offset, key)) = self.state_waits.front().copied()
+            && offset <= mark
         {
             self.state_waits.pop_front();
             self.send_ready(key);

@@ -138,6 +138,7 @@ impl Engine {
             .receive_maximum()
             .unwrap_or(u16::MAX)
             .min(self.settings.inflight_max);
+        let partitions = self.data_partitions();
         let mut found = self.by_client.get(client_id).copied();
         if let Some(session) = found {
             let old = self.sessions.get(session).and_then(|session| session.conn);
@@ -170,6 +171,13 @@ impl Engine {
             session.resend = session.window.front();
             for behind in &mut session.behind {
                 behind.qos0_from = self.dispatched[behind.partition.index()];
+            }
+            if expiry_s > 0 {
+                // The CONNACK waits for the disk; what the client subscribes to meanwhile begins now.
+                for partition in partitions {
+                    let live_at = self.dispatched[partition.index()];
+                    session.fall_behind(partition, live_at, Offset(0));
+                }
             }
         }
         (session_key, present)
@@ -245,6 +253,7 @@ impl Engine {
         session
             .behind
             .retain(|behind| behind.next < dispatched[behind.partition.index()]);
+        session.behind.shrink_to_fit();
         if !session.subscriptions.is_empty() {
             self.router.advance();
         }

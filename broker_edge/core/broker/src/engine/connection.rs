@@ -64,6 +64,8 @@ pub struct Connection {
     pub held: Vec<u8>,
     /// Size of the packet at the front of `held`, when its header is complete.
     pub held_needs: usize,
+    /// What of the budget of unparsed bytes is promised to this connection.
+    pub reserved: usize,
     /// Not read until this partition takes records again.
     pub paused_on: Option<PartitionIndex>,
     /// The client's Maximum Packet Size.
@@ -102,6 +104,7 @@ impl Connection {
             touched: false,
             held: Vec::new(),
             held_needs: 0,
+            reserved: 0,
             paused_on: None,
             packet_max: u32::MAX,
             keep_alive_s: 0,

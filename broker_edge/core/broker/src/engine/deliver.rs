@@ -7,112 +7,19 @@
 use std::rc::Rc;
 
 use headwater_log::{Batch, Class, Offset, ReadError, RecordView};
-use headwater_mqtt::{PacketId, Property, QoS, Version};
+use headwater_mqtt::{PacketId, Property, QoS};
 
 use super::encode::{self, Form};
 use super::receipt;
 use super::session::Command;
 use super::stage::PartitionIndex;
+use super::template::{NO_PACKET_ID, Run, layout_of};
 use super::topics::{Matches, Merged, Target};
 use super::window::{Sent, Source};
 use super::{ConnKey, Engine, SessionKey};
 
 /// Bytes of batches that one partition is pulled for in a turn.
 const PULL_BYTES: usize = 4 << 20;
-
-/// A QoS 0 delivery in a template has no packet id.
-const NO_PACKET_ID: u32 = u32::MAX;
-
-#[derive(Debug, Clone, Copy)]
-struct Entry {
-    packet_id_at: u32,
-    offset: Offset,
-}
-
-/// A run in one layout.
-#[derive(Debug, Default)]
-struct Template {
-    built: bool,
-    bytes: Vec<u8>,
-    entries: Vec<Entry>,
-    with_qos1: usize,
-    largest: usize,
-}
-
-/// A layout per version (without or with properties), granted QoS and retain as published.
-#[derive(Debug, Default)]
-pub struct Templates {
-    layouts: [Template; 8],
-}
-
-impl Templates {
-    fn clear(&mut self) {
-        for template in &mut self.layouts {
-            template.built = false;
-        }
-    }
-}
-
-fn layout_of(version: Version, merged: &Merged) -> usize {
-    usize::from(version.is_v5()) << 2
-        | usize::from(merged.qos != QoS::AtMostOnce) << 1
-        | usize::from(merged.retain_as_published)
-}
-
-/// Consecutive records of one topic in a batch.
-#[derive(Clone, Copy)]
-struct Run<'a> {
-    batch: &'a Batch,
-    partition: PartitionIndex,
-    start: usize,
-    end: usize,
-}
-
-impl Template {
-    fn build(&mut self, run: Run<'_>, layout: usize, now_us: i64) {
-        self.built = true;
-        self.bytes.clear();
-        self.entries.clear();
-        self.with_qos1 = 0;
-        self.largest = 0;
-        let version = if layout & 0b100 != 0 {
-            Version::V5
-        } else {
-            Version::V311
-        };
-        let granted = if layout & 0b010 != 0 { 1 } else { 0 };
-        for index in run.start..run.end {
-            let record = run.batch.record(index);
-            let qos = if record.qos.min(granted) == 0 {
-                QoS::AtMostOnce
-            } else {
-                QoS::AtLeastOnce
-            };
-            let retain = layout & 0b001 != 0 && record.retain;
-            let form = Form {
-                version,
-                qos,
-                retain,
-                dup: false,
-                topic: None,
-                extra: &[],
-            };
-            let at = self.bytes.len();
-            let Some(packet) = encode::record(&mut self.bytes, &record, form, now_us) else {
-                continue;
-            };
-            let packet_id_at = packet
-                .packet_id_at
-                .map_or(NO_PACKET_ID, |place| (at + place) as u32);
-            self.with_qos1 += usize::from(packet_id_at != NO_PACKET_ID);
-            self.largest = self.largest.max(packet.total_len);
-            self.entries.push(Entry {
-                packet_id_at,
-                offset: record.offset,
-            });
-        }
-    }
-}
 
 /// What became of one delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -255,10 +162,7 @@ impl Engine {
             return true;
         }
         let layout = layout_of(session.version, &target.merged);
-        let template = &mut self.templates.layouts[layout];
-        if !template.built {
-            template.build(run, layout, self.now.wall_us);
-        }
+        let template = self.templates.get(run, layout, self.now.wall_us);
         if session.window.room(session.window_max) < template.with_qos1
             || conn.out_len() + template.bytes.len() > self.settings.out_buffer_bytes
             || template.largest > conn.packet_max as usize

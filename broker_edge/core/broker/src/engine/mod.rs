@@ -18,14 +18,17 @@ mod position;
 mod publish;
 mod receipt;
 mod receive;
+mod resend;
 mod retained;
 mod router;
+mod send_retained;
 mod session;
 mod settings;
 mod slab;
 mod stage;
 mod subscribe;
 mod tally;
+mod template;
 mod tick;
 mod timers;
 mod topics;
@@ -47,11 +50,11 @@ pub use retained::Retained;
 pub use session::Session;
 pub use settings::Settings;
 
-use deliver::Templates;
 use router::Router;
 use slab::{Key, Slab};
 use stage::{PartitionIndex, Stage};
 use tally::Tally;
+use template::Templates;
 use timers::{Timer, Timers};
 use topics::Topics;
 
@@ -68,8 +71,8 @@ pub struct Now {
 }
 
 /// Out buffers that are kept for the next turn, and how large one may be to be kept.
-const POOL_MAX: usize = 2048;
-const POOL_BUFFER_MAX: usize = 64 << 10;
+const POOL_MAX: usize = 1024;
+const POOL_BUFFER_MAX: usize = 16 << 10;
 
 pub struct Engine {
     log: Log,
@@ -100,7 +103,7 @@ pub struct Engine {
     dirty: Vec<SessionKey>,
     /// Connections whose front acknowledgement waits for the internal partition, in order of offset.
     state_waits: VecDeque<(Offset, ConnKey)>,
-    /// Received bytes that are not parsed, and what has been promised to incomplete packets.
+    /// What is promised to large packets that are being received.
     reserved_bytes: usize,
     budget_waits: VecDeque<ConnKey>,
     pool: Vec<Vec<u8>>,
@@ -204,17 +207,27 @@ impl Engine {
 
     /// Whether a partition has moved since the engine last looked, so that a turn is due.
     pub fn is_behind_log(&self) -> bool {
-        self.log
-            .partitions()
+        let moved = self
+            .stages
             .iter()
             .zip(&self.dispatched)
-            .any(|(partition, at)| {
-                partition.high_watermark() > *at && partition.class() != Class::Internal
-            })
-            || self
-                .state_waits
-                .front()
-                .is_some_and(|(offset, _)| self.state_mark() >= *offset)
+            .any(|(stage, dispatched)| {
+                let partition = &stage.partition;
+                stage.is_settleable(self.mark_of(stage))
+                    || (partition.high_watermark() > *dispatched
+                        && partition.class() != Class::Internal)
+            });
+        let state_waits = self.state_waits.front();
+        moved || state_waits.is_some_and(|(offset, _)| self.state_mark() >= *offset)
+    }
+
+    /// Up to where a partition's records may be acknowledged.
+    fn mark_of(&self, stage: &Stage) -> Offset {
+        if self.settings.ack_written {
+            stage.partition.written()
+        } else {
+            stage.partition.high_watermark()
+        }
     }
 
     /// Connections with bytes to write; they are asked for with [`Engine::out`].

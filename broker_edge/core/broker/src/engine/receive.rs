@@ -17,13 +17,14 @@ use super::{ConnKey, Engine};
 pub enum ReadPlan {
     /// Into the shared buffer, behind these bytes, which the connection held.
     Shared { held: Vec<u8> },
-    /// Into the connection's own buffer, which has room for the rest of a large packet: see [`Engine::held_mut`].
+    /// Into the connection's own buffer ([`Engine::held_mut`]), which has room for the rest of a large packet.
     Own { wanted: usize },
     /// Not now. The connection is named by `take_resumed` when it may be read again.
     Wait,
 }
 
-/// Held bytes below this are copied to the shared buffer; a larger packet is received where it is kept.
+/// Packets up to this size are received in the shared buffer, and only their beginning is kept meanwhile: so much a
+/// connection may hold at any time. A larger one is received where it is kept, within the budget.
 const OWN_BUFFER_MIN: usize = 64 << 10;
 /// Entries in the FIFO of acknowledgements beyond which a connection is not read until some have left.
 pub(super) const OWED_MAX: usize = 4096;
@@ -48,26 +49,24 @@ impl Engine {
         if conn.phase == Phase::Closed || conn.is_paused() {
             return ReadPlan::Wait;
         }
-        if conn.held_needs > conn.held.capacity() && conn.held_needs > OWN_BUFFER_MIN {
-            let wanted = conn.held_needs - conn.held.len();
-            if self.reserved_bytes + wanted > budget {
-                self.budget_waits.push_back(key);
-                return ReadPlan::Wait;
+        if conn.held_needs > OWN_BUFFER_MIN {
+            // A large packet is received only when all of it is promised room, so what was begun can end.
+            if conn.reserved < conn.held_needs {
+                let more = conn.held_needs - conn.reserved;
+                if self.reserved_bytes + more > budget {
+                    self.budget_waits.push_back(key);
+                    return ReadPlan::Wait;
+                }
+                conn.reserved += more;
+                self.reserved_bytes += more;
+                conn.held.reserve_exact(conn.held_needs - conn.held.len());
             }
-            self.reserved_bytes += wanted;
-            conn.held.reserve_exact(wanted);
-        }
-        if conn.held.len() >= OWN_BUFFER_MIN || conn.held_needs > OWN_BUFFER_MIN {
+            let wanted = conn.held_needs.saturating_sub(conn.held.len());
             return ReadPlan::Own {
-                wanted: conn.held_needs.saturating_sub(conn.held.len()).max(4096),
+                wanted: wanted.max(1),
             };
         }
-        if !conn.held.is_empty() && self.reserved_bytes > budget {
-            self.budget_waits.push_back(key);
-            return ReadPlan::Wait;
-        }
         let held = std::mem::take(&mut conn.held);
-        self.reserved_bytes -= held.capacity().min(self.reserved_bytes);
         conn.held_needs = 0;
         ReadPlan::Shared { held }
     }
@@ -88,10 +87,9 @@ impl Engine {
             return true;
         }
         let held = std::mem::take(&mut conn.held);
-        self.reserved_bytes -= held.capacity().min(self.reserved_bytes);
+        self.reserved_bytes -= std::mem::take(&mut conn.reserved);
         conn.held_needs = 0;
         self.receive(key, &held, true);
-        self.wake_budget_waits();
         self.conns
             .get(key)
             .is_some_and(|conn| conn.phase != Phase::Closed && !conn.is_paused())
@@ -169,12 +167,12 @@ impl Engine {
         conn.held.reserve_exact(bytes.len());
         conn.held.extend_from_slice(bytes);
         conn.held_needs = needs;
-        self.reserved_bytes += conn.held.capacity();
     }
 
-    /// Lets connections that wait for the budget try again.
-    fn wake_budget_waits(&mut self) {
-        if self.reserved_bytes < self.settings.receive_budget_bytes {
+    /// Lets connections that wait for the budget try again when some of it was given back.
+    pub(super) fn wake_budget_waits(&mut self) {
+        if !self.budget_waits.is_empty() && self.reserved_bytes < self.settings.receive_budget_bytes
+        {
             self.resumed.extend(self.budget_waits.drain(..));
         }
     }

@@ -149,6 +149,11 @@ impl Stage {
         Ticket(self.settled)
     }
 
+    /// Whether [`Stage::settle`] would settle something.
+    pub fn is_settleable(&self, mark: Offset) -> bool {
+        self.appended.front().is_some_and(|front| front.end <= mark)
+    }
+
     /// Whether accepted records wait for the high watermark.
     pub fn waits(&self) -> bool {
         !self.appended.is_empty()
@@ -233,18 +238,17 @@ impl Stage {
         }
     }
 
-    /// Settles what lies below `mark` and hands out the connections that waited for it.
-    pub fn settle(&mut self, mark: Offset, waiting: &mut Vec<ConnKey>) -> u64 {
-        let mut records = 0;
+    /// Settles what lies below `mark` and hands out the connections that waited for it. Says whether there was any.
+    pub fn settle(&mut self, mark: Offset, waiting: &mut Vec<ConnKey>) -> bool {
+        let before = self.settled;
         while let Some(front) = self.appended.front()
             && front.end <= mark
         {
-            records += front.tickets.end - front.tickets.start;
             self.settled = front.tickets.end;
             waiting.extend_from_slice(&front.conns);
             self.appended.pop_front();
         }
-        records
+        self.settled > before
     }
 
     /// Every connection that waits for this partition, when it has stopped for good.

@@ -24,8 +24,10 @@ pub fn start(dir: &Path) -> Broker {
 }
 
 pub fn start_with(dir: &Path, change: impl FnOnce(&mut Config)) -> Broker {
-    let mut config = Config::default();
-    config.data_dir = dir.to_owned();
+    let mut config = Config {
+        data_dir: dir.to_owned(),
+        ..Config::default()
+    };
     for listener in [
         &mut config.listeners.mqtt,
         &mut config.listeners.flight,

@@ -1,0 +1,120 @@
+//! A run of records, encoded once for every layout that its subscribers need.
+//!
+//! A layout is what the PUBLISH packets of several subscribers have in common: version (without or with properties),
+//! granted QoS, retain as published. What remains to be written per subscriber are the packet ids.
+
+use headwater_log::{Batch, Offset};
+use headwater_mqtt::{QoS, Version};
+
+use super::encode::{self, Form};
+use super::stage::PartitionIndex;
+use super::topics::Merged;
+
+/// A QoS 0 delivery in a template has no packet id.
+pub const NO_PACKET_ID: u32 = u32::MAX;
+
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    pub packet_id_at: u32,
+    pub offset: Offset,
+}
+
+/// A run in one layout.
+#[derive(Debug, Default)]
+pub struct Template {
+    built: bool,
+    pub bytes: Vec<u8>,
+    pub entries: Vec<Entry>,
+    /// Entries with a packet id.
+    pub with_qos1: usize,
+    /// Bytes of the largest packet.
+    pub largest: usize,
+}
+
+/// A layout per version (without or with properties), granted QoS and retain as published.
+#[derive(Debug, Default)]
+pub struct Templates {
+    layouts: [Template; 8],
+}
+
+impl Templates {
+    /// Begins a new run.
+    pub fn clear(&mut self) {
+        for template in &mut self.layouts {
+            template.built = false;
+        }
+    }
+}
+
+pub fn layout_of(version: Version, merged: &Merged) -> usize {
+    usize::from(version.is_v5()) << 2
+        | usize::from(merged.qos != QoS::AtMostOnce) << 1
+        | usize::from(merged.retain_as_published)
+}
+
+/// Consecutive records of one topic in a batch.
+#[derive(Clone, Copy)]
+pub struct Run<'a> {
+    pub batch: &'a Batch,
+    pub partition: PartitionIndex,
+    pub start: usize,
+    pub end: usize,
+}
+
+impl Templates {
+    /// The run in one layout, encoded when it is first asked for.
+    #[inline]
+    pub fn get(&mut self, run: Run<'_>, layout: usize, now_us: i64) -> &Template {
+        let template = &mut self.layouts[layout];
+        if !template.built {
+            template.build(run, layout, now_us);
+        }
+        template
+    }
+}
+
+impl Template {
+    fn build(&mut self, run: Run<'_>, layout: usize, now_us: i64) {
+        self.built = true;
+        self.bytes.clear();
+        self.entries.clear();
+        self.with_qos1 = 0;
+        self.largest = 0;
+        let version = if layout & 0b100 != 0 {
+            Version::V5
+        } else {
+            Version::V311
+        };
+        let granted = if layout & 0b010 != 0 { 1 } else { 0 };
+        for index in run.start..run.end {
+            let record = run.batch.record(index);
+            let qos = if record.qos.min(granted) == 0 {
+                QoS::AtMostOnce
+            } else {
+                QoS::AtLeastOnce
+            };
+            let retain = layout & 0b001 != 0 && record.retain;
+            let form = Form {
+                version,
+                qos,
+                retain,
+                dup: false,
+                topic: None,
+                extra: &[],
+            };
+            let at = self.bytes.len();
+            let Some(packet) = encode::record(&mut self.bytes, &record, form, now_us) else {
+                continue;
+            };
+            let packet_id_at = packet
+                .packet_id_at
+                .map_or(NO_PACKET_ID, |place| (at + place) as u32);
+            self.with_qos1 += usize::from(packet_id_at != NO_PACKET_ID);
+            self.largest = self.largest.max(packet.total_len);
+            self.entries.push(Entry {
+                packet_id_at,
+                offset: record.offset,
+            });
+        }
+    }
+}
