@@ -29,6 +29,8 @@ mod stage;
 mod subscribe;
 mod tally;
 mod template;
+#[cfg(test)]
+mod tests;
 mod tick;
 mod timers;
 mod topics;
