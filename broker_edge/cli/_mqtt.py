@@ -163,7 +163,7 @@ class Mqtt:
                 waiting, topic_filter, options=SubscribeOptions(qos=qos), properties=properties
             )
         else:
-            wanted = topic_filter if position is None else f"$at+/{position}/{topic_filter}"
+            wanted = topic_filter if position is None else f"$at-offset/{position}/{topic_filter}"
             result, number = self._subscribe(waiting, wanted, qos=qos)
         if result != paho.MQTT_ERR_SUCCESS or not self._wait(waiting.event):
             self._raise_lost(f"subscribing to `{topic_filter}`")

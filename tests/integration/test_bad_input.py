@@ -96,7 +96,7 @@ def test_a_folder_in_use_is_named(broker: BrokerProcess) -> None:
     assert done.code == 1
     assert str(broker.data_dir) in sentence(done)
     with PahoClient(broker.mqtt[1], version="5") as pub:
-        assert pub.publish("a", b"still here").code == 0
+        assert pub.publish("a", b"still here").code < 0x80
 
 
 def test_a_data_dir_that_is_a_file_is_named(tmp_path: Path) -> None:

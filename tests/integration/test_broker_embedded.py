@@ -21,7 +21,7 @@ def test_a_broker_serves_while_it_is_entered_and_keeps_its_log(tmp_path: Path) -
         assert client.version().log_id == log_id
         (place,) = client.produce([Row("a", b"kept")])
         with PahoClient(int(broker.mqtt.rpartition(":")[2]), version="5") as device:
-            assert device.publish("a", b"over MQTT").code == 0
+            assert device.publish("a", b"over MQTT").code < 0x80
     with Broker(tmp_path / "data") as broker, broker.client() as client:
         assert broker.log_id == log_id
         table = client.fetch(place.partition, place.offset, place.offset + 2).to_table()

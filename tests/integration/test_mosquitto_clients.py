@@ -97,7 +97,7 @@ def test_a_position_in_the_filter_replays_for_mqtt_3(broker: BrokerProcess, star
     for text in ("one", "two"):
         pub(broker, "mqttv311", "-q", "1", "-t", "devices/d1/telemetry", "-m", text)
     assert printed(start_sub("mqttv311", "-q", "1", "-t", "$at/earliest/devices/#"), 2) == ["one", "two"]
-    with_places = printed(start_sub("mqttv311", "-q", "1", "-v", "-t", "$at+/earliest/devices/#"), 2)
+    with_places = printed(start_sub("mqttv311", "-q", "1", "-v", "-t", "$at-offset/earliest/devices/#"), 2)
     for line, text in zip(with_places, ("one", "two"), strict=True):
         topic, payload = line.split(" ", 1)
         at, place, rest = topic.split("/", 2)

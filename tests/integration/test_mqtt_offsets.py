@@ -92,7 +92,7 @@ def test_3_1_1_names_a_position_in_the_filter(broker: BrokerProcess) -> None:
         first = sub.receive()
         assert (first.topic, first.payload) == ("devices/d7/telemetry", b"0")
     with PahoClient(port(broker), version="3.1.1") as sub:
-        sub.subscribe("$at+/earliest/devices/d7/#")
+        sub.subscribe("$at-offset/earliest/devices/d7/#")
         at, place, topic = sub.receive().topic.split("/", 2)
         assert (at, topic) == ("$at", "devices/d7/telemetry")
     name, _, offset = place.rpartition(":")

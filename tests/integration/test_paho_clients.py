@@ -81,6 +81,8 @@ def test_a_session_goes_on_after_a_restart_of_the_broker(broker: BrokerProcess, 
         with PahoClient(port(broker), version=version) as pub:
             pub.publish("devices/d1/actions", b"while here")
         assert device.receive().payload == b"while here"
+        # Its own acknowledgement has gone before this one, so the broker knows of it when the device leaves.
+        device.publish("devices/d1/status", b"done")
     with PahoClient(port(broker), version=version) as pub:
         pub.publish("devices/d1/actions", b"while away")
     if end == "stop":
@@ -102,9 +104,7 @@ def test_a_session_goes_on_after_a_restart_of_the_broker(broker: BrokerProcess, 
 @both
 def test_nobody_publishes_to_the_topics_of_the_broker(broker: BrokerProcess, client: Client, version: str) -> None:
     with PahoClient(port(broker), version=version) as pub:
-        pub.paho.publish("$receipts", b"forged", qos=1)
-        if version == "5":
-            assert pub.published.get(timeout=15).code >= 0x80
-        else:
-            pub.lost.get(timeout=15)
+        answer = pub.publish("$receipts", b"forged")
+        # MQTT 3.1.1 has no word for it (3.3.5.2): it is acknowledged and dropped, as Mosquitto does.
+        assert (answer.code >= 0x80) == (version == "5")
     assert client.topics("$receipts") == []
