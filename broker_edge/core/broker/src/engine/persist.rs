@@ -162,6 +162,9 @@ impl Engine {
             .map(|(key, _)| key)
             .collect();
         for key in keys {
+            // A receipt that became durable since the last checkpoint no longer holds the cursor back: without this, a
+            // device would get its last command again after a clean stop.
+            self.stage_receipts(key);
             self.store_session(key);
         }
     }
