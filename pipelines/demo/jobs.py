@@ -19,7 +19,7 @@ from pipelines.actions import ActionJob
 from pipelines.demo.layout import Layout
 from pipelines.errors import PipelineError, own_error
 from pipelines.job import mute_query_traces
-from pipelines.session import spark_session
+from pipelines.session import SHORT_RUN, spark_session
 from pipelines.settings import Settings
 from pipelines.status import StatusSettings, start_status
 from pipelines.telemetry import start_telemetry
@@ -40,7 +40,9 @@ class Jobs:
         self._layout, self._server = layout, server
         # py4j logs each error of a call before it raises it.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
-        self._spark: SparkSession = spark_session("headwater-demo", warehouse=layout.root / "warehouse")
+        self._spark: SparkSession = spark_session(
+            "headwater-demo", warehouse=layout.root / "warehouse", config=SHORT_RUN
+        )
         mute_query_traces(self._spark)
         self._queries: list[StreamingQuery] = []
         self._publisher = DevicePublisher(server)
