@@ -135,7 +135,8 @@ def next_steps(addresses: Addresses, layout: Layout) -> list[str]:
     )
     insert = (
         f"import pyarrow as pa; from deltalake import write_deltalake; write_deltalake('{root / 'actions'}', "
-        "pa.table(dict(action_id=['hello-1'], name=['echo'], percentage=[10.0])), mode='append', schema_mode='merge')"
+        "pa.table(dict(action_id=['hello-1'], name=['echo'], device_ids=[['device-0001']])), mode='append', "
+        "schema_mode='merge')"
     )
     return [
         f"It runs. MQTT {addresses.mqtt}, Flight {addresses.server}, metrics http://{addresses.admin}/metrics,",
@@ -147,7 +148,9 @@ def next_steps(addresses: Addresses, layout: Layout) -> list[str]:
         f"  {headwater} tail 'devices/device-0001/telemetry' --server {addresses.server} --from earliest -n 5",
         "  # query the table",
         f"  {_python(query)}",
-        "  # insert an action for a tenth of the devices (a new action_id each time)",
+        "  # insert a row into `actions` for the devices on a roof, and wait for them",
+        f"  {headwater} actions create echo --label site=roof --wait 60 --root {shlex.quote(str(root))}",
+        "  # the same by hand, for one device (each row needs an action_id of its own)",
         f"  {_python(insert)}",
     ]
 

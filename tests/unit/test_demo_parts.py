@@ -115,7 +115,7 @@ def test_the_object_has_the_promised_keys() -> None:
 def test_the_commands_that_it_prints_work_when_pasted(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "with a space")
     Operator(layout.tables)
-    write_deltalake(layout.bronze, pa.table({"topic": ["devices/d/telemetry"] * 3, "offset": [7, 8, 9]}))
+    write_deltalake(layout.bronze, pa.table({"topic": ["devices/d/telemetry"] * 3, "timestamp": [7, 8, 9]}))
     steps = next_steps(Addresses("127.0.0.1:1", "grpc://127.0.0.1:2", "127.0.0.1:3"), layout)
     commands = [step.strip() for step in steps if " -c " in step]
     assert len(commands) == 2
@@ -123,7 +123,7 @@ def test_the_commands_that_it_prints_work_when_pasted(tmp_path: Path) -> None:
         done = subprocess.run(shlex.split(command), capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
     (row,) = DeltaTable(layout.tables / "actions").to_pyarrow_table().to_pylist()
-    assert (row["action_id"], row["name"], row["percentage"]) == ("hello-1", "echo", 10.0)
+    assert (row["action_id"], row["name"], row["device_ids"]) == ("hello-1", "echo", ["device-0001"])
 
 
 def test_without_a_terminal_it_says_how_far_it_is_in_lines(capsys: pytest.CaptureFixture[str]) -> None:
