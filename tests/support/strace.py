@@ -49,7 +49,10 @@ def _wait_traced(pid: int, tracer: subprocess.Popen[str]) -> None:
 
 def _all_traced(pid: int) -> bool:
     for task in Path(f"/proc/{pid}/task").iterdir():
-        lines = (task / "status").read_text().splitlines()
+        try:
+            lines = (task / "status").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # a thread that has ended meanwhile
         if next(line for line in lines if line.startswith("TracerPid:")).split()[1] == "0":
             return False
     return True
