@@ -83,7 +83,16 @@ impl Engine {
         self.next_stamp += 1;
         match self.stages[partition.index()].append(inline, stamp) {
             Outcome::Nothing | Outcome::Stalled => return,
-            Outcome::Accepted { first, base } => self.locate(partition, first, base),
+            Outcome::Accepted { first, base } => {
+                let stage = &mut self.stages[partition.index()];
+                if std::mem::take(&mut stage.refusing) {
+                    tracing::info!(
+                        partition = stage.partition.name(),
+                        "publishes are taken again"
+                    );
+                }
+                self.locate(partition, first, base);
+            }
             Outcome::Refused {
                 first,
                 conns,
@@ -94,7 +103,9 @@ impl Engine {
                     headwater_log::AppendError::ReadOnly { .. } => ReasonCode::UnspecifiedError,
                     _ => ReasonCode::QuotaExceeded,
                 };
-                tracing::warn!(%error, "publishes are refused");
+                if !std::mem::replace(&mut self.stages[partition.index()].refusing, true) {
+                    tracing::warn!(%error, "publishes are refused");
+                }
                 self.refuse(partition, first, reason, conns);
             }
         }

@@ -19,6 +19,9 @@ use super::stage::PartitionIndex;
 use super::timers::Timer;
 use super::{Engine, SessionKey};
 
+/// Cursors that go into one append.
+const CHECKPOINT_CHUNK: usize = 512;
+
 pub fn session_key(client_id: &str) -> String {
     format!("session/{client_id}")
 }
@@ -119,7 +122,7 @@ impl Engine {
     /// Checkpoints the cursors of sessions that had acknowledgements since the last time.
     pub(super) fn checkpoint(&mut self) {
         let mut left = Vec::new();
-        let mut changes: Vec<(String, Vec<u8>)> = Vec::new();
+        let mut changes: Vec<(SessionKey, String, Vec<u8>)> = Vec::new();
         for key in std::mem::take(&mut self.dirty) {
             self.stage_receipts(key);
             let Some(session) = self.sessions.get_mut(key) else {
@@ -130,24 +133,29 @@ impl Engine {
             if session.dirty {
                 left.push(key);
             }
-            let Some(session) = self.sessions.get(key).filter(|session| session.stored) else {
-                continue;
-            };
-            changes.push((
-                cursor_key(&session.client_id),
-                to_json(&self.stored_cursors(session)),
-            ));
+            if let Some(session) = self.sessions.get(key).filter(|session| session.stored) {
+                let cursors = to_json(&self.stored_cursors(session));
+                changes.push((key, cursor_key(&session.client_id), cursors));
+            }
         }
-        for chunk in changes.chunks(1024) {
-            let chunk: Vec<Change<'_>> = chunk
+        for chunk in changes.chunks(CHECKPOINT_CHUNK) {
+            let writes: Vec<Change<'_>> = chunk
                 .iter()
-                .map(|(key, value)| Change {
+                .map(|(_, key, value)| Change {
                     key,
                     value: Some(value),
                 })
                 .collect();
-            if let Err(error) = self.state.write(&chunk) {
-                tracing::warn!(%error, "cursors cannot be stored now; a restart would repeat deliveries");
+            if let Err(error) = self.state.write(&writes) {
+                tracing::warn!(%error, "cursors cannot be stored now and are tried again");
+                for (key, _, _) in chunk {
+                    if let Some(session) = self.sessions.get_mut(*key)
+                        && !session.dirty
+                    {
+                        session.dirty = true;
+                        left.push(*key);
+                    }
+                }
             }
         }
         self.dirty = left;

@@ -79,6 +79,8 @@ pub struct Stage {
     pub stamp: u64,
     /// The staged records could not be appended yet.
     pub stalled: bool,
+    /// The last append was refused: said once, not for every turn of it.
+    pub refusing: bool,
     first: u64,
     next: u64,
     settled: u64,
@@ -98,6 +100,7 @@ impl Stage {
             records: Records::new(),
             stamp,
             stalled: false,
+            refusing: false,
             first: 0,
             next: 0,
             settled: 0,

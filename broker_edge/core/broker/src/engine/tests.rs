@@ -114,9 +114,13 @@ struct Rig {
 
 impl Rig {
     fn open(dir: &Path, sync: SyncMode) -> Self {
-        let gate = Arc::new(Gate::default());
         let mut config = LogConfig::new(dir);
         config.sync = sync;
+        Self::open_with(config)
+    }
+
+    fn open_with(config: LogConfig) -> Self {
+        let gate = Arc::new(Gate::default());
         let seams = Seams {
             files: Arc::new(GatedFiles(Arc::clone(&gate))),
             ..Seams::system()
@@ -233,13 +237,25 @@ impl Rig {
     }
 
     fn publish(&mut self, key: ConnKey, version: Version, id: u16, text: &str) {
+        self.publish_to("t", false, key, version, id, text);
+    }
+
+    fn publish_to(
+        &mut self,
+        topic: &str,
+        retain: bool,
+        key: ConnKey,
+        version: Version,
+        id: u16,
+        text: &str,
+    ) {
         let packet_id = PacketId::new(id);
         let fields = PublishFields {
             version,
             dup: false,
             qos: QoS::AtLeastOnce,
-            retain: false,
-            topic: "t",
+            retain,
+            topic,
             packet_id,
             properties: &[],
             extra: &[],
@@ -458,4 +474,52 @@ fn a_large_packet_waits_for_the_budget_and_is_received_once_others_are_done() {
         rig.engine.read_plan(keys[1]),
         ReadPlan::Own { .. }
     ));
+}
+
+#[test]
+fn a_retained_message_outlives_the_segment_that_it_was_in() {
+    let dir = dir();
+    let version = Version::V311;
+    let config = || {
+        let mut config = LogConfig::new(dir.path());
+        config.segment_bytes = 256 << 10;
+        for class in &mut config.classes {
+            class.retention_bytes = Some(512 << 10);
+        }
+        config
+    };
+    let mut rig = Rig::open_with(config());
+    let publisher = rig.connect(ConnectFields::new(version, "p"));
+    rig.publish_to("t", true, publisher, version, 1, "kept");
+    assert_eq!(rig.packets(publisher, version, 1), ["puback 1"]);
+    let telemetry = rig
+        .log
+        .by_name("telemetry-0")
+        .expect("there by default")
+        .clone();
+    let noise = "x".repeat(32 << 10);
+    let mut id = 1;
+    while telemetry.log_start() == Offset(0) {
+        id += 1;
+        assert!(id < 1000, "retention never removed a segment");
+        rig.publish_to("noise", false, publisher, version, id, &noise);
+        assert_eq!(rig.packets(publisher, version, 1), [format!("puback {id}")]);
+    }
+    for round in 0..2 {
+        let subscriber = rig.connect(ConnectFields::new(version, "s"));
+        let one = [Subscription {
+            filter: "t",
+            options: SubscriptionOptions::new(QoS::AtMostOnce),
+        }];
+        rig.feed(subscriber, |out| {
+            encode::subscribe(out, version, PacketId::FIRST, &[], &one)
+        });
+        assert_eq!(
+            rig.packets(subscriber, version, 2),
+            ["suback", "publish kept"],
+            "round {round}"
+        );
+        rig.crash();
+        rig = Rig::open_with(config());
+    }
 }
