@@ -131,7 +131,9 @@ impl Rig {
         for partition in log.partitions() {
             let tell = tell.clone();
             // The test may have ended.
-            partition.watch(Arc::new(move || drop(tell.send(()))));
+            partition.watch(Arc::new(move || {
+                let _ = tell.send(());
+            }));
         }
         let now = Now {
             mono_ms: 0,
