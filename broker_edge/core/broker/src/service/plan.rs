@@ -128,13 +128,12 @@ fn fill(places: &mut [Place<'_>], filters: &Filters, budget: Budget) -> Result<(
             .filter(|index| places[*index].is_stopped)
             .max_by_key(|index| places[*index].waiting());
         if let Some(index) = waits_most {
-            places[index].take(
-                filters,
-                Budget {
-                    records: 1,
-                    bytes: u64::MAX,
-                },
-            )?;
+            // Bytes limited in name only: a limit on them means that they are read, not estimated.
+            let one = Budget {
+                records: 1,
+                bytes: u64::MAX - 1,
+            };
+            places[index].take(filters, one)?;
         }
     }
     Ok(())
