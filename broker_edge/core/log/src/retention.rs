@@ -69,10 +69,13 @@ impl Core {
             let [first, _, ..] = segments.as_slice() else {
                 return;
             };
-            let Some(summary) = first.sealed.get() else {
+            if first.sealed.get().is_none() {
                 return;
+            }
+            let is_old = match (oldest_time, newest_time_of_first(&segments)) {
+                (Some(oldest), Some(newest)) => newest < oldest,
+                _ => false,
             };
-            let is_old = oldest_time.is_some_and(|oldest| summary.max_time_us < oldest);
             let is_over = self
                 .context
                 .retention_bytes
@@ -177,4 +180,20 @@ impl Core {
             }
         }
     }
+}
+
+/// No record of the first segment is newer than this. One that is damaged or can not be read just now has no time of
+/// its own, so the first record after it counts; None, so that it stays, while there is none.
+fn newest_time_of_first(segments: &[Arc<Segment>]) -> Option<i64> {
+    let (first, later) = segments.split_first()?;
+    let own = first.sealed.get()?.max_time_us;
+    if own != i64::MIN {
+        return Some(own);
+    }
+    later.iter().find_map(|segment| match segment.sealed.get() {
+        Some(summary) => Some(summary.first_time_us).filter(|time| *time != i64::MIN),
+        None => segment
+            .with_growing(|growing| growing.first_time_us())
+            .flatten(),
+    })
 }

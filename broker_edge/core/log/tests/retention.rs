@@ -87,6 +87,28 @@ fn age_removes_what_is_old_even_when_little_is_written() {
 }
 
 #[test]
+fn a_segment_that_can_not_be_read_is_not_taken_for_an_old_one() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let clock = HandClock::at(START_US);
+    fill(&open_with(aged(dir.path(), HOUR), with_clock(&clock)), 400);
+    let first = files_of(dir.path(), ".seg").remove(0);
+    let bytes = std::fs::metadata(&first).expect("a file").len() as usize;
+    std::fs::remove_file(first.with_extension("idx")).ok();
+    std::fs::write(&first, vec![0; bytes]).expect("written");
+
+    let log = open_with(aged(dir.path(), HOUR), with_clock(&clock));
+    log.maintain();
+    assert!(first.exists(), "it may be readable again later");
+    assert_eq!(telemetry(&log).log_start(), Offset(0));
+    assert_eq!(telemetry(&log).gaps()[0].range.start, Offset(0));
+
+    clock.advance(2 * HOUR);
+    log.maintain();
+    assert!(!first.exists(), "what follows it is old, so it is older");
+    assert!(telemetry(&log).log_start() > Offset(0));
+}
+
+#[test]
 fn age_waits_for_a_plausible_clock() {
     let dir = tempfile::tempdir().expect("a folder");
     let clock = HandClock::at(START_US);
