@@ -4,6 +4,9 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+
 use headwater_broker::Broker;
 use serde_json::{Value, json};
 use support::{Sent, TestBroker};
@@ -89,5 +92,90 @@ fn a_clean_stop_frees_ports_and_folder_at_once() {
     for _ in 0..3 {
         broker.restart();
         assert_eq!(broker.broker().log_id(), id);
+    }
+}
+
+/// `headwaterd` on free ports and the folder of `broker`, which must be stopped.
+fn spawn(broker: &TestBroker, more: &[&str]) -> Child {
+    let data_dir = format!("data_dir={}", broker.dir.path().join("log").display());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headwaterd"));
+    for set in [
+        "listeners.mqtt.bind=127.0.0.1:0",
+        "listeners.flight.bind=127.0.0.1:0",
+        "listeners.admin.bind=127.0.0.1:0",
+    ] {
+        command.args(["--set", set]);
+    }
+    command
+        .args(["--set", &data_dir, "--set", "log.segment_bytes=256KiB"])
+        .args(more);
+    command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("headwaterd runs")
+}
+
+#[test]
+fn the_program_prints_one_line_when_it_listens_and_stops_cleanly_on_a_signal() {
+    let mut broker = TestBroker::start(&[]);
+    broker.stop();
+    for signal in ["-TERM", "-INT"] {
+        let mut child = spawn(&broker, &[]);
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(words.len(), 4, "{line}");
+        assert_eq!(words[0], "ready");
+        for (word, name) in words[1..].iter().zip(["mqtt=", "flight=", "admin="]) {
+            let address = word.strip_prefix(name).unwrap_or_else(|| panic!("{line}"));
+            std::net::TcpStream::connect(address).unwrap();
+        }
+        Command::new("kill")
+            .args([signal, &child.id().to_string()])
+            .status()
+            .unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        let mut rest = String::new();
+        stdout.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "", "nothing else goes to stdout");
+    }
+}
+
+#[test]
+fn the_program_says_in_one_sentence_why_it_does_not_start() {
+    let broker = TestBroker::start(&[]);
+    let busy = format!("listeners.admin.bind={}", broker.broker().admin_address());
+    let cases = [
+        (vec!["--set", busy.as_str()], 1, "cannot listen on"),
+        (vec![], 1, "in use"),
+        (
+            vec!["--set", "log.snyc=never"],
+            5,
+            "did you mean `log.sync`?",
+        ),
+        (
+            vec!["--set", "listeners.mqtt.bind=0.0.0.0:0"],
+            5,
+            "auth.allow_anonymous: true",
+        ),
+    ];
+    for (more, code, words) in cases {
+        let output = spawn(&broker, &more).wait_with_output().unwrap();
+        let talk = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(
+            (output.status.code(), output.stdout.len()),
+            (Some(code), 0),
+            "{talk}"
+        );
+        let sentences: Vec<&str> = talk
+            .lines()
+            .filter(|line| line.starts_with("headwaterd: "))
+            .collect();
+        assert!(
+            sentences.len() == 1 && sentences[0].contains(words),
+            "{talk}"
+        );
     }
 }
