@@ -5,8 +5,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::encode::Plan;
 use crate::ids::{LogId, PartitionId};
+use crate::plan::Plan;
 use crate::records::{RecordMeta, Records};
 
 #[derive(Debug, Clone)]
@@ -258,7 +258,7 @@ fn a_batch_takes_no_more_than_its_limit_and_the_rest_goes_on() {
         let mut plan = Plan::default();
         first = plan.take(&records, first, 0);
         let bytes = plan.encode(&identity(), Offset(0), Epoch(1), 0);
-        assert!(bytes.len() <= crate::encode::MAX_BATCH_BYTES);
+        assert!(bytes.len() <= crate::plan::MAX_BATCH_BYTES);
         sizes.push(decode(bytes).expect("a batch").len());
     }
     assert_eq!(sizes, [3, 3]);

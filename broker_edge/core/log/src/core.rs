@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex, RwLock};
-use rustc_hash::FxHashMap;
 
 use crate::context::Context;
 use crate::ids::{Offset, PartitionId};
@@ -17,6 +16,7 @@ use crate::index::Index;
 use crate::keys::Keys;
 use crate::partition::{DeleteHook, Gap, PartitionState, Watcher};
 use crate::queue::Queue;
+use crate::sealed_topics::SealedTopics;
 use crate::segment::Segment;
 use crate::space::Spare;
 use crate::tail::Tail;
@@ -46,7 +46,7 @@ pub(crate) struct Core {
     /// must not get the same, or its file would be replaced under the writer.
     pub spares_made: AtomicU64,
     /// Offsets between which sealed segments hold a topic.
-    pub sealed_topics: Mutex<FxHashMap<Box<str>, Range<Offset>>>,
+    pub sealed_topics: Mutex<SealedTopics>,
     pub indexes: Mutex<VecDeque<(Offset, Arc<Index>)>>,
     pub found: Mutex<Vec<Gap>>,
     /// Held while a segment is removed: the maintenance thread and `advance_log_start` may both want to.
@@ -69,7 +69,7 @@ pub(crate) struct Parts {
     pub active: Active,
     pub segments: Vec<Arc<Segment>>,
     pub keys: Keys,
-    pub topics: FxHashMap<Box<str>, Range<Offset>>,
+    pub topics: SealedTopics,
 }
 
 impl Core {
@@ -216,21 +216,6 @@ impl Core {
                 range,
                 reason: reason.to_owned(),
             });
-        }
-    }
-}
-
-/// Extends the range of each topic of an index.
-pub(crate) fn merge_topics(into: &mut FxHashMap<Box<str>, Range<Offset>>, index: &Index) {
-    for topic in &index.topics {
-        match into.get_mut(&topic.topic) {
-            Some(range) => {
-                range.start = range.start.min(topic.first);
-                range.end = range.end.max(topic.next);
-            }
-            None => {
-                into.insert(topic.topic.clone(), topic.first..topic.next);
-            }
         }
     }
 }

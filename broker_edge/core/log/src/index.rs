@@ -353,6 +353,10 @@ impl Growing {
             .map(|(topic, state)| (&**topic, state.first, state.next))
     }
 
+    pub fn topic_count(&self) -> usize {
+        self.topics.len()
+    }
+
     pub fn retained(&self) -> Vec<Offset> {
         let mut retained: Vec<_> = self
             .topics

@@ -6,6 +6,7 @@ use crate::core::Core;
 use crate::error::ReadError;
 use crate::ids::{Epoch, Offset};
 use crate::partition::{Gap, TopicRange};
+use crate::sealed_topics::{TopicRanges, extend, merge};
 use crate::segment::Segment;
 use crate::view::RecordView;
 
@@ -84,27 +85,36 @@ impl Core {
         })
     }
 
-    pub(crate) fn topics(&self) -> Vec<TopicRange> {
+    pub(crate) fn topics(&self) -> Result<Vec<TopicRange>, ReadError> {
         let high_watermark = self.high_watermark();
         let log_start = self.log_start();
         // The active segment first: should it be sealed in between, its topics are in both and merge.
         let active = self.segments.read().last().cloned();
-        let mut ranges = rustc_hash::FxHashMap::default();
+        let mut ranges = TopicRanges::default();
         if let Some(active) = active {
             active.with_growing(|growing| {
                 for (topic, first, next) in growing.topics() {
-                    ranges.insert(Box::<str>::from(topic), first..next);
+                    ranges.insert(topic.into(), first..next);
                 }
             });
         }
-        for (topic, range) in self.sealed_topics.lock().iter() {
-            ranges
-                .entry(topic.clone())
-                .and_modify(|known| {
-                    known.start = known.start.min(range.start);
-                    known.end = known.end.max(range.end);
-                })
-                .or_insert_with(|| range.clone());
+        let is_complete = match self.sealed_topics.lock().ranges() {
+            Some(sealed) => {
+                sealed
+                    .iter()
+                    .for_each(|(topic, range)| extend(&mut ranges, topic, range));
+                true
+            }
+            None => false,
+        };
+        if !is_complete {
+            for segment in self
+                .all_segments()
+                .iter()
+                .filter(|s| s.sealed.get().is_some())
+            {
+                merge(&mut ranges, &*self.index_of(segment)?);
+            }
         }
         let mut topics: Vec<TopicRange> = ranges
             .into_iter()
@@ -116,7 +126,7 @@ impl Core {
             .filter(|topic| topic.first < topic.next)
             .collect();
         topics.sort_unstable_by(|a, b| a.topic.cmp(&b.topic));
-        topics
+        Ok(topics)
     }
 
     pub(crate) fn for_each_retained(

@@ -181,7 +181,7 @@ impl Partition {
 
     /// Every topic with a record below the high watermark, by name.
     pub fn topics(&self) -> Result<Vec<TopicRange>, ReadError> {
-        Ok(self.0.topics())
+        self.0.topics()
     }
 
     /// Records with the retain flag, in offset order: of each segment the newest per topic, so a topic may come again.

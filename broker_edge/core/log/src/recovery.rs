@@ -6,10 +6,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
-
 use crate::context::{Context, FILL_STEP_BYTES, create_segment_file};
-use crate::core::{Parts, merge_topics};
+use crate::core::Parts;
 use crate::error::OpenError;
 use crate::files::{OpenMode, read_full};
 use crate::ids::{Epoch, Offset};
@@ -19,6 +17,7 @@ use crate::mark::Mark;
 use crate::meta::write_error;
 use crate::rebuild::{build_index, load_index};
 use crate::recovery_active::recover_active;
+use crate::sealed_topics::SealedTopics;
 use crate::segment::{
     HeaderFound, IndexPlace, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, base_of, file_name,
 };
@@ -57,12 +56,13 @@ pub(crate) fn create(context: &Context) -> Result<Parts, OpenError> {
         position: SEGMENT_HEADER_BYTES,
         filled,
         next: base,
+        topics: 0,
         unsynced: false,
         synced_at: context.seams.clock.steady(),
         wrote_at: context.seams.clock.steady(),
         marked: false,
     };
-    let topics = FxHashMap::default();
+    let topics = SealedTopics::default();
     Ok(Parts {
         active,
         segments: vec![segment],
@@ -88,11 +88,11 @@ pub(crate) fn recover(context: &Context, newest: Epoch) -> Result<(Parts, Findin
     }
     let mut segments = Vec::with_capacity(bases.len());
     let mut keys = Keys::default();
-    let mut topics = FxHashMap::default();
+    let mut topics = SealedTopics::default();
     for (base, limit) in sealed_bases.iter().zip(&bases[1..]) {
         let segment = recover_sealed(context, *base, *limit, newest, &mut findings, |index| {
             keys.add_places(&index.keys);
-            merge_topics(&mut topics, index);
+            topics.add(index);
         });
         segments.push(Arc::new(segment));
     }
@@ -109,7 +109,7 @@ pub(crate) fn recover(context: &Context, newest: Epoch) -> Result<(Parts, Findin
     for segment in &recovered.segments {
         if let IndexPlace::Memory(index) = &*segment.index.lock() {
             keys.add_places(&index.keys);
-            merge_topics(&mut topics, index);
+            topics.add(index);
         }
         segment.with_growing(|growing| keys.add_places(growing.keys()));
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::context::Context;
+use crate::context::{Context, fill_zeros};
 use crate::encode::BATCH_AFTER_UNSYNCED;
 use crate::error::OpenError;
 use crate::files::{File, OpenMode, is_full, read_full};
@@ -79,6 +79,10 @@ pub(crate) fn recover_active(
         return reuse(context, file, last).map_err(failed);
     }
     keep_aside(context, &*file, &scan, mark, findings)?;
+    let lost = mark.filter(|mark| mark.next > last.next);
+    if scan.accepted == 1 && lost.is_none() {
+        return renew(context, file, &scan, findings).map_err(|source| write_error(&path, source));
+    }
     let write_failed = |source| write_error(&path, source);
     let mut segments = Vec::new();
     let mut active = None;
@@ -96,7 +100,6 @@ pub(crate) fn recover_active(
     segments.reverse();
     let mut active = active.expect("the first stretch is always accepted");
     segments.push(Arc::clone(&active.segment));
-    let lost = mark.filter(|mark| mark.next > last.next);
     if let Some(mark) = lost {
         // Its offsets were durable once: they are never given again.
         active.segment.seal();
@@ -163,6 +166,38 @@ fn scan(
     })
 }
 
+/// Makes sure that a single stretch is on the disk: in a new file, or on a full disk by writing it again in place.
+fn renew(
+    context: &Context,
+    file: Arc<dyn File>,
+    scan: &Scan,
+    findings: &mut Findings,
+) -> io::Result<RecoveredActive> {
+    let stretch = scan.last();
+    match copy(context, &*file, stretch) {
+        Ok(active) => {
+            return Ok(RecoveredActive {
+                segments: vec![Arc::clone(&active.segment)],
+                active,
+            });
+        }
+        Err(error) if is_full(&error) => {}
+        Err(error) => return Err(error),
+    }
+    let unfinished = context.dir.join(file_name(stretch.base, "seg.tmp"));
+    context.seams.files.remove(&unfinished)?;
+    // Equal bytes over equal bytes need no space and harm nothing if the power fails; the sync then covers them.
+    walk_stretch(context, &*file, stretch, |batch, position| {
+        file.write_all_at(batch.bytes(), position)
+    })?;
+    fill_zeros(&*file, stretch.end, scan.torn_end)?;
+    file.sync_data()?;
+    findings
+        .notes
+        .push("the disk is full: the active segment was renewed in place".to_owned());
+    reuse(context, file, stretch)
+}
+
 /// How many bytes from `position` on are not the zeros that were written ahead.
 fn leftover_bytes(file: &dyn File, position: u64) -> io::Result<u64> {
     let room = file.len()?.saturating_sub(position).min(LEFTOVER_BYTES_MAX);
@@ -204,6 +239,7 @@ fn active(
         position,
         filled,
         next,
+        topics: 0,
         unsynced: false,
         synced_at: context.seams.clock.steady(),
         wrote_at: context.seams.clock.steady(),

@@ -139,9 +139,7 @@ impl Core {
             .lock()
             .retain(|(base, _)| *base != segment.base);
         self.keys.lock().forget_below(range.end);
-        self.sealed_topics
-            .lock()
-            .retain(|_, topic| topic.end > range.end);
+        self.sealed_topics.lock().forget_below(range.end);
         self.found.lock().retain(|gap| gap.range.end > range.end);
         self.delete_files(segment);
         true

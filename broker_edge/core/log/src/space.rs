@@ -8,12 +8,15 @@ use std::sync::atomic::Ordering;
 use crate::batch::Batch;
 use crate::config::SyncMode;
 use crate::context::{FILL_STEP_BYTES, create_segment_file, fill_zeros};
-use crate::core::{Core, merge_topics};
+use crate::core::Core;
 use crate::files::{File, OpenMode, is_full};
 use crate::ids::Class;
 use crate::index::Growing;
 use crate::segment::{SEGMENT_HEADER_BYTES, Segment, file_name};
 use crate::writer::{Active, Halt};
+
+/// The index of the active segment is in memory, so a segment of very many topics is sealed early.
+const SEGMENT_TOPICS_MAX: usize = 200_000;
 
 /// A segment file that is ready but for its header, under an unfinished name: removed by a start.
 pub(crate) struct Spare {
@@ -34,7 +37,9 @@ impl Core {
         bytes: u64,
     ) -> Result<(), Halt> {
         let has_batches = active.position > SEGMENT_HEADER_BYTES;
-        if has_batches && active.position + bytes > self.context.segment_bytes {
+        let is_over = active.position + bytes > self.context.segment_bytes
+            || active.topics >= SEGMENT_TOPICS_MAX;
+        if has_batches && is_over {
             self.flush(active, group)?;
             self.roll(active, bytes)?;
         }
@@ -89,7 +94,7 @@ impl Core {
             Growing::new(active.next),
         ));
         let index = active.segment.seal();
-        merge_topics(&mut self.sealed_topics.lock(), &index);
+        self.sealed_topics.lock().add(&index);
         self.cache_index(&index);
         if active.filled > active.position + FILL_STEP_BYTES {
             // Gives back what was prepared and not used. Should it fail, the space stays taken: nothing else changes.
@@ -100,6 +105,7 @@ impl Core {
         active.segment = segment;
         active.position = SEGMENT_HEADER_BYTES;
         active.filled = filled;
+        active.topics = 0;
         Ok(())
     }
 

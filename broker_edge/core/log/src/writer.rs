@@ -10,10 +10,11 @@ use std::time::Duration;
 use crate::batch::Batch;
 use crate::config::SyncMode;
 use crate::core::Core;
-use crate::encode::{BATCH_AFTER_UNSYNCED, Plan};
+use crate::encode::BATCH_AFTER_UNSYNCED;
 use crate::files::File;
 use crate::ids::Offset;
 use crate::mark::{Mark, MarkKind};
+use crate::plan::Plan;
 use crate::queue::Queued;
 use crate::records::Records;
 use crate::segment::Segment;
@@ -33,6 +34,8 @@ pub(crate) struct Active {
     pub filled: u64,
     /// Base offset of the next batch.
     pub next: Offset,
+    /// Topics that its index holds in memory.
+    pub topics: usize,
     /// Something was written since the last sync.
     pub unsynced: bool,
     pub synced_at: Duration,
@@ -286,7 +289,10 @@ impl Core {
             }
         }
         // After the readers were told: nobody waits for the index.
-        active.segment.with_growing(|_| ());
+        active.topics = active
+            .segment
+            .with_growing(|growing| growing.topic_count())
+            .unwrap_or(0);
         Ok(())
     }
 

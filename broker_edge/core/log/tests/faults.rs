@@ -187,13 +187,13 @@ fn what_a_start_shows_survives_the_power_cut_after_it() {
 fn a_failed_inline_sync_is_told_to_its_caller() {
     let files = SimFiles::new(2);
     let log = open_with(sim_config(SyncMode::Always), files.seams());
-    append_many(&log, 0, 2);
     files.fail_syncs(true);
     let error = telemetry(&log)
         .append_inline(records(1, &["x"]))
         .expect_err("not durable");
     assert!(matches!(error, AppendError::ReadOnly { .. }), "{error}");
     assert!(stopped(&log));
+    assert_eq!(telemetry(&log).high_watermark(), Offset(0));
 }
 
 /// Every call of the file system fails once: at a start, while writing, while sealing, at a stop.
@@ -301,22 +301,73 @@ fn a_full_disk_refuses_appends_and_resumes_by_itself() {
 fn a_log_on_a_full_disk_opens_and_its_records_are_there() {
     let files = SimFiles::new(4);
     let log = open_with(sim_config(SyncMode::Always), files.seams());
-    let acknowledged = append_many(&log, 0, 20);
+    let mut acknowledged = append_many(&log, 0, 20);
     log.shutdown();
     drop(log);
     files.set_free(Some(2_000));
     let log = open_with(sim_config(SyncMode::Always), files.seams());
     assert!(holds(&log, &acknowledged));
+    acknowledged.extend(append_many(&log, 20, 1));
     files.kill();
     abandon(log);
+    // Room for log.meta, none for a copy of the active segment.
+    files.set_free(Some(600));
+    let (log, report) =
+        Log::open(sim_config(SyncMode::Always), files.seams()).expect("it starts on a full disk");
+    assert!(
+        report
+            .partitions
+            .iter()
+            .any(|partition| partition.notes.iter().any(|note| note.contains("in place")))
+    );
+    assert!(holds(&log, &acknowledged));
+    files.power_cut();
+    abandon(log);
     files.set_free(Some(0));
-    match Log::open(sim_config(SyncMode::Always), files.seams()) {
-        Ok((log, _)) => assert!(holds(&log, &acknowledged)),
-        Err(error) => assert!(matches!(error, OpenError::NoSpace { .. }), "{error}"),
-    }
+    let error = Log::open(sim_config(SyncMode::Always), files.seams())
+        .err()
+        .expect("not even log.meta fits");
+    assert!(matches!(error, OpenError::NoSpace { .. }), "{error}");
     files.set_free(None);
     assert!(holds(
         &open_with(sim_config(SyncMode::Always), files.seams()),
         &acknowledged
     ));
+}
+
+/// A start that finds damage splits the segment; it may fail anywhere and the next one still tells the same.
+#[test]
+fn damage_is_told_alike_after_any_interrupted_start() {
+    let segment = Path::new("/data/telemetry-0/00000000000000000000.seg");
+    let mut nth = 1;
+    loop {
+        let files = SimFiles::new(nth);
+        let log = open_with(sim_config(SyncMode::Always), files.seams());
+        let acknowledged = append_many(&log, 0, 12);
+        files.kill();
+        abandon(log);
+        files.with_bytes(segment, |bytes| bytes[4096 + 700] ^= 1);
+        files.fail_call(nth, Fault::Error);
+        let interrupted = Log::open(sim_config(SyncMode::Always), files.seams()).map(drop);
+        let is_done = files.failed().is_empty();
+        files.power_cut();
+        drop(interrupted);
+        let log = open_with(sim_config(SyncMode::Always), files.seams());
+        let (found, damaged) = read_from(telemetry(&log), Offset(0));
+        assert_eq!(damaged.len(), 1, "call {nth}");
+        let is_lost = |(offset, _): &&Found| damaged[0].contains(&Offset(*offset));
+        assert_eq!(acknowledged.iter().filter(is_lost).count(), 1);
+        let expected: Vec<Found> = acknowledged
+            .iter()
+            .filter(|found| !is_lost(found))
+            .cloned()
+            .collect();
+        assert_eq!(found, expected, "call {nth}");
+        assert_eq!(telemetry(&log).gaps()[0].range, damaged[0]);
+        if is_done {
+            break;
+        }
+        nth += 1;
+    }
+    assert!(nth > 20);
 }

@@ -71,7 +71,7 @@ fn check(record: &RecordView<'_>) {
     assert_eq!(record.payload, payload(n));
     assert_eq!(record.time_us, START_US + (n / 2) as i64 * 1_500_000);
     assert_eq!((record.client_id, record.epoch.0), ("d1", 1));
-    if n % 2 == 0 {
+    if n.is_multiple_of(2) {
         assert_eq!(
             (record.topic, record.key),
             ("devices/d1/telemetry", &b"d1"[..])
@@ -80,7 +80,7 @@ fn check(record: &RecordView<'_>) {
         assert_eq!((record.idempotency_key, record.properties), (None, &[][..]));
     } else {
         assert_eq!((record.topic, record.key), ("plant/é/speed", &b"own"[..]));
-        assert_eq!(record.retain, n / 2 % 2 == 0);
+        assert_eq!(record.retain, (n / 2).is_multiple_of(2));
         assert_eq!(
             record.idempotency_key,
             Some(format!("key-{}", n / 2).as_str())
