@@ -208,8 +208,8 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         "broker.loops",
-        whole(1, 64),
-        "Threads that serve MQTT connections.",
+        whole(1, 1),
+        "Threads that serve MQTT connections; this version has one.",
     ),
     key(
         "broker.max_connections",

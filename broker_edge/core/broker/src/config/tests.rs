@@ -120,9 +120,12 @@ fn printed_settings_read_back_to_the_same_values() {
 #[test]
 fn set_wins_over_environment_and_environment_over_file() {
     let mut source = Source {
-        text: Some("broker: {loops: 2, max_connections: 7}\nmqtt: {max_inflight: 9}".to_owned()),
+        text: Some(
+            "flight: {threads: 2}\nbroker: {max_connections: 7}\nmqtt: {max_inflight: 9}"
+                .to_owned(),
+        ),
         environment: vec![
-            ("HEADWATER_BROKER__LOOPS".to_owned(), "3".to_owned()),
+            ("HEADWATER_FLIGHT__THREADS".to_owned(), "3".to_owned()),
             (
                 "HEADWATER_BROKER__MAX_CONNECTIONS".to_owned(),
                 "8".to_owned(),
@@ -133,11 +136,11 @@ fn set_wins_over_environment_and_environment_over_file() {
         ],
         ..Source::default()
     };
-    source.set = vec!["broker.loops=4".to_owned()];
+    source.set = vec!["flight.threads=4".to_owned()];
     let config = Config::load(&source).unwrap();
     assert_eq!(
         (
-            config.broker.loops,
+            config.flight.threads,
             config.broker.max_connections,
             config.mqtt.max_inflight
         ),
