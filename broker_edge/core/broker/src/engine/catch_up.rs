@@ -82,6 +82,7 @@ impl Engine {
 
     fn catch_up_behind(&mut self, key: SessionKey, conn: ConnKey, steps: &mut usize) -> Progress {
         let mut index = 0;
+        let mut unfinished = false;
         // Another partition goes first the next time, so that a narrow window serves all of them.
         if let Some(session) = self.sessions.get_mut(key)
             && session.behind.len() > 1
@@ -93,7 +94,11 @@ impl Engine {
                 return Progress::NoRoom;
             };
             let Some(behind) = session.behind.get(index).copied() else {
-                return Progress::Finished;
+                return if unfinished {
+                    Progress::Unfinished
+                } else {
+                    Progress::Finished
+                };
             };
             let mut reading = Reading {
                 partition: behind.partition,
@@ -115,9 +120,7 @@ impl Engine {
                         return progress;
                     }
                     index += 1;
-                    if index == session.behind.len() {
-                        return Progress::Unfinished;
-                    }
+                    unfinished = true;
                 }
             }
         }

@@ -1,5 +1,7 @@
 //! The engine driven by hand: no sockets, a clock that the test moves, and a disk whose syncs the test holds or fails.
 
+mod hostile;
+
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
