@@ -10,11 +10,13 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
+from broker_edge.broker import native
 from broker_edge.cli import actions, broker, config, demo, devices, doctor, groups, offsets, pub, sub, tail, topics
-from broker_edge.cli._output import say
+from broker_edge.cli._output import put, say
 from broker_edge.errors import (
     ConfigError,
     ConnectError,
@@ -50,6 +52,21 @@ app = typer.Typer(
 )
 for noun in (broker, demo, pub, sub, tail, topics, offsets, groups, actions, devices, config, doctor):
     noun.register(app)
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        put(f"headwater {native().version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """What stands before the command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -121,6 +121,20 @@ def test_the_command_runs_from_it(unpacked: Path) -> None:
         assert f"  {noun} " in shown
 
 
+def test_the_command_says_its_version(unpacked: Path) -> None:
+    (info,) = unpacked.glob("headwater-*.dist-info")
+    version = HeaderParser().parsestr((info / "METADATA").read_text())["Version"]
+    said = run_in(unpacked, "from broker_edge.cli import main; sys.exit(main(['--version']))")
+    assert said == f"headwater {version}"
+
+
+def test_the_jobs_have_entry_points(unpacked: Path) -> None:
+    (info,) = unpacked.glob("headwater-*.dist-info")
+    scripts = (info / "entry_points.txt").read_text().replace(" ", "")
+    for job in ("telemetry", "status", "actions"):
+        assert f"headwater-{job}=pipelines.entry:{job}" in scripts
+
+
 def test_the_demo_says_what_it_lacks(unpacked: Path) -> None:
     said = run_in(unpacked, "from broker_edge.cli import main; sys.exit(main(['demo']))", expect=5)
     assert "pyspark" in said
