@@ -59,7 +59,7 @@ impl Queue {
     }
 
     /// Takes back the records that were written.
-    pub fn give_back(&mut self, written: Vec<Records>) {
+    pub fn give_back(&mut self, written: impl Iterator<Item = Records>) {
         for mut records in written {
             self.bytes = self.bytes.saturating_sub(records.bytes());
             if self.spares.len() < SPARES_MAX && records.bytes() <= SPARE_BYTES_MAX {

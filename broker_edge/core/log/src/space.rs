@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::batch::Batch;
 use crate::config::SyncMode;
 use crate::context::{FILL_STEP_BYTES, create_segment_file, fill_zeros};
 use crate::core::Core;
@@ -13,7 +12,7 @@ use crate::files::{File, OpenMode, is_full};
 use crate::ids::Class;
 use crate::index::Growing;
 use crate::segment::{SEGMENT_HEADER_BYTES, Segment, file_name};
-use crate::writer::{Active, Halt};
+use crate::writer::{Active, Group, Halt};
 
 /// The index of the active segment is in memory, so a segment of very many topics is sealed early.
 const SEGMENT_TOPICS_MAX: usize = 200_000;
@@ -33,7 +32,7 @@ impl Core {
     pub(crate) fn secure(
         &self,
         active: &mut Active,
-        group: &mut Vec<(Batch, u64)>,
+        group: &mut Group,
         bytes: u64,
     ) -> Result<(), Halt> {
         let has_batches = active.position > SEGMENT_HEADER_BYTES;

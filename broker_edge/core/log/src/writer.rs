@@ -44,6 +44,16 @@ pub(crate) struct Active {
     pub marked: bool,
 }
 
+/// Written since the last sync, not yet shown to readers.
+#[derive(Default)]
+pub(crate) struct Group {
+    /// With their positions.
+    batches: Vec<(Batch, u64)>,
+    bytes: usize,
+    /// Records that these batches complete.
+    records: Vec<Records>,
+}
+
 /// Why the writer can not go on.
 #[derive(Debug)]
 pub(crate) enum Halt {
@@ -142,18 +152,14 @@ impl Core {
     /// Writes what the caller took from the queue. The caller has set `Queue::busy`. What could not be written stays in
     /// `work`; after a failure the partition is stopped.
     pub(crate) fn write_taken(&self, work: &mut VecDeque<Queued>) -> Option<Halt> {
-        let mut written = Vec::new();
         let result = {
             let mut active = self.active.lock();
             if self.is_stopped() {
                 work.clear();
                 return None;
             }
-            self.write_batches(&mut active, work, &mut written)
+            self.write_batches(&mut active, work)
         };
-        if !written.is_empty() {
-            self.queue.lock().give_back(written);
-        }
         match result {
             Ok(()) => {
                 self.set_full(false);
@@ -169,14 +175,8 @@ impl Core {
         }
     }
 
-    fn write_batches(
-        &self,
-        active: &mut Active,
-        work: &mut VecDeque<Queued>,
-        written: &mut Vec<Records>,
-    ) -> Result<(), Halt> {
-        let mut group = Vec::new();
-        let mut group_bytes = 0;
+    fn write_batches(&self, active: &mut Active, work: &mut VecDeque<Queued>) -> Result<(), Halt> {
+        let mut group = Group::default();
         while !work.is_empty() {
             let mut plan = Plan::default();
             let mut ends = Vec::new();
@@ -212,16 +212,17 @@ impl Core {
                     .front()
                     .is_some_and(|queued| queued.records.len() == end);
                 if is_done {
-                    written.extend(work.pop_front().map(|queued| queued.records));
+                    group
+                        .records
+                        .extend(work.pop_front().map(|queued| queued.records));
                 } else if let Some(queued) = work.front_mut() {
                     queued.done = end;
                 }
             }
-            group_bytes += bytes.len();
-            group.push(self.write_batch(active, bytes)?);
-            if group_bytes >= GROUP_BYTES_MAX {
+            group.bytes += bytes.len();
+            group.batches.push(self.write_batch(active, bytes)?);
+            if group.bytes >= GROUP_BYTES_MAX {
                 self.flush(active, &mut group)?;
-                group_bytes = 0;
             }
         }
         self.flush(active, &mut group)
@@ -244,12 +245,8 @@ impl Core {
     }
 
     /// Syncs as the settings ask, and shows the batches of `group` to readers.
-    pub(crate) fn flush(
-        &self,
-        active: &mut Active,
-        group: &mut Vec<(Batch, u64)>,
-    ) -> Result<(), Halt> {
-        if group.is_empty() {
+    pub(crate) fn flush(&self, active: &mut Active, group: &mut Group) -> Result<(), Halt> {
+        if group.batches.is_empty() {
             return Ok(());
         }
         if self.context.sync == SyncMode::Always {
@@ -261,13 +258,16 @@ impl Core {
         }
         {
             let mut place = active.segment.index.lock();
-            for (batch, position) in group.drain(..) {
+            for (batch, position) in group.batches.drain(..) {
                 if let crate::segment::IndexPlace::Growing(growing) = &mut *place {
                     growing.push(batch.clone(), position);
                 }
                 self.tail.push(self.id(), batch);
             }
         }
+        group.bytes = 0;
+        // Before the watchers: whoever was refused for a full queue tries again when it hears of the move.
+        self.queue.lock().give_back(group.records.drain(..));
         self.set_written(active.next);
         match self.context.sync {
             SyncMode::Interval(interval) => {

@@ -194,6 +194,35 @@ fn the_queue_is_bounded_and_takes_again_once_it_drained() {
     append(partition, &[vec![0; 4000]]);
 }
 
+/// Whoever was refused for a full queue waits for the watcher, and hears of nothing else.
+#[test]
+fn the_queue_has_room_again_when_the_watcher_is_called() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = LogConfig {
+        queue_bytes: 20_000,
+        ..config(dir.path())
+    };
+    let log = open_with(config, Seams::system());
+    let partition = telemetry(&log).clone();
+    let (send, heard) = std::sync::mpsc::channel();
+    let seen = partition.clone();
+    partition.watch(std::sync::Arc::new(move || {
+        let _ = send.send((seen.high_watermark(), seen.queued_bytes()));
+    }));
+    for _ in 0..30 {
+        let range = partition
+            .append(records(1, &[vec![0; 15_000]]))
+            .expect("the queue is empty");
+        loop {
+            let (moved_to, queued) = heard.recv_timeout(PATIENCE).expect("a call");
+            if moved_to >= range.end {
+                assert_eq!(queued, 0);
+                break;
+            }
+        }
+    }
+}
+
 #[test]
 fn a_record_larger_than_a_batch_or_a_segment_is_kept_whole() {
     let dir = tempfile::tempdir().expect("a folder");
