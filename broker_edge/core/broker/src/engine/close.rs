@@ -40,7 +40,7 @@ impl Engine {
         }
         let was_open = conn.phase == Phase::Open;
         conn.phase = Phase::Closed;
-        self.reserved_bytes -= std::mem::take(&mut conn.reserved);
+        let reserved = std::mem::take(&mut conn.reserved);
         conn.held = Vec::new();
         let (reason, keeps_will) = match cause {
             Cause::Goodbye => (None, false),
@@ -58,6 +58,7 @@ impl Engine {
         {
             encode::disconnect(&mut conn.out, version, reason, &[]);
         }
+        self.give_back(reserved);
         self.closed.push(key);
         if let Some(session) = self.conns.get(key).and_then(|conn| conn.session) {
             self.detach(session, key, will);

@@ -49,6 +49,10 @@ pub struct Connection {
     pub publishes_owed: u16,
     /// Reading is held back until `acks` is shorter.
     pub paused_on_acks: bool,
+    /// Reading is held back until the client has taken what waits for it.
+    pub paused_on_out: bool,
+    /// Reading is held back until the budget has room for the packet at the front of `held`.
+    pub paused_on_budget: bool,
     /// SUBACKs in `acks`: retained values and replays wait for them.
     pub subacks_owed: u16,
     /// Encoded and not taken by the socket yet, from `out_sent` on.
@@ -66,6 +70,8 @@ pub struct Connection {
     pub held_needs: usize,
     /// What of the budget of unparsed bytes is promised to this connection.
     pub reserved: usize,
+    /// Since when.
+    pub reserved_at_ms: u64,
     /// Not read until this partition takes records again.
     pub paused_on: Option<PartitionIndex>,
     /// The client's Maximum Packet Size.
@@ -96,6 +102,8 @@ impl Connection {
             acks: AckFifo::default(),
             publishes_owed: 0,
             paused_on_acks: false,
+            paused_on_out: false,
+            paused_on_budget: false,
             subacks_owed: 0,
             out: Vec::new(),
             out_sent: 0,
@@ -105,6 +113,7 @@ impl Connection {
             held: Vec::new(),
             held_needs: 0,
             reserved: 0,
+            reserved_at_ms: 0,
             paused_on: None,
             packet_max: u32::MAX,
             keep_alive_s: 0,
@@ -131,6 +140,11 @@ impl Connection {
 
     /// Whether reading is held back until the engine says otherwise.
     pub fn is_paused(&self) -> bool {
-        self.paused_on.is_some() || self.paused_on_acks
+        self.is_held_back() || self.paused_on_out
+    }
+
+    /// Whether it is the broker, and not the client, that holds reading back.
+    pub fn is_held_back(&self) -> bool {
+        self.paused_on.is_some() || self.paused_on_acks || self.paused_on_budget
     }
 }

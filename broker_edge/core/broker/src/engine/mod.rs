@@ -108,6 +108,8 @@ pub struct Engine {
     /// What is promised to large packets that are being received.
     reserved_bytes: usize,
     budget_waits: VecDeque<ConnKey>,
+    /// Something was given back since connections that wait for the budget were last let go.
+    budget_freed: bool,
     pool: Vec<Vec<u8>>,
     templates: Templates,
     tally: Tally,
@@ -166,6 +168,7 @@ impl Engine {
             state_waits: VecDeque::new(),
             reserved_bytes: 0,
             budget_waits: VecDeque::new(),
+            budget_freed: false,
             pool: Vec::new(),
             templates: Templates::default(),
             tally: Tally::default(),
@@ -204,7 +207,7 @@ impl Engine {
 
     /// Whether a turn is due although nothing is ready: a bounded piece of work was left over.
     pub fn has_more(&self) -> bool {
-        self.more || !self.runnable.is_empty()
+        self.more || !self.runnable.is_empty() || !self.resumed.is_empty()
     }
 
     /// Whether a partition has moved since the engine last looked, so that a turn is due.
@@ -271,22 +274,36 @@ impl Engine {
         };
         self.tally.bytes_sent += count as u64;
         conn.out_sent += count;
-        if conn.out_sent < conn.out.len() {
+        let left = conn.out_len();
+        if left > 0 {
             conn.out_blocked = true;
+            // A client that takes what it is sent but never all of it must not make the buffer grow.
+            if conn.out_sent >= left {
+                conn.out.drain(..conn.out_sent);
+                conn.out_sent = 0;
+            }
+        } else {
+            let mut buffer = std::mem::take(&mut conn.out);
+            conn.out_sent = 0;
+            if buffer.capacity() <= POOL_BUFFER_MAX && self.pool.len() < POOL_MAX {
+                buffer.clear();
+                self.pool.push(buffer);
+            }
+            conn.wake_when_drained |= std::mem::take(&mut conn.out_blocked);
+        }
+        if conn.paused_on_out && count > 0 {
+            conn.last_read_ms = self.now.mono_ms;
+        }
+        if left > self.settings.out_buffer_bytes / 2 {
             return;
         }
-        let mut buffer = std::mem::take(&mut conn.out);
-        conn.out_sent = 0;
-        if buffer.capacity() <= POOL_BUFFER_MAX && self.pool.len() < POOL_MAX {
-            buffer.clear();
-            self.pool.push(buffer);
+        if std::mem::take(&mut conn.paused_on_out) {
+            self.resumed.push(key);
         }
-        if conn.out_blocked || conn.wake_when_drained {
-            conn.out_blocked = false;
-            conn.wake_when_drained = false;
-            if let Some(session) = conn.session {
-                self.wake_session(session);
-            }
+        if std::mem::take(&mut conn.wake_when_drained)
+            && let Some(session) = conn.session
+        {
+            self.wake_session(session);
         }
     }
 

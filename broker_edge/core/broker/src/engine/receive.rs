@@ -15,8 +15,8 @@ use super::{ConnKey, Engine};
 /// How the event loop is to read a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReadPlan {
-    /// Into the shared buffer, behind these bytes, which the connection held.
-    Shared { held: Vec<u8> },
+    /// Into the shared buffer, behind these bytes, which the connection held, and not beyond `bytes_max` with them.
+    Shared { held: Vec<u8>, bytes_max: usize },
     /// Into the connection's own buffer ([`Engine::held_mut`]), which has room for the rest of a large packet.
     Own { wanted: usize },
     /// Not now. The connection is named by `take_resumed` when it may be read again.
@@ -29,6 +29,9 @@ const OWN_BUFFER_MIN: usize = 64 << 10;
 /// Entries in the FIFO of acknowledgements beyond which a connection is not read until some have left.
 pub(super) const OWED_MAX: usize = 4096;
 
+/// How long a large packet may take to arrive while others wait for the budget.
+const PACKET_MS_MAX: u64 = 30_000;
+
 /// What to do after a packet.
 enum Step {
     Next,
@@ -40,11 +43,16 @@ impl Engine {
     /// Says whether and how a readable connection is to be read.
     pub fn read_plan(&mut self, key: ConnKey) -> ReadPlan {
         let budget = self.settings.receive_budget_bytes;
+        let is_scarce =
+            !self.budget_waits.is_empty() || self.stages.iter().any(|stage| stage.stalled);
         let Some(conn) = self.conns.get_mut(key) else {
             return ReadPlan::Wait;
         };
         if conn.acks.len() > OWED_MAX {
             conn.paused_on_acks = true;
+        }
+        if conn.out_len() > self.settings.out_buffer_bytes {
+            conn.paused_on_out = true;
         }
         if conn.phase == Phase::Closed || conn.is_paused() {
             return ReadPlan::Wait;
@@ -54,10 +62,12 @@ impl Engine {
             if conn.reserved < conn.held_needs {
                 let more = conn.held_needs - conn.reserved;
                 if self.reserved_bytes + more > budget {
+                    conn.paused_on_budget = true;
                     self.budget_waits.push_back(key);
                     return ReadPlan::Wait;
                 }
                 conn.reserved += more;
+                conn.reserved_at_ms = self.now.mono_ms;
                 self.reserved_bytes += more;
                 conn.held.reserve_exact(conn.held_needs - conn.held.len());
             }
@@ -68,7 +78,13 @@ impl Engine {
         }
         let held = std::mem::take(&mut conn.held);
         conn.held_needs = 0;
-        ReadPlan::Shared { held }
+        // What is read now may have to be kept whole: behind a full queue, or in front of a packet without room.
+        let bytes_max = if is_scarce {
+            held.len().max(OWN_BUFFER_MIN - 1) + 1
+        } else {
+            usize::MAX
+        };
+        ReadPlan::Shared { held, bytes_max }
     }
 
     /// The connection's own buffer, to receive into its end.
@@ -87,8 +103,9 @@ impl Engine {
             return true;
         }
         let held = std::mem::take(&mut conn.held);
-        self.reserved_bytes -= std::mem::take(&mut conn.reserved);
         conn.held_needs = 0;
+        let reserved = std::mem::take(&mut conn.reserved);
+        self.give_back(reserved);
         self.receive(key, &held, true);
         self.conns
             .get(key)
@@ -169,11 +186,41 @@ impl Engine {
         conn.held_needs = needs;
     }
 
+    /// Returns what was promised to a packet that is complete or given up.
+    pub(super) fn give_back(&mut self, reserved: usize) {
+        self.reserved_bytes -= reserved;
+        self.budget_freed |= reserved > 0;
+    }
+
     /// Lets connections that wait for the budget try again when some of it was given back.
     pub(super) fn wake_budget_waits(&mut self) {
-        if !self.budget_waits.is_empty() && self.reserved_bytes < self.settings.receive_budget_bytes
-        {
-            self.resumed.extend(self.budget_waits.drain(..));
+        if self.budget_waits.is_empty() || !std::mem::take(&mut self.budget_freed) {
+            return;
+        }
+        for key in self.budget_waits.drain(..) {
+            if let Some(conn) = self.conns.get_mut(key) {
+                conn.paused_on_budget = false;
+                conn.last_read_ms = self.now.mono_ms;
+                self.resumed.push(key);
+            }
+        }
+    }
+
+    /// While others wait for the budget, ends connections that hold a part of it for a packet that does not arrive.
+    pub(super) fn end_slow_packets(&mut self) {
+        if self.budget_waits.is_empty() {
+            return;
+        }
+        let now_ms = self.now.mono_ms;
+        let slow: Vec<ConnKey> = self
+            .conns
+            .iter()
+            .filter(|(_, conn)| conn.reserved > 0 && conn.reserved_at_ms + PACKET_MS_MAX <= now_ms)
+            .map(|(key, _)| key)
+            .collect();
+        for key in slow {
+            tracing::debug!("a packet that others wait for takes too long");
+            self.close(key, Cause::Reason(ReasonCode::QuotaExceeded));
         }
     }
 

@@ -434,7 +434,7 @@ fn bytes_split_anywhere_are_the_same_packets() {
     }
     for byte in &bytes {
         rig.engine.begin(rig.now);
-        let ReadPlan::Shared { mut held } = rig.engine.read_plan(key) else {
+        let ReadPlan::Shared { mut held, .. } = rig.engine.read_plan(key) else {
             panic!("small packets are read")
         };
         held.push(*byte);

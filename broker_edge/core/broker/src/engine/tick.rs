@@ -21,6 +21,7 @@ impl Engine {
                 Timer::Expiry(key) => self.check_expiry(key),
                 Timer::Checkpoint => {
                     self.checkpoint();
+                    self.end_slow_packets();
                     self.timers
                         .set(self.now.mono_ms + CHECKPOINT_MS, Timer::Checkpoint);
                 }
@@ -51,7 +52,7 @@ impl Engine {
                     return;
                 }
                 // The broker's own pauses are not the client's silence.
-                let heard_ms = if conn.is_paused() {
+                let heard_ms = if conn.is_held_back() {
                     now_ms
                 } else {
                     conn.last_read_ms

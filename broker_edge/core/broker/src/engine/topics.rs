@@ -19,6 +19,8 @@ use super::{ConnKey, SessionKey};
 
 /// Topics that are kept at a time; an entry takes about 200 bytes.
 const TOPICS_MAX: usize = 100_000;
+/// Bytes of their names, which publishers choose.
+const NAMES_BYTES_MAX: usize = 16 << 20;
 
 /// An entry of the table, while the table is not emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,6 +62,7 @@ pub struct Topic {
 pub struct Topics {
     by_name: HashMap<Rc<str>, u32, Xxh3DefaultBuilder>,
     table: Vec<Topic>,
+    names_bytes: usize,
     generation: u32,
 }
 
@@ -79,13 +82,15 @@ impl Topics {
                 generation: self.generation,
             };
         }
-        if self.table.len() >= TOPICS_MAX {
+        if self.table.len() >= TOPICS_MAX || self.names_bytes + name.len() > NAMES_BYTES_MAX {
             self.by_name.clear();
             self.table.clear();
+            self.names_bytes = 0;
             self.generation = self.generation.wrapping_add(1).max(1);
         }
         let route = log.route(name);
         let index = self.table.len() as u32;
+        self.names_bytes += name.len();
         let name: Rc<str> = name.into();
         self.by_name.insert(Rc::clone(&name), index);
         self.table.push(Topic {

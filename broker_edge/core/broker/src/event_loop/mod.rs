@@ -218,7 +218,7 @@ impl EventLoop {
             let (received, filled) = match self.engine.read_plan(key) {
                 // It stays unread; the engine names it when it may go on.
                 ReadPlan::Wait => continue,
-                ReadPlan::Shared { held } => self.read_shared(key, &held),
+                ReadPlan::Shared { held, bytes_max } => self.read_shared(key, &held, bytes_max),
                 ReadPlan::Own { wanted } => self.read_own(key, wanted.min(READ_BYTES_MAX)),
             };
             match received {
@@ -236,9 +236,10 @@ impl EventLoop {
         }
     }
 
-    fn read_shared(&mut self, key: ConnKey, held: &[u8]) -> (Received, bool) {
+    fn read_shared(&mut self, key: ConnKey, held: &[u8], bytes_max: usize) -> (Received, bool) {
         self.buffer[..held.len()].copy_from_slice(held);
-        let room = &mut self.buffer[held.len()..];
+        let end = bytes_max.min(self.buffer.len());
+        let room = &mut self.buffer[held.len()..end];
         let room_len = room.len();
         let received = self.sockets.receive(key, room);
         let count = if let Received::Bytes(count) = received {

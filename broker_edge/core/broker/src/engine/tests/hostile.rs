@@ -53,3 +53,92 @@ fn a_session_that_has_caught_up_in_one_partition_goes_on_in_the_others() {
     assert_eq!(rig.packets(key, version, 1), ["connack true"]);
     assert_eq!(until_idle(&mut rig, key, version).len(), 1);
 }
+
+#[test]
+fn i7_who_takes_a_part_of_what_it_is_sent_and_never_all_does_not_make_its_buffer_grow() {
+    let dir = dir();
+    let version = Version::V311;
+    let mut rig = Rig::open(dir.path(), SyncMode::Never);
+    let slow = rig.connect(ConnectFields::new(version, "slow"));
+    subscribe_to(&mut rig, slow, "t", QoS::AtMostOnce);
+    let publisher = rig.connect(ConnectFields::new(version, "p"));
+    let text = "x".repeat(32 << 10);
+    for id in 1..=400 {
+        rig.publish(publisher, version, id, &text);
+        assert_eq!(rig.packets(publisher, version, 1), [format!("puback {id}")]);
+        let waiting = rig.engine.out(slow).len();
+        rig.engine.written(slow, waiting / 4);
+    }
+    let held = rig
+        .engine
+        .conns
+        .get(slow)
+        .expect("it is open")
+        .out
+        .capacity();
+    let bound = rig.engine.settings.out_buffer_bytes;
+    assert!(held <= 4 * bound, "{held} bytes for a bound of {bound}");
+}
+
+#[test]
+fn i7_who_does_not_take_its_answers_is_not_read_until_it_does() {
+    let dir = dir();
+    let version = Version::V311;
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let key = rig.connect(ConnectFields::new(version, "deaf"));
+    let pings = [0xc0, 0].repeat(32 << 10);
+    let mut turns = 0;
+    while let ReadPlan::Shared { .. } = rig.engine.read_plan(key) {
+        turns += 1;
+        assert!(turns < 100, "it is read for ever");
+        rig.engine.receive(key, &pings, true);
+        rig.turn();
+        rig.engine.out(key);
+        rig.engine.written(key, 0);
+    }
+    let waiting = rig.engine.out(key).len();
+    rig.engine.written(key, waiting);
+    assert!(rig.engine.has_more(), "the loop must not sleep over it");
+    assert_eq!(rig.engine.take_resumed(), [key]);
+    assert!(matches!(rig.engine.read_plan(key), ReadPlan::Shared { .. }));
+}
+
+#[test]
+fn a_large_packet_that_never_arrives_does_not_hold_the_budget_for_ever() {
+    let dir = dir();
+    let version = Version::V311;
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    rig.engine.settings.receive_budget_bytes = 300 << 10;
+    let announced = [0x30, 0x83, 0xc0, 0x0c, 0, 1, b't'];
+    let stuck = rig.connect(ConnectFields::new(version, "stuck"));
+    let mut fields = ConnectFields::new(version, "waits");
+    fields.keep_alive_s = 5;
+    let waits = rig.connect(fields);
+    for key in [stuck, waits] {
+        rig.engine.receive(key, &announced, true);
+    }
+    assert!(matches!(rig.engine.read_plan(stuck), ReadPlan::Own { .. }));
+    assert_eq!(rig.engine.read_plan(waits), ReadPlan::Wait);
+    rig.pass_time(29_000);
+    assert_eq!(
+        rig.engine.take_closed(),
+        [],
+        "neither is silent: it is the broker that waits"
+    );
+    rig.pass_time(2_000);
+    assert_eq!(rig.engine.take_closed(), [stuck]);
+    assert_eq!(rig.engine.take_resumed(), [waits]);
+    assert!(matches!(rig.engine.read_plan(waits), ReadPlan::Own { .. }));
+}
+
+#[test]
+fn i7_long_topic_names_empty_the_table_before_they_fill_the_memory() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let name = |n| format!("{n}/{}", "x".repeat(60_000));
+    let first = rig.engine.topics.intern(&name(0), &rig.log);
+    for n in 1..300 {
+        rig.engine.topics.intern(&name(n), &rig.log);
+    }
+    assert!(rig.engine.topics.get(first).is_none());
+}
