@@ -22,7 +22,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::columns::SCHEMA;
 use super::error::Refusal;
-use super::{Shared, offsets, plan, produce, read, request};
+use super::{Shared, offsets, plan, produce, read, request, wire};
 use crate::filter::Filters;
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -226,17 +226,18 @@ async fn produced_batches(
 impl FlightService for Flight {
     type HandshakeStream = Answers<HandshakeResponse>;
     type ListFlightsStream = Answers<FlightInfo>;
-    type DoGetStream = Answers<FlightData>;
+    type DoGetStream = stream::Empty<Result<FlightData, Status>>;
     type DoPutStream = Answers<PutResult>;
     type DoExchangeStream = Answers<FlightData>;
     type DoActionStream = Answers<arrow_flight::Result>;
     type ListActionsStream = Answers<ActionType>;
 
+    /// The stream is empty: the messages go into the body beside it.
     async fn do_get(&self, request: Request<Ticket>) -> Answer<Self::DoGetStream> {
         let ticket = request::read("the ticket", &request.into_inner().ticket);
         let started = ticket.and_then(|ticket| read::start(&self.shared, ticket));
         let messages = started.map_err(|refusal| self.refuse(refusal))?;
-        Ok(Response::new(Box::pin(messages)))
+        Ok(wire::answer(messages))
     }
 
     async fn do_put(&self, request: Request<Streaming<FlightData>>) -> Answer<Self::DoPutStream> {

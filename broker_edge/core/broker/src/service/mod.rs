@@ -15,6 +15,7 @@ mod produce;
 mod progress;
 mod read;
 mod request;
+mod wire;
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -172,7 +173,7 @@ async fn serve_flight(shared: Arc<Shared>, incoming: TcpIncoming, stopping: watc
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
         .http2_keepalive_interval(Some(Duration::from_secs(30)))
-        .add_service(service)
+        .add_service(wire::WireService(service))
         .serve_with_incoming_shutdown(incoming, stopped(stopping))
         .await;
     if let Err(error) = served {

@@ -7,18 +7,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow_flight::{FlightData, SchemaAsIpc};
-use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
 use headwater_log::{Batch, Offset, Partition};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use super::Shared;
 use super::columns::{Rows, SCHEMA};
 use super::error::Refusal;
 use super::request;
+use super::wire::{Encoder, Message, Messages};
 use crate::filter::Filters;
 
 /// Bytes of the log that a read takes at once.
@@ -32,13 +30,8 @@ const BATCH_ROWS_MAX: usize = 65_536;
 /// How often a following reader that matches nothing is told where it is.
 const IDLE: Duration = Duration::from_secs(1);
 
-type Message = Result<FlightData, Status>;
-
 /// Checks the ticket and starts the read.
-pub(super) fn start(
-    shared: &Arc<Shared>,
-    ticket: request::Ticket,
-) -> Result<ReceiverStream<Message>, Refusal> {
+pub(super) fn start(shared: &Arc<Shared>, ticket: request::Ticket) -> Result<Messages, Refusal> {
     let rows_max = ticket.batch_rows.unwrap_or(BATCH_ROWS);
     if !(1..=BATCH_ROWS_MAX).contains(&rows_max) {
         return Err(Refusal::invalid(
@@ -62,10 +55,12 @@ pub(super) fn start(
             "{most} reads are running, which is the limit flight.max_reads; try again"
         ))
     })?;
+    let (encoder, schema) = Encoder::new(&SCHEMA)
+        .map_err(|error| Refusal::internal(format!("the schema could not be encoded: {error}")))?;
     let (messages, stream) = mpsc::channel(AHEAD);
     let read = Read {
         rows: Rows::new(ticket.partition, &shared.log_id, rows_max, MESSAGE_BYTES),
-        encoder: Encoder::new(),
+        encoder,
         moves: shared.progress[ticket.partition as usize].moves(),
         stopping: shared.stopping.clone(),
         position: Offset(ticket.start),
@@ -77,8 +72,8 @@ pub(super) fn start(
         messages,
         _permit: permit,
     };
-    tokio::task::spawn_blocking(move || read.run(&Handle::current()));
-    Ok(ReceiverStream::new(stream))
+    tokio::task::spawn_blocking(move || read.run(schema, &Handle::current()));
+    Ok(stream)
 }
 
 fn check_bounds(partition: &Partition, start: u64, end: Option<u64>) -> Result<(), Refusal> {
@@ -112,7 +107,7 @@ struct Read {
     told: Option<Offset>,
     rows: Rows,
     encoder: Encoder,
-    messages: mpsc::Sender<Message>,
+    messages: mpsc::Sender<Result<Message, Status>>,
     moves: watch::Receiver<()>,
     stopping: watch::Receiver<bool>,
     _permit: OwnedSemaphorePermit,
@@ -132,9 +127,9 @@ impl From<Refusal> for Ended {
 }
 
 impl Read {
-    fn run(mut self, runtime: &Handle) {
+    fn run(mut self, schema: Message, runtime: &Handle) {
         self.shared.metrics.flight.reads.inc();
-        let ended = self.send_all(runtime);
+        let ended = self.send_all(schema, runtime);
         self.shared.metrics.flight.reads.dec();
         if let Err(Ended::Refused(refusal)) = ended {
             self.shared.metrics.flight.errors.inc();
@@ -143,8 +138,7 @@ impl Read {
         }
     }
 
-    fn send_all(&mut self, runtime: &Handle) -> Result<(), Ended> {
-        let schema = FlightData::from(SchemaAsIpc::new(&SCHEMA, &self.encoder.options));
+    fn send_all(&mut self, schema: Message, runtime: &Handle) -> Result<(), Ended> {
         self.send(schema)?;
         loop {
             let until = self.end.unwrap_or_else(|| self.partition.high_watermark());
@@ -224,20 +218,20 @@ impl Read {
     /// Sends the rows so far, which may be none, with the place where the reader goes on.
     fn flush(&mut self) -> Result<(), Ended> {
         let (rows, bytes) = (self.rows.len() as u64, self.rows.payload_bytes() as u64);
+        let next = format!("{{\"next\":{}}}", self.position);
         let message = self
             .rows
             .finish()
-            .and_then(|batch| self.encoder.encode(&batch))
+            .and_then(|batch| self.encoder.encode(&batch, next))
             .map_err(|error| Refusal::internal(format!("rows could not be encoded: {error}")))?;
-        let next = format!("{{\"next\":{}}}", self.position);
-        self.send(message.with_app_metadata(next))?;
+        self.send(message)?;
         self.told = Some(self.position);
         self.shared.metrics.flight.records_read.inc_by(rows);
         self.shared.metrics.flight.bytes_read.inc_by(bytes);
         Ok(())
     }
 
-    fn send(&self, message: FlightData) -> Result<(), Ended> {
+    fn send(&self, message: Message) -> Result<(), Ended> {
         self.messages
             .blocking_send(Ok(message))
             .map_err(|_| Ended::Gone)
@@ -266,38 +260,5 @@ impl Read {
             Woken::Gone => Err(Ended::Gone),
             Woken::Stopping => Err(Refusal::unavailable("the broker is stopping").into()),
         }
-    }
-}
-
-/// Record batches to messages.
-struct Encoder {
-    generator: IpcDataGenerator,
-    dictionaries: DictionaryTracker,
-    options: IpcWriteOptions,
-    context: IpcWriteContext,
-}
-
-impl Encoder {
-    fn new() -> Encoder {
-        Encoder {
-            generator: IpcDataGenerator::default(),
-            dictionaries: DictionaryTracker::new(false),
-            options: IpcWriteOptions::default(),
-            context: IpcWriteContext::default(),
-        }
-    }
-
-    fn encode(
-        &mut self,
-        batch: &arrow_array::RecordBatch,
-    ) -> Result<FlightData, arrow_schema::ArrowError> {
-        // The canonical schema has no dictionaries, so there is exactly one message.
-        let (_, encoded) = self.generator.encode(
-            batch,
-            &mut self.dictionaries,
-            &self.options,
-            &mut self.context,
-        )?;
-        Ok(encoded.into())
     }
 }

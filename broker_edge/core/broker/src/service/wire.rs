@@ -1,0 +1,233 @@
+//! Rows on their way into the socket without a copy: Arrow's buffers become the frames of the response's body.
+//!
+//! tonic would encode a message into one buffer, which is one copy of every payload, and Arrow's encoder would make
+//! another. So `DoGet` answers with its messages beside an empty stream, and [`WireService`] puts them in the place of
+//! the body. Requests, headers and refusals before the first message stay tonic's.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use arrow_array::RecordBatch;
+use arrow_flight::{FlightData, SchemaAsIpc};
+use arrow_ipc::writer::{IpcWriteOptions, StreamEncoder};
+use arrow_schema::{ArrowError, SchemaRef};
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::future::BoxFuture;
+use futures::{FutureExt, stream};
+use http_body::Frame;
+use parking_lot::Mutex;
+use prost::Message as _;
+use prost::encoding::{WireType, encode_key, encode_varint};
+use tokio::sync::mpsc;
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
+use tonic::server::NamedService;
+use tonic::{Response, Status};
+
+/// `FlightData.data_body`, the last field of a message.
+const BODY_FIELD: u32 = 1000;
+/// Before each message: one byte for no compression, four for the length.
+const GRPC_PREFIX_BYTES: usize = 5;
+/// The mark and the length before the metadata of an Arrow message.
+const IPC_PREFIX_BYTES: usize = 8;
+/// Smaller buffers are copied together: a frame of their own would cost more than the copy.
+const COPIED_BYTES_MAX: usize = 8 << 10;
+
+/// One encoded message of a read: what stands before the rows, then their buffers.
+pub(super) struct Message(Vec<Bytes>);
+
+/// The messages of a read, and perhaps why it ended early.
+pub(super) type Messages = mpsc::Receiver<Result<Message, Status>>;
+
+/// Record batches of one schema to messages.
+pub(super) struct Encoder {
+    encoder: StreamEncoder,
+}
+
+impl Encoder {
+    /// The encoder, and the message with the schema that comes before all others.
+    pub fn new(schema: &SchemaRef) -> Result<(Encoder, Message), ArrowError> {
+        let mut encoder = StreamEncoder::try_new(schema)?;
+        // Its first answer begins with the schema in the framing of files, which Flight does not use.
+        encoder.encode(&RecordBatch::new_empty(Arc::clone(schema)))?;
+        let first = FlightData::from(SchemaAsIpc::new(schema, &IpcWriteOptions::default()));
+        Ok((Encoder { encoder }, Message::new(&first, Vec::new())))
+    }
+
+    /// The canonical schema has no dictionaries, so a batch is exactly one message.
+    pub fn encode(
+        &mut self,
+        batch: &RecordBatch,
+        app_metadata: String,
+    ) -> Result<Message, ArrowError> {
+        let mut parts = self
+            .encoder
+            .encode(batch)?
+            .into_iter()
+            .map(Bytes::from_owner);
+        let mut head = BytesMut::new();
+        let header_bytes = loop {
+            if let Some(length) = ipc_header_bytes(&head)
+                && head.len() >= IPC_PREFIX_BYTES + length
+            {
+                break length;
+            }
+            let part = parts
+                .next()
+                .ok_or_else(|| ArrowError::IpcError("a message ends in its header".to_owned()))?;
+            head.extend_from_slice(&part);
+        };
+        let mut header = head.freeze().split_off(IPC_PREFIX_BYTES);
+        let begun = header.split_off(header_bytes);
+        let message = FlightData::new()
+            .with_data_header(header)
+            .with_app_metadata(app_metadata);
+        Ok(Message::new(&message, [begun].into_iter().chain(parts)))
+    }
+}
+
+fn ipc_header_bytes(head: &[u8]) -> Option<usize> {
+    let length = head.get(IPC_PREFIX_BYTES - 4..IPC_PREFIX_BYTES)?;
+    usize::try_from(u32::from_le_bytes(length.try_into().ok()?)).ok()
+}
+
+impl Message {
+    /// `fields` without its body, and the body in parts.
+    fn new(fields: &FlightData, body: impl IntoIterator<Item = Bytes>) -> Message {
+        let body: Vec<Bytes> = body.into_iter().filter(|part| !part.is_empty()).collect();
+        let body_bytes: usize = body.iter().map(Bytes::len).sum();
+        let mut encoded = BytesMut::with_capacity(fields.encoded_len() + 16);
+        fields
+            .encode(&mut encoded)
+            .expect("a buffer that grows has room");
+        if body_bytes > 0 {
+            encode_key(BODY_FIELD, WireType::LengthDelimited, &mut encoded);
+            encode_varint(body_bytes as u64, &mut encoded);
+        }
+        let mut gathered = BytesMut::with_capacity(GRPC_PREFIX_BYTES + encoded.len());
+        gathered.put_u8(0);
+        let message_bytes = encoded.len() + body_bytes;
+        gathered.put_u32(u32::try_from(message_bytes).expect("a batch of rows stays below 2 GiB"));
+        gathered.extend_from_slice(&encoded);
+        let mut parts = Vec::with_capacity(body.len() + 1);
+        for part in body {
+            if part.len() <= COPIED_BYTES_MAX {
+                gathered.extend_from_slice(&part);
+            } else {
+                if !gathered.is_empty() {
+                    parts.push(gathered.split().freeze());
+                }
+                parts.push(part);
+            }
+        }
+        if !gathered.is_empty() {
+            parts.push(gathered.freeze());
+        }
+        Message(parts)
+    }
+}
+
+/// The messages of a read on their way from `DoGet` to [`WireService`]: extensions have to be clonable.
+#[derive(Clone)]
+struct Handed(Arc<Mutex<Option<Messages>>>);
+
+/// An answer whose body will be `messages`.
+pub(super) fn answer<T>(messages: Messages) -> Response<stream::Empty<T>> {
+    let mut response = Response::new(stream::empty());
+    let handed = Handed(Arc::new(Mutex::new(Some(messages))));
+    response.extensions_mut().insert(handed);
+    response
+}
+
+/// The Flight service with the bodies of reads put in.
+#[derive(Clone)]
+pub(super) struct WireService<S>(pub S);
+
+impl<S: NamedService> NamedService for WireService<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S> Service<http::Request<Body>> for WireService<S>
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<http::Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let answered = self.0.call(request);
+        Box::pin(answered.map(|response| {
+            let mut response = response?;
+            let handed = response.extensions_mut().remove::<Handed>();
+            Ok(match handed.and_then(|handed| handed.0.lock().take()) {
+                Some(messages) => response.map(|_| Body::new(WireBody::new(messages))),
+                None => response,
+            })
+        }))
+    }
+}
+
+/// The body of a read: its messages part by part, then the status as trailers.
+struct WireBody {
+    messages: Messages,
+    /// What is left of the message being sent.
+    parts: std::vec::IntoIter<Bytes>,
+    ended: bool,
+}
+
+impl WireBody {
+    fn new(messages: Messages) -> WireBody {
+        WireBody {
+            messages,
+            parts: Vec::new().into_iter(),
+            ended: false,
+        }
+    }
+}
+
+impl http_body::Body for WireBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        loop {
+            if let Some(part) = self.parts.next() {
+                return Poll::Ready(Some(Ok(Frame::data(part))));
+            }
+            let status = match std::task::ready!(self.messages.poll_recv(cx)) {
+                Some(Ok(message)) => {
+                    self.parts = message.0.into_iter();
+                    continue;
+                }
+                Some(Err(status)) => status,
+                None => Status::ok(""),
+            };
+            self.ended = true;
+            let mut trailers = http::HeaderMap::new();
+            status.add_header(&mut trailers)?;
+            return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended
+    }
+}
+
+#[cfg(test)]
+#[path = "wire_tests.rs"]
+mod tests;
