@@ -14,6 +14,7 @@ use super::router::Subscriber;
 use super::session::Session;
 use super::stage::PartitionIndex;
 use super::topics::Merged;
+use super::unread::is_passing;
 use super::window::Source;
 use super::{ConnKey, Engine, SessionKey};
 
@@ -284,6 +285,10 @@ impl Engine {
         };
         let (batches, scanned) = match read {
             Ok(read) => read,
+            Err(error) if is_passing(&error) => {
+                self.retry_later(key, &error);
+                return Progress::NoRoom;
+            }
             Err(error) => {
                 skip(reading, &error, until);
                 return if reading.next >= until {
@@ -365,25 +370,10 @@ impl Engine {
         reading.next = batch.next_offset();
         true
     }
-
-    /// The batch that holds an offset, and the record's place in it.
-    pub(super) fn read_one(
-        &self,
-        partition: PartitionIndex,
-        offset: Offset,
-    ) -> Option<(Batch, usize)> {
-        let log = &self.stages[partition.index()].partition;
-        let batches = log
-            .read_tail(offset, 1)
-            .or_else(|| log.read(offset, 1).ok())?;
-        let batch = batches.into_iter().next()?;
-        let index = usize::try_from(offset.0.checked_sub(batch.base_offset().0)?).ok()?;
-        (index < batch.len()).then_some((batch, index))
-    }
 }
 
 /// What the session's subscriptions come to for a topic at an offset; nothing when none of them wants it there.
-fn merged_for(
+pub(super) fn merged_for(
     session: &Session,
     topic: &str,
     partition: PartitionIndex,

@@ -249,11 +249,14 @@ impl Engine {
             return;
         };
         session.active = true;
-        let dispatched = &self.dispatched;
-        session
-            .behind
-            .retain(|behind| behind.next < dispatched[behind.partition.index()]);
-        session.behind.shrink_to_fit();
+        // What has to be sent again goes before anything new.
+        if session.resend.is_none() {
+            let dispatched = &self.dispatched;
+            session
+                .behind
+                .retain(|behind| behind.next < dispatched[behind.partition.index()]);
+            session.behind.shrink_to_fit();
+        }
         if !session.subscriptions.is_empty() {
             self.router.advance();
         }

@@ -12,9 +12,10 @@ use headwater_mqtt::{PacketId, Property, QoS};
 use super::encode::{self, Form};
 use super::receipt;
 use super::session::Command;
-use super::stage::PartitionIndex;
+use super::stage::{PartitionIndex, Stage};
 use super::template::{NO_PACKET_ID, Run, layout_of};
 use super::topics::{Matches, Merged, Target};
+use super::unread::{RETRY_MS, is_passing};
 use super::window::{Sent, Source};
 use super::{ConnKey, Engine, SessionKey};
 
@@ -49,6 +50,7 @@ impl Engine {
             let partition = self.stages[index].partition.clone();
             if partition.class() == Class::Internal
                 || partition.high_watermark() <= self.dispatched[index]
+                || self.stages[index].pull_after_ms > self.now.mono_ms
             {
                 continue;
             }
@@ -63,6 +65,11 @@ impl Engine {
                         self.dispatch_batch(PartitionIndex(index as u16), batch);
                         self.dispatched[index] = batch.next_offset();
                     }
+                }
+                Err(error) if is_passing(&error) => {
+                    tracing::error!(%error, "deliveries wait until records can be read");
+                    self.stages[index].pull_after_ms = self.now.mono_ms + RETRY_MS;
+                    continue;
                 }
                 Err(error) => self.skip_unreadable(index, &error),
             }
@@ -267,9 +274,7 @@ impl Engine {
         } else {
             Vec::new()
         };
-        let at_topic = merged
-            .offset_topics
-            .then(|| format!("$at/{place}/{}", record.topic));
+        let at_topic = offset_topic(record, merged, &place);
         let form = Form {
             version: conn.version,
             qos,
@@ -309,7 +314,7 @@ impl Engine {
 }
 
 /// `<partition name>:<offset>` where a subscription wants it.
-fn format_place(stage: &super::stage::Stage, record: &RecordView<'_>, merged: &Merged) -> String {
+pub(super) fn format_place(stage: &Stage, record: &RecordView<'_>, merged: &Merged) -> String {
     if merged.offsets || merged.offset_topics {
         format!("{}:{}", stage.partition.name(), record.offset)
     } else {
@@ -317,7 +322,18 @@ fn format_place(stage: &super::stage::Stage, record: &RecordView<'_>, merged: &M
     }
 }
 
-fn extra_properties(record: &RecordView<'_>, merged: &Merged, place: &str) -> Vec<u8> {
+/// The topic of a delivery that names its offset there.
+pub(super) fn offset_topic(
+    record: &RecordView<'_>,
+    merged: &Merged,
+    place: &str,
+) -> Option<String> {
+    merged
+        .offset_topics
+        .then(|| format!("$at/{place}/{}", record.topic))
+}
+
+pub(super) fn extra_properties(record: &RecordView<'_>, merged: &Merged, place: &str) -> Vec<u8> {
     let mut extra = Vec::new();
     for id in merged.ids.iter().flatten() {
         Property::SubscriptionIdentifier(*id).encode(&mut extra);

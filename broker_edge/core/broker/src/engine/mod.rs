@@ -34,6 +34,7 @@ mod tests;
 mod tick;
 mod timers;
 mod topics;
+mod unread;
 mod window;
 
 use std::collections::{HashMap, VecDeque};
@@ -101,6 +102,8 @@ pub struct Engine {
     resumed: Vec<ConnKey>,
     /// Sessions with something else to send than the live stream, each at most once.
     runnable: VecDeque<SessionKey>,
+    /// Sessions that wait to read what could not be read just now.
+    unread: Vec<SessionKey>,
     /// Sessions whose cursors have to be checkpointed or that have receipts on their way, each at most once.
     dirty: Vec<SessionKey>,
     /// Connections whose front acknowledgement waits for the internal partition, in order of offset.
@@ -164,6 +167,7 @@ impl Engine {
             closed: Vec::new(),
             resumed: Vec::new(),
             runnable: VecDeque::new(),
+            unread: Vec::new(),
             dirty: Vec::new(),
             state_waits: VecDeque::new(),
             reserved_bytes: 0,
@@ -220,6 +224,7 @@ impl Engine {
                 let partition = &stage.partition;
                 stage.is_settleable(self.mark_of(stage))
                     || (partition.high_watermark() > *dispatched
+                        && stage.pull_after_ms <= self.now.mono_ms
                         && partition.class() != Class::Internal)
             });
         let state_waits = self.state_waits.front();

@@ -11,6 +11,7 @@ use super::catch_up::Progress;
 use super::deliver::{Delivered, Delivery};
 use super::retained::{Place, StoredValue, from_hex, state_key};
 use super::topics::Merged;
+use super::unread::is_passing;
 use super::window::Source;
 use super::{ConnKey, Engine, SessionKey};
 
@@ -109,10 +110,11 @@ impl Engine {
             Some(batch) => batch,
             None => {
                 *steps = steps.saturating_sub(1);
-                let Some((batch, _)) = self.read_one(partition, place.offset) else {
-                    return Delivered::Skipped;
-                };
-                batch
+                match self.read_one(partition, place.offset) {
+                    Ok(Some((batch, _))) => batch,
+                    Err(error) if is_passing(&error) => return self.retry_later(key, &error),
+                    Ok(None) | Err(_) => return Delivered::Skipped,
+                }
             }
         };
         let index = (place.offset.0 - batch.base_offset().0) as usize;
@@ -131,8 +133,10 @@ impl Engine {
                 },
             )
         } else {
-            let Some((batch, index)) = self.read_one(partition, place.offset) else {
-                return Delivered::Skipped;
+            let (batch, index) = match self.read_one(partition, place.offset) {
+                Ok(Some(found)) => found,
+                Err(error) if is_passing(&error) => return self.retry_later(key, &error),
+                Ok(None) | Err(_) => return Delivered::Skipped,
             };
             let record = batch.record(index);
             self.deliver(

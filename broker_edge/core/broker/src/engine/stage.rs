@@ -81,6 +81,8 @@ pub struct Stage {
     pub stalled: bool,
     /// The last append was refused: said once, not for every turn of it.
     pub refusing: bool,
+    /// Its records could not be read just now: the live stream waits until then.
+    pub pull_after_ms: u64,
     first: u64,
     next: u64,
     settled: u64,
@@ -101,6 +103,7 @@ impl Stage {
             stamp,
             stalled: false,
             refusing: false,
+            pull_after_ms: 0,
             first: 0,
             next: 0,
             settled: 0,

@@ -5,6 +5,7 @@ mod hostile;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ enum Sync {
 struct Gate {
     sync: Mutex<Option<Sync>>,
     changed: Condvar,
+    /// No file of the telemetry partitions can be opened for reading.
+    no_descriptors: AtomicBool,
 }
 
 impl Gate {
@@ -81,8 +84,12 @@ impl Files for GatedFiles {
         SystemFiles.list(dir)
     }
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let is_telemetry = path.to_string_lossy().contains("telemetry-0");
+        if is_telemetry && mode == OpenMode::Read && self.0.no_descriptors.load(Ordering::Relaxed) {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
         let file = SystemFiles.open(path, mode)?;
-        if path.to_string_lossy().contains("telemetry-0") {
+        if is_telemetry {
             return Ok(Arc::new(GatedFile(file, Arc::clone(&self.0))));
         }
         Ok(file)
@@ -205,7 +212,11 @@ impl Rig {
                     }
                     ServerPacket::Puback(ack) => format!("puback {}", ack.packet_id),
                     ServerPacket::Publish(publish) => {
-                        format!("publish {}", String::from_utf8_lossy(publish.payload))
+                        let text = String::from_utf8_lossy(publish.payload);
+                        match publish.properties.user_property("stream-offset") {
+                            Some(place) => format!("publish {text} from {place}"),
+                            None => format!("publish {text}"),
+                        }
                     }
                     ServerPacket::Suback(_) => "suback".to_owned(),
                     ServerPacket::Disconnect(disconnect) => {

@@ -22,6 +22,7 @@ impl Engine {
                 Timer::Checkpoint => {
                     self.checkpoint();
                     self.end_slow_packets();
+                    self.read_again();
                     self.timers
                         .set(self.now.mono_ms + CHECKPOINT_MS, Timer::Checkpoint);
                 }

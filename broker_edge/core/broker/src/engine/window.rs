@@ -130,6 +130,13 @@ impl Window {
             })
     }
 
+    /// How many unacknowledged deliveries are older than the one with this packet id.
+    pub fn unacked_before(&self, packet_id: u16) -> usize {
+        let older = self.place(packet_id).unwrap_or(0);
+        let unacked = |entry: &&Entry| !entry.acked;
+        self.entries.iter().take(older).filter(unacked).count()
+    }
+
     /// The oldest unacknowledged offset of one partition that came from `source`.
     pub fn oldest(&self, partition: PartitionIndex, source: Source) -> Option<Offset> {
         let of_source = |entry: &&Entry| {

@@ -1,5 +1,7 @@
 //! Clients that do not behave, and those that have to live beside them: stuck, slow, flooding, back with less room.
 
+use headwater_mqtt::Property;
+
 use super::*;
 
 fn persistent(version: Version, client_id: &str) -> ConnectFields<'_> {
@@ -141,4 +143,87 @@ fn i7_long_topic_names_empty_the_table_before_they_fill_the_memory() {
         rig.engine.topics.intern(&name(n), &rig.log);
     }
     assert!(rig.engine.topics.get(first).is_none());
+}
+
+fn ack(rig: &mut Rig, key: ConnKey, version: Version, id: u16) {
+    let id = PacketId::new(id).expect("not zero");
+    rig.feed(key, |out| {
+        encode::puback(out, version, id, ReasonCode::Success, &[])
+    });
+}
+
+#[test]
+fn who_comes_back_with_less_room_is_sent_no_more_than_that_again_and_nothing_new_in_between() {
+    let dir = dir();
+    let version = Version::V5;
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let expiry = [Property::SessionExpiryInterval(60)];
+    let narrow = [
+        Property::SessionExpiryInterval(60),
+        Property::ReceiveMaximum(1),
+    ];
+    let mut fields = persistent(version, "lasting");
+    fields.properties = &expiry;
+    let client = rig.connect(fields);
+    let at_offset = [Property::UserProperty {
+        key: "stream-offset",
+        value: "latest",
+    }];
+    let one = [Subscription {
+        filter: "t",
+        options: SubscriptionOptions::new(QoS::AtLeastOnce),
+    }];
+    rig.feed(client, |out| {
+        encode::subscribe(out, version, PacketId::FIRST, &at_offset, &one)
+    });
+    assert_eq!(rig.packets(client, version, 1), ["suback"]);
+    let publisher = rig.connect(ConnectFields::new(version, "p"));
+    let sent = |n: u16| format!("publish {n} from telemetry-0:{n}");
+    for n in 0..3 {
+        rig.publish(publisher, version, n + 1, &n.to_string());
+    }
+    assert_eq!(
+        rig.packets(client, version, 3),
+        (0..3).map(sent).collect::<Vec<_>>()
+    );
+    rig.engine.remove(client);
+
+    fields.properties = &narrow;
+    let client = rig.engine.open();
+    rig.feed(client, |out| encode::connect(out, &fields));
+    assert_eq!(rig.packets(client, version, 2), ["connack true", &sent(0)]);
+    rig.publish(publisher, version, 4, "3");
+    assert_eq!(rig.packets(publisher, version, 4).len(), 4);
+    for n in 1..4 {
+        assert_eq!(until_idle(&mut rig, client, version), [""; 0]);
+        ack(&mut rig, client, version, n);
+        assert_eq!(until_idle(&mut rig, client, version), [sent(n)]);
+    }
+}
+
+#[test]
+fn without_file_descriptors_a_session_waits_and_skips_nothing() {
+    let dir = dir();
+    let version = Version::V311;
+    let mut config = LogConfig::new(dir.path());
+    // What the session needs is no longer in memory.
+    config.tail_bytes = 64 << 10;
+    let mut rig = Rig::open_with(config);
+    let client = rig.connect(persistent(version, "lasting"));
+    subscribe_to(&mut rig, client, "t", QoS::AtLeastOnce);
+    rig.engine.remove(client);
+    let publisher = rig.connect(ConnectFields::new(version, "p"));
+    let noise = "x".repeat(32 << 10);
+    for id in 1..=20 {
+        rig.publish(publisher, version, id, &format!("{id}{noise}"));
+        assert_eq!(rig.packets(publisher, version, 1), [format!("puback {id}")]);
+    }
+    rig.gate.no_descriptors.store(true, Ordering::Relaxed);
+    let client = rig.connect(persistent(version, "lasting"));
+    assert_eq!(until_idle(&mut rig, client, version), [""; 0]);
+    rig.gate.no_descriptors.store(false, Ordering::Relaxed);
+    rig.pass_time(2 * unread::RETRY_MS);
+    let got = until_idle(&mut rig, client, version);
+    let wanted: Vec<String> = (1..=20).map(|id| format!("publish {id}{noise}")).collect();
+    assert!(got == wanted, "{} of 20", got.len());
 }

@@ -1,0 +1,54 @@
+//! Records that could not be read: for a reason that passes, who wanted them waits and reads again.
+
+use headwater_log::{Batch, Offset, ReadError};
+
+use super::deliver::Delivered;
+use super::stage::PartitionIndex;
+use super::{Engine, SessionKey};
+
+impl Engine {
+    /// The batch that holds an offset, and the record's place in it.
+    pub(super) fn read_one(
+        &self,
+        partition: PartitionIndex,
+        offset: Offset,
+    ) -> Result<Option<(Batch, usize)>, ReadError> {
+        let log = &self.stages[partition.index()].partition;
+        let batches = match log.read_tail(offset, 1) {
+            Some(batches) => batches,
+            None => log.read(offset, 1)?,
+        };
+        let found = batches.into_iter().next().and_then(|batch| {
+            let index = usize::try_from(offset.0.checked_sub(batch.base_offset().0)?).ok()?;
+            (index < batch.len()).then_some((batch, index))
+        });
+        Ok(found)
+    }
+
+    /// The session goes on where it is at the next checkpoint: nothing is skipped for want of a file descriptor.
+    pub(super) fn retry_later(&mut self, key: SessionKey, error: &ReadError) -> Delivered {
+        tracing::error!(%error, "a session waits until records can be read");
+        self.unread.push(key);
+        Delivered::NoRoom
+    }
+
+    pub(super) fn read_again(&mut self) {
+        for key in std::mem::take(&mut self.unread) {
+            self.wake_session(key);
+        }
+    }
+}
+
+/// How long to wait before reading again what could not be read for a reason that passes.
+pub(super) const RETRY_MS: u64 = 1000;
+
+/// Whether the same read may succeed later.
+pub(super) fn is_passing(error: &ReadError) -> bool {
+    let ReadError::Io { source, .. } = error else {
+        return false;
+    };
+    matches!(
+        source.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN)
+    )
+}
