@@ -49,7 +49,7 @@ $(CACHE)/native.stamp: $(VENV)/.stamp $(RUST_SOURCES) pyproject.toml
 	@echo "== broker and native module (profile $(PROFILE); the first build takes some minutes)" >&2
 	@mkdir -p $(CACHE)
 	@$(CARGO) build --quiet --manifest-path $(CORE)/Cargo.toml --profile $(PROFILE) --bin headwaterd
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop --quiet --locked --profile $(PROFILE) 2> $(CACHE)/maturin.log || { cat $(CACHE)/maturin.log >&2; exit 1; }
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop --quiet --locked --profile $(PROFILE) > $(CACHE)/maturin.log 2>&1 || { cat $(CACHE)/maturin.log >&2; exit 1; }
 	@touch $@
 
 $(JARS)/.stamp: $(VENV)/.stamp
