@@ -159,9 +159,9 @@ impl Core {
             .is_ok()
         {
             if full {
-                tracing::warn!(partition = %self.context.name, "no space left: appends are refused until there is");
+                tracing::warn!(partition = %self.context.name, "no space or no file descriptor left: appends are refused until there is");
             } else {
-                tracing::info!(partition = %self.context.name, "space is back: appends resume");
+                tracing::info!(partition = %self.context.name, "space and descriptors are back: appends resume");
             }
             self.tell_watchers();
         }

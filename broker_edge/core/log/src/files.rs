@@ -182,3 +182,8 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
     )
 }
+
+/// Whether an error means that the process has no file descriptor left, which passes too.
+pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use crate::config::SyncMode;
 use crate::context::{FILL_STEP_BYTES, create_segment_file, fill_zeros};
 use crate::core::Core;
-use crate::files::{File, OpenMode, is_full};
+use crate::files::{File, OpenMode, is_full, is_out_of_descriptors};
 use crate::ids::Class;
 use crate::index::Growing;
 use crate::segment::{SEGMENT_HEADER_BYTES, Segment, file_name};
@@ -84,7 +84,10 @@ impl Core {
         let path = context.dir.join(file_name(active.next, "seg"));
         let (file, filled) = match self.begin_segment(active, &path, first_bytes) {
             Ok(begun) => begun,
-            Err(error) if is_full(&error) => return Err(Halt::Full),
+            // A file that cannot be opened now can be later: nothing was written to the active segment.
+            Err(error) if is_full(&error) || is_out_of_descriptors(&error) => {
+                return Err(Halt::Full);
+            }
             Err(error) => return Err(Halt::failed("preparing a segment", &error)),
         };
         let segment = Arc::new(Segment::growing(

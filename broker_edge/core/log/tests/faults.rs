@@ -298,6 +298,36 @@ fn a_full_disk_refuses_appends_and_resumes_by_itself() {
 }
 
 #[test]
+fn without_descriptors_for_a_segment_appends_are_refused_and_resume_by_themselves() {
+    let files = SimFiles::new(3);
+    let log = open_with(sim_config(SyncMode::Always), files.seams());
+    let partition = telemetry(&log).clone();
+    let mut acknowledged = append_many(&log, 0, 3);
+    files.set_no_descriptors(true);
+    let mut last = None;
+    while partition.state() == PartitionState::Running {
+        let payload = b"x".repeat(1000);
+        if let Ok(range) = partition.append(records(1, &[&payload])) {
+            await_that("durable or refusing", || {
+                partition.high_watermark() >= range.end
+                    || partition.state() != PartitionState::Running
+            });
+            acknowledged.push((range.start.0, payload));
+            last = Some(range);
+        }
+    }
+    assert_eq!(partition.state(), PartitionState::Full);
+    let last = last.expect("the append that found no descriptor");
+    assert!(partition.high_watermark() < last.end);
+    files.set_no_descriptors(false);
+    await_durable(&partition, last.end);
+    await_that("appends to be taken again", || {
+        partition.state() == PartitionState::Running
+    });
+    assert_eq!(read_all(&partition), acknowledged);
+}
+
+#[test]
 fn a_log_on_a_full_disk_opens_and_its_records_are_there() {
     let files = SimFiles::new(4);
     let log = open_with(sim_config(SyncMode::Always), files.seams());

@@ -42,6 +42,7 @@ struct State {
     failed: Vec<String>,
     fail_syncs: bool,
     free_bytes: Option<usize>,
+    no_descriptors: bool,
     random: u64,
 }
 
@@ -173,6 +174,11 @@ impl SimFiles {
         self.0.lock().fail_syncs = fail;
     }
 
+    /// From now on (or no longer) the process has no file descriptor left.
+    pub fn set_no_descriptors(&self, none: bool) {
+        self.0.lock().no_descriptors = none;
+    }
+
     /// Room for this many more bytes in files that grow.
     pub fn set_free(&self, bytes: Option<usize>) {
         self.0.lock().free_bytes = bytes;
@@ -296,6 +302,9 @@ impl Life {
             return Err(io::Error::other("this process is dead"));
         }
         state.call(what)?;
+        if state.no_descriptors && matches!(what, "open" | "sync_dir" | "list") {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
         f(state)
     }
 }
