@@ -2,12 +2,17 @@
 
 use std::fs::File;
 use std::io;
+use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
 
 /// Connections accepted in a turn, so that a storm of them does not hold up those that are there.
 const ACCEPTS_MAX: usize = 256;
+/// Without a descriptor even to close waiting connections, the listener rests this long.
+const REST: Duration = Duration::from_millis(500);
+/// A lack of descriptors is told at most this often.
+const TELL_EVERY: Duration = Duration::from_secs(10);
 
 pub struct Listener {
     listener: TcpListener,
@@ -16,6 +21,8 @@ pub struct Listener {
     spare: Option<File>,
     ready: bool,
     accepted: usize,
+    rests_until: Option<Instant>,
+    told_at: Option<Instant>,
 }
 
 impl Listener {
@@ -33,6 +40,8 @@ impl Listener {
             spare: spare(),
             ready: true,
             accepted: 0,
+            rests_until: None,
+            told_at: None,
         })
     }
 
@@ -42,11 +51,21 @@ impl Listener {
 
     /// Whether connections may wait although no event will tell.
     pub fn has_more(&self) -> bool {
-        self.ready
+        self.ready && self.rests_until.is_none()
+    }
+
+    /// How long connections wait at most before the listener has to be asked again.
+    pub fn rest(&self) -> Option<Duration> {
+        let until = self.rests_until?;
+        Some(until.saturating_duration_since(Instant::now()))
     }
 
     /// The next connection of this turn.
     pub fn accept(&mut self) -> Option<TcpStream> {
+        if self.rest().is_some_and(|rest| !rest.is_zero()) {
+            return None;
+        }
+        self.rests_until = None;
         while self.ready && self.accepted < ACCEPTS_MAX {
             match self.listener.accept() {
                 Ok((stream, _)) => {
@@ -68,7 +87,10 @@ impl Listener {
 
     /// Closes one waiting connection with the spare descriptor.
     fn shed(&mut self, error: &io::Error) {
-        tracing::warn!(%error, "no file descriptor for a new connection; raise the limit of open files");
+        if self.told_at.is_none_or(|at| at.elapsed() > TELL_EVERY) {
+            self.told_at = Some(Instant::now());
+            tracing::warn!(%error, "no file descriptor for a new connection; raise the limit of open files");
+        }
         self.accepted += 1;
         match self.spare.take() {
             Some(file) => {
@@ -80,6 +102,9 @@ impl Listener {
             }
             None => {
                 self.spare = spare();
+                if self.spare.is_none() {
+                    self.rests_until = Some(Instant::now() + REST);
+                }
                 self.accepted = ACCEPTS_MAX;
             }
         }

@@ -155,10 +155,12 @@ impl EventLoop {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        let due_ms = self.engine.next_deadline_ms()?;
-        Some(Duration::from_millis(
-            due_ms.saturating_sub(self.now().mono_ms),
-        ))
+        let now_ms = self.now().mono_ms;
+        let due = self
+            .engine
+            .next_deadline_ms()
+            .map(|due_ms| Duration::from_millis(due_ms.saturating_sub(now_ms)));
+        self.listener.rest().into_iter().chain(due).min()
     }
 
     fn take_events(&mut self, events: &Events) {
