@@ -95,8 +95,13 @@ impl Core {
             active.next,
             Growing::new(active.next),
         ));
-        let index = active.segment.seal();
-        self.sealed_topics.lock().add(&index);
+        let index = {
+            // Under one lock, or a listing in between would miss the topics of this segment.
+            let mut topics = self.sealed_topics.lock();
+            let index = active.segment.seal();
+            topics.add(&index);
+            index
+        };
         self.cache_index(&index);
         if active.filled > active.position + FILL_STEP_BYTES {
             // Gives back what was prepared and not used. Should it fail, the space stays taken: nothing else changes.
