@@ -272,6 +272,51 @@ fn a_plan_counts_exactly_and_uses_its_limits_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_long_plan_is_the_same_whether_it_lists_topics_or_reads_records() {
+    let broker = TestBroker::start(&["log.classes.telemetry.partitions=1"]);
+    let mut client = broker.client().await;
+    let one = Sent::new("devices/d1/telemetry", "21.5");
+    let some = vec![one; 10_000];
+    for _ in 0..7 {
+        client.produce(&some).await.unwrap();
+    }
+    let partition = client
+        .high_watermarks()
+        .await
+        .into_iter()
+        .find(|(_, end)| *end > 0)
+        .unwrap()
+        .0
+        .to_string();
+    // A limit on bytes means that records are read.
+    for (others, max_records, end) in [
+        (0, 66_000, 66_000),
+        (0, 80_000, 70_000),
+        (5, 80_000, 70_000),
+    ] {
+        let other = Sent::new("devices/d2/telemetry", "0");
+        if others > 0 {
+            client.produce(&vec![other; others]).await.unwrap();
+        }
+        for max_bytes in [Value::Null, json!(1_u64 << 40)] {
+            let body = json!({
+                "from": {&partition: 0},
+                "filters": ["devices/d1/+"],
+                "max_records": max_records,
+                "max_bytes": max_bytes,
+            });
+            let plan = client.act("plan", body).await.unwrap();
+            let row = &plan["partitions"][&partition];
+            assert_eq!(
+                (&row["end"], &row["records"]),
+                (&json!(end), &json!(end)),
+                "{others} others, {max_bytes}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_offset_outside_the_log_is_refused_with_its_bounds() {
     let (_broker, mut client) = filled(50).await;
     let (partition, high_watermark) = client.high_watermarks().await[0];

@@ -14,6 +14,8 @@ use super::request;
 use crate::filter::Filters;
 
 const READ_BYTES: usize = 4 << 20;
+/// From so many records on, asking which topics there are costs less than reading the records.
+const LISTED_FROM: u64 = 65_536;
 
 /// How much may still be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +60,8 @@ struct Place<'a> {
     bytes: u64,
     /// Whether the record at `scanned` matches but was over the budget.
     is_stopped: bool,
+    /// Whether all topics of the partition are wanted, once that was looked up.
+    wants_all: Option<bool>,
 }
 
 pub(super) fn plan(shared: &Shared, body: request::Plan) -> Result<Value, Refusal> {
@@ -198,6 +202,7 @@ impl<'a> Place<'a> {
             records: 0,
             bytes: 0,
             is_stopped: false,
+            wants_all: None,
         })
     }
 
@@ -209,7 +214,10 @@ impl<'a> Place<'a> {
     fn take(&mut self, filters: &Filters, budget: Budget) -> Result<Budget, Refusal> {
         let (records, bytes) = (self.records, self.bytes);
         self.is_stopped = false;
-        if filters.want_all() && budget.bytes == u64::MAX && self.has_no_gaps() {
+        if budget.bytes == u64::MAX
+            && self.has_no_gaps()
+            && self.all_match(filters, budget.records)?
+        {
             self.count(budget.records);
         } else {
             let mut left = budget;
@@ -221,6 +229,25 @@ impl<'a> Place<'a> {
             records: self.records - records,
             bytes: self.bytes - bytes,
         })
+    }
+
+    /// Whether every record matches, as far as that can be told for less than reading `limit` of them.
+    fn all_match(&mut self, filters: &Filters, limit: u64) -> Result<bool, Refusal> {
+        if filters.want_all() {
+            return Ok(true);
+        }
+        if let Some(known) = self.wants_all {
+            return Ok(known);
+        }
+        if self.waiting().min(limit) < LISTED_FROM {
+            return Ok(false);
+        }
+        let topics = self.partition.topics();
+        let topics = topics.map_err(|error| Refusal::from_read(self.partition, error))?;
+        // Listed after the high watermark was taken, so no record below it has a topic that is not listed.
+        let all = topics.iter().all(|topic| filters.wants(&topic.topic));
+        self.wants_all = Some(all);
+        Ok(all)
     }
 
     /// Every offset is a record that matches: nothing needs to be read.
