@@ -42,13 +42,15 @@ class EventLog:
 
     def places(self) -> dict[str, dict[str, list[int]]]:
         """Where a stream with an empty checkpoint goes on: `{log id: {partition: [next offset, epoch before it]}}`."""
+        # Ordered by epoch first: where a log was cut and written again, an offset counts for its newer record, and a
+        # higher one of the older epoch is no place to go on at.
         sql = (
-            'SELECT log_id, "partition", max("offset") AS "offset", max(epoch) AS epoch FROM e '
-            "WHERE source <> 'engine' GROUP BY log_id, \"partition\""
+            'SELECT log_id, "partition", max(epoch) AS epoch, last_value("offset" ORDER BY epoch, "offset") AS last '
+            "FROM e WHERE source <> 'engine' GROUP BY log_id, \"partition\""
         )
         found: dict[str, dict[str, list[int]]] = {}
         for row in self._query(self._events, sql):
-            found.setdefault(row["log_id"], {})[str(row["partition"])] = [row["offset"] + 1, row["epoch"]]
+            found.setdefault(row["log_id"], {})[str(row["partition"])] = [row["last"] + 1, row["epoch"]]
         return found
 
     def _append_once(self, table: DeltaTable, kind: Table, rows: Sequence[Row], app_id: str, version: int) -> None:

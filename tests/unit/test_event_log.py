@@ -1,0 +1,40 @@
+"""Where the status pipeline goes on with an empty checkpoint, by what `action_events` holds. No Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.event_log import EventLog
+from pipelines.tables import create_by_path
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> EventLog:
+    create_by_path(tmp_path)
+    return EventLog(tmp_path)
+
+
+def event(
+    offset: int, epoch: int, *, partition: int = 3, log_id: str = "log-a", source: str = "status"
+) -> dict[str, object]:
+    place = {"log_id": log_id, "partition": partition, "offset": offset, "epoch": epoch}
+    return {"event_id": f"{log_id}:{partition}:{offset}:{epoch}", "source": source, **place}
+
+
+def test_an_empty_table_names_no_place(log: EventLog) -> None:
+    assert log.places() == {}
+
+
+def test_each_log_and_partition_goes_on_behind_its_newest_record(log: EventLog) -> None:
+    events = [event(7, 2), event(4, 1), event(11, 5, partition=4), event(0, 9, log_id="log-b", source="receipt")]
+    log.append([*events, event(99, 99, source="engine")], [], query_id="q", batch_id=0)
+    assert log.places() == {"log-a": {"3": [8, 2], "4": [12, 5]}, "log-b": {"3": [1, 9]}}
+
+
+def test_a_log_that_was_cut_goes_on_behind_the_record_of_the_newest_epoch(log: EventLog) -> None:
+    """Offsets 5 to 9 were cut away and 5 and 6 written again: 9 is the highest offset, and its record is gone."""
+    log.append([event(offset, 1) for offset in range(10)], [], query_id="q", batch_id=0)
+    log.append([event(6, 2), event(5, 2)], [], query_id="q", batch_id=1)
+    assert log.places() == {"log-a": {"3": [7, 2]}}
