@@ -78,11 +78,23 @@ impl Engine {
         }
     }
 
-    /// Closes every connection, telling MQTT 5 clients that the server goes down; wills are published.
+    /// Closes every connection, telling MQTT 5 clients that the server goes down; wills are published, also those that
+    /// wait for their delay: nobody is left to wait, and like Mosquitto a broker that stops owes them.
     pub fn close_all(&mut self) {
         let keys: Vec<ConnKey> = self.conns.keys().collect();
         for key in keys {
             self.close(key, Cause::Reason(ReasonCode::ServerShuttingDown));
+        }
+        let waiting: Vec<(SessionKey, Box<Will>)> = self
+            .sessions
+            .iter()
+            .filter_map(|(key, session)| Some((key, session.will.as_ref()?.1.clone())))
+            .collect();
+        for (key, will) in waiting {
+            if let Some(session) = self.sessions.get_mut(key) {
+                session.will = None;
+            }
+            self.publish_will(key, &will);
         }
     }
 

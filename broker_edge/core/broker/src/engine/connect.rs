@@ -172,12 +172,10 @@ impl Engine {
             for behind in &mut session.behind {
                 behind.qos0_from = self.dispatched[behind.partition.index()];
             }
-            if expiry_s > 0 {
-                // The CONNACK waits for the disk; what the client subscribes to meanwhile begins now.
-                for partition in partitions {
-                    let live_at = self.dispatched[partition.index()];
-                    session.fall_behind(partition, live_at, Offset(0));
-                }
+            // The CONNACK may have to wait for the disk; what the client subscribes to meanwhile begins now.
+            for partition in partitions {
+                let live_at = self.dispatched[partition.index()];
+                session.fall_behind(partition, live_at, Offset(0));
             }
         }
         (session_key, present)

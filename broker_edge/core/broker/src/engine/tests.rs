@@ -34,6 +34,8 @@ struct Gate {
     changed: Condvar,
     /// No file of the telemetry partitions can be opened for reading.
     no_descriptors: AtomicBool,
+    /// They cannot grow.
+    is_full: AtomicBool,
 }
 
 impl Gate {
@@ -62,6 +64,10 @@ impl File for GatedFile {
         self.0.read_at(buffer, position)
     }
     fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        let end = position + bytes.len() as u64;
+        if self.1.is_full.load(Ordering::Relaxed) && end > self.0.len()? {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         self.0.write_all_at(bytes, position)
     }
     fn sync_data(&self) -> io::Result<()> {

@@ -1,6 +1,8 @@
 //! Clients that do not behave, and those that have to live beside them: stuck, slow, flooding, back with less room.
 
+use headwater_log::PartitionState;
 use headwater_mqtt::Property;
+use headwater_mqtt::encode::WillFields;
 
 use super::*;
 
@@ -226,4 +228,119 @@ fn without_file_descriptors_a_session_waits_and_skips_nothing() {
     let got = until_idle(&mut rig, client, version);
     let wanted: Vec<String> = (1..=20).map(|id| format!("publish {id}{noise}")).collect();
     assert!(got == wanted, "{} of 20", got.len());
+}
+
+#[test]
+fn a_retained_value_that_changes_before_the_connack_of_a_clean_start_is_not_missed() {
+    let dir = dir();
+    let version = Version::V311;
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let publisher = rig.connect(ConnectFields::new(version, "p"));
+    rig.publish_to("t", true, publisher, version, 1, "old");
+    assert_eq!(rig.packets(publisher, version, 1), ["puback 1"]);
+    let earlier = rig.connect(persistent(version, "c"));
+    rig.engine.remove(earlier);
+
+    let client = rig.engine.open();
+    let one = [Subscription {
+        filter: "t",
+        options: SubscriptionOptions::new(QoS::AtLeastOnce),
+    }];
+    rig.feed(client, |out| {
+        encode::connect(out, &ConnectFields::new(version, "c"));
+        encode::subscribe(out, version, PacketId::FIRST, &[], &one);
+    });
+    rig.publish_to("t", true, publisher, version, 2, "new");
+    assert_eq!(
+        rig.packets(client, version, 3),
+        ["connack false", "suback", "publish new"]
+    );
+}
+
+#[test]
+fn a_will_that_waits_for_its_delay_is_published_when_the_broker_stops() {
+    let dir = dir();
+    let version = Version::V5;
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let expiry = [Property::SessionExpiryInterval(600)];
+    let delay = [Property::WillDelayInterval(300)];
+    let mut fields = persistent(version, "mortal");
+    fields.properties = &expiry;
+    fields.will = Some(WillFields {
+        topic: "t",
+        payload: b"gone",
+        properties: &delay,
+        qos: QoS::AtLeastOnce,
+        retain: false,
+    });
+    let mortal = rig.connect(fields);
+    let witness = persistent(Version::V311, "witness");
+    let key = rig.connect(witness);
+    rig.subscribe(key, Version::V311);
+    rig.engine.remove(mortal);
+    rig.turn();
+    assert_eq!(rig.sent(key, Version::V311), [""; 0]);
+    rig.engine.close_all();
+    rig.engine.commit();
+    rig.engine.store_all();
+    rig.crash();
+
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let key = rig.engine.open();
+    rig.feed(key, |out| encode::connect(out, &witness));
+    let packets = rig.packets(key, Version::V311, 2);
+    assert_eq!(packets, ["connack true", "publish gone"]);
+}
+
+#[test]
+fn a_full_disk_is_told_to_mqtt_5_and_costs_older_clients_their_connection_until_there_is_space() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let publisher = rig.connect(ConnectFields::new(Version::V5, "p"));
+    let older = rig.connect(ConnectFields::new(Version::V311, "older"));
+    rig.gate.is_full.store(true, Ordering::Relaxed);
+    let text = "x".repeat(200 << 10);
+    let telemetry = rig
+        .log
+        .by_name("telemetry-0")
+        .expect("there by default")
+        .clone();
+    let mut answers = Vec::new();
+    for id in 1..2000 {
+        rig.publish(publisher, Version::V5, id, &text);
+        answers.clear();
+        while answers.is_empty() && telemetry.state() != PartitionState::Full {
+            rig.turn();
+            answers = rig.sent(publisher, Version::V5);
+            if answers.is_empty() {
+                rig.moved
+                    .recv_timeout(DEADLINE)
+                    .expect("the log moves or is full");
+            }
+        }
+        if telemetry.state() == PartitionState::Full {
+            break;
+        }
+    }
+    let second = rig.connect(ConnectFields::new(Version::V5, "second"));
+    rig.publish(second, Version::V5, 1, "refused");
+    assert_eq!(
+        rig.packets(second, Version::V5, 1),
+        ["refused QuotaExceeded"]
+    );
+    rig.publish(older, Version::V311, 1, "refused");
+    rig.turn();
+    assert!(rig.engine.take_closed().contains(&older));
+    rig.gate.is_full.store(false, Ordering::Relaxed);
+    if answers.is_empty() {
+        // What had been taken before the lack was known is written and acknowledged now.
+        assert!(rig.packets(publisher, Version::V5, 1)[0].starts_with("puback"));
+    }
+    while telemetry.state() == PartitionState::Full {
+        rig.moved
+            .recv_timeout(DEADLINE)
+            .expect("the log hears of the space");
+    }
+    rig.publish(second, Version::V5, 2, "again");
+    assert_eq!(rig.packets(second, Version::V5, 1), ["puback 2"]);
 }
