@@ -193,8 +193,11 @@ class MqttLoad:
         window: int = 32,
         records_each: int | None = None,
         want_offsets: bool = True,
+        pause_s: float = 0.0,
     ) -> None:
+        """A pause after each turn bounds the rate: one window a connection in so many seconds."""
         self._address = address
+        self._pause_s = pause_s
         self._run = run
         self._recipe = recipe
         self._connections = [
@@ -276,6 +279,8 @@ class MqttLoad:
                     self._turn(key.data, events)
                 with self._progress:
                     self._progress.notify_all()
+                if self._pause_s:
+                    self._stopping.wait(self._pause_s)
         except BaseException as error:  # kept for stop(), which runs on the thread of the test
             self._failure = error
         finally:
