@@ -128,10 +128,8 @@ impl Engine {
             session.fall_behind(partition, live_at, live_at);
         }
         if session.expiry_s != NEVER_EXPIRES {
-            self.timers.set(
-                now.mono_ms + u64::from(session.expiry_s) * 1000,
-                Timer::Expiry(key),
-            );
+            session.expiry_due_ms = now.mono_ms + u64::from(session.expiry_s) * 1000;
+            self.timers.set(session.expiry_due_ms, Timer::Expiry(key));
         }
         match will {
             Some(will) if will.delay_s > 0 => {

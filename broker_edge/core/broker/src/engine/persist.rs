@@ -298,6 +298,8 @@ impl Engine {
                 )
             })
             .collect();
+        session.expiry_due_ms = now.mono_ms + expiry_ms.saturating_sub(away_ms);
+        let due_ms = session.expiry_due_ms;
         let key = self.sessions.insert(session);
         for (filter, options, replaying) in held {
             self.router.insert(
@@ -311,10 +313,7 @@ impl Engine {
         }
         self.by_client.insert(client_id, key);
         if expires {
-            self.timers.set(
-                now.mono_ms + expiry_ms.saturating_sub(away_ms),
-                Timer::Expiry(key),
-            );
+            self.timers.set(due_ms, Timer::Expiry(key));
         }
     }
 

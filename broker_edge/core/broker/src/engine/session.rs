@@ -119,6 +119,8 @@ pub struct Session {
     pub dirty: bool,
     /// When the connection went, on the monotonic clock and in Unix microseconds.
     pub away_since: Option<(u64, i64)>,
+    /// When the timer of its expiry fires.
+    pub expiry_due_ms: u64,
     /// The will that waits for its delay, and when it is due.
     pub will: Option<(u64, Box<Will>)>,
     pub commands: Vec<Command>,
@@ -145,6 +147,7 @@ impl Session {
             stored: false,
             dirty: false,
             away_since: None,
+            expiry_due_ms: 0,
             will: None,
             commands: Vec::new(),
             receipts: Vec::new(),

@@ -10,6 +10,8 @@ use super::{ConnKey, Engine, SessionKey};
 
 /// Cursors are checkpointed this often.
 pub const CHECKPOINT_MS: u64 = 1000;
+/// So many timers are no reason to look for stale ones.
+const TIMERS_KEPT: usize = 1024;
 
 impl Engine {
     /// Does what is due. Is called before [`Engine::commit`], so that wills are appended in the same turn.
@@ -23,6 +25,7 @@ impl Engine {
                     self.checkpoint();
                     self.end_slow_packets();
                     self.read_again();
+                    self.drop_stale_timers();
                     self.timers
                         .set(self.now.mono_ms + CHECKPOINT_MS, Timer::Checkpoint);
                 }
@@ -33,6 +36,27 @@ impl Engine {
     /// When the next turn is due at the latest, on the monotonic clock.
     pub fn next_deadline_ms(&self) -> Option<u64> {
         self.timers.next_due_ms()
+    }
+
+    /// Clients that come and go leave timers behind that may be due in weeks only.
+    fn drop_stale_timers(&mut self) {
+        if self.timers.len() < 4 * (self.conns.len() + self.sessions.len()) + TIMERS_KEPT {
+            return;
+        }
+        let (conns, sessions) = (&self.conns, &self.sessions);
+        self.timers.retain(|due_ms, timer| match timer {
+            Timer::Checkpoint => true,
+            Timer::Silence(key) => conns
+                .get(key)
+                .is_some_and(|conn| conn.phase == Phase::New || conn.silence_due_ms == due_ms),
+            Timer::Will(key) => sessions
+                .get(key)
+                .and_then(|session| session.will.as_ref())
+                .is_some_and(|(at, _)| *at == due_ms),
+            Timer::Expiry(key) => sessions
+                .get(key)
+                .is_some_and(|session| session.expiry_due_ms == due_ms),
+        });
     }
 
     fn check_silence(&mut self, key: ConnKey) {
@@ -80,9 +104,13 @@ impl Engine {
 
     fn check_expiry(&mut self, key: SessionKey) {
         let now = self.now;
-        let Some(session) = self.sessions.get(key) else {
+        let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
+        if session.expiry_due_ms > now.mono_ms {
+            // It went again since, and a timer was set for that.
+            return;
+        }
         let Some((_, since_us)) = session.away_since else {
             return;
         };
@@ -94,7 +122,8 @@ impl Engine {
         if left_ms == 0 {
             self.end_session(key);
         } else {
-            self.timers.set(now.mono_ms + left_ms, Timer::Expiry(key));
+            session.expiry_due_ms = now.mono_ms + left_ms;
+            self.timers.set(session.expiry_due_ms, Timer::Expiry(key));
         }
     }
 }

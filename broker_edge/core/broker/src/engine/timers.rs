@@ -31,6 +31,16 @@ impl Timers {
         self.heap.push(Reverse((due_ms, timer)));
     }
 
+    pub fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// Drops the timers that nobody waits for.
+    pub fn retain(&mut self, mut is_wanted: impl FnMut(u64, Timer) -> bool) {
+        self.heap
+            .retain(|Reverse((due_ms, timer))| is_wanted(*due_ms, *timer));
+    }
+
     pub fn next_due_ms(&self) -> Option<u64> {
         self.heap.peek().map(|Reverse((due, _))| *due)
     }

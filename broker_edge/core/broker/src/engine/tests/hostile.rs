@@ -251,10 +251,13 @@ fn a_retained_value_that_changes_before_the_connack_of_a_clean_start_is_not_miss
         encode::subscribe(out, version, PacketId::FIRST, &[], &one);
     });
     rig.publish_to("t", true, publisher, version, 2, "new");
-    assert_eq!(
-        rig.packets(client, version, 3),
-        ["connack false", "suback", "publish new"]
-    );
+    let mut packets = rig.packets(client, version, 3);
+    if packets[2] == "publish old" {
+        // The append took another turn: the old value as of the SUBSCRIBE, and then the new one.
+        packets.remove(2);
+        packets.extend(rig.packets(client, version, 1));
+    }
+    assert_eq!(packets, ["connack false", "suback", "publish new"]);
 }
 
 #[test]
@@ -343,4 +346,27 @@ fn a_full_disk_is_told_to_mqtt_5_and_costs_older_clients_their_connection_until_
     }
     rig.publish(second, Version::V5, 2, "again");
     assert_eq!(rig.packets(second, Version::V5, 1), ["puback 2"]);
+}
+
+#[test]
+fn i7_clients_that_come_and_go_leave_no_timers_behind() {
+    let dir = dir();
+    let version = Version::V5;
+    let mut rig = Rig::open(dir.path(), SyncMode::Never);
+    let expiry = [Property::SessionExpiryInterval(5)];
+    let mut fields = persistent(version, "restless");
+    fields.properties = &expiry;
+    fields.keep_alive_s = u16::MAX;
+    for _ in 0..1500 {
+        let key = rig.connect(fields);
+        rig.engine.remove(key);
+        rig.engine.take_closed();
+        rig.now.mono_ms += 1;
+        rig.now.wall_us += 1000;
+    }
+    rig.pass_time(tick::CHECKPOINT_MS);
+    assert!(rig.engine.timers.len() < 10, "{}", rig.engine.timers.len());
+    assert_eq!(rig.engine.sessions.len(), 1);
+    rig.pass_time(5_000);
+    assert_eq!(rig.engine.sessions.len(), 0, "it expires all the same");
 }
