@@ -28,6 +28,7 @@ from sources.flight import LogServer
 
 FILTER = "devices/+/telemetry"
 SEED = 20_261_121
+RETAINED_BYTES = 256 << 10
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ def test_the_broker_s_refusals_are_understood(broker: BrokerProcess) -> None:
 
 def test_offsets_that_retention_removed_are_named_and_can_be_passed(spark: SparkSession, tmp_path: Path) -> None:
     small = {"log.segment_bytes": "64KiB", "log.classes.telemetry.partitions": "1"}
-    small["log.classes.telemetry.retention.bytes"] = "256KiB"
+    small["log.classes.telemetry.retention.bytes"] = str(RETAINED_BYTES)
     with BrokerProcess(data_dir=tmp_path / "log", settings=small, log_file=tmp_path / "broker.txt") as broker:
         broker.start()
         publish(broker, 300)
@@ -141,12 +142,15 @@ def test_offsets_that_retention_removed_are_named_and_can_be_passed(spark: Spark
         start = reader.initialOffset()
         log_start = 0
         deadline = time.monotonic() + 60
-        while log_start == 0 and time.monotonic() < deadline:
-            publish(broker, 1_000)
+        size = 0
+        while (log_start == 0 or size > RETAINED_BYTES) and time.monotonic() < deadline:
+            if log_start == 0:
+                publish(broker, 1_000)
             with Client(server(broker)) as client:
                 (number, state), *_ = client.offsets(filters=FILTER).partitions.items()
-            log_start = state.log_start
+            log_start, size = state.log_start, state.bytes
         assert log_start > 0
+        assert size <= RETAINED_BYTES, "retention still removes"
         with pytest.raises(DataLossError, match=rf"offset 0 of partition {number} .* the oldest kept is {log_start} "):
             reader.latestOffset(start, ReadAllAvailable())
         passing = open_reader(server(broker), failOnDataLoss="false")

@@ -49,7 +49,7 @@ pub(crate) struct Core {
     pub sealed_topics: Mutex<SealedTopics>,
     pub indexes: Mutex<VecDeque<(Offset, Arc<Index>)>>,
     pub found: Mutex<Vec<Gap>>,
-    /// Held while a segment is removed: the maintenance thread and `advance_log_start` may both want to.
+    /// Held from the decision to remove a segment until it is gone: two that decide at once would remove two for one excess.
     pub removing: Mutex<()>,
     pub tail: Arc<Tail>,
     pub watchers: RwLock<Vec<Watcher>>,

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::MutexGuard;
+
 use crate::core::Core;
 use crate::ids::Offset;
 use crate::mark::MarkKind;
@@ -64,6 +66,7 @@ impl Core {
         if let (Some(oldest), Some(age)) = (oldest_time, self.context.retention_age) {
             self.seal_when_old(oldest, age);
         }
+        let removing = self.removing.lock();
         loop {
             let segments = self.all_segments();
             let [first, _, ..] = segments.as_slice() else {
@@ -81,7 +84,7 @@ impl Core {
                 .retention_bytes
                 .is_some_and(|limit| self.size_bytes() > limit);
             drop(segments);
-            if !(is_old || is_over) || !self.remove_oldest() {
+            if !(is_old || is_over) || !self.remove_oldest(&removing) {
                 return;
             }
         }
@@ -119,8 +122,7 @@ impl Core {
     }
 
     /// Removes the oldest segment, unless it is the active one or a hook postpones it.
-    pub(crate) fn remove_oldest(&self) -> bool {
-        let _one_at_a_time = self.removing.lock();
+    fn remove_oldest(&self, _decided_under: &MutexGuard<'_, ()>) -> bool {
         let range = {
             let segments = self.segments.read();
             let [first, second, ..] = segments.as_slice() else {
@@ -168,12 +170,13 @@ impl Core {
 
     /// Removes whole segments below `to`.
     pub(crate) fn advance_log_start(&self, to: Offset) {
+        let removing = self.removing.lock();
         loop {
             let is_below = {
                 let segments = self.segments.read();
                 matches!(segments.as_slice(), [_, second, ..] if second.base <= to)
             };
-            if !is_below || !self.remove_oldest() {
+            if !is_below || !self.remove_oldest(&removing) {
                 return;
             }
         }
