@@ -365,7 +365,9 @@ fn a_large_message_arrives_whole_and_a_too_large_one_ends_the_connection() {
     publisher.publish("big", "small");
     assert_eq!(subscriber.message().text(), payload);
     assert_eq!(subscriber.message().text(), "small");
-    publisher.send_publish("big", &vec![b'x'; (1 << 20) + 1], 1, false, &[]);
+    // The announcement is enough. What would follow it may only meet a closed socket, whose reset can overtake the answer.
+    let head = [0x32, 0x81, 0x80, 0x40, 0x00, 0x03, b'b', b'i', b'g'];
+    publisher.send(|out| out.extend_from_slice(&head));
     assert_eq!(
         publisher.next(),
         Got::Disconnect(ReasonCode::PacketTooLarge)
