@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -86,7 +87,13 @@ def start_headwater(*arguments: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         env=clean_environment(None),
+        preexec_fn=_take_interrupts,
     )
+
+
+def _take_interrupts() -> None:
+    """A test run in the background of a script ignores SIGINT, and what it starts would inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def clean_environment(more: Mapping[str, str] | None) -> dict[str, str]:
