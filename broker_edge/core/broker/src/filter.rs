@@ -1,6 +1,7 @@
 //! MQTT filters as Flight uses them: a list of which any may match, and which classes a list can reach.
 
 use headwater_log::{Class, ClassConfig};
+use headwater_mqtt::filter_matches;
 
 /// A list of filters; a topic is wanted when any matches. Built once per request.
 #[derive(Clone, Debug)]
@@ -40,7 +41,7 @@ impl Filters {
     pub fn wants(&self, topic: &str) -> bool {
         self.filters
             .as_ref()
-            .is_none_or(|filters| filters.iter().any(|filter| matches(filter, topic)))
+            .is_none_or(|filters| filters.iter().any(|filter| filter_matches(filter, topic)))
     }
 
     /// Whether some topic of `class` may be wanted. `classes` are all classes in the order in which they are asked;
@@ -71,24 +72,6 @@ impl Filters {
         own.clone()
             .any(|own| filters.iter().any(|filter| overlap(own, filter)))
     }
-}
-
-/// MQTT 4.7: `+` is one level, `#` the rest, and a leading wildcard never matches a topic that begins with `$`.
-pub fn matches(filter: &str, topic: &str) -> bool {
-    if topic.starts_with('$') && filter.starts_with(['+', '#']) {
-        return false;
-    }
-    let mut levels = topic.split('/');
-    for wanted in filter.split('/') {
-        if wanted == "#" {
-            return true;
-        }
-        match levels.next() {
-            Some(level) if wanted == "+" || wanted == level => {}
-            _ => return false,
-        }
-    }
-    levels.next().is_none()
 }
 
 /// Whether every topic that `inner` matches is matched by `outer`.
@@ -130,7 +113,7 @@ fn overlap(left: &str, right: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Filters, covers, matches, overlap};
+    use super::{Filters, covers, filter_matches, overlap};
     use headwater_log::{Class, ClassConfig};
 
     #[test]
@@ -148,7 +131,11 @@ mod tests {
             ("$state/#", "$state/group/a", true),
         ];
         for (filter, topic, expected) in cases {
-            assert_eq!(matches(filter, topic), expected, "{filter} on {topic}");
+            assert_eq!(
+                filter_matches(filter, topic),
+                expected,
+                "{filter} on {topic}"
+            );
         }
     }
 

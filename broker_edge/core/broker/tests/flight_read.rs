@@ -53,7 +53,7 @@ fn matches(filters: Option<&[&str]>, topic: &str) -> bool {
     filters.is_none_or(|filters| {
         filters
             .iter()
-            .any(|filter| headwater_broker::filter::matches(filter, topic))
+            .any(|filter| headwater_mqtt::filter_matches(filter, topic))
     })
 }
 
