@@ -98,6 +98,10 @@ fmt: $(VENV)/.stamp ## write the formats
 release: prerequisites ## headwaterd for figures and production: broker_edge/core/target/release
 	$(CARGO) build --manifest-path $(CORE)/Cargo.toml --release --bin headwaterd
 
+.PHONY: bench-log
+bench-log: ## the commit log beside other libraries and a plain program (ARGS=--short)
+	cargo run --locked --quiet --release --manifest-path tests/bench/log/Cargo.toml -- $(ARGS)
+
 .PHONY: wheel
 wheel: prerequisites $(VENV)/.stamp ## the wheel, in dist/
 	$(VENV)/bin/maturin build --locked --release --out dist
