@@ -219,6 +219,7 @@ pub(crate) fn log_config(config: &Config) -> LogConfig {
         segment_bytes: settings.segment_bytes.0,
         tail_bytes: settings.tail_bytes.as_usize(),
         queue_bytes: settings.queue_bytes.as_usize(),
+        maintain_every: Some(std::time::Duration::from_secs(1)),
         classes: vec![
             ClassConfig::new(Class::Internal),
             class_config(Class::Control, &classes.control),

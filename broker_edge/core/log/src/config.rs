@@ -31,6 +31,9 @@ pub struct LogConfig {
     pub tail_bytes: usize,
     /// Bound of what waits for a partition's writer; an append beyond it is refused with `QueueFull`.
     pub queue_bytes: usize,
+    /// How often retention, idleness, index files and spare segments are looked at; None leaves that to calls of
+    /// [`Log::maintain`](crate::Log::maintain).
+    pub maintain_every: Option<Duration>,
     /// In the order in which partition numbers are given out; the last class takes topics that no filter matches.
     pub classes: Vec<ClassConfig>,
 }
@@ -46,6 +49,7 @@ impl LogConfig {
             segment_bytes: 64 << 20,
             tail_bytes: 32 << 20,
             queue_bytes: 8 << 20,
+            maintain_every: Some(Duration::from_secs(1)),
             classes: Class::ALL.into_iter().map(ClassConfig::new).collect(),
         }
     }

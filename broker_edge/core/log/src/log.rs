@@ -5,7 +5,6 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -14,7 +13,7 @@ use crate::context::{Context, INTERNAL_SEGMENT_BYTES};
 use crate::core::Core;
 use crate::encode::Identity;
 use crate::error::OpenError;
-use crate::files::{LockError, LockGuard};
+use crate::files::{Files, LockError, LockGuard};
 use crate::ids::{Class, Epoch, LogId, Offset, PartitionId};
 use crate::meta::{Meta, write_error};
 use crate::partition::{Gap, Partition};
@@ -22,8 +21,6 @@ use crate::recovery::{Findings, create, recover};
 use crate::route::{Route, Router};
 use crate::tail::Tail;
 
-/// How often retention and idleness are looked at.
-const MAINTAIN_EVERY: Duration = Duration::from_secs(1);
 /// Room for a header and a few batches: smaller segments would only cost files.
 const SEGMENT_BYTES_MIN: u64 = 16 << 10;
 
@@ -106,7 +103,7 @@ impl Log {
         meta.epoch = epoch.0;
         meta.save(&*seams.files, dir)?;
         let stopping = Arc::new(Stopping::default());
-        let threads = start_threads(&partitions, &stopping, dir)?;
+        let threads = start_threads(&partitions, &stopping, &config)?;
         let router = Router::new(&config.classes);
         let threads = Mutex::new(threads);
         let inner = Inner {
@@ -151,7 +148,7 @@ impl Log {
         self.0.router.route(topic)
     }
 
-    /// Does now what the maintenance thread does each second: retention, index files, idle marks, spare segments.
+    /// Does now what the maintenance thread does from time to time: retention, index files, idle marks, spare segments.
     pub fn maintain(&self) {
         for partition in &self.0.partitions {
             partition.0.maintain();
@@ -267,9 +264,34 @@ fn load_or_create(config: &LogConfig, seams: &Seams) -> Result<(Meta, bool), Ope
             source,
         })?,
     };
+    sync_names_of(files, dir)?;
     let meta = Meta::new(id, seams.clock.now_us(), &config.classes);
     meta.save(files, dir)?;
     Ok((meta, true))
+}
+
+/// Makes the names that lead to a new log durable: with one of them a power cut would take all that was acknowledged.
+fn sync_names_of(files: &dyn Files, dir: &Path) -> Result<(), OpenError> {
+    for parent in dir.ancestors().skip(1) {
+        let parent = if parent.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            parent
+        };
+        match files.sync_dir(parent) {
+            // Not ours to open, so not made by us, or of a file system that has nothing to sync there.
+            Err(error)
+                if !matches!(
+                    error.kind(),
+                    io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput
+                ) =>
+            {
+                return Err(write_error(parent, error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn random_id() -> io::Result<LogId> {
@@ -333,11 +355,11 @@ fn partition_report(core: &Core, findings: Findings) -> PartitionReport {
 fn start_threads(
     partitions: &[Partition],
     stopping: &Arc<Stopping>,
-    dir: &Path,
+    config: &LogConfig,
 ) -> Result<Vec<JoinHandle<()>>, OpenError> {
     let failed = |source| OpenError::Io {
         action: "start a thread for",
-        path: dir.to_owned(),
+        path: config.dir.clone(),
         source,
     };
     let mut threads = Vec::with_capacity(partitions.len() + 1);
@@ -346,6 +368,9 @@ fn start_threads(
         let thread = std::thread::Builder::new().name(format!("log-{}", core.context.name));
         threads.push(thread.spawn(move || core.run_writer()).map_err(failed)?);
     }
+    let Some(maintain_every) = config.maintain_every else {
+        return Ok(threads);
+    };
     let partitions = partitions.to_vec();
     let stopping = Arc::clone(stopping);
     let maintain = move || {
@@ -355,7 +380,7 @@ fn start_threads(
             }
             let mut is_set = stopping.is_set.lock();
             if !*is_set {
-                stopping.changed.wait_for(&mut is_set, MAINTAIN_EVERY);
+                stopping.changed.wait_for(&mut is_set, maintain_every);
             }
             if *is_set {
                 return;
