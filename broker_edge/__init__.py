@@ -23,6 +23,7 @@ from broker_edge.errors import (
 from broker_edge.stream import RecordStream
 from broker_edge.values import (
     Commit,
+    Gap,
     Group,
     GroupOffsets,
     OffsetRange,
@@ -47,6 +48,7 @@ __all__ = [
     "DeadlineError",
     "FencedError",
     "FullError",
+    "Gap",
     "Group",
     "GroupOffsets",
     "HeadwaterError",

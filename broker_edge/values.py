@@ -49,11 +49,20 @@ class OffsetRange:
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets `[start, end)` that are gone: by `damage`, `retention` or `purge`."""
+
+    start: int
+    end: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionOffsets:
     """The bounds of a partition. Readable are the offsets `[log_start, high_watermark)`.
 
     `offset_for_time` is set when a time was asked for, `epoch_before` when an offset was, and it is None where the
-    record before that offset does not exist.
+    record before that offset does not exist. `gaps` are those known so far, ascending; the newest thousand.
     """
 
     partition: int
@@ -65,6 +74,7 @@ class PartitionOffsets:
     bytes: int
     offset_for_time: int | None = None
     epoch_before: int | None = None
+    gaps: tuple[Gap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +193,7 @@ def offsets_from_json(answer: Mapping[str, Any]) -> Offsets:
             bytes=row["bytes"],
             offset_for_time=row.get("offset_for_time"),
             epoch_before=row.get("epoch_before"),
+            gaps=tuple(Gap(gap["start"], gap["end"], gap["reason"]) for gap in row.get("gaps", ())),
         )
         for number, row in answer["partitions"].items()
     }

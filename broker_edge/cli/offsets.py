@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -14,7 +15,7 @@ from broker_edge.cli._options import (
     TimeoutOption,
     connect,
 )
-from broker_edge.cli._output import put_json, put_rows
+from broker_edge.cli._output import put_json, put_rows, say
 
 
 def offsets(
@@ -25,7 +26,7 @@ def offsets(
     json: JsonOption = False,
     timeout: TimeoutOption = 30.0,
 ) -> None:
-    """Show log start, high watermark, epoch and bytes of the partitions that the filters can reach."""
+    """Show log start, high watermark, epoch, bytes and gaps of the partitions that the filters can reach."""
     with connect(server, timeout) as client:
         found = client.offsets(partitions=partition or None, filters=filters or None, time_us=time)
     names = ["partition", "name", "class", "log_start", "high_watermark", "epoch", "bytes"]
@@ -37,10 +38,17 @@ def offsets(
         names.append("offset_for_time")
         for row, one in zip(rows, found.partitions.values(), strict=True):
             row.append(one.offset_for_time if one.offset_for_time is not None else "-")
+    gaps = [[asdict(gap) for gap in one.gaps] for one in found.partitions.values()]
     if json:
-        put_json({"log_id": found.log_id, "partitions": [dict(zip(names, row, strict=True)) for row in rows]})
-    else:
-        put_rows(names, rows)
+        documents = [
+            {**dict(zip(names, row, strict=True)), "gaps": of_row} for row, of_row in zip(rows, gaps, strict=True)
+        ]
+        put_json({"log_id": found.log_id, "partitions": documents})
+        return
+    put_rows(names, rows)
+    for one in found.partitions.values():
+        for gap in one.gaps:
+            say(f"{one.name}: offsets [{gap.start}, {gap.end}) are gone: {gap.reason}")
 
 
 def register(app: typer.Typer) -> None:

@@ -62,6 +62,8 @@ struct PartitionMetrics {
     bytes: Family<PartitionLabel, Gauge>,
     queued_bytes: Family<PartitionLabel, Gauge>,
     running: Family<PartitionLabel, Gauge>,
+    gap_offsets: Family<PartitionLabel, Gauge>,
+    damaged_bytes: Family<PartitionLabel, Gauge>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -78,6 +80,9 @@ pub struct PartitionFigures<'a> {
     pub bytes: u64,
     pub queued_bytes: usize,
     pub running: bool,
+    /// Offsets from the log start on that are damaged or purged.
+    pub gap_offsets: u64,
+    pub damaged_bytes: u64,
 }
 
 impl Metrics {
@@ -96,6 +101,8 @@ impl Metrics {
         set(&self.partitions.bytes, figures.bytes);
         set(&self.partitions.queued_bytes, figures.queued_bytes as u64);
         set(&self.partitions.running, u64::from(figures.running));
+        set(&self.partitions.gap_offsets, figures.gap_offsets);
+        set(&self.partitions.damaged_bytes, figures.damaged_bytes);
     }
 
     /// The registry that [`encode`](prometheus_client::encoding::text::encode) turns into text.
@@ -107,6 +114,8 @@ impl Metrics {
             .register(registry.sub_registry_with_prefix("flight"));
         self.partitions
             .register(registry.sub_registry_with_prefix("partition"));
+        self.partitions
+            .register_damage(registry.sub_registry_with_prefix("log"));
         registry
     }
 }
@@ -164,6 +173,13 @@ impl PartitionMetrics {
             self.running, "running", "1 while the partition takes appends";
         }
     }
+
+    fn register_damage(&self, registry: &mut Registry) {
+        register! { registry,
+            self.gap_offsets, "gap_offsets", "Offsets from the log start on that are damaged or purged";
+            self.damaged_bytes, "damaged_bytes", "Damaged bytes found since the start, and those kept in .damaged files";
+        }
+    }
 }
 
 #[cfg(test)]
@@ -181,6 +197,8 @@ mod tests {
             bytes: 512,
             queued_bytes: 0,
             running: true,
+            gap_offsets: 7,
+            damaged_bytes: 0,
         });
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &metrics.registry()).unwrap();
@@ -190,6 +208,10 @@ mod tests {
         );
         assert!(
             text.contains("headwater_partition_high_watermark_offset{partition=\"telemetry-0\"} 9"),
+            "{text}"
+        );
+        assert!(
+            text.contains("headwater_log_gap_offsets{partition=\"telemetry-0\"} 7"),
             "{text}"
         );
     }

@@ -4,7 +4,6 @@
 //! `retention.rs`. Locks are taken in the order of the fields below and none is held while another thread is waited for.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -28,9 +27,6 @@ const STOPPED: u8 = 2;
 
 /// Indexes of sealed segments kept in memory per partition.
 const CACHED_INDEXES: usize = 4;
-/// Gaps found by reading; more are still refused to readers, only not listed.
-const FOUND_GAPS_MAX: usize = 1024;
-
 pub(crate) struct Core {
     pub context: Context,
     /// Covers giving an offset together with noting the key, so that two callers never both append a key.
@@ -49,6 +45,8 @@ pub(crate) struct Core {
     pub sealed_topics: Mutex<SealedTopics>,
     pub indexes: Mutex<VecDeque<(Offset, Arc<Index>)>>,
     pub found: Mutex<Vec<Gap>>,
+    /// Bytes that are damaged, as far as a start or a reader has met them.
+    pub damaged_bytes: AtomicU64,
     /// Held from the decision to remove a segment until it is gone: two that decide at once would remove two for one excess.
     pub removing: Mutex<()>,
     pub tail: Arc<Tail>,
@@ -70,6 +68,7 @@ pub(crate) struct Parts {
     pub segments: Vec<Arc<Segment>>,
     pub keys: Keys,
     pub topics: SealedTopics,
+    pub damaged_bytes: u64,
 }
 
 impl Core {
@@ -88,6 +87,7 @@ impl Core {
             sealed_topics: Mutex::new(parts.topics),
             indexes: Mutex::default(),
             found: Mutex::default(),
+            damaged_bytes: AtomicU64::new(parts.damaged_bytes),
             removing: Mutex::default(),
             tail,
             watchers: RwLock::default(),
@@ -201,21 +201,6 @@ impl Core {
         indexes.push_back((index.base, Arc::clone(index)));
         while indexes.len() > CACHED_INDEXES {
             indexes.pop_front();
-        }
-    }
-
-    /// Notes damage that a reader ran into.
-    pub fn note_gap(&self, range: Range<Offset>, reason: &str) {
-        let mut found = self.found.lock();
-        if found.len() < FOUND_GAPS_MAX && !found.iter().any(|gap| gap.range == range) {
-            tracing::error!(
-                partition = %self.context.name, start = range.start.0, end = range.end.0, reason,
-                "offsets are damaged on disk"
-            );
-            found.push(Gap {
-                range,
-                reason: reason.to_owned(),
-            });
         }
     }
 }

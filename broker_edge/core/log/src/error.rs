@@ -90,11 +90,11 @@ pub enum OpenError {
     },
     #[error("{dir} is in use by process {pid}; stop it or choose another data_dir", dir = dir.display())]
     InUse { dir: PathBuf, pid: String },
-    #[error("{path} is damaged: {reason}; restore it from a backup", path = path.display())]
+    #[error("{path} is damaged: {reason}; `headwater log repair` on the data folder mends it, or restore a backup", path = path.display())]
     Damaged { path: PathBuf, reason: String },
-    #[error("{path} is missing, although log {log_id} has it; restore the folder from a backup", path = path.display())]
+    #[error("{path} is missing, although log {log_id} has it; put the folder back, or let `headwater log repair` begin an empty one", path = path.display())]
     PartitionMissing { path: PathBuf, log_id: LogId },
-    #[error("{dir} holds partitions but no log.meta; restore log.meta, or choose an empty folder", dir = dir.display())]
+    #[error("{dir} holds partitions but no log.meta; `headwater log repair` makes it again from the segments, or choose an empty folder", dir = dir.display())]
     MetaMissing { dir: PathBuf },
     #[error("bad log settings: {reason}")]
     Settings { reason: String },

@@ -9,11 +9,13 @@
 #![forbid(unsafe_code)]
 
 mod append;
+mod aside;
 mod batch;
 mod clock;
 mod config;
 mod context;
 mod core;
+mod damage;
 mod encode;
 mod error;
 mod files;
@@ -35,6 +37,7 @@ mod recovery;
 mod recovery_active;
 mod retention;
 mod route;
+mod salvage;
 mod sealed_topics;
 mod segment;
 mod space;
@@ -50,7 +53,9 @@ pub use error::{AppendError, OpenError, ReadError};
 pub use files::{File, Files, LockError, LockGuard, OpenMode, SystemFiles};
 pub use ids::{Class, Epoch, LogId, Offset, ParseLogIdError, PartitionId};
 pub use log::{Log, PartitionReport, RecoveryReport};
-pub use partition::{DeleteHook, Gap, Partition, PartitionState, Placed, TopicRange, Watcher};
+pub use partition::{
+    DeleteHook, Gap, GapKind, Partition, PartitionState, Placed, TopicRange, Watcher,
+};
 pub use records::{ClientIndex, MAX_RECORDS_BYTES, RecordMeta, Records, RecordsFull, TopicIndex};
 pub use route::Route;
 pub use view::{Headers, RecordView};

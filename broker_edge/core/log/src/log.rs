@@ -334,8 +334,8 @@ fn partition_report(core: &Core, findings: Findings) -> PartitionReport {
     let gaps = core.gaps();
     for gap in &gaps {
         tracing::error!(
-            partition = %core.context.name, start = gap.range.start.0, end = gap.range.end.0, reason = %gap.reason,
-            "offsets are lost"
+            partition = %core.context.name, start = gap.range.start.0, end = gap.range.end.0, kind = gap.kind.name(),
+            reason = %gap.reason, "offsets are gone"
         );
     }
     for note in &findings.notes {

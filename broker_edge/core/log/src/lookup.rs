@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::core::Core;
 use crate::error::ReadError;
 use crate::ids::{Epoch, Offset};
-use crate::partition::{Gap, TopicRange};
+use crate::partition::{Gap, GapKind, TopicRange};
 use crate::sealed_topics::{TopicRanges, extend, merge};
 use crate::segment::Segment;
 use crate::view::RecordView;
@@ -174,6 +174,7 @@ impl Core {
                 let reason = "the checksum of a batch does not match".to_owned();
                 gaps.push(Gap {
                     range: hole.first..hole.next,
+                    kind: GapKind::Damage,
                     reason,
                 });
             }
@@ -182,6 +183,7 @@ impl Core {
                 let reason = "a segment ends before the next one begins".to_owned();
                 gaps.push(Gap {
                     range: summary.next..base,
+                    kind: GapKind::Damage,
                     reason,
                 });
             }

@@ -1,5 +1,6 @@
 //! The mark of a partition: up to where it was synced and whole. Written when it has been idle, and at a clean stop.
 
+use std::io;
 use std::path::Path;
 
 use crate::encode::{Identity, u32_at, u64_at};
@@ -46,6 +47,7 @@ impl Mark {
         if bytes.len() != BYTES
             || &bytes[0..8] != MAGIC
             || u32_at(bytes, 48) != checksum(bytes, identity)
+            || u32_at(bytes, 52) != 0
         {
             return None;
         }
@@ -63,9 +65,20 @@ impl Mark {
         })
     }
 
-    /// None when there is none that can be trusted: it then proves nothing.
-    pub fn load(files: &dyn Files, dir: &Path, identity: &Identity) -> Option<Self> {
-        Self::from_bytes(&read_file(files, &dir.join(NAME), BYTES).ok()?, identity)
+    /// None when there is none. One that can not be trusted is an error in words: it proves nothing.
+    pub fn load(
+        files: &dyn Files,
+        dir: &Path,
+        identity: &Identity,
+    ) -> Result<Option<Self>, &'static str> {
+        match read_file(files, &dir.join(NAME), BYTES) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(_) => Err("the mark can not be read"),
+            Ok(bytes) => match Self::from_bytes(&bytes, identity) {
+                Some(mark) => Ok(Some(mark)),
+                None => Err("the mark is damaged"),
+            },
+        }
     }
 
     pub fn save(self, files: &dyn Files, dir: &Path, identity: &Identity) -> std::io::Result<()> {

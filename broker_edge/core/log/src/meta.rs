@@ -9,6 +9,7 @@ use crate::config::ClassConfig;
 use crate::error::OpenError;
 use crate::files::{Files, OpenMode, is_full, read_full};
 use crate::ids::LogId;
+use crate::salvage::says_nothing_of_bytes;
 use crate::segment::FORMAT;
 
 const NAME: &str = "log.meta";
@@ -66,11 +67,17 @@ impl Meta {
         let bytes = match read_file(files, &path, MAX_BYTES) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => {
+            Err(source) if says_nothing_of_bytes(&source) => {
                 return Err(OpenError::Io {
                     action: "read",
                     path,
                     source,
+                });
+            }
+            Err(error) => {
+                return Err(OpenError::Damaged {
+                    path,
+                    reason: error.to_string(),
                 });
             }
         };

@@ -25,10 +25,30 @@ pub enum PartitionState {
     Stopped(String),
 }
 
-/// Offsets below the high watermark that are lost.
+/// Why offsets are gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GapKind {
+    /// The disk lost or changed them.
+    Damage,
+    /// Someone asked for their removal.
+    Purge,
+}
+
+impl GapKind {
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Damage => "damage",
+            Self::Purge => "purge",
+        }
+    }
+}
+
+/// Offsets from the log start on, below the high watermark, that are gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gap {
     pub range: Range<Offset>,
+    pub kind: GapKind,
     pub reason: String,
 }
 
@@ -193,6 +213,14 @@ impl Partition {
     #[must_use]
     pub fn gaps(&self) -> Vec<Gap> {
         self.0.gaps()
+    }
+
+    /// Bytes that are damaged, as far as a start or a reader has met them; those in `.damaged` files included.
+    #[must_use]
+    pub fn damaged_bytes(&self) -> u64 {
+        self.0
+            .damaged_bytes
+            .load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// Removes whole segments below `to`.

@@ -11,6 +11,7 @@ use crate::files::{File, OpenMode};
 use crate::ids::Offset;
 use crate::index::{Index, Run};
 use crate::rebuild::{build_index, load_index};
+use crate::salvage::Salvage;
 use crate::segment::{IndexPlace, SEGMENT_HEADER_BYTES, Segment};
 use crate::walk::{Step, Walk};
 
@@ -186,9 +187,10 @@ impl Core {
                 }
             }
         }
-        let file = self.open_segment(segment, want.from)?;
+        // What the disk does not give is damage like any other.
+        let file = Salvage::new(self.open_segment(segment, want.from)?);
         for run in self.runs(segment, &want)? {
-            let reached = self.walk_run(segment, &*file, &run, &want, taken)?;
+            let reached = self.walk_run(segment, &file, &run, &want, taken)?;
             if reached < run.until.min(want.until) {
                 return Ok(reached);
             }
@@ -260,10 +262,14 @@ impl Core {
                     taken.push(batch);
                 }
                 Step::Bad => {
-                    let first = walk.expected;
+                    let (first, from) = (walk.expected, walk.position);
                     let found = walk.resync(limit, self.context.epoch).map_err(failed)?;
-                    let next = if found { walk.expected } else { limit };
-                    self.note_gap(first..next, "the checksum of a batch does not match");
+                    let (next, to) = if found {
+                        (walk.expected, walk.position)
+                    } else {
+                        (limit, end)
+                    };
+                    self.note_damage(segment, file, first..next, from..to);
                     if !taken.batches.is_empty() {
                         return Ok(first);
                     }
@@ -283,7 +289,7 @@ impl Core {
         if let Some(index) = self.cached_index(segment.base) {
             return Ok(index);
         }
-        if let IndexPlace::Memory(index) = &*segment.index.lock() {
+        if let IndexPlace::Memory(index) | IndexPlace::Provisional(index) = &*segment.index.lock() {
             return Ok(Arc::clone(index));
         }
         let summary = segment

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::batch::Batch;
 use crate::context::Context;
-use crate::encode::{HEADER_BYTES, Header};
+use crate::encode::{HEADER_BYTES, Header, Identity};
 use crate::files::{File, OpenMode};
 use crate::ids::{Epoch, Offset};
 use crate::index::{Growing, Index};
@@ -32,10 +32,24 @@ pub(crate) fn load_index(context: &Context, base: Offset, limit: Offset) -> Opti
     let segment = files
         .open(&context.dir.join(file_name(base, "seg")), OpenMode::Read)
         .ok()?;
-    ends_like(&*segment, &index).then_some(index)
+    let is_whole = ends_like(&*segment, &index) && ends_there(context, &*segment, &index, limit);
+    is_whole.then_some(index)
 }
 
-/// Whether the last batch that an index names is the one that stands there, and nothing follows it.
+/// False when a batch follows that the index does not know.
+fn ends_there(context: &Context, segment: &dyn File, index: &Index, limit: Offset) -> bool {
+    if index.next == limit {
+        return true;
+    }
+    let Ok(end) = segment.len() else {
+        return false;
+    };
+    let mut walk = Walk::new(segment, context.identity, index.data_end, end, index.next)
+        .with_chunk(HEADER_BYTES);
+    !matches!(walk.next(), Ok(Step::Batch { .. }))
+}
+
+/// Whether the last batch that an index names is the one that stands there.
 fn ends_like(segment: &dyn File, index: &Index) -> bool {
     if index.next == index.base {
         return false; // A scan of an empty segment costs nothing.
@@ -52,7 +66,7 @@ fn ends_like(segment: &dyn File, index: &Index) -> bool {
     })
 }
 
-/// Walks a segment whose batches end at or before `limit`, where the next segment begins. Damage becomes holes.
+/// The index of a segment whose batches end at or before `limit`, where the next segment begins.
 pub(crate) fn build_index(
     context: &Context,
     path: &Path,
@@ -61,9 +75,20 @@ pub(crate) fn build_index(
     newest: Epoch,
 ) -> io::Result<Index> {
     let file = context.open(path, OpenMode::Read)?;
+    index_of_file(&*file, context.identity, base, limit, newest)
+}
+
+/// As [`build_index`], of an open file. Damage becomes holes.
+pub(crate) fn index_of_file(
+    file: &dyn File,
+    identity: Identity,
+    base: Offset,
+    limit: Offset,
+    newest: Epoch,
+) -> io::Result<Index> {
     let end = file.len()?;
     let mut growing = Growing::new(base);
-    let mut walk = Walk::new(&*file, context.identity, SEGMENT_HEADER_BYTES, end, base);
+    let mut walk = Walk::new(file, identity, SEGMENT_HEADER_BYTES, end, base);
     while walk.expected < limit {
         match walk.next()? {
             Step::Batch { batch, .. } if batch.next_offset() > limit => break,

@@ -6,17 +6,19 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::aside::{Kept, Piece, damaged_bytes, keep};
 use crate::context::{Context, FILL_STEP_BYTES, create_segment_file};
 use crate::core::Parts;
 use crate::error::OpenError;
-use crate::files::{OpenMode, read_full};
+use crate::files::{File, OpenMode, read_full};
 use crate::ids::{Epoch, Offset};
 use crate::index::Growing;
 use crate::keys::Keys;
 use crate::mark::Mark;
 use crate::meta::write_error;
-use crate::rebuild::{build_index, load_index};
+use crate::rebuild::{index_of_file, load_index};
 use crate::recovery_active::recover_active;
+use crate::salvage::{Salvage, says_nothing_of_bytes};
 use crate::sealed_topics::SealedTopics;
 use crate::segment::{
     HeaderFound, IndexPlace, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, base_of, file_name,
@@ -29,6 +31,30 @@ pub(crate) struct Findings {
     pub torn_bytes: u64,
     pub rebuilt_indexes: usize,
     pub notes: Vec<String>,
+}
+
+impl Findings {
+    /// Copies bytes that are not served to a file of their own, and says where they are.
+    pub fn keep(
+        &mut self,
+        context: &Context,
+        file: &dyn File,
+        piece: Piece,
+    ) -> Result<(), OpenError> {
+        let kept =
+            keep(context, file, piece).map_err(|source| write_error(&context.dir, source))?;
+        let Piece { from, to, .. } = piece;
+        self.notes.push(match kept {
+            Kept::At(path) => format!("bytes {from} to {to} are kept in {}", path.display()),
+            Kept::NoSpaceFor(path) => {
+                format!(
+                    "no space to keep bytes {from} to {to} in {}",
+                    path.display()
+                )
+            }
+        });
+        Ok(())
+    }
 }
 
 /// Makes the folder of a new partition and its first segment.
@@ -68,13 +94,14 @@ pub(crate) fn create(context: &Context) -> Result<Parts, OpenError> {
         segments: vec![segment],
         keys: Keys::default(),
         topics,
+        damaged_bytes: 0,
     })
 }
 
 /// Recovers an existing partition. `newest` is the newest epoch that any batch can carry.
 pub(crate) fn recover(context: &Context, newest: Epoch) -> Result<(Parts, Findings), OpenError> {
     let mut findings = Findings::default();
-    let bases = list_segments(context)?;
+    let bases = list_segments(context, &mut findings)?;
     let Some((active_base, sealed_bases)) = bases.split_last() else {
         let log_id = context.identity.log_id;
         return Err(OpenError::PartitionMissing {
@@ -93,10 +120,14 @@ pub(crate) fn recover(context: &Context, newest: Epoch) -> Result<(Parts, Findin
         let segment = recover_sealed(context, *base, *limit, newest, &mut findings, |index| {
             keys.add_places(&index.keys);
             topics.add(index);
-        });
+        })?;
         segments.push(Arc::new(segment));
     }
     let mark = Mark::load(&*context.seams.files, &context.dir, &context.identity);
+    let mark = mark.unwrap_or_else(|what| {
+        findings.notes.push(format!("{what}: it is ignored"));
+        None
+    });
     let is_recycled = !matches!(active_header, HeaderFound::Good(header) if !header.recycled);
     let recovered = recover_active(
         context,
@@ -119,13 +150,14 @@ pub(crate) fn recover(context: &Context, newest: Epoch) -> Result<(Parts, Findin
         segments,
         keys,
         topics,
+        damaged_bytes: damaged_bytes(context),
     };
     check_epochs(context, &parts, newest)?;
     Ok((parts, findings))
 }
 
 /// Base offsets, ascending. Removes what an earlier process left unfinished.
-fn list_segments(context: &Context) -> Result<Vec<Offset>, OpenError> {
+fn list_segments(context: &Context, findings: &mut Findings) -> Result<Vec<Offset>, OpenError> {
     let files = &*context.seams.files;
     let names = files.list(&context.dir).map_err(|source| {
         if source.kind() == io::ErrorKind::NotFound {
@@ -143,12 +175,12 @@ fn list_segments(context: &Context) -> Result<Vec<Offset>, OpenError> {
         }
     })?;
     for name in names.iter().filter(|name| name.ends_with(".tmp")) {
-        let path = context.dir.join(name);
-        files.remove(&path).map_err(|source| OpenError::Io {
-            action: "remove",
-            path,
-            source,
-        })?;
+        // One that stays only takes space: whoever needs its name empties it first.
+        if let Err(error) = files.remove(&context.dir.join(name)) {
+            findings
+                .notes
+                .push(format!("{name} is not removed: {error}"));
+        }
     }
     let mut bases: Vec<Offset> = names.iter().filter_map(|name| base_of(name)).collect();
     bases.sort_unstable();
@@ -163,15 +195,22 @@ fn check_header(
 ) -> Result<HeaderFound, OpenError> {
     let path = context.dir.join(file_name(base, "seg"));
     let read = |path: &Path| -> io::Result<HeaderFound> {
-        let mut bytes = [0; 128];
+        let mut bytes = vec![0; SEGMENT_HEADER_BYTES as usize];
         let read = read_full(&*context.open(path, OpenMode::Read)?, &mut bytes, 0)?;
         Ok(SegmentHeader::parse(&bytes[..read]))
     };
-    let found = read(&path).map_err(|source| OpenError::Io {
-        action: "read",
-        path: path.clone(),
-        source,
-    })?;
+    let found = match read(&path) {
+        Ok(found) => found,
+        Err(source) if says_nothing_of_bytes(&source) => {
+            return Err(OpenError::Io {
+                action: "read",
+                path,
+                source,
+            });
+        }
+        // Its batches may be readable all the same.
+        Err(_) => HeaderFound::Bad,
+    };
     match found {
         HeaderFound::Good(header) => {
             if header.identity.log_id != context.identity.log_id {
@@ -213,34 +252,53 @@ fn recover_sealed(
     newest: Epoch,
     findings: &mut Findings,
     mut note: impl FnMut(&crate::index::Index),
-) -> Segment {
+) -> Result<Segment, OpenError> {
     if let Some(index) = load_index(context, base, limit) {
         note(&index);
-        return Segment::sealed(&context.dir, base, index.summary(), IndexPlace::Saved);
+        let place = IndexPlace::Saved;
+        return Ok(Segment::sealed(&context.dir, base, index.summary(), place));
     }
     findings.rebuilt_indexes += 1;
     let path = context.dir.join(file_name(base, "seg"));
-    match build_index(context, &path, base, limit, newest) {
-        Ok(index) => {
+    let rebuilt = context.open(&path, OpenMode::Read).and_then(|file| {
+        let salvage = Salvage::new(file);
+        let index = index_of_file(&salvage, context.identity, base, limit, newest)?;
+        Ok((index, salvage.unreadable()))
+    });
+    let index = match rebuilt {
+        Ok((index, None)) => {
+            let index = Arc::new(index);
             note(&index);
-            let summary = index.summary();
-            Segment::sealed(
-                &context.dir,
-                base,
-                summary,
-                IndexPlace::Memory(Arc::new(index)),
-            )
+            let place = IndexPlace::Memory(Arc::clone(&index));
+            return Ok(Segment::sealed(&context.dir, base, index.summary(), place));
+        }
+        Ok((index, Some(unreadable))) => {
+            findings.notes.push(format!(
+                "segment {base} can not be read in {} places",
+                unreadable.pieces
+            ));
+            index
+        }
+        Err(source) if says_nothing_of_bytes(&source) => {
+            return Err(OpenError::Io {
+                action: "read",
+                path,
+                source,
+            });
         }
         Err(error) => {
-            // Unreadable now, perhaps readable later: the others must not wait for it. Nothing is saved, so the next
-            // start tries again; until then its offsets are a gap.
             findings
                 .notes
                 .push(format!("segment {base} can not be read: {error}"));
-            let index = Growing::new(base).finish();
-            Segment::sealed(&context.dir, base, index.summary(), IndexPlace::Saved)
+            return Ok(Segment::unread(&context.dir, base));
         }
-    }
+    };
+    // Unreadable now, perhaps readable later: nothing is saved, so the next start tries again; until then the offsets
+    // are a gap.
+    note(&index);
+    let (summary, index) = (index.summary(), Arc::new(index));
+    let place = IndexPlace::Provisional(index);
+    Ok(Segment::sealed(&context.dir, base, summary, place))
 }
 
 /// Epochs above `log.meta`'s can only mean that it is older than the segments.

@@ -4,22 +4,26 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::aside::Piece;
 use crate::context::{Context, fill_zeros};
-use crate::encode::BATCH_AFTER_UNSYNCED;
+use crate::encode::{BATCH_AFTER_UNSYNCED, ENTRY_BYTES};
 use crate::error::OpenError;
 use crate::files::{File, OpenMode, is_full, read_full};
 use crate::ids::{Epoch, Offset};
 use crate::index::Growing;
 use crate::mark::{Mark, MarkKind};
 use crate::meta::write_error;
-use crate::rebuild::add;
+use crate::rebuild::{add, load_index};
 use crate::recovery::Findings;
+use crate::salvage::{Salvage, Unreadable, says_nothing_of_bytes};
 use crate::segment::{SEGMENT_HEADER_BYTES, Segment, file_name};
 use crate::walk::{Step, WALK_CHUNK_BYTES, Walk};
 use crate::writer::Active;
 
 /// How far behind the accepted batches leftovers without a header are looked for.
 const LEFTOVER_BYTES_MAX: u64 = 4 << 20;
+/// A segment that is gone was at least taken to be this large: the settings may have been others when it was written.
+const LOST_SEGMENT_BYTES: u64 = 64 << 20;
 
 pub(crate) struct RecoveredActive {
     /// Those that damage has split off, sealed, and last the active one.
@@ -67,19 +71,30 @@ pub(crate) fn recover_active(
         path: path.clone(),
         source,
     };
-    let file = context.open(&path, OpenMode::ReadWrite).map_err(failed)?;
-    let scan = scan(context, &*file, base, newest, mark, is_recycled).map_err(failed)?;
+    let open = || {
+        let file = context.open(&path, OpenMode::ReadWrite)?;
+        file.len().map(|_| file)
+    };
+    // Giving up on it takes away offsets for good, so once is not enough.
+    let file = match open().or_else(|_| open()) {
+        Ok(file) => file,
+        Err(error) if says_nothing_of_bytes(&error) => return Err(failed(error)),
+        Err(error) => return go_on_behind(context, base, mark, &error, findings),
+    };
+    let salvage = Salvage::new(Arc::clone(&file));
+    let scan = scan(context, &salvage, base, newest, mark, is_recycled).map_err(failed)?;
     let last = scan.last();
     let is_whole = scan.stretches.len() == 1 && scan.torn_end == last.end;
     let stopped_here = mark.is_some_and(|mark| {
         let at_end = mark.position == last.end && mark.next == last.next;
         mark.kind == MarkKind::CleanStop && mark.base == base && at_end
     });
-    if is_whole && stopped_here {
+    let is_last = !had_a_later_segment(context, base, mark);
+    if is_whole && stopped_here && is_last {
         return reuse(context, file, last).map_err(failed);
     }
-    keep_aside(context, &*file, &scan, mark, findings)?;
-    let lost = mark.filter(|mark| mark.next > last.next);
+    let lost = Lost::behind(context, last, mark, salvage.unreadable(), is_last);
+    keep_aside(context, &salvage, &scan, lost, findings)?;
     if scan.accepted == 1 && lost.is_none() {
         return renew(context, file, &scan, findings).map_err(|source| write_error(&path, source));
     }
@@ -88,7 +103,7 @@ pub(crate) fn recover_active(
     let mut active = None;
     // The first stretch replaces the old file, so it comes last: until then the old file still has everything.
     for at in (0..scan.accepted).rev() {
-        let copied = copy(context, &*file, scan.stretches[at]).map_err(write_failed)?;
+        let copied = copy(context, &salvage, scan.stretches[at]).map_err(write_failed)?;
         if at + 1 == scan.accepted {
             active = Some(copied);
         } else {
@@ -100,13 +115,92 @@ pub(crate) fn recover_active(
     segments.reverse();
     let mut active = active.expect("the first stretch is always accepted");
     segments.push(Arc::clone(&active.segment));
-    if let Some(mark) = lost {
-        // Its offsets were durable once: they are never given again.
+    if let Some(lost) = lost {
+        // Its offsets were durable once, or may have been: they are never given again.
         active.segment.seal();
-        active = begin(context, mark.next).map_err(write_failed)?;
+        active = begin(context, lost.next).map_err(write_failed)?;
         segments.push(Arc::clone(&active.segment));
     }
     Ok(RecoveredActive { segments, active })
+}
+
+/// Offsets behind the last accepted batch that may have been durable: they are a gap.
+#[derive(Debug, Clone, Copy)]
+struct Lost {
+    /// Position after the bytes that held them, as far as they are in this file.
+    end: u64,
+    /// Where the next append goes: above every offset that can have been given.
+    next: Offset,
+}
+
+impl Lost {
+    fn behind(
+        context: &Context,
+        last: Stretch,
+        mark: Option<Mark>,
+        unreadable: Option<Unreadable>,
+        is_last: bool,
+    ) -> Option<Self> {
+        let mut lost = Self {
+            end: last.end,
+            next: last.next,
+        };
+        if let Some(mark) = mark.filter(|mark| mark.next > last.next) {
+            lost.next = mark.next;
+            if mark.base <= last.base {
+                lost.end = mark.position.max(last.end);
+            }
+        }
+        if let Some(unreadable) = unreadable.filter(|found| found.end > last.end) {
+            lost.end = lost.end.max(unreadable.end);
+            let most = records_at_most(unreadable.end - last.end);
+            lost.next = lost.next.max(last.next.plus(most));
+        }
+        if !is_last {
+            lost.next = lost.next.plus(records_in_a_segment(context));
+        }
+        (lost.next > last.next).then_some(lost)
+    }
+}
+
+/// How many records so many bytes can hold.
+fn records_at_most(bytes: u64) -> u64 {
+    bytes / ENTRY_BYTES as u64 + 1
+}
+
+/// How many records the segment that is gone can have held.
+fn records_in_a_segment(context: &Context) -> u64 {
+    records_at_most(context.segment_bytes.max(LOST_SEGMENT_BYTES))
+}
+
+/// Whether there was a segment after this one, which looks like the active one now: only a sealed segment has an index,
+/// and a mark names the segment that was active.
+fn had_a_later_segment(context: &Context, base: Offset, mark: Option<Mark>) -> bool {
+    mark.is_some_and(|mark| mark.base > base)
+        || load_index(context, base, Offset(u64::MAX)).is_some()
+}
+
+/// The active segment can not even be opened. It stays where it is, sealed, for a start that can read it; until then
+/// its offsets are a gap, and the log goes on behind every offset that it can hold.
+fn go_on_behind(
+    context: &Context,
+    base: Offset,
+    mark: Option<Mark>,
+    error: &io::Error,
+    findings: &mut Findings,
+) -> Result<RecoveredActive, OpenError> {
+    findings
+        .notes
+        .push(format!("segment {base} can not be read: {error}"));
+    let known = mark.map_or(base, |mark| mark.next.max(base));
+    let next = known.plus(records_in_a_segment(context));
+    let active = begin(context, next)
+        .map_err(|source| write_error(&context.dir.join(file_name(next, "seg")), source))?;
+    let unread = Arc::new(Segment::unread(&context.dir, base));
+    Ok(RecoveredActive {
+        segments: vec![unread, Arc::clone(&active.segment)],
+        active,
+    })
 }
 
 fn scan(
@@ -347,63 +441,32 @@ fn keep_aside(
     context: &Context,
     file: &dyn File,
     scan: &Scan,
-    mark: Option<Mark>,
+    lost: Option<Lost>,
     findings: &mut Findings,
 ) -> Result<(), OpenError> {
     let mut pieces = Vec::new();
+    let mut add = |from, to, first, kind| {
+        pieces.push(Piece {
+            from,
+            to,
+            first,
+            kind,
+        });
+    };
     for pair in scan.stretches[..scan.accepted].windows(2) {
-        pieces.push((pair[0].end, pair[1].start, pair[0].next, "damaged"));
+        add(pair[0].end, pair[1].start, pair[0].next, "damaged");
     }
     let last = scan.last();
-    let lost_to = mark
-        .filter(|mark| mark.next > last.next)
-        .map_or(last.end, |mark| mark.position);
-    if lost_to > last.end {
-        pieces.push((last.end, lost_to, last.next, "damaged"));
+    let lost_end = lost.map_or(last.end, |lost| lost.end);
+    if lost_end > last.end {
+        add(last.end, lost_end, last.next, "damaged");
     }
-    let torn_start = last.end.max(lost_to);
-    if scan.torn_end > torn_start {
-        findings.torn_bytes = scan.torn_end - torn_start;
-        pieces.push((torn_start, scan.torn_end, last.next, "torn"));
+    if scan.torn_end > lost_end {
+        findings.torn_bytes = scan.torn_end - lost_end;
+        add(lost_end, scan.torn_end, last.next, "torn");
     }
-    for (from, to, offset, suffix) in pieces {
-        let suffix = format!("{}.{suffix}", context.epoch);
-        let path = context.dir.join(file_name(offset, &suffix));
-        match copy_bytes(context, file, from, to, &path) {
-            Ok(()) => findings.notes.push(format!(
-                "bytes {from} to {to} are kept in {}",
-                path.display()
-            )),
-            Err(error) if is_full(&error) => {
-                let _ = context.seams.files.remove(&path);
-                findings.notes.push(format!(
-                    "no space to keep bytes {from} to {to} in {}",
-                    path.display()
-                ));
-            }
-            Err(source) => return Err(write_error(&path, source)),
-        }
+    for piece in pieces {
+        findings.keep(context, file, piece)?;
     }
     Ok(())
-}
-
-fn copy_bytes(
-    context: &Context,
-    from: &dyn File,
-    start: u64,
-    end: u64,
-    path: &std::path::Path,
-) -> io::Result<()> {
-    let file = context.open(path, OpenMode::Create)?;
-    let mut position = start;
-    while position < end {
-        let mut chunk = vec![0; (end - position).min(WALK_CHUNK_BYTES as u64) as usize];
-        let read = read_full(from, &mut chunk, position)?;
-        if read == 0 {
-            break;
-        }
-        file.write_all_at(&chunk[..read], position - start)?;
-        position += read as u64;
-    }
-    file.sync_data()
 }

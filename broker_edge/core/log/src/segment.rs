@@ -54,16 +54,20 @@ impl SegmentHeader {
         bytes
     }
 
+    /// `bytes` are the beginning of the file, up to where its batches begin.
     pub fn parse(bytes: &[u8]) -> HeaderFound {
         if bytes.len() < HEADER_USED || &bytes[0..8] != MAGIC {
             return HeaderFound::Bad;
         }
-        if crc32c::crc32c(&bytes[16..HEADER_USED]) != u32_at(bytes, 12) {
-            return HeaderFound::Bad;
-        }
-        let format = u32_at(bytes, 8);
-        if format > FORMAT {
+        let (format, stored) = (u32_at(bytes, 8), u32_at(bytes, 12));
+        let checksum = crc32c::crc32c(&bytes[16..HEADER_USED]);
+        // Every later format adds its number to what the checksum covers, so that a flipped bit is no newer format.
+        if format > FORMAT && crc32c::crc32c_append(checksum, &bytes[8..12]) == stored {
             return HeaderFound::NewerFormat(format);
+        }
+        let is_padded = bytes[HEADER_USED..].iter().all(|byte| *byte == 0);
+        if format != FORMAT || checksum != stored || !is_padded {
+            return HeaderFound::Bad;
         }
         let mut log_id = [0; 16];
         log_id.copy_from_slice(&bytes[16..32]);
@@ -89,11 +93,16 @@ pub(crate) fn file_name(base: Offset, suffix: &str) -> String {
     format!("{:020}.{suffix}", base.0)
 }
 
+/// No log has given so many offsets: a larger number in a name is not one of ours, and would leave none to give.
+const BASE_MAX: u64 = 1 << 60;
+
 /// The base offset in the name of a segment file.
 pub(crate) fn base_of(name: &str) -> Option<Offset> {
     let digits = name.strip_suffix(".seg")?;
     (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit()))
-        .then(|| digits.parse().ok().map(Offset))?
+        .then(|| digits.parse().ok())?
+        .filter(|base| *base <= BASE_MAX)
+        .map(Offset)
 }
 
 /// Offsets of a sealed segment that can not be read.
@@ -134,6 +143,8 @@ pub(crate) enum IndexPlace {
     /// Of a sealed segment, not yet saved.
     Memory(Arc<Index>),
     Saved,
+    /// Of a segment that could not be read in places: not saved, so that the next start tries again.
+    Provisional(Arc<Index>),
 }
 
 impl Segment {
@@ -155,6 +166,13 @@ impl Segment {
         }
     }
 
+    /// A sealed segment of which nothing can be read at present.
+    pub fn unread(dir: &Path, base: Offset) -> Self {
+        let index = Growing::new(base).finish();
+        let summary = index.summary();
+        Self::sealed(dir, base, summary, IndexPlace::Provisional(Arc::new(index)))
+    }
+
     pub fn index_path(&self) -> PathBuf {
         self.path.with_extension("idx")
     }
@@ -164,7 +182,9 @@ impl Segment {
         let mut place = self.index.lock();
         let index = match &mut *place {
             IndexPlace::Growing(growing) => Arc::new(growing.finish()),
-            IndexPlace::Memory(index) => return Arc::clone(index),
+            IndexPlace::Memory(index) | IndexPlace::Provisional(index) => {
+                return Arc::clone(index);
+            }
             IndexPlace::Saved => unreachable!("only the active segment is sealed"),
         };
         // Ignored when it is set already: a segment is sealed once.
@@ -204,7 +224,7 @@ mod tests {
         };
         let bytes = header.to_bytes();
         assert_eq!(SegmentHeader::parse(&bytes), HeaderFound::Good(header));
-        for at in (0..8).chain(12..HEADER_USED) {
+        for at in 0..HEADER_USED {
             let mut flipped = bytes.clone();
             flipped[at] ^= 0x10;
             assert_eq!(
@@ -216,12 +236,35 @@ mod tests {
     }
 
     #[test]
+    fn a_newer_format_is_told_from_a_flipped_bit() {
+        let header = SegmentHeader {
+            identity: Identity {
+                log_id: LogId::from_bytes([9; 16]),
+                partition: PartitionId(3),
+            },
+            class: Class::Telemetry,
+            recycled: false,
+            base: Offset(0),
+            epoch: Epoch(1),
+            created_us: 0,
+        };
+        let mut bytes = header.to_bytes();
+        bytes[8] = 7;
+        assert_eq!(SegmentHeader::parse(&bytes), HeaderFound::Bad);
+        let checksum = crc32c::crc32c_append(crc32c::crc32c(&bytes[16..72]), &bytes[8..12]);
+        bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
+        assert_eq!(SegmentHeader::parse(&bytes), HeaderFound::NewerFormat(7));
+    }
+
+    #[test]
     fn only_segment_names_have_a_base() {
         assert_eq!(base_of(&file_name(Offset(12), "seg")), Some(Offset(12)));
         for name in [
             "12.seg",
             "00000000000000000012.idx",
             "0000000000000000001x.seg",
+            "18446744073709551615.seg",
+            "99999999999999999999.seg",
             "mark",
         ] {
             assert_eq!(base_of(name), None, "{name}");

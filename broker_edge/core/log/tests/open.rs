@@ -122,6 +122,26 @@ fn a_newer_format_is_refused_by_its_number() {
 }
 
 #[test]
+fn a_segment_of_a_newer_format_is_refused_by_its_number_and_nothing_changes() {
+    let (dir, _) = made();
+    let path = dir.path().join("telemetry-0/00000000000000000000.seg");
+    let mut bytes = fs::read(&path).expect("read");
+    bytes[8] = 2;
+    let checksum = crc32c::crc32c_append(crc32c::crc32c(&bytes[16..72]), &bytes[8..12]);
+    bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
+    fs::write(&path, &bytes).expect("written");
+    let meta = fs::read(dir.path().join("log.meta")).expect("read");
+    let error = refused(config(dir.path()));
+    let is_named = matches!(
+        &error,
+        OpenError::NewerFormat { path: named, found: 2, supported: 1 } if *named == path
+    );
+    assert!(is_named, "{error}");
+    assert!(fs::read(&path).expect("read") == bytes);
+    assert!(fs::read(dir.path().join("log.meta")).expect("read") == meta);
+}
+
+#[test]
 fn a_damaged_or_missing_log_meta_is_refused() {
     let (dir, _) = made();
     let path = dir.path().join("log.meta");

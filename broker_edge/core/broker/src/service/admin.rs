@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use super::offsets::gap_rows;
 use super::{Shared, stopped};
 use crate::VERSION;
 use crate::metrics::PartitionFigures;
@@ -72,6 +73,12 @@ async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
             bytes: partition.size_bytes(),
             queued_bytes: partition.queued_bytes(),
             running: partition.state() == PartitionState::Running,
+            gap_offsets: partition
+                .gaps()
+                .iter()
+                .map(|gap| gap.range.end.0 - gap.range.start.0)
+                .sum(),
+            damaged_bytes: partition.damaged_bytes(),
         });
     }
     let mut text = String::new();
@@ -103,7 +110,11 @@ fn partition_status(partition: &Partition) -> Value {
         PartitionState::Full => ("full", None),
         PartitionState::Stopped(reason) => ("stopped", Some(reason)),
     };
+    let (gaps, gaps_left_out) = gap_rows(partition);
     json!({
+        "gaps": gaps,
+        "gaps_left_out": gaps_left_out,
+        "damaged_bytes": partition.damaged_bytes(),
         "partition": partition.id().0,
         "name": partition.name(),
         "class": partition.class().name(),

@@ -98,7 +98,8 @@ impl Refusal {
                     "offsets [{start}, {end}) of partition {} are lost",
                     partition.name()
                 );
-                let more = json!({"partition": partition.id().0, "start": start, "end": end});
+                let at = partition.id().0;
+                let more = json!({"partition": at, "start": start, "end": end, "reason": "damage"});
                 Refusal::new("data_loss", Code::DataLoss, message, more)
             }
             ReadError::Io { .. } => {

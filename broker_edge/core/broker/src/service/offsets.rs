@@ -1,6 +1,6 @@
 //! What there is: the actions `version`, `topics` and `offsets`. All but `version` may wait for the disk.
 
-use headwater_log::{Offset, Partition};
+use headwater_log::{Gap, Offset, Partition};
 use serde_json::{Map, Value, json};
 
 use super::Shared;
@@ -12,6 +12,8 @@ use crate::filter::Filters;
 const PROTOCOL: u32 = 1;
 const FORMAT: u32 = 1;
 const TOPICS_A_RESULT: usize = 1_000;
+/// Gaps of a partition in one answer, newest first to stay.
+const GAPS_MAX: usize = 1_000;
 
 pub(super) fn version(shared: &Shared) -> Value {
     json!({"version": VERSION, "protocol": PROTOCOL, "format": FORMAT, "log_id": shared.log_id})
@@ -115,7 +117,35 @@ fn row(
         row["epoch_before"] = json!(epoch_of_record_before(partition, Offset(offset))?);
     }
     row["log_start"] = json!(partition.log_start().0.min(high_watermark.0));
+    let (gaps, left_out) = gap_rows(partition);
+    row["gaps"] = json!(gaps);
+    row["gaps_left_out"] = json!(left_out);
     Ok(row)
+}
+
+/// The offsets of a partition that are gone, ascending, and how many older gaps are left out of the list. What is below
+/// the log start went by retention.
+pub(super) fn gap_rows(partition: &Partition) -> (Vec<Value>, usize) {
+    let row = |start: u64, end: u64, reason: &str, detail: &str| json!({"start": start, "end": end, "reason": reason, "detail": detail});
+    let gaps = partition.gaps();
+    let log_start = partition.log_start().0;
+    let left_out = gaps.len().saturating_sub(GAPS_MAX);
+    let removed = (log_start > 0).then(|| row(0, log_start, "retention", "below the log start"));
+    let found = gaps[left_out..].iter().map(
+        |Gap {
+             range,
+             kind,
+             reason,
+         }| {
+            row(
+                range.start.0.max(log_start),
+                range.end.0,
+                kind.name(),
+                reason,
+            )
+        },
+    );
+    (removed.into_iter().chain(found).collect(), left_out)
 }
 
 /// Null at 0, above the high watermark, and where the record is gone.

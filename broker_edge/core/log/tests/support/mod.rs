@@ -1,6 +1,7 @@
 //! What the tests of the log share: settings for small logs, records, waiting for durability.
 #![allow(dead_code)]
 
+pub mod memory;
 pub mod sim;
 
 use std::path::Path;

@@ -1,0 +1,76 @@
+//! What a running broker says of damage that a reader finds: DATA_LOSS, then the same offsets everywhere.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use support::{Sent, TestBroker, refused};
+use tonic::Code;
+
+/// The first sealed segment of a partition of class telemetry.
+fn sealed_segment(broker: &TestBroker) -> PathBuf {
+    let folder = broker.dir.path().join("log/telemetry-0");
+    let names = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let mut segments: Vec<_> = names
+        .filter(|path| path.extension().is_some_and(|suffix| suffix == "seg"))
+        .collect();
+    segments.sort();
+    assert!(segments.len() > 1, "there is a sealed segment");
+    segments.remove(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_found_by_a_read_is_reported_everywhere_at_once() {
+    let mut broker = TestBroker::start(&["log.classes.telemetry.partitions=1"]);
+    let mut client = broker.client().await;
+    for number in 0..60_u8 {
+        let sent = Sent::new("devices/d1/telemetry", vec![number; 50_000]);
+        client.produce(&[sent]).await.unwrap();
+    }
+    // Restarted, so that nothing of it is in memory.
+    broker.restart();
+    let mut client = broker.client().await;
+    let segment = sealed_segment(&broker);
+    let mut bytes = std::fs::read(&segment).unwrap();
+    bytes[4096 + 60_000] ^= 1;
+    std::fs::write(&segment, bytes).unwrap();
+
+    let number = client.act("topics", json!({})).await.unwrap()["topics"][0]["partition"].clone();
+    let ticket = json!({"partition": number, "start": 0, "end": 60});
+    let refusal = refused(&client.read(ticket).await.unwrap_err());
+    assert_eq!(refusal.code, Code::DataLoss);
+    assert_eq!(refusal.body["reason"], "damage");
+    let (start, end) = (&refusal.body["start"], &refusal.body["end"]);
+    assert_eq!((start.as_u64(), end.as_u64()), (Some(1), Some(2)));
+
+    let offsets = client.act("offsets", json!({})).await.unwrap();
+    let row = &offsets["partitions"][number.to_string()];
+    let is_told = |gaps: &Value| {
+        let gap = &gaps[0];
+        gaps.as_array().is_some_and(|gaps| gaps.len() == 1)
+            && (&gap["start"], &gap["end"]) == (start, end)
+            && gap["reason"] == "damage"
+    };
+    assert!(is_told(&row["gaps"]), "{row}");
+    let status: Value = serde_json::from_str(&broker.http("/api/v1/status").1).unwrap();
+    let partitions = status["partitions"].as_array().unwrap();
+    let partition = partitions
+        .iter()
+        .find(|one| one["name"] == "telemetry-0")
+        .unwrap();
+    assert!(is_told(&partition["gaps"]), "{status}");
+    assert!(partition["damaged_bytes"].as_u64() > Some(50_000));
+    let metrics = broker.http("/metrics").1;
+    assert!(
+        metrics.contains("headwater_log_gap_offsets{partition=\"telemetry-0\"} 1"),
+        "{metrics}"
+    );
+
+    let around = json!({"partition": number, "start": 2, "end": 60});
+    assert_eq!(client.read(around).await.unwrap().len(), 58);
+}

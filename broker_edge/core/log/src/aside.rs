@@ -1,0 +1,72 @@
+//! Keeps bytes that are no longer served in files of their own, for people to look at: `.damaged` and `.torn`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::context::Context;
+use crate::files::{File, OpenMode, is_full, read_full};
+use crate::ids::Offset;
+use crate::segment::file_name;
+use crate::walk::WALK_CHUNK_BYTES;
+
+/// Bytes `[from, to)` of a segment, which held offset `first` or would have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Piece {
+    pub from: u64,
+    pub to: u64,
+    pub first: Offset,
+    /// `damaged` or `torn`.
+    pub kind: &'static str,
+}
+
+/// Where the bytes are, or would be when there is no space for them.
+#[derive(Debug)]
+pub(crate) enum Kept {
+    At(PathBuf),
+    NoSpaceFor(PathBuf),
+}
+
+/// Copies the piece and syncs it. A full disk is no reason to refuse a start, so it is no error here.
+pub(crate) fn keep(context: &Context, file: &dyn File, piece: Piece) -> io::Result<Kept> {
+    let suffix = format!("{}.{}", context.epoch, piece.kind);
+    let path = context.dir.join(file_name(piece.first, &suffix));
+    match copy_bytes(context, file, piece, &path) {
+        Ok(()) => Ok(Kept::At(path)),
+        Err(error) if is_full(&error) => {
+            // Whatever it holds is only a part.
+            let _ = context.seams.files.remove(&path);
+            Ok(Kept::NoSpaceFor(path))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn copy_bytes(context: &Context, from: &dyn File, piece: Piece, path: &Path) -> io::Result<()> {
+    let file = context.open(path, OpenMode::Create)?;
+    let mut position = piece.from;
+    while position < piece.to {
+        let mut chunk = vec![0; (piece.to - position).min(WALK_CHUNK_BYTES as u64) as usize];
+        let read = read_full(from, &mut chunk, position)?;
+        if read == 0 {
+            break;
+        }
+        file.write_all_at(&chunk[..read], position - piece.from)?;
+        position += read as u64;
+    }
+    file.sync_data()
+}
+
+/// Bytes in the `.damaged` files of a partition. What can not be looked at counts as nothing: it is only a figure.
+pub(crate) fn damaged_bytes(context: &Context) -> u64 {
+    let files = &*context.seams.files;
+    let names = files.list(&context.dir).unwrap_or_default();
+    let size = |name: &String| {
+        let file = files.open(&context.dir.join(name), OpenMode::Read).ok()?;
+        file.len().ok()
+    };
+    names
+        .iter()
+        .filter(|name| name.ends_with(".damaged"))
+        .filter_map(size)
+        .sum()
+}
