@@ -135,6 +135,8 @@ def test_the_broker_s_refusals_are_understood(broker: BrokerProcess) -> None:
 def test_offsets_that_retention_removed_are_named_and_can_be_passed(spark: SparkSession, tmp_path: Path) -> None:
     small = {"log.segment_bytes": "64KiB", "log.classes.telemetry.partitions": "1"}
     small["log.classes.telemetry.retention.bytes"] = str(RETAINED_BYTES)
+    # The point is what happens to a reader that retention overtakes.
+    small["log.classes.telemetry.retention.hold_for_groups"] = "false"
     with BrokerProcess(data_dir=tmp_path / "log", settings=small, log_file=tmp_path / "broker.txt") as broker:
         broker.start()
         publish(broker, 300)

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use headwater_log::{
-    Class, ClassConfig, Log, LogConfig, LogId, OpenError, RecoveryReport, Seams, SyncMode,
+    Class, ClassConfig, DiskAction as LogDiskAction, DiskConfig, Log, LogConfig, LogId, OpenError,
+    RecoveryReport, Seams, SyncMode,
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::config::{ClassSettings, Config, Sync};
+use crate::config::{Ack, ClassSettings, Config, Disk, DiskAction, LogSettings, Sync};
 use crate::data_plane::{self, DataPlane, DataPlaneConfig};
 use crate::metrics::Metrics;
 use crate::service::{self, Service, ServiceConfig};
@@ -162,10 +163,12 @@ fn start_on(
         broker: config.broker.clone(),
         allow_anonymous: config.auth.allow_anonymous,
         queue_bytes: config.log.queue_bytes.as_usize(),
-        ack_written: config.log.sync == Sync::Interval,
+        ack_written: acks_written(&config.log),
     };
     let data_plane = data_plane::start(data_plane_config, log.clone(), state, metrics, mqtt)
         .map_err(thread("MQTT data plane"))?;
+    // Only now, when those who may need old records are there to be asked, may retention begin.
+    log.hold_with(&service.holders());
     Ok(Running {
         data_plane,
         service,
@@ -220,12 +223,35 @@ pub(crate) fn log_config(config: &Config) -> LogConfig {
         tail_bytes: settings.tail_bytes.as_usize(),
         queue_bytes: settings.queue_bytes.as_usize(),
         maintain_every: Some(std::time::Duration::from_secs(1)),
+        disk: disk_config(&settings.disk),
+        removes_at_once: false,
         classes: vec![
             ClassConfig::new(Class::Internal),
             class_config(Class::Control, &classes.control),
             class_config(Class::Artifacts, &classes.artifacts),
             class_config(Class::Telemetry, &classes.telemetry),
         ],
+    }
+}
+
+/// Whether MQTT acknowledges what is written but not yet synced. With `sync: never` nothing ever is.
+fn acks_written(log: &LogSettings) -> bool {
+    match log.sync {
+        Sync::Always => false,
+        Sync::Interval => log.ack == Ack::Written,
+        Sync::Never => true,
+    }
+}
+
+fn disk_config(disk: &Disk) -> DiskConfig {
+    DiskConfig {
+        budget_bytes: disk.budget.map(|budget| budget.0),
+        warn_percent: disk.warn_at,
+        act_percent: disk.act_at,
+        action: match disk.action {
+            DiskAction::Refuse => LogDiskAction::Refuse,
+            DiskAction::Trim => LogDiskAction::Trim,
+        },
     }
 }
 
@@ -237,6 +263,8 @@ fn class_config(class: Class, settings: &ClassSettings) -> ClassConfig {
         template: settings.template.clone(),
         retention_bytes: settings.retention.bytes.map(|bytes| bytes.0),
         retention_age: settings.retention.age.map(|age| age.0),
+        honours_holds: settings.retention.hold_for_groups,
+        retention_hard_bytes: settings.retention.hard_bytes.map(|bytes| bytes.0),
     }
 }
 

@@ -30,7 +30,7 @@ pub struct DataPlaneConfig {
     pub allow_anonymous: bool,
     /// The bound of a partition's append queue, as the log has it.
     pub queue_bytes: usize,
-    /// `log.sync: interval`: acknowledge what is written, before it is synced.
+    /// Acknowledge what is written, before it is synced.
     pub ack_written: bool,
 }
 

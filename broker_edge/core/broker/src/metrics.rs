@@ -1,7 +1,11 @@
 //! The broker's own figures, as Prometheus reads them.
 //!
 //! Names begin with `headwater_`, units are base units, and the only label that is not a fixed word is the partition,
-//! whose number configuration bounds. Counters are plain atomics: a loop adds once a turn, not once a record.
+//! whose number configuration bounds. What the log counts itself is in `log`. Counters are plain atomics: a loop adds once a turn, not once a record.
+
+mod log;
+
+use std::sync::atomic::AtomicU64;
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -9,12 +13,15 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+pub use log::LogMetrics;
+
 /// Everything that the broker counts. Gauges of partitions are set when they are asked for.
 #[derive(Default)]
 pub struct Metrics {
     pub mqtt: MqttMetrics,
     pub flight: FlightMetrics,
     partitions: PartitionMetrics,
+    pub log: LogMetrics,
 }
 
 /// Counted by the loops.
@@ -33,6 +40,8 @@ pub struct MqttMetrics {
     pub publishes_received: Counter,
     /// Publishes acknowledged after they were durable.
     pub publishes_acknowledged: Counter,
+    /// Records that retention had removed before a session could be given them.
+    pub records_expired: Counter,
     /// Publishes refused or dropped (space, queue, permission, protocol).
     pub publishes_refused: Counter,
     /// Deliveries written to subscribers.
@@ -60,6 +69,9 @@ struct PartitionMetrics {
     log_start: Family<PartitionLabel, Gauge>,
     high_watermark: Family<PartitionLabel, Gauge>,
     bytes: Family<PartitionLabel, Gauge>,
+    file_bytes: Family<PartitionLabel, Gauge>,
+    held_offset: Family<PartitionLabel, Gauge>,
+    oldest_time: Family<PartitionLabel, Gauge<f64, AtomicU64>>,
     queued_bytes: Family<PartitionLabel, Gauge>,
     running: Family<PartitionLabel, Gauge>,
     gap_offsets: Family<PartitionLabel, Gauge>,
@@ -78,6 +90,11 @@ pub struct PartitionFigures<'a> {
     pub log_start: u64,
     pub high_watermark: u64,
     pub bytes: u64,
+    pub file_bytes: u64,
+    /// First offset that a consumer group has not finished, or the high watermark.
+    pub held_offset: u64,
+    /// Unix seconds; None when the partition is empty.
+    pub oldest_time_s: Option<f64>,
     pub queued_bytes: usize,
     pub running: bool,
     /// Offsets from the log start on that are damaged or purged.
@@ -99,6 +116,10 @@ impl Metrics {
         set(&self.partitions.log_start, figures.log_start);
         set(&self.partitions.high_watermark, figures.high_watermark);
         set(&self.partitions.bytes, figures.bytes);
+        set(&self.partitions.file_bytes, figures.file_bytes);
+        set(&self.partitions.held_offset, figures.held_offset);
+        let oldest = self.partitions.oldest_time.get_or_create(&label);
+        oldest.set(figures.oldest_time_s.unwrap_or(f64::NAN));
         set(&self.partitions.queued_bytes, figures.queued_bytes as u64);
         set(&self.partitions.running, u64::from(figures.running));
         set(&self.partitions.gap_offsets, figures.gap_offsets);
@@ -116,6 +137,7 @@ impl Metrics {
             .register(registry.sub_registry_with_prefix("partition"));
         self.partitions
             .register_damage(registry.sub_registry_with_prefix("log"));
+        self.log.register(&mut registry);
         registry
     }
 }
@@ -141,6 +163,7 @@ impl MqttMetrics {
             self.publishes_received, "publishes_received", "Publishes received";
             self.publishes_acknowledged, "publishes_acknowledged", "Publishes acknowledged once durable";
             self.publishes_refused, "publishes_refused", "Publishes refused or dropped";
+            self.records_expired, "records_expired", "Records removed before a session had read them";
             self.deliveries, "deliveries", "Publishes sent to subscribers";
             self.deliveries_dropped, "deliveries_dropped", "QoS 0 deliveries left out";
             self.receipts, "receipts", "Receipts of commands appended";
@@ -168,7 +191,10 @@ impl PartitionMetrics {
         register! { registry,
             self.log_start, "log_start_offset", "First offset that is kept";
             self.high_watermark, "high_watermark_offset", "First offset that is not yet durable";
-            self.bytes, "size_bytes", "Bytes of the partition's segments";
+            self.bytes, "size_bytes", "Bytes of the partition's batches";
+            self.file_bytes, "file_bytes", "Bytes of the partition's files, prepared space included";
+            self.held_offset, "held_offset", "First offset that a consumer group has not finished, or the high watermark";
+            self.oldest_time, "oldest_time_seconds", "Time of the oldest record, NaN when there is none";
             self.queued_bytes, "queued_bytes", "Bytes waiting to be written";
             self.running, "running", "1 while the partition takes appends";
         }
@@ -195,6 +221,9 @@ mod tests {
             log_start: 1,
             high_watermark: 9,
             bytes: 512,
+            file_bytes: 4096,
+            held_offset: 9,
+            oldest_time_s: None,
             queued_bytes: 0,
             running: true,
             gap_offsets: 7,

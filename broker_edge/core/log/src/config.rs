@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::{Clock, SystemClock};
+use crate::disk::DiskConfig;
 use crate::files::{Files, SystemFiles};
 use crate::ids::{Class, LogId};
 
@@ -34,6 +35,10 @@ pub struct LogConfig {
     /// How often retention, idleness, index files and spare segments are looked at; None leaves that to calls of
     /// [`Log::maintain`](crate::Log::maintain).
     pub maintain_every: Option<Duration>,
+    pub disk: DiskConfig,
+    /// Whether retention begins with the log; else it waits for [`Log::hold_with`](crate::Log::hold_with), so that hooks
+    /// and holders are there before the first segment goes.
+    pub removes_at_once: bool,
     /// In the order in which partition numbers are given out; the last class takes topics that no filter matches.
     pub classes: Vec<ClassConfig>,
 }
@@ -50,6 +55,8 @@ impl LogConfig {
             tail_bytes: 32 << 20,
             queue_bytes: 8 << 20,
             maintain_every: Some(Duration::from_secs(1)),
+            disk: DiskConfig::default(),
+            removes_at_once: true,
             classes: Class::ALL.into_iter().map(ClassConfig::new).collect(),
         }
     }
@@ -64,8 +71,13 @@ pub struct ClassConfig {
     pub filters: Vec<String>,
     /// Names the level that routes, such as `devices/{device}/#`. Other topics route by the whole topic.
     pub template: Option<String>,
+    /// Size of a partition above which its oldest segments go.
     pub retention_bytes: Option<u64>,
     pub retention_age: Option<Duration>,
+    /// Whether what a [`Holders`](crate::Holders) holds stays in spite of the two above.
+    pub honours_holds: bool,
+    /// Size of a partition above which its oldest segments go, held or not.
+    pub retention_hard_bytes: Option<u64>,
 }
 
 impl ClassConfig {
@@ -87,6 +99,8 @@ impl ClassConfig {
             template,
             retention_bytes: None,
             retention_age: None,
+            honours_holds: false,
+            retention_hard_bytes: None,
         }
     }
 }

@@ -5,15 +5,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::age::AgeClock;
 use crate::config::{Seams, SyncMode};
+use crate::disk::Disk;
 use crate::encode::Identity;
+use crate::figures::Tally;
 use crate::files::{File, OpenMode};
 use crate::ids::{Class, Epoch, Offset};
 use crate::index::Index;
 use crate::segment::{SEGMENT_HEADER_BYTES, Segment, SegmentHeader};
 
-/// Zeros are written this far ahead of the batches.
+/// Zeros are written at most this far ahead of the batches, and at least so far.
 pub(crate) const FILL_STEP_BYTES: u64 = 4 << 20;
+pub(crate) const FILL_STEP_BYTES_MIN: u64 = 64 << 10;
 /// The internal partition is compacted often, and its spare segment is prepared whole.
 pub(crate) const INTERNAL_SEGMENT_BYTES: u64 = 8 << 20;
 
@@ -30,6 +34,13 @@ pub(crate) struct Context {
     pub queue_bytes: usize,
     pub retention_bytes: Option<u64>,
     pub retention_age: Option<Duration>,
+    pub honours_holds: bool,
+    pub removes_at_once: bool,
+    pub retention_hard_bytes: Option<u64>,
+    pub tally: Arc<Tally>,
+    /// Of the whole log.
+    pub ages: Arc<AgeClock>,
+    pub disk: Arc<Disk>,
 }
 
 impl Context {

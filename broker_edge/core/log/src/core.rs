@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::ids::{Offset, PartitionId};
 use crate::index::Index;
 use crate::keys::Keys;
-use crate::partition::{DeleteHook, Gap, PartitionState, Watcher};
+use crate::partition::{DeleteHook, Gap, Holders, PartitionState, Watcher};
 use crate::queue::Queue;
 use crate::sealed_topics::SealedTopics;
 use crate::segment::Segment;
@@ -52,6 +52,7 @@ pub(crate) struct Core {
     pub tail: Arc<Tail>,
     pub watchers: RwLock<Vec<Watcher>>,
     pub hooks: RwLock<Vec<DeleteHook>>,
+    pub holders: RwLock<Option<Arc<dyn Holders>>>,
     /// Everything below is synced. Moved only after the sync of those bytes returned, and after their batches are in
     /// the tail and noted for the index, so that whoever sees it can read up to it.
     high_watermark: AtomicU64,
@@ -59,6 +60,8 @@ pub(crate) struct Core {
     written: AtomicU64,
     log_start: AtomicU64,
     state: AtomicU8,
+    /// The disk budget has no room for this class: appends are refused although the partition could take them.
+    refusing: AtomicBool,
     stop_reason: Mutex<String>,
 }
 
@@ -92,10 +95,12 @@ impl Core {
             tail,
             watchers: RwLock::default(),
             hooks: RwLock::default(),
+            holders: RwLock::default(),
             high_watermark: AtomicU64::new(next.0),
             written: AtomicU64::new(next.0),
             log_start: AtomicU64::new(start.0),
             state: AtomicU8::new(RUNNING),
+            refusing: AtomicBool::new(false),
             stop_reason: Mutex::default(),
         }
     }
@@ -131,7 +136,7 @@ impl Core {
     }
 
     pub fn is_running(&self) -> bool {
-        self.state.load(Ordering::Acquire) == RUNNING
+        self.state.load(Ordering::Acquire) == RUNNING && !self.refusing.load(Ordering::Acquire)
     }
 
     pub fn is_stopped(&self) -> bool {
@@ -140,6 +145,7 @@ impl Core {
 
     pub fn state(&self) -> PartitionState {
         match self.state.load(Ordering::Acquire) {
+            RUNNING if self.refusing.load(Ordering::Acquire) => PartitionState::Full,
             RUNNING => PartitionState::Running,
             FULL => PartitionState::Full,
             _ => PartitionState::Stopped(self.stop_reason.lock().clone()),
@@ -165,6 +171,19 @@ impl Core {
             }
             self.tell_watchers();
         }
+    }
+
+    /// Whether the disk budget keeps appends out.
+    pub fn set_refusing(&self, refusing: bool) {
+        if self.refusing.swap(refusing, Ordering::AcqRel) == refusing {
+            return;
+        }
+        if refusing {
+            tracing::warn!(partition = %self.context.name, "the disk budget is used up: appends are refused until there is room");
+        } else {
+            tracing::info!(partition = %self.context.name, "the disk budget has room again: appends resume");
+        }
+        self.tell_watchers();
     }
 
     /// Makes the partition read-only until restart and lets go of what was queued: it was never acknowledged.

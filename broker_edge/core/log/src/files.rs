@@ -44,6 +44,11 @@ pub trait Files: Send + Sync {
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
     /// Takes the lock file for this process, without waiting.
     fn lock(&self, path: &Path) -> Result<LockGuard, LockError>;
+
+    /// What may still be written in the file system of this folder; None where nobody can tell.
+    fn available_bytes(&self, _dir: &Path) -> io::Result<Option<u64>> {
+        Ok(None)
+    }
 }
 
 /// Holds the lock until it is dropped.
@@ -159,6 +164,11 @@ impl Files for SystemFiles {
         file.set_len(0)?;
         writeln!(file, "{}", std::process::id())?;
         Ok(Box::new(file))
+    }
+
+    fn available_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
+        let space = rustix::fs::statvfs(dir)?;
+        Ok(Some(space.f_bavail.saturating_mul(space.f_frsize)))
     }
 }
 

@@ -8,6 +8,7 @@
 //! read or write. File system and clock enter through [`Seams`].
 #![forbid(unsafe_code)]
 
+mod age;
 mod append;
 mod aside;
 mod batch;
@@ -16,8 +17,10 @@ mod config;
 mod context;
 mod core;
 mod damage;
+mod disk;
 mod encode;
 mod error;
+mod figures;
 mod files;
 mod ids;
 mod index;
@@ -25,6 +28,7 @@ mod index_file;
 mod keys;
 mod log;
 mod lookup;
+mod maintain;
 mod mark;
 mod meta;
 mod partition;
@@ -49,12 +53,15 @@ mod writer;
 pub use batch::{Batch, DecodeError, TopicView};
 pub use clock::{Clock, SystemClock};
 pub use config::{ClassConfig, LogConfig, Seams, SyncMode};
+pub use disk::{DiskAction, DiskConfig, DiskLevel, DiskUse};
 pub use error::{AppendError, OpenError, ReadError};
+pub use figures::{Cause, Figures, Removed};
 pub use files::{File, Files, LockError, LockGuard, OpenMode, SystemFiles};
 pub use ids::{Class, Epoch, LogId, Offset, ParseLogIdError, PartitionId};
 pub use log::{Log, PartitionReport, RecoveryReport};
 pub use partition::{
-    DeleteHook, Gap, GapKind, Partition, PartitionState, Placed, TopicRange, Watcher,
+    DeleteHook, Gap, GapKind, HeldLoss, Hold, Holders, Partition, PartitionState, Placed,
+    TopicRange, Watcher,
 };
 pub use records::{ClientIndex, MAX_RECORDS_BYTES, RecordMeta, Records, RecordsFull, TopicIndex};
 pub use route::Route;

@@ -8,15 +8,19 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::age::AgeClock;
 use crate::config::{LogConfig, Seams};
 use crate::context::{Context, INTERNAL_SEGMENT_BYTES};
 use crate::core::Core;
+use crate::disk::{Disk, DiskUse};
 use crate::encode::Identity;
 use crate::error::OpenError;
+use crate::figures::{Counted, Tally};
 use crate::files::{Files, LockError, LockGuard};
 use crate::ids::{Class, Epoch, LogId, Offset, PartitionId};
+use crate::maintain::maintain;
 use crate::meta::{Meta, write_error};
-use crate::partition::{Gap, Partition};
+use crate::partition::{Gap, Holders, Partition};
 use crate::recovery::{Findings, create, recover};
 use crate::route::{Route, Router};
 use crate::tail::Tail;
@@ -150,8 +154,23 @@ impl Log {
 
     /// Does now what the maintenance thread does from time to time: retention, index files, idle marks, spare segments.
     pub fn maintain(&self) {
+        maintain(&self.0.partitions);
+    }
+
+    /// How the disk budget stands, as of the last look of the maintenance thread.
+    #[must_use]
+    pub fn disk_use(&self) -> DiskUse {
+        self.0
+            .partitions
+            .first()
+            .map(|first| first.0.context.disk.usage())
+            .expect("a log has at least one partition")
+    }
+
+    /// Has retention ask `holders` before it removes what its class would let go.
+    pub fn hold_with(&self, holders: &Arc<dyn Holders>) {
         for partition in &self.0.partitions {
-            partition.0.maintain();
+            *partition.0.holders.write() = Some(Arc::clone(holders));
         }
     }
 
@@ -168,6 +187,8 @@ impl Inner {
         for partition in &self.partitions {
             partition.0.queue.lock().closing = true;
             partition.0.queue_changed.notify_all();
+            // They may hold partitions, and would keep each other for ever.
+            *partition.0.holders.write() = None;
         }
         let threads = std::mem::take(&mut *self.threads.lock());
         let current = std::thread::current().id();
@@ -302,12 +323,19 @@ fn random_id() -> io::Result<LogId> {
 
 fn contexts(config: &LogConfig, seams: &Seams, log_id: LogId, epoch: Epoch) -> Vec<Context> {
     let mut contexts: Vec<Context> = Vec::new();
+    let ages = Arc::new(AgeClock::default());
+    let disk = Arc::new(Disk::new(config.disk.clone(), &config.dir));
     for class in &config.classes {
         for number in 0..class.partitions {
             let name = format!("{}-{number}", class.class);
             let segment_bytes = match class.class {
                 Class::Internal => config.segment_bytes.min(INTERNAL_SEGMENT_BYTES),
                 _ => config.segment_bytes,
+            };
+            let tally = Arc::new(Tally::default());
+            let counted = Counted {
+                files: Arc::clone(&seams.files),
+                tally: Arc::clone(&tally),
             };
             contexts.push(Context {
                 dir: config.dir.join(&name),
@@ -318,12 +346,21 @@ fn contexts(config: &LogConfig, seams: &Seams, log_id: LogId, epoch: Epoch) -> V
                     partition: PartitionId(contexts.len() as u32),
                 },
                 epoch,
-                seams: seams.clone(),
+                seams: Seams {
+                    files: Arc::new(counted),
+                    clock: Arc::clone(&seams.clock),
+                },
                 sync: config.sync,
                 segment_bytes,
                 queue_bytes: config.queue_bytes,
                 retention_bytes: class.retention_bytes,
                 retention_age: class.retention_age,
+                honours_holds: class.honours_holds,
+                removes_at_once: config.removes_at_once,
+                retention_hard_bytes: class.retention_hard_bytes,
+                tally,
+                ages: Arc::clone(&ages),
+                disk: Arc::clone(&disk),
             });
         }
     }
@@ -375,9 +412,7 @@ fn start_threads(
     let stopping = Arc::clone(stopping);
     let maintain = move || {
         loop {
-            for partition in &partitions {
-                partition.0.maintain();
-            }
+            maintain(&partitions);
             let mut is_set = stopping.is_set.lock();
             if !*is_set {
                 stopping.changed.wait_for(&mut is_set, maintain_every);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::batch::Batch;
 use crate::core::Core;
 use crate::error::{AppendError, ReadError};
+use crate::figures::{Cause, Figures};
 use crate::ids::{Class, Epoch, Offset, PartitionId};
 use crate::records::Records;
 use crate::view::RecordView;
@@ -16,10 +17,37 @@ pub type Watcher = Arc<dyn Fn() + Send + Sync>;
 /// Called before retention removes the segment with these offsets; false postpones.
 pub type DeleteHook = Arc<dyn Fn(Range<Offset>) -> bool + Send + Sync>;
 
+/// Somebody who still needs records of a partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hold {
+    pub holder: String,
+    /// The first offset that it has not finished.
+    pub next: Offset,
+}
+
+/// Records that go although they are held.
+#[derive(Debug, Clone)]
+pub struct HeldLoss<'a> {
+    pub partition: PartitionId,
+    pub range: Range<Offset>,
+    /// All of them begin below the end of the range.
+    pub holds: &'a [Hold],
+    pub cause: Cause,
+}
+
+/// Who still needs what. Asked on the maintenance thread, and must not remove segments itself.
+pub trait Holders: Send + Sync {
+    /// Those that have not finished what lies below `end`.
+    fn holding(&self, partition: PartitionId, end: Offset) -> Vec<Hold>;
+
+    /// Held records are about to go.
+    fn overridden(&self, loss: &HeldLoss<'_>);
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PartitionState {
     Running,
-    /// The device is full: appends are refused and resume by themselves.
+    /// The device or the budget is full: appends are refused and resume by themselves.
     Full,
     /// Read-only until restart, with the reason.
     Stopped(String),
@@ -128,6 +156,24 @@ impl Partition {
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.0.size_bytes()
+    }
+
+    /// Length of all its files but the smallest, prepared space included.
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        self.0.file_bytes()
+    }
+
+    /// What it has written, synced and removed since the log was opened.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        self.0.context.tally.figures()
+    }
+
+    /// Time of its oldest record; None when it is empty, or when that record can not be read.
+    #[must_use]
+    pub fn oldest_time_us(&self) -> Option<i64> {
+        self.0.oldest_time_us()
     }
 
     /// Bytes that wait for the writer or are being written.

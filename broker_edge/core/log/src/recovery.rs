@@ -87,6 +87,7 @@ pub(crate) fn create(context: &Context) -> Result<Parts, OpenError> {
         synced_at: context.seams.clock.steady(),
         wrote_at: context.seams.clock.steady(),
         marked: false,
+        marked_at: None,
     };
     let topics = SealedTopics::default();
     Ok(Parts {

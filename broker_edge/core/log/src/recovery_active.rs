@@ -338,6 +338,7 @@ fn active(
         synced_at: context.seams.clock.steady(),
         wrote_at: context.seams.clock.steady(),
         marked: false,
+        marked_at: None,
     }
 }
 

@@ -1,19 +1,52 @@
 //! What the maintenance thread does for a partition: removes old segments, saves indexes, marks idleness, prepares spares.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
+use crate::config::SyncMode;
 use crate::core::Core;
+use crate::disk::DiskLevel;
+use crate::figures::Cause;
 use crate::ids::Offset;
 use crate::mark::MarkKind;
+use crate::partition::{HeldLoss, Hold};
 use crate::segment::{IndexPlace, Segment};
 
 /// A partition that wrote nothing for this long is marked as whole up to here.
 const IDLE: Duration = Duration::from_secs(5);
-/// 2024-01-01: a wall clock before this has not been set.
-const PLAUSIBLE_US: i64 = 1_704_067_200_000_000;
+/// Marks for idleness are at least so far apart: at a record now and then they would cost more than the records.
+const IDLE_MARKS_APART: Duration = Duration::from_secs(60);
+
+/// What is needed to judge the age of segments.
+struct Ages {
+    age: Duration,
+    steady: Duration,
+    /// None while the wall clock can not be believed.
+    wall_us: Option<i64>,
+}
+
+impl Ages {
+    /// What this process wrote is judged by the steady clock, which never jumps; what it found, by the times in it.
+    fn is_first_old(&self, segments: &[Arc<Segment>]) -> bool {
+        let Some(first) = segments.first() else {
+            return false;
+        };
+        if let Some((_, last)) = first.written_between() {
+            return self.steady.saturating_sub(last) > self.age;
+        }
+        match (self.wall_us, newest_time_of_first(segments)) {
+            (Some(now), Some(newest)) => now.saturating_sub(newest) > micros(self.age),
+            _ => false,
+        }
+    }
+}
+
+fn micros(age: Duration) -> i64 {
+    i64::try_from(age.as_micros()).unwrap_or(i64::MAX)
+}
 
 impl Core {
     pub(crate) fn maintain(&self) {
@@ -33,7 +66,10 @@ impl Core {
                 _ => continue,
             };
             match self.context.save_index(&segment, &index) {
-                Ok(()) => *segment.index.lock() = IndexPlace::Saved,
+                Ok(()) => {
+                    *segment.index.lock() = IndexPlace::Saved;
+                    segment.forget_file_bytes();
+                }
                 Err(error) => {
                     tracing::warn!(partition = %self.context.name, %error, "an index is not saved yet");
                     return;
@@ -47,82 +83,105 @@ impl Core {
         let Some(mut active) = self.active.try_lock() else {
             return;
         };
-        let since = self
-            .context
-            .seams
-            .clock
-            .steady()
-            .saturating_sub(active.wrote_at);
-        if !active.marked && since >= IDLE {
+        let now = self.context.seams.clock.steady();
+        let since = now.saturating_sub(active.wrote_at);
+        let apart = match self.context.sync {
+            SyncMode::Interval(interval) => IDLE_MARKS_APART.max(interval),
+            SyncMode::Always | SyncMode::Never => IDLE_MARKS_APART,
+        };
+        let is_due = active
+            .marked_at
+            .is_none_or(|at| now.saturating_sub(at) >= apart);
+        if !active.marked && since >= IDLE && is_due {
             self.write_mark(&mut active, MarkKind::Idle);
+            active.marked_at = Some(now);
         }
     }
 
     fn expire(&self) {
-        let oldest_time = self
-            .context
-            .retention_age
-            .and_then(|age| self.oldest_time_us(age));
-        if let (Some(oldest), Some(age)) = (oldest_time, self.context.retention_age) {
-            self.seal_when_old(oldest, age);
+        let ages = self.context.retention_age.map(|age| Ages {
+            age,
+            steady: self.context.seams.clock.steady(),
+            wall_us: self.context.ages.now_us(&*self.context.seams.clock),
+        });
+        if let Some(ages) = &ages {
+            self.seal_when_old(ages);
         }
         let removing = self.removing.lock();
-        loop {
-            let segments = self.all_segments();
-            let [first, _, ..] = segments.as_slice() else {
-                return;
-            };
-            if first.sealed.get().is_none() {
-                return;
-            }
-            let is_old = match (oldest_time, newest_time_of_first(&segments)) {
-                (Some(oldest), Some(newest)) => newest < oldest,
-                _ => false,
-            };
-            let is_over = self
-                .context
-                .retention_bytes
-                .is_some_and(|limit| self.size_bytes() > limit);
-            drop(segments);
-            if !(is_old || is_over) || !self.remove_oldest(&removing) {
+        while let Some(cause) = self.cause_to_remove(ages.as_ref()) {
+            if !self.remove_oldest(&removing, cause) {
                 return;
             }
         }
     }
 
-    /// Records before this time are too old; None while the clock can not be believed.
-    fn oldest_time_us(&self, age: Duration) -> Option<i64> {
-        let now = self.context.seams.clock.now_us();
-        let newest = self
-            .all_segments()
-            .iter()
-            .map(|segment| match segment.sealed.get() {
-                Some(summary) => summary.max_time_us,
-                None => segment
-                    .with_growing(|growing| growing.max_time_us())
-                    .unwrap_or(i64::MIN),
-            })
-            .max()
-            .unwrap_or(i64::MIN);
-        let age_us = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
-        (now >= PLAUSIBLE_US && now >= newest).then(|| now.saturating_sub(age_us))
+    /// Why the oldest segment is to go now, if it is.
+    fn cause_to_remove(&self, ages: Option<&Ages>) -> Option<Cause> {
+        let segments = self.all_segments();
+        let [first, second, ..] = segments.as_slice() else {
+            return None;
+        };
+        first.sealed.get()?;
+        if !self.may_remove() {
+            return None;
+        }
+        let size_bytes = self.size_bytes();
+        let is_over = |limit: Option<u64>| limit.is_some_and(|limit| size_bytes > limit);
+        if is_over(self.context.retention_hard_bytes) {
+            return Some(Cause::HardBytes);
+        }
+        let cause = if ages.is_some_and(|ages| ages.is_first_old(&segments)) {
+            Cause::Age
+        } else if is_over(self.context.retention_bytes) {
+            Cause::Bytes
+        } else {
+            return None;
+        };
+        self.holds_below(second.base).is_empty().then_some(cause)
+    }
+
+    /// False until whoever has to be asked can be, and once the log closes.
+    fn may_remove(&self) -> bool {
+        let needs_holders = self.context.honours_holds || !self.context.removes_at_once;
+        !needs_holders || self.holders.read().is_some()
+    }
+
+    /// Who has not finished what lies below `end`, where the class heeds that.
+    fn holds_below(&self, end: Offset) -> Vec<Hold> {
+        if !self.context.honours_holds {
+            return Vec::new();
+        }
+        let holders = self.holders.read().clone();
+        holders.map_or_else(Vec::new, |holders| {
+            let mut holds = holders.holding(self.id(), end);
+            holds.retain(|hold| hold.next < end);
+            holds
+        })
     }
 
     /// Only sealed segments are removed, so one that is filled slowly is sealed by age.
-    fn seal_when_old(&self, oldest: i64, age: Duration) {
-        let three_quarters = i64::try_from(age.as_micros() / 4 * 3).unwrap_or(i64::MAX);
-        let active = self.segments.read().last().cloned();
-        let first = active
-            .and_then(|segment| segment.with_growing(|growing| growing.first_time_us()))
-            .flatten();
-        if first.is_some_and(|first| first <= oldest.saturating_add(three_quarters)) {
+    fn seal_when_old(&self, ages: &Ages) {
+        let Some(active) = self.segments.read().last().cloned() else {
+            return;
+        };
+        let quarter = ages.age / 4;
+        let by_steady = active
+            .written_between()
+            .is_some_and(|(first, _)| ages.steady.saturating_sub(first) >= quarter);
+        let by_wall = || {
+            let first_us = active
+                .with_growing(|growing| growing.first_time_us())
+                .flatten();
+            matches!((first_us, ages.wall_us), (Some(first), Some(now)) if now.saturating_sub(first) >= micros(quarter))
+        };
+        if by_steady || by_wall() {
             self.queue.lock().seal = true;
             self.queue_changed.notify_one();
         }
     }
 
     /// Removes the oldest segment, unless it is the active one or a hook postpones it.
-    fn remove_oldest(&self, _decided_under: &MutexGuard<'_, ()>) -> bool {
+    fn remove_oldest(&self, _decided_under: &MutexGuard<'_, ()>, cause: Cause) -> bool {
         let range = {
             let segments = self.segments.read();
             let [first, second, ..] = segments.as_slice() else {
@@ -134,6 +193,7 @@ impl Core {
         if !hooks.iter().all(|hook| hook(range.clone())) {
             return false;
         }
+        let held_records = self.tell_holders(&range, cause);
         // Refused to readers before the bytes go.
         self.set_log_start(range.end);
         let segment = self.segments.write().remove(0);
@@ -144,20 +204,102 @@ impl Core {
         self.sealed_topics.lock().forget_below(range.end);
         self.found.lock().retain(|gap| gap.range.end > range.end);
         self.delete_files(segment);
+        let records = range.end.0 - range.start.0;
+        self.context.tally.removed(cause, records, held_records);
         true
+    }
+
+    /// Says who loses what. Returns how many records were held by anybody.
+    fn tell_holders(&self, range: &Range<Offset>, cause: Cause) -> u64 {
+        let holds = match cause {
+            Cause::HardBytes | Cause::Disk => self.holds_below(range.end),
+            Cause::Age | Cause::Bytes | Cause::Advance => Vec::new(),
+        };
+        let Some(first_held) = holds.iter().map(|hold| hold.next.max(range.start)).min() else {
+            return 0;
+        };
+        for hold in &holds {
+            tracing::warn!(
+                partition = %self.context.name, group = hold.holder, start = hold.next.max(range.start).0,
+                end = range.end.0, cause = cause.name(), "records go that a consumer group has not finished"
+            );
+        }
+        if let Some(holders) = self.holders.read().clone() {
+            holders.overridden(&HeldLoss {
+                partition: self.id(),
+                range: range.clone(),
+                holds: &holds,
+                cause,
+            });
+        }
+        range.end.0 - first_held.0
+    }
+
+    /// Time up to which the oldest segment reaches, if it may be removed at all.
+    pub(crate) fn oldest_removable_us(&self) -> Option<i64> {
+        let segments = self.all_segments();
+        let [first, _, ..] = segments.as_slice() else {
+            return None;
+        };
+        Some(first.sealed.get()?.max_time_us)
+    }
+
+    /// Removes the oldest segment because the disk budget asks for it, and says how many bytes that gave back.
+    pub(crate) fn trim_oldest(&self, may_override: bool) -> Option<u64> {
+        let removing = self.removing.lock();
+        let segments = self.all_segments();
+        let [first, second, ..] = segments.as_slice() else {
+            return None;
+        };
+        first.sealed.get()?;
+        if !self.may_remove() {
+            return None;
+        }
+        if !may_override && !self.holds_below(second.base).is_empty() {
+            return None;
+        }
+        let bytes = first.file_bytes(&self.context);
+        drop(segments);
+        self.remove_oldest(&removing, Cause::Disk).then_some(bytes)
+    }
+
+    pub(crate) fn file_bytes(&self) -> u64 {
+        let segments = self.all_segments();
+        let spare_bytes = self.spare.lock().as_ref().map_or(0, |spare| spare.bytes);
+        let files = segments
+            .iter()
+            .map(|segment| segment.file_bytes(&self.context));
+        files.sum::<u64>() + spare_bytes
+    }
+
+    pub(crate) fn oldest_time_us(&self) -> Option<i64> {
+        let first = self.segments.read().first().cloned()?;
+        let time_us = match first.sealed.get() {
+            Some(summary) => Some(summary.first_time_us),
+            None => first
+                .with_growing(|growing| growing.first_time_us())
+                .flatten(),
+        };
+        time_us.filter(|time_us| *time_us != i64::MIN)
     }
 
     fn delete_files(&self, segment: Arc<Segment>) {
         let files = &*self.context.seams.files;
         let path = segment.path.clone();
+        let may_recycle = self.context.disk.level() < DiskLevel::Acting;
         // May be missing; should it stay behind, it belongs to no segment and is never read.
         let _ = files.remove(&segment.index_path());
-        let is_recycled = self.recycle(segment).unwrap_or_else(|error| {
-            tracing::warn!(partition = %self.context.name, %error, "a segment is not recycled");
-            false
-        });
-        if is_recycled {
-            return;
+        let recycled = if may_recycle {
+            self.recycle(segment)
+        } else {
+            Ok(false)
+        };
+        match recycled {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(partition = %self.context.name, %error, "a segment is not recycled");
+            }
         }
         // Synced one by one: were a later segment gone after a power cut and this one back, there would be a gap.
         let removed = files
@@ -176,7 +318,7 @@ impl Core {
                 let segments = self.segments.read();
                 matches!(segments.as_slice(), [_, second, ..] if second.base <= to)
             };
-            if !is_below || !self.remove_oldest(&removing) {
+            if !is_below || !self.remove_oldest(&removing, Cause::Advance) {
                 return;
             }
         }

@@ -3,11 +3,15 @@
 //! Writing batches into one is `writer.rs`, walking them is `walk.rs`.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::context::Context;
 use crate::encode::{Identity, u32_at, u64_at};
+use crate::files::OpenMode;
 use crate::ids::{Class, Epoch, LogId, Offset, PartitionId};
 use crate::index::{Growing, Index};
 
@@ -134,6 +138,16 @@ pub(crate) struct Segment {
     /// Set once, when nothing is written to it any more.
     pub sealed: OnceLock<Summary>,
     pub index: Mutex<IndexPlace>,
+    /// Length of the file and its index; 0 while nobody has looked.
+    file_bytes: AtomicU64,
+    writes: Writes,
+}
+
+/// When this process wrote to a segment: microseconds of the steady clock plus one; 0 for not at all.
+#[derive(Default)]
+struct Writes {
+    first: AtomicU64,
+    last: AtomicU64,
 }
 
 /// Where the index of a segment is.
@@ -154,6 +168,8 @@ impl Segment {
             path: dir.join(file_name(base, "seg")),
             sealed: OnceLock::new(),
             index: Mutex::new(IndexPlace::Growing(Box::new(growing))),
+            file_bytes: AtomicU64::new(0),
+            writes: Writes::default(),
         }
     }
 
@@ -163,6 +179,8 @@ impl Segment {
             path: dir.join(file_name(base, "seg")),
             sealed: OnceLock::from(summary),
             index: Mutex::new(index),
+            file_bytes: AtomicU64::new(0),
+            writes: Writes::default(),
         }
     }
 
@@ -175,6 +193,48 @@ impl Segment {
 
     pub fn index_path(&self) -> PathBuf {
         self.path.with_extension("idx")
+    }
+
+    /// Notes a write by this process.
+    pub fn note_write(&self, steady: Duration) {
+        let at = u64::try_from(steady.as_micros()).unwrap_or(u64::MAX - 1) + 1;
+        self.writes.last.store(at, Ordering::Relaxed);
+        let _ = self
+            .writes
+            .first
+            .compare_exchange(0, at, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// When this process wrote to it first and last, by the steady clock.
+    pub fn written_between(&self) -> Option<(Duration, Duration)> {
+        let at = |of: &AtomicU64| of.load(Ordering::Relaxed).checked_sub(1);
+        let (first, last) = (at(&self.writes.first)?, at(&self.writes.last)?);
+        Some((Duration::from_micros(first), Duration::from_micros(last)))
+    }
+
+    /// Length of the file and its index, asked of the file system once after each change.
+    pub fn file_bytes(&self, context: &Context) -> u64 {
+        let known = self.file_bytes.load(Ordering::Relaxed);
+        if known > 0 {
+            return known;
+        }
+        let length = |path: &Path| {
+            let file = context.open(path, OpenMode::Read);
+            file.and_then(|file| file.len()).unwrap_or(0)
+        };
+        let bytes = length(&self.path) + length(&self.index_path());
+        self.file_bytes.store(bytes, Ordering::Relaxed);
+        bytes
+    }
+
+    /// Its files have another length now.
+    pub fn set_file_bytes(&self, bytes: u64) {
+        self.file_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Its files have another length, to be looked up when it is asked for.
+    pub fn forget_file_bytes(&self) {
+        self.set_file_bytes(0);
     }
 
     /// Ends the growth of the active segment: from here on it is read through its index.

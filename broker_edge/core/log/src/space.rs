@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::config::SyncMode;
-use crate::context::{FILL_STEP_BYTES, create_segment_file, fill_zeros};
+use crate::context::{FILL_STEP_BYTES, FILL_STEP_BYTES_MIN, create_segment_file, fill_zeros};
 use crate::core::Core;
 use crate::files::{File, OpenMode, is_full, is_out_of_descriptors};
 use crate::ids::Class;
@@ -46,9 +46,11 @@ impl Core {
         if end <= active.filled {
             return Ok(());
         }
-        let step = (active.filled + FILL_STEP_BYTES).min(self.context.segment_bytes);
-        let to = step.max(end);
-        match fill_zeros(&*active.file, active.filled, to) {
+        let to = fill_to(active.filled, active.position, self.context.segment_bytes).max(end);
+        let filled = self
+            .take_space(to - active.filled)
+            .and_then(|()| fill_zeros(&*active.file, active.filled, to));
+        match filled {
             Ok(()) => {}
             Err(error) if is_full(&error) => {
                 if !self.spare_has_room(bytes) || !has_batches {
@@ -67,6 +69,17 @@ impl Core {
                 .map_err(|error| Halt::failed("syncing the active segment", &error))?;
         }
         active.filled = to;
+        active.segment.set_file_bytes(to);
+        Ok(())
+    }
+
+    /// Takes space out of the disk budget. The internal partition is never refused.
+    fn take_space(&self, bytes: u64) -> io::Result<()> {
+        if self.context.class == Class::Internal {
+            self.context.disk.note(bytes);
+        } else if !self.context.disk.take(bytes) {
+            return Err(io::Error::from(io::ErrorKind::StorageFull));
+        }
         Ok(())
     }
 
@@ -106,12 +119,14 @@ impl Core {
         if active.filled > active.position + FILL_STEP_BYTES {
             // Gives back what was prepared and not used. Should it fail, the space stays taken: nothing else changes.
             let _ = active.file.set_len(active.position);
+            active.segment.forget_file_bytes();
         }
         self.segments.write().push(Arc::clone(&segment));
         active.file = file;
         active.segment = segment;
         active.position = SEGMENT_HEADER_BYTES;
         active.filled = filled;
+        active.segment.set_file_bytes(filled);
         active.topics = 0;
         Ok(())
     }
@@ -135,8 +150,9 @@ impl Core {
             }
             None => {
                 let unfinished = path.with_extension("seg.tmp");
-                let end = (SEGMENT_HEADER_BYTES + first_bytes)
-                    .max(FILL_STEP_BYTES.min(context.segment_bytes));
+                let end =
+                    (SEGMENT_HEADER_BYTES + first_bytes).max(fill_to(0, 0, context.segment_bytes));
+                self.take_space(end)?;
                 match create_segment_file(context, &unfinished, &header, end) {
                     Ok(file) => (unfinished, file, end),
                     Err(error) => {
@@ -150,6 +166,19 @@ impl Core {
         context.seams.files.rename(&unfinished, path)?;
         context.seams.files.sync_dir(&context.dir)?;
         Ok((file, filled))
+    }
+
+    /// Removes a spare that holds the file of a removed segment: when space is short, others need it more.
+    pub(crate) fn drop_recycled_spare(&self) {
+        let mut spare = self.spare.lock();
+        if self.context.class == Class::Internal {
+            return;
+        }
+        if let Some(spare) = spare.take_if(|spare| spare.recycled)
+            && let Err(error) = self.context.seams.files.remove(&spare.path)
+        {
+            tracing::warn!(partition = %self.context.name, %error, "a spare segment is not removed");
+        }
     }
 
     fn new_spare_path(&self) -> PathBuf {
@@ -167,6 +196,7 @@ impl Core {
         let zeros = vec![0; SEGMENT_HEADER_BYTES as usize];
         match create_segment_file(&self.context, &path, &zeros, bytes) {
             Ok(file) => {
+                self.context.disk.note(bytes);
                 let mut spare = self.spare.lock();
                 if spare.is_some() {
                     // A removed segment became the spare meanwhile.
@@ -222,4 +252,11 @@ impl Core {
         });
         Ok(true)
     }
+}
+
+/// How far to fill when `filled` is used up: ahead by as much as was written so far, so that a segment which stays small
+/// costs little more than its records, and one that grows is synced for it now and then only.
+fn fill_to(filled: u64, position: u64, segment_bytes: u64) -> u64 {
+    let step = position.clamp(FILL_STEP_BYTES_MIN, FILL_STEP_BYTES);
+    (filled + step).min(segment_bytes)
 }

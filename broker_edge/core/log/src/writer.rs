@@ -42,6 +42,8 @@ pub(crate) struct Active {
     pub wrote_at: Duration,
     /// The mark on disk says all this.
     pub marked: bool,
+    /// When idleness was marked last.
+    pub marked_at: Option<Duration>,
 }
 
 /// Written since the last sync, not yet shown to readers.
@@ -241,6 +243,10 @@ impl Core {
         active.position += batch.bytes_len() as u64;
         active.next = batch.next_offset();
         active.wrote_at = self.context.seams.clock.steady();
+        active.segment.note_write(active.wrote_at);
+        self.context
+            .tally
+            .batch(batch.bytes_len(), batch.payloads().len());
         Ok((batch, position))
     }
 

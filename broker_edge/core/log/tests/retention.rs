@@ -69,7 +69,7 @@ fn age_removes_what_is_old_even_when_little_is_written() {
     let clock = HandClock::at(START_US);
     let log = open_with(aged(dir.path(), 4 * HOUR), with_clock(&clock));
     fill(&log, 5);
-    clock.advance(3 * HOUR);
+    clock.pass(3 * HOUR);
     log.maintain();
     await_that("the active segment to be sealed", || {
         files_of(dir.path(), ".seg").len() == 2
@@ -80,7 +80,7 @@ fn age_removes_what_is_old_even_when_little_is_written() {
         Offset(0),
         "nothing is old enough yet"
     );
-    clock.advance(2 * HOUR);
+    clock.pass(2 * HOUR);
     log.maintain();
     assert_eq!(telemetry(&log).log_start(), Offset(5));
     assert_eq!(read_all(telemetry(&log)), [(5, b"younger".to_vec())]);
@@ -102,7 +102,7 @@ fn a_segment_that_can_not_be_read_is_not_taken_for_an_old_one() {
     assert_eq!(telemetry(&log).log_start(), Offset(0));
     assert_eq!(telemetry(&log).gaps()[0].range.start, Offset(0));
 
-    clock.advance(2 * HOUR);
+    clock.pass(2 * HOUR);
     log.maintain();
     assert!(!first.exists(), "what follows it is old, so it is older");
     assert!(telemetry(&log).log_start() > Offset(0));
@@ -124,7 +124,7 @@ fn age_waits_for_a_plausible_clock() {
         );
     }
     clock.set(START_US);
-    clock.advance(2 * HOUR);
+    clock.pass(2 * HOUR);
     log.maintain();
     assert!(telemetry(&log).log_start() > Offset(0));
 }

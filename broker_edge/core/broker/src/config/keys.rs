@@ -102,6 +102,40 @@ pub const KEYS: &[Key] = &[
         "Time between syncs with `sync: interval`.",
     ),
     key(
+        "log.ack",
+        Kind::Choice(&["synced", "written"]),
+        "With `sync: interval`, when MQTT acknowledges: `synced` waits for the next sync, `written` does not, and a power \
+         cut loses what it acknowledged since the last one. Flight always waits for the sync.",
+    ),
+    optional(
+        "log.group_idle",
+        age(60_000, 36_500),
+        "A consumer group that has committed nothing for so long holds no records any more; without it a group holds \
+         until it is removed.",
+    ),
+    optional(
+        "log.disk.budget",
+        bytes(ByteSize::mib(64), ByteSize(1 << 50)),
+        "Size that all files of the log may have together; without it, what they have plus what the file system has \
+         left.",
+    ),
+    key(
+        "log.disk.warn_at",
+        whole(1, 99),
+        "Percent of the budget from which the broker warns.",
+    ),
+    key(
+        "log.disk.act_at",
+        whole(1, 99),
+        "Percent of the budget from which `action` is taken.",
+    ),
+    key(
+        "log.disk.action",
+        Kind::Choice(&["refuse", "trim"]),
+        "What is done at `act_at`: `refuse` takes no more telemetry, `trim` removes the oldest telemetry, also what \
+         retention would keep.",
+    ),
+    key(
         "log.segment_bytes",
         bytes(ByteSize::kib(64), ByteSize::gib(4)),
         "Size of a segment file.",
@@ -134,12 +168,23 @@ pub const KEYS: &[Key] = &[
     optional(
         "log.classes.*.retention.bytes",
         bytes(ByteSize::kib(128), ByteSize(1 << 50)),
-        "Size above which the oldest segments of a partition go; without it they stay.",
+        "Size of a partition above which its oldest segments go; without it they stay.",
     ),
     optional(
         "log.classes.*.retention.age",
         age(1_000, 36_500),
         "Age at which a segment goes; without it it stays.",
+    ),
+    key(
+        "log.classes.*.retention.hold_for_groups",
+        Kind::Bool,
+        "Whether a segment that a consumer group has not finished stays in spite of `bytes` and `age`.",
+    ),
+    optional(
+        "log.classes.*.retention.hard_bytes",
+        bytes(ByteSize::kib(128), ByteSize(1 << 50)),
+        "Size of a partition above which its oldest segments go although a group holds them; without it the group wins \
+         until the disk is full.",
     ),
     key(
         "mqtt.max_packet_bytes",

@@ -65,6 +65,12 @@ pub struct LogSettings {
     pub sync: Sync,
     /// Only with `sync: interval`.
     pub sync_interval: Age,
+    /// Only with `sync: interval`.
+    pub ack: Ack,
+    /// `None`: a group holds until it is removed.
+    pub group_idle: Option<Age>,
+    #[serde(deserialize_with = "or_default")]
+    pub disk: Disk,
     pub segment_bytes: ByteSize,
     pub tail_bytes: ByteSize,
     pub queue_bytes: ByteSize,
@@ -78,6 +84,32 @@ pub enum Sync {
     Always,
     Interval,
     Never,
+}
+
+/// Up to where MQTT acknowledges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ack {
+    Synced,
+    Written,
+}
+
+/// The disk budget of the whole log. Shares are percent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Disk {
+    /// `None`: what the log has plus what the file system has left.
+    pub budget: Option<ByteSize>,
+    pub warn_at: u8,
+    pub act_at: u8,
+    pub action: DiskAction,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DiskAction {
+    Refuse,
+    Trim,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -105,9 +137,12 @@ pub struct ClassSettings {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retention {
-    /// Of one partition. `None` keeps everything.
+    /// Of one partition, like all of these. `None` keeps everything.
     pub bytes: Option<ByteSize>,
     pub age: Option<Age>,
+    pub hold_for_groups: bool,
+    /// Of one partition. `None`: what a group holds stays.
+    pub hard_bytes: Option<ByteSize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -195,10 +230,24 @@ impl Default for LogSettings {
             id: None,
             sync: Sync::Always,
             sync_interval: Age::from_secs(1),
+            ack: Ack::Synced,
+            group_idle: Some(Age::from_days(7)),
+            disk: Disk::default(),
             segment_bytes: ByteSize::mib(64),
             tail_bytes: ByteSize::mib(32),
             queue_bytes: ByteSize::mib(8),
             classes: Classes::default(),
+        }
+    }
+}
+
+impl Default for Disk {
+    fn default() -> Self {
+        Disk {
+            budget: None,
+            warn_at: 80,
+            act_at: 95,
+            action: DiskAction::Refuse,
         }
     }
 }
@@ -217,10 +266,17 @@ impl Default for Classes {
             artifacts: class(1, &["artifacts/#"], None),
             telemetry: class(2, &["#"], device),
         };
-        classes.control.retention.age = Some(Age::from_days(30));
+        classes.control.retention = Retention {
+            bytes: None,
+            age: Some(Age::from_days(30)),
+            hold_for_groups: true,
+            hard_bytes: Some(ByteSize::gib(4)),
+        };
         classes.telemetry.retention = Retention {
             bytes: Some(ByteSize::gib(8)),
-            age: Some(Age::from_days(7)),
+            age: Some(Age::from_days(1)),
+            hold_for_groups: true,
+            hard_bytes: Some(ByteSize::gib(16)),
         };
         classes
     }
@@ -298,6 +354,44 @@ impl Config {
                     self.mqtt.receive_budget_bytes, self.mqtt.max_packet_bytes
                 ),
             });
+        }
+        self.check_space()
+    }
+
+    /// The rules that join keys of retention and disk.
+    fn check_space(&self) -> Result<(), ConfigError> {
+        let disk = &self.log.disk;
+        if disk.warn_at > disk.act_at {
+            return Err(ConfigError::Joined {
+                key: "log.disk.warn_at",
+                reason: format!(
+                    "{} is above log.disk.act_at ({}): the warning would come too late",
+                    disk.warn_at, disk.act_at
+                ),
+            });
+        }
+        let classes = &self.log.classes;
+        for (key, class) in [
+            ("log.classes.control.retention.hard_bytes", &classes.control),
+            (
+                "log.classes.artifacts.retention.hard_bytes",
+                &classes.artifacts,
+            ),
+            (
+                "log.classes.telemetry.retention.hard_bytes",
+                &classes.telemetry,
+            ),
+        ] {
+            if let (Some(bytes), Some(hard)) = (class.retention.bytes, class.retention.hard_bytes)
+                && hard < bytes
+            {
+                return Err(ConfigError::Joined {
+                    key,
+                    reason: format!(
+                        "{hard} is below retention.bytes ({bytes}): nothing could ever be held"
+                    ),
+                });
+            }
         }
         Ok(())
     }

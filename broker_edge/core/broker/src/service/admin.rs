@@ -7,8 +7,8 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use headwater_log::{Partition, PartitionState};
-use serde_json::{Value, json};
+use headwater_log::{Cause, DiskLevel, Partition, PartitionState};
+use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -18,6 +18,9 @@ use crate::VERSION;
 use crate::metrics::PartitionFigures;
 
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Groups that the status names for a partition, those that are furthest behind.
+const HELD_BY_MAX: usize = 16;
 
 pub(super) async fn serve(
     shared: Arc<Shared>,
@@ -47,7 +50,7 @@ async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
             let reason = match partition.state() {
                 PartitionState::Running => return None,
                 PartitionState::Full => {
-                    "no space left on the device; appends resume once space is freed".to_owned()
+                    "no space left on the device or in the disk budget; appends resume once there is".to_owned()
                 }
                 PartitionState::Stopped(reason) => reason,
             };
@@ -55,11 +58,14 @@ async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
         })
         .collect();
     if reasons.is_empty() {
-        return "ready".into_response();
+        return match shared.log.disk_use().level {
+            DiskLevel::Normal => "ready".into_response(),
+            _ => Json(json!({"ready": true, "disk": disk_status(&shared)})).into_response(),
+        };
     }
     (
         StatusCode::SERVICE_UNAVAILABLE,
-        Json(json!({"ready": false, "partitions": reasons})),
+        Json(json!({"ready": false, "partitions": reasons, "disk": disk_status(&shared)})),
     )
         .into_response()
 }
@@ -71,6 +77,9 @@ async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
             log_start: partition.log_start().0,
             high_watermark: partition.high_watermark().0,
             bytes: partition.size_bytes(),
+            file_bytes: partition.file_bytes(),
+            held_offset: held_offset(&shared, partition),
+            oldest_time_s: partition.oldest_time_us().map(|us| us as f64 / 1e6),
             queued_bytes: partition.queued_bytes(),
             running: partition.state() == PartitionState::Running,
             gap_offsets: partition
@@ -80,7 +89,10 @@ async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
                 .sum(),
             damaged_bytes: partition.damaged_bytes(),
         });
+        let figures = partition.figures();
+        shared.metrics.log.set_partition(partition.name(), &figures);
     }
+    shared.metrics.log.set_disk(&shared.log.disk_use());
     let mut text = String::new();
     match prometheus_client::encoding::text::encode(&mut text, &shared.metrics.registry()) {
         Ok(()) => ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
@@ -93,24 +105,54 @@ async fn status(State(shared): State<Arc<Shared>>) -> Json<Value> {
         .log
         .partitions()
         .iter()
-        .map(partition_status)
+        .map(|partition| partition_status(&shared, partition))
         .collect();
     Json(json!({
         "log_id": shared.log_id,
         "version": VERSION,
         "connections": shared.metrics.mqtt.connections.get(),
         "sessions": shared.metrics.mqtt.sessions.get(),
+        "disk": disk_status(&shared),
         "partitions": partitions,
     }))
 }
 
-fn partition_status(partition: &Partition) -> Value {
+fn disk_status(shared: &Shared) -> Value {
+    let disk = shared.log.disk_use();
+    json!({
+        "used_bytes": disk.used_bytes,
+        "budget_bytes": disk.budget_bytes,
+        "level": disk.level.name(),
+    })
+}
+
+/// First offset that a consumer group has not finished, or the high watermark.
+fn held_offset(shared: &Shared, partition: &Partition) -> u64 {
+    let end = partition.high_watermark();
+    let holds = shared.holds.below(partition.id(), end);
+    holds.iter().map(|hold| hold.next).min().unwrap_or(end).0
+}
+
+fn partition_status(shared: &Shared, partition: &Partition) -> Value {
     let (state, reason) = match partition.state() {
         PartitionState::Running => ("running", None),
         PartitionState::Full => ("full", None),
         PartitionState::Stopped(reason) => ("stopped", Some(reason)),
     };
     let (gaps, gaps_left_out) = gap_rows(partition);
+    let mut held_by = shared
+        .holds
+        .below(partition.id(), partition.high_watermark());
+    held_by.sort_by_key(|hold| hold.next);
+    let held_by: Vec<Value> = held_by
+        .iter()
+        .take(HELD_BY_MAX)
+        .map(|hold| json!({"group": hold.holder, "next": hold.next.0}))
+        .collect();
+    let removed = Cause::ALL.into_iter().zip(partition.figures().removed);
+    let removed: Map<String, Value> = removed
+        .map(|(cause, removed)| (cause.name().to_owned(), removed.segments.into()))
+        .collect();
     json!({
         "gaps": gaps,
         "gaps_left_out": gaps_left_out,
@@ -122,6 +164,10 @@ fn partition_status(partition: &Partition) -> Value {
         "log_start": partition.log_start().0,
         "high_watermark": partition.high_watermark().0,
         "bytes": partition.size_bytes(),
+        "file_bytes": partition.file_bytes(),
+        "oldest_us": partition.oldest_time_us(),
+        "held_by": held_by,
+        "removed_segments": removed,
         "state": state,
         "reason": reason,
     })

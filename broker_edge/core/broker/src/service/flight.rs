@@ -14,7 +14,7 @@ use arrow_flight::{
 };
 use arrow_ipc::writer::IpcWriteOptions;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
-use headwater_log::{Partition, RecordMeta};
+use headwater_log::Partition;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
@@ -22,13 +22,14 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::columns::SCHEMA;
 use super::error::Refusal;
+use super::gaps::{GapRecord, Gaps};
 use super::{Shared, offsets, plan, produce, read, request, wire};
 use crate::filter::Filters;
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 type Answer<T> = Result<Response<T>, Status>;
 
-const ACTIONS: [(&str, &str); 8] = [
+const ACTIONS: [(&str, &str); 9] = [
     ("version", "version, protocol, disk format and log id"),
     (
         "topics",
@@ -45,6 +46,7 @@ const ACTIONS: [(&str, &str); 8] = [
     ("commit", "commits offsets of a consumer group"),
     ("committed", "what a consumer group committed"),
     ("groups", "all consumer groups"),
+    ("remove_group", "removes a consumer group"),
     ("gap", "records a gap that a reader found"),
 ];
 
@@ -99,6 +101,7 @@ impl Flight {
                 request::read::<request::Empty>("groups", body)?;
                 groups.groups().await?
             }
+            "remove_group" => groups.remove(request::read("remove_group", body)?).await?,
             "gap" => {
                 let body: request::Gap = request::read("gap", body)?;
                 let runtime = Handle::current();
@@ -122,36 +125,18 @@ fn record_gap(shared: &Arc<Shared>, gap: request::Gap, runtime: &Handle) -> Resu
     if gap.start >= gap.end {
         return Err(Refusal::invalid("end", "a gap ends above its start"));
     }
-    let name = shared.partition(gap.partition)?.name();
-    let topic = "$gaps";
-    let route = shared.log.route(topic);
-    let partition = shared.partition(route.partition.0)?;
-    let mut records = partition.take_records();
-    let full = |_| Refusal::internal("the record of the gap is too large");
-    let (index, client) = (
-        records.topic(topic, route.key).map_err(full)?,
-        records.client("").map_err(full)?,
-    );
-    let time_us = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| {
-            u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
-        });
-    let value = json!({
-        "partition": gap.partition,
-        "name": name,
-        "start": gap.start,
-        "end": gap.end,
-        "reason": gap.reason,
-        "group": gap.group,
-        "time_us": time_us,
-    });
-    records
-        .push(
-            RecordMeta::new(index, client, 1),
-            value.to_string().as_bytes(),
-        )
-        .map_err(full)?;
+    let of = shared.partition(gap.partition)?;
+    let gaps = Gaps::of(&shared.log).ok_or_else(|| Refusal::internal("$gaps has no partition"))?;
+    let partition = &gaps.partition;
+    let records = gaps
+        .records(&GapRecord {
+            of,
+            start: gap.start,
+            end: gap.end,
+            reason: &gap.reason,
+            group: gap.group.as_deref(),
+        })
+        .map_err(|_| Refusal::internal("the record of the gap is too large"))?;
     let range = shared.wait_for_room(runtime, partition, records, Partition::append)?;
     runtime.block_on(shared.progress[partition.id().0 as usize].reach(range.end))?;
     Ok(json!({}))

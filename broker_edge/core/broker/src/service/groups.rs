@@ -1,7 +1,7 @@
 //! Consumer groups: where the readers of a group began, what they committed, and which reader may commit.
 //!
 //! A group is one value of the state store, `group/<name>`. Nothing is answered before it is durable. A reader with a
-//! higher epoch fences the ones before it for good.
+//! higher epoch fences the ones before it, until the group is removed. What groups hold back from retention is `holds.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,16 +11,20 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::error::Refusal;
+use super::holds::GroupHolds;
 use super::progress::Progress;
 use super::request;
 use crate::state::StateStore;
 
-const KIND: &str = "group/";
+pub(super) const KIND: &str = "group/";
 const NAME_BYTES_MAX: usize = 249;
+/// A commit that changes nothing is written all the same so often, to show that the group is alive.
+const TOUCH_US: u64 = 60_000_000;
 
 pub(super) struct Groups {
     state: Arc<StateStore>,
     progress: Progress,
+    holds: Arc<GroupHolds>,
     /// Held from reading a group to queueing its new value.
     changing: Mutex<()>,
 }
@@ -28,24 +32,27 @@ pub(super) struct Groups {
 /// The value in the state store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-struct Group {
-    reader_epoch: u64,
-    partitions: BTreeMap<u32, Place>,
+pub(super) struct Group {
+    pub reader_epoch: u64,
+    /// Unix microseconds of a commit, not older than the last one by more than [`TOUCH_US`].
+    pub touched_us: i64,
+    pub partitions: BTreeMap<u32, Place>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-struct Place {
-    initial: Option<u64>,
-    committed: Option<u64>,
-    scanned: Option<u64>,
+pub(super) struct Place {
+    pub initial: Option<u64>,
+    pub committed: Option<u64>,
+    pub scanned: Option<u64>,
 }
 
 impl Groups {
-    pub fn new(state: Arc<StateStore>, progress: Progress) -> Groups {
+    pub fn new(state: Arc<StateStore>, progress: Progress, holds: Arc<GroupHolds>) -> Groups {
         Groups {
             state,
             progress,
+            holds,
             changing: Mutex::new(()),
         }
     }
@@ -73,11 +80,15 @@ impl Groups {
                 place.committed = Some(offsets.committed);
                 place.scanned = offsets.scanned.or(place.scanned);
             }
-            let end = if group == before {
+            let now_us = now_us();
+            let is_touched = now_us.abs_diff(before.touched_us) >= TOUCH_US;
+            let end = if group == before && !is_touched {
                 self.state.end()
             } else {
+                group.touched_us = now_us;
                 self.write(&body.group, &group)?
             };
+            self.holds.touch(&body.group);
             (group, end)
         };
         self.progress.reach(end).await?;
@@ -106,6 +117,23 @@ impl Groups {
         Ok(json!({"groups": groups}))
     }
 
+    /// Removes a group: it holds nothing any more, and who commits to it again begins anew.
+    pub async fn remove(&self, body: request::GroupOf) -> Result<Value, Refusal> {
+        check_name(&body.group)?;
+        let end = {
+            let _changing = self.changing.lock();
+            let key = format!("{KIND}{}", body.group);
+            if self.state.get(&key).is_none() {
+                let message = format!("there is no consumer group {}", body.group);
+                return Err(Refusal::not_found(message));
+            }
+            let removed = self.state.delete(&key);
+            removed.map_err(|error| Refusal::from_state(self.state.partition(), error))?
+        };
+        self.progress.reach(end).await?;
+        Ok(json!({}))
+    }
+
     fn read(&self, name: &str) -> Result<Group, Refusal> {
         match self.state.get(&format!("{KIND}{name}")) {
             None => Ok(Group::default()),
@@ -126,6 +154,14 @@ impl Group {
     fn to_json(&self, name: &str) -> Value {
         json!({"group": name, "reader_epoch": self.reader_epoch, "partitions": self.partitions})
     }
+}
+
+pub(super) fn now_us() -> i64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| {
+            i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+        })
 }
 
 fn fence(name: &str, group: &Group, reader_epoch: u64) -> Result<(), Refusal> {

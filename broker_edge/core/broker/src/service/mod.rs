@@ -7,8 +7,10 @@ mod admin;
 mod columns;
 mod error;
 mod flight;
+mod gaps;
 mod groups;
 mod headers;
+mod holds;
 mod offsets;
 mod plan;
 mod produce;
@@ -22,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_flight::flight_service_server::FlightServiceServer;
-use headwater_log::{ClassConfig, Log, Partition, PartitionId};
+use headwater_log::{ClassConfig, Holders, Log, Partition, PartitionId};
 use tokio::net::TcpListener as AsyncListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
@@ -35,6 +37,7 @@ use crate::metrics::Metrics;
 use crate::state::StateStore;
 use error::Refusal;
 use groups::Groups;
+use holds::GroupHolds;
 use progress::Progress;
 
 /// Calls that wait for the disk beside the reads: actions and produced batches.
@@ -51,6 +54,7 @@ pub struct ServiceConfig {
     classes: Vec<ClassConfig>,
     /// Largest append that is handed to a partition at once.
     append_bytes: usize,
+    group_idle: Option<Duration>,
 }
 
 impl ServiceConfig {
@@ -62,6 +66,7 @@ impl ServiceConfig {
             flight: config.flight.clone(),
             classes: log.classes,
             append_bytes,
+            group_idle: config.log.group_idle.map(|idle| idle.0),
         }
     }
 }
@@ -73,6 +78,7 @@ pub(crate) struct Shared {
     log_id: String,
     metrics: Arc<Metrics>,
     groups: Groups,
+    holds: Arc<GroupHolds>,
     progress: Vec<Progress>,
     reads: Arc<Semaphore>,
     /// True once the broker stops: following reads end.
@@ -91,6 +97,7 @@ impl Shared {
 pub struct Service {
     running: Option<Running>,
     stop: watch::Sender<bool>,
+    holds: Arc<GroupHolds>,
 }
 
 struct Running {
@@ -135,9 +142,11 @@ pub fn start(
     let (stop, stopping) = watch::channel(false);
     let progress: Vec<Progress> = log.partitions().iter().map(Progress::of).collect();
     let state_progress = progress[state.partition().id().0 as usize].clone();
+    let holds = Arc::new(GroupHolds::new(&log, Arc::clone(&state), config.group_idle));
     let shared = Arc::new(Shared {
         reads: Arc::new(Semaphore::new(usize::from(config.flight.max_reads))),
-        groups: Groups::new(state, state_progress),
+        groups: Groups::new(state, state_progress, Arc::clone(&holds)),
+        holds: Arc::clone(&holds),
         log_id: log.id().to_string(),
         progress,
         config,
@@ -161,6 +170,7 @@ pub fn start(
     Ok(Service {
         running: Some(running),
         stop,
+        holds,
     })
 }
 
@@ -191,6 +201,11 @@ impl Service {
     /// Ends following reads, lets other calls finish for a few seconds, and closes the listeners.
     pub fn stop(mut self) {
         self.end();
+    }
+
+    /// What retention has to ask before it removes what groups may need.
+    pub fn holders(&self) -> Arc<dyn Holders> {
+        Arc::clone(&self.holds) as Arc<dyn Holders>
     }
 
     fn end(&mut self) {

@@ -61,6 +61,12 @@ pub(super) struct CommittedOf {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+pub(super) struct GroupOf {
+    pub group: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Gap {
     pub group: Option<String>,
     pub partition: u32,

@@ -1,0 +1,157 @@
+//! What the log counts by itself, copied into the registry when it is scraped: bytes written and why, syncs, removals,
+//! the disk budget. Labels are partitions and fixed words.
+
+use std::sync::atomic::Ordering;
+
+use headwater_log::{Cause, DiskUse, Figures};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+#[derive(Default)]
+pub struct LogMetrics {
+    payload_bytes: Family<Of, Counter>,
+    written_bytes: Family<OfKind, Counter>,
+    syncs: Family<OfKind, Counter>,
+    removed_segments: Family<OfCause, Counter>,
+    removed_records: Family<OfCause, Counter>,
+    removed_held_records: Family<OfCause, Counter>,
+    disk_used: Gauge,
+    disk_budget: Gauge,
+    disk_level: Gauge,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Of {
+    partition: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfKind {
+    partition: String,
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfCause {
+    partition: String,
+    cause: &'static str,
+}
+
+impl LogMetrics {
+    /// Sets the counters of one partition to the log's own totals.
+    pub fn set_partition(&self, name: &str, figures: &Figures) {
+        let to = |counter: &Counter, total: u64| counter.inner().store(total, Ordering::Relaxed);
+        let partition = || name.to_owned();
+        let of = Of {
+            partition: partition(),
+        };
+        to(
+            &self.payload_bytes.get_or_create(&of),
+            figures.payload_bytes,
+        );
+        for (kind, total) in [
+            ("batch", figures.batch_bytes),
+            ("fill", figures.fill_bytes),
+            ("index", figures.index_bytes),
+            ("mark", figures.mark_bytes),
+            ("aside", figures.aside_bytes),
+        ] {
+            let label = OfKind {
+                partition: partition(),
+                kind,
+            };
+            to(&self.written_bytes.get_or_create(&label), total);
+        }
+        for (kind, total) in [("file", figures.syncs), ("folder", figures.folder_syncs)] {
+            let label = OfKind {
+                partition: partition(),
+                kind,
+            };
+            to(&self.syncs.get_or_create(&label), total);
+        }
+        for (cause, removed) in Cause::ALL.into_iter().zip(figures.removed) {
+            let label = OfCause {
+                partition: partition(),
+                cause: cause.name(),
+            };
+            to(
+                &self.removed_segments.get_or_create(&label),
+                removed.segments,
+            );
+            to(&self.removed_records.get_or_create(&label), removed.records);
+            to(
+                &self.removed_held_records.get_or_create(&label),
+                removed.held_records,
+            );
+        }
+    }
+
+    /// How the disk budget stands; a budget of 0 is none.
+    pub fn set_disk(&self, disk: &DiskUse) {
+        let number = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.disk_used.set(number(disk.used_bytes));
+        self.disk_budget.set(number(disk.budget_bytes.unwrap_or(0)));
+        self.disk_level.set(disk.level as i64);
+    }
+
+    pub(super) fn register(&self, registry: &mut Registry) {
+        let log = registry.sub_registry_with_prefix("log");
+        log.register(
+            "payload_bytes",
+            "Payload bytes appended",
+            self.payload_bytes.clone(),
+        );
+        for (name, help, family) in [
+            (
+                "written_bytes",
+                "Bytes written to files, by what for",
+                &self.written_bytes,
+            ),
+            ("syncs", "Syncs of files and folders", &self.syncs),
+        ] {
+            log.register(name, help, family.clone());
+        }
+        for (name, help, family) in [
+            (
+                "removed_segments",
+                "Segments removed, by cause",
+                &self.removed_segments,
+            ),
+            (
+                "removed_records",
+                "Records removed, by cause",
+                &self.removed_records,
+            ),
+            (
+                "removed_held_records",
+                "Records removed that a consumer group had not finished",
+                &self.removed_held_records,
+            ),
+        ] {
+            log.register(name, help, family.clone());
+        }
+        let disk = registry.sub_registry_with_prefix("disk");
+        for (name, help, gauge) in [
+            (
+                "used_bytes",
+                "Bytes of all files of the log",
+                &self.disk_used,
+            ),
+            (
+                "budget_bytes",
+                "Bytes that they may have, 0 for no bound",
+                &self.disk_budget,
+            ),
+            (
+                "level",
+                "0 normal, 1 warned, 2 acting, 3 full",
+                &self.disk_level,
+            ),
+        ] {
+            disk.register(name, help, gauge.clone());
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Records of `$gaps`: which offsets somebody has to do without, and why.
+
+use headwater_log::{Log, Partition, RecordMeta, Records, RecordsFull, Route};
+use serde_json::json;
+
+use super::groups::now_us;
+
+const TOPIC: &str = "$gaps";
+
+/// Offsets `[start, end)` of `of`, and who misses them.
+pub(super) struct GapRecord<'a> {
+    pub of: &'a Partition,
+    pub start: u64,
+    pub end: u64,
+    pub reason: &'a str,
+    pub group: Option<&'a str>,
+}
+
+/// Where `$gaps` is. Holds the partition, not the log, so that it may be kept by what the log keeps.
+pub(super) struct Gaps {
+    pub partition: Partition,
+    route: Route,
+}
+
+impl Gaps {
+    pub fn of(log: &Log) -> Option<Gaps> {
+        let route = log.route(TOPIC);
+        let partition = log.partition(route.partition)?.clone();
+        Some(Gaps { partition, route })
+    }
+
+    pub fn records(&self, gap: &GapRecord<'_>) -> Result<Records, RecordsFull> {
+        let mut records = self.partition.take_records();
+        let topic = records.topic(TOPIC, self.route.key.clone())?;
+        let client = records.client("")?;
+        let value = json!({
+            "partition": gap.of.id().0,
+            "name": gap.of.name(),
+            "start": gap.start,
+            "end": gap.end,
+            "reason": gap.reason,
+            "group": gap.group,
+            "time_us": now_us(),
+        });
+        records.push(
+            RecordMeta::new(topic, client, 1),
+            value.to_string().as_bytes(),
+        )?;
+        Ok(records)
+    }
+}

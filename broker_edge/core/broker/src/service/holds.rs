@@ -1,0 +1,248 @@
+//! What consumer groups hold back from retention: each holds from the offset that it has committed, else from the one
+//! where it began, until it is removed or has been idle for too long.
+//!
+//! It decides about no segment; the log asks it. It believes only commits that are durable.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use headwater_log::{HeldLoss, Hold, Holders, Log, Offset, Partition, PartitionId};
+use parking_lot::Mutex;
+
+use super::gaps::{GapRecord, Gaps};
+use super::groups::{Group, KIND, now_us};
+use crate::state::StateStore;
+
+/// After a start, groups that were away as long as the broker was get this long to come back.
+const GRACE: Duration = Duration::from_secs(3600);
+
+pub(super) struct GroupHolds {
+    state: Arc<StateStore>,
+    partitions: Vec<Partition>,
+    gaps: Option<Gaps>,
+    started: Instant,
+    view: Mutex<View>,
+}
+
+/// The groups as of the newest state that was durable when it was read.
+struct View {
+    /// End of the state that this was read from.
+    at: Offset,
+    groups: Vec<(String, Group)>,
+    activity: Activity,
+}
+
+impl GroupHolds {
+    /// `idle`: how long a group may commit nothing before it holds nothing; None for ever.
+    pub fn new(log: &Log, state: Arc<StateStore>, idle: Option<Duration>) -> GroupHolds {
+        let groups = read_groups(&state);
+        let activity = Activity::new(idle, &groups, now_us());
+        GroupHolds {
+            partitions: log.partitions().to_vec(),
+            gaps: Gaps::of(log),
+            started: Instant::now(),
+            // The state was replayed from the log, so all of it is durable.
+            view: Mutex::new(View {
+                at: state.end(),
+                groups,
+                activity,
+            }),
+            state,
+        }
+    }
+
+    /// Notes that a group has committed just now.
+    pub fn touch(&self, group: &str) {
+        let now = self.started.elapsed();
+        self.view.lock().activity.touch(group, now);
+    }
+
+    /// Who holds `partition` below `end`.
+    pub fn below(&self, partition: PartitionId, end: Offset) -> Vec<Hold> {
+        let now = self.started.elapsed();
+        let mut view = self.view.lock();
+        view.refresh(&self.state);
+        let View {
+            groups, activity, ..
+        } = &*view;
+        let place = |(name, group): &(String, Group)| {
+            let place = group.partitions.get(&partition.0)?;
+            let next = Offset(place.committed.or(place.initial)?);
+            (next < end && !activity.is_idle(name, now)).then(|| Hold {
+                holder: name.clone(),
+                next,
+            })
+        };
+        groups.iter().filter_map(place).collect()
+    }
+}
+
+impl Holders for GroupHolds {
+    fn holding(&self, partition: PartitionId, end: Offset) -> Vec<Hold> {
+        self.below(partition, end)
+    }
+
+    fn overridden(&self, loss: &HeldLoss<'_>) {
+        let (Some(gaps), Some(of)) = (&self.gaps, self.partitions.get(loss.partition.0 as usize))
+        else {
+            return;
+        };
+        for hold in loss.holds {
+            let reason = format!("retention: {}", loss.cause.name());
+            let record = gaps.records(&GapRecord {
+                of,
+                start: hold.next.max(loss.range.start).0,
+                end: loss.range.end.0,
+                reason: &reason,
+                group: Some(&hold.holder),
+            });
+            let Ok(records) = record else {
+                continue;
+            };
+            // Space is short when this happens: a report that cannot be written must not keep the segment.
+            if let Err(error) = gaps.partition.append(records) {
+                tracing::warn!(%error, group = hold.holder, "a gap is not recorded in $gaps");
+            }
+        }
+    }
+}
+
+impl View {
+    fn refresh(&mut self, state: &StateStore) {
+        if state.end() == self.at {
+            return;
+        }
+        let groups = read_groups(state);
+        let end = state.end();
+        if state.durable() < end {
+            return;
+        }
+        self.activity.forget_others(&groups);
+        self.groups = groups;
+        self.at = end;
+    }
+}
+
+fn read_groups(state: &StateStore) -> Vec<(String, Group)> {
+    let mut groups = Vec::new();
+    state.for_each_prefix(KIND, |key, value| match serde_json::from_slice(value) {
+        Ok(group) => groups.push((key[KIND.len()..].to_owned(), group)),
+        Err(error) => {
+            tracing::error!(%error, key, "a consumer group cannot be read and holds nothing")
+        }
+    });
+    groups
+}
+
+/// Which groups are alive. Time since the start comes from a steady clock; the wall clock counts only for how long a
+/// group had been idle at the start.
+struct Activity {
+    idle: Option<Duration>,
+    at_start: HashMap<String, Duration>,
+    touched: HashMap<String, Duration>,
+}
+
+impl Activity {
+    fn new(idle: Option<Duration>, groups: &[(String, Group)], now_us: i64) -> Activity {
+        let idle_at_start = |(name, group): &(String, Group)| {
+            let us = u64::try_from(now_us.saturating_sub(group.touched_us)).unwrap_or(0);
+            // Groups of earlier versions do not tell: they count from the start.
+            let known = if group.touched_us == 0 { 0 } else { us };
+            (name.clone(), Duration::from_micros(known))
+        };
+        Activity {
+            idle,
+            at_start: groups.iter().map(idle_at_start).collect(),
+            touched: HashMap::new(),
+        }
+    }
+
+    /// `now` is the time since the start.
+    fn touch(&mut self, group: &str, now: Duration) {
+        match self.touched.get_mut(group) {
+            Some(at) => *at = now,
+            None => {
+                self.touched.insert(group.to_owned(), now);
+            }
+        }
+    }
+
+    fn is_idle(&self, group: &str, now: Duration) -> bool {
+        let Some(idle) = self.idle else {
+            return false;
+        };
+        match self.touched.get(group) {
+            Some(at) => now.saturating_sub(*at) >= idle,
+            None => {
+                let before = self.at_start.get(group).copied().unwrap_or_default();
+                now >= idle.min(GRACE) && before + now >= idle
+            }
+        }
+    }
+
+    fn forget_others(&mut self, groups: &[(String, Group)]) {
+        let is_known = |name: &String| groups.iter().any(|(known, _)| known == name);
+        self.at_start.retain(|name, _| is_known(name));
+        // A group that was just made is touched before its record is durable.
+        let limit = 2 * groups.len() + 64;
+        if self.touched.len() > limit {
+            self.touched.retain(|name, _| is_known(name));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+    const NOW_US: i64 = 1_800_000_000_000_000;
+
+    fn activity(idle_days: u32) -> Activity {
+        let group = Group {
+            touched_us: NOW_US - i64::from(idle_days) * 86_400_000_000,
+            ..Group::default()
+        };
+        Activity::new(Some(7 * DAY), &[("g".to_owned(), group)], NOW_US)
+    }
+
+    #[test]
+    fn a_group_without_a_commit_for_the_idle_time_holds_nothing() {
+        let mut activity = activity(0);
+        assert!(!activity.is_idle("g", 6 * DAY));
+        assert!(activity.is_idle("g", 7 * DAY));
+        activity.touch("g", 7 * DAY);
+        assert!(!activity.is_idle("g", 13 * DAY), "a commit brings it back");
+    }
+
+    #[test]
+    fn a_group_that_was_away_with_the_broker_gets_an_hour_to_come_back() {
+        let activity = activity(30);
+        assert!(!activity.is_idle("g", Duration::from_secs(3599)));
+        assert!(activity.is_idle("g", GRACE));
+    }
+
+    #[test]
+    fn days_before_a_restart_count() {
+        let activity = activity(6);
+        assert!(!activity.is_idle("g", DAY - Duration::from_secs(1)));
+        assert!(activity.is_idle("g", DAY));
+    }
+
+    #[test]
+    fn a_clock_that_was_not_set_at_the_start_makes_nobody_idle() {
+        let group = Group {
+            touched_us: NOW_US,
+            ..Group::default()
+        };
+        let activity = Activity::new(Some(7 * DAY), &[("g".to_owned(), group)], 0);
+        assert!(!activity.is_idle("g", 6 * DAY));
+    }
+
+    #[test]
+    fn without_an_idle_time_a_group_holds_until_it_is_removed() {
+        let activity = Activity::new(None, &[], NOW_US);
+        assert!(!activity.is_idle("g", 10_000 * DAY));
+    }
+}
