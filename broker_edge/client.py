@@ -247,6 +247,13 @@ class Client:
         with self._connection.decoding():
             return [group_from_json(one) for one in answer["groups"]]
 
+    def remove_group(self, group: str, *, timeout_s: float | None = None) -> None:
+        """Removes a consumer group, so that retention no longer waits for it. What it committed is forgotten.
+
+        Raises NotFoundError when there is none. A reader that still runs begins the group anew with its next commit.
+        """
+        self._connection.change("remove_group", {"group": group}, timeout_s=timeout_s)
+
     def gap(
         self,
         partition: int,

@@ -1,4 +1,4 @@
-"""`headwater groups`: consumer groups, what they have finished and how far they are behind."""
+"""`headwater groups`: consumer groups, what they have finished and how far they are behind; `groups rm` removes one."""
 
 from __future__ import annotations
 
@@ -7,17 +7,30 @@ from typing import Annotated
 import typer
 
 from broker_edge.cli._options import DEFAULT_SERVER, JsonOption, ServerOption, TimeoutOption, connect
-from broker_edge.cli._output import put_json, put_rows
+from broker_edge.cli._output import put_json, put_rows, say
 from broker_edge.errors import NotFoundError
 
 
 def groups(
-    group: Annotated[str | None, typer.Argument(help="Only this group.", show_default=False)] = None,
+    group: Annotated[str | None, typer.Argument(help="Only this group; or `rm`.", show_default=False)] = None,
+    removed: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="With `rm`: the group to remove.", show_default=False)
+    ] = None,
     server: ServerOption = DEFAULT_SERVER,
     json: JsonOption = False,
     timeout: TimeoutOption = 30.0,
 ) -> None:
-    """List consumer groups: initial, committed and scanned offset of each partition, and the lag."""
+    """List consumer groups: initial, committed and scanned offset of each partition, and the lag.
+
+    `headwater groups rm NAME` removes one: it no longer keeps retention from removing what it has not read.
+    """
+    if removed is not None:
+        if group != "rm":
+            raise typer.BadParameter(f"`{removed}` is one name too many; did you mean `headwater groups rm {removed}`?")
+        with connect(server, timeout) as client:
+            client.remove_group(removed)
+        say(f"removed consumer group {removed}")
+        return
     with connect(server, timeout) as client:
         found = [one for one in client.groups() if group in (None, one.group)]
         if group is not None and not found:

@@ -178,6 +178,20 @@ def test_groups_outlive_a_kill_and_fence_older_readers(broker: BrokerProcess, cl
         assert caught.value.reader_epoch == 2
 
 
+def test_a_removed_group_stays_removed_over_a_kill(broker: BrokerProcess, client: Client) -> None:
+    client.commit("bronze", reader_epoch=5, initial={3: 0})
+    client.remove_group("bronze")
+    assert client.groups() == []
+    with pytest.raises(NotFoundError, match="bronze"):
+        client.remove_group("bronze")
+    broker.kill()
+    broker.start()
+    with Client(server(broker)) as again:
+        assert again.groups() == []
+        group = again.commit("bronze", reader_epoch=1, initial={3: 0})
+        assert group.reader_epoch == 1, "it began anew, so no older reader is fenced"
+
+
 def test_a_gap_is_a_record_that_subscribers_see(broker: BrokerProcess, client: Client) -> None:
     client.gap(3, 0, 1, reason="test", group="bronze")
     (topic,) = client.topics("$gaps")

@@ -208,6 +208,12 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         json_object(text, "groups", (), ())
         yield {"groups": [group_json(group) for _, group in sorted(self.log.groups.items())]}
 
+    def remove_group(self, text: bytes) -> Iterator[JsonObject]:
+        body = json_object(text, "remove_group", ("group",), ())
+        if self.log.groups.pop(body["group"], None) is None:
+            raise refusal("not_found", f"there is no consumer group {body['group']}")
+        yield {}
+
     def gap(self, text: bytes) -> Iterator[JsonObject]:
         body = json_object(text, "gap", ("partition", "start", "end", "reason"), ("group",))
         place = self.partition(body["partition"])
@@ -347,5 +353,6 @@ _ACTIONS: dict[str, Callable[[_Service, bytes], Iterator[JsonObject]]] = {
     "commit": _Service.commit,
     "committed": _Service.committed,
     "groups": _Service.groups,
+    "remove_group": _Service.remove_group,
     "gap": _Service.gap,
 }

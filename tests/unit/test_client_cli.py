@@ -92,6 +92,18 @@ def test_groups_show_how_far_they_are_behind(served: FlightServer, run: Run) -> 
     assert "no consumer group `silver`" in missing.err
 
 
+def test_a_removed_group_is_gone_and_can_not_be_removed_again(served: FlightServer, run: Run) -> None:
+    with Client(served.location) as client:
+        client.commit("bronze", reader_epoch=4, initial={3: 0})
+        client.commit("silver", reader_epoch=1, initial={3: 0})
+    assert run("groups", "rm", "bronze").code == 0
+    assert list(served.log.groups) == ["silver"]
+    again = run("groups", "rm", "bronze")
+    assert again.code == 4
+    assert "no consumer group bronze" in again.err
+    assert run("groups", "silver", "bronze").code == 2
+
+
 def test_tail_to_the_end_of_the_log(served: FlightServer, run: Run) -> None:
     done = run("tail", "devices/+/telemetry", "--from", "telemetry-0:1", "--no-follow")
     assert done.lines == [f"telemetry-0:{i}\tdevices/a/telemetry\t{i}" for i in (1, 2)]
