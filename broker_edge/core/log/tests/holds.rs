@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use headwater_log::{
     Cause, Class, Clock, HeldLoss, Hold, Holders, Log, LogConfig, Offset, PartitionId, ReadError,
-    Seams,
+    Seams, SyncMode,
 };
 use parking_lot::Mutex;
 use support::*;
@@ -57,6 +57,7 @@ fn held(dir: &std::path::Path, bytes: u64, hard_bytes: Option<u64>) -> LogConfig
     let mut config = LogConfig {
         tail_bytes: 0,
         maintain_every: None,
+        sync: SyncMode::Never,
         ..config(dir)
     };
     config.classes[1].retention_bytes = Some(bytes);
@@ -106,10 +107,7 @@ fn a_group_keeps_what_it_has_not_finished_and_no_more() {
 #[test]
 fn the_hard_limit_wins_over_a_group_and_names_what_it_lost() {
     let dir = tempfile::tempdir().expect("a folder");
-    let log = open_with(
-        held(dir.path(), 70 << 10, Some(200 << 10)),
-        Seams::system(),
-    );
+    let log = open_with(held(dir.path(), 70 << 10, Some(200 << 10)), Seams::system());
     let group = Group::at(10);
     hold(&log, &group);
     fill(&log, 700);
@@ -176,6 +174,7 @@ fn a_jump_of_the_wall_clock_neither_removes_nor_reorders() {
         let mut config = LogConfig {
             tail_bytes: 0,
             maintain_every: None,
+            sync: SyncMode::Never,
             ..config(dir.path())
         };
         config.classes[1].retention_age = Some(24 * HOUR);
@@ -215,6 +214,7 @@ fn a_jump_ahead_counts_for_what_a_start_found_once_the_clock_has_stood_for_an_ho
     let mut config = LogConfig {
         tail_bytes: 0,
         maintain_every: None,
+        sync: SyncMode::Never,
         ..config(dir.path())
     };
     config.classes[1].retention_age = Some(24 * HOUR);
@@ -263,6 +263,7 @@ fn two_that_expire_at_once_remove_no_more_than_one_would() {
         let mut config = LogConfig {
             tail_bytes: 0,
             maintain_every: None,
+            sync: SyncMode::Never,
             ..config(dir.path())
         };
         config.classes[1].retention_age = Some(YEAR);
@@ -272,11 +273,17 @@ fn two_that_expire_at_once_remove_no_more_than_one_would() {
             ..Seams::system()
         };
         let log = open_with(config, seams);
-        let (entered, may_leave) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (entered, may_leave) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicBool::new(false)),
+        );
         let removals = Arc::new(Mutex::new(Vec::new()));
         let hook = {
-            let (entered, may_leave, removals) =
-                (Arc::clone(&entered), Arc::clone(&may_leave), Arc::clone(&removals));
+            let (entered, may_leave, removals) = (
+                Arc::clone(&entered),
+                Arc::clone(&may_leave),
+                Arc::clone(&removals),
+            );
             move |range: std::ops::Range<Offset>| {
                 removals.lock().push(range);
                 entered.store(true, Ordering::SeqCst);
