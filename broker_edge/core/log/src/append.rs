@@ -125,9 +125,11 @@ impl Core {
         let mut placed: Vec<Option<Placed>> = vec![None; records.len()];
         let mut firsts: Vec<(u32, Box<str>)> = Vec::new();
         for (index, key) in keyed_records(&records) {
-            let known = match keys.queued(&key) {
+            // The oldest record with the key counts, and what is durable is older than what is queued.
+            let durable = keys.candidates(&key, self.high_watermark());
+            let known = match self.find_key(&key, &durable)? {
                 Some(offset) => Some(offset),
-                None => self.find_key(&key, &keys.candidates(&key, self.high_watermark()))?,
+                None => keys.queued(&key),
             };
             if let Some(offset) = known {
                 placed[index as usize] = Some(Placed {

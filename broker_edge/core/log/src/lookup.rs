@@ -133,15 +133,20 @@ impl Core {
         &self,
         f: &mut dyn FnMut(&RecordView<'_>),
     ) -> Result<(), ReadError> {
+        let high_watermark = self.high_watermark();
         for segment in self.all_segments() {
             let retained = match segment.with_growing(|growing| growing.retained()) {
+                // What is written but not durable hides the durable value of its topic.
+                Some(retained) if retained.iter().any(|offset| *offset >= high_watermark) => {
+                    self.retained_below(segment.base, high_watermark)?
+                }
                 Some(retained) => retained,
                 None => self.index_of(&segment)?.retained.clone(),
             };
             let mut batch: Option<crate::batch::Batch> = None;
             for offset in retained
                 .into_iter()
-                .filter(|offset| *offset < self.high_watermark())
+                .filter(|offset| *offset < high_watermark)
             {
                 if batch
                     .as_ref()
@@ -160,6 +165,33 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    /// Offsets of the newest retained record of each topic in `[from, until)`, ascending, by reading all of it.
+    fn retained_below(&self, from: Offset, until: Offset) -> Result<Vec<Offset>, ReadError> {
+        let mut newest = rustc_hash::FxHashMap::<Box<str>, Offset>::default();
+        let mut next = from.max(self.log_start());
+        while next < until {
+            let batches = match self.read(next, SCAN_BYTES) {
+                Ok(batches) => batches,
+                Err(ReadError::Damaged { range }) => {
+                    next = range.end;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            for batch in &batches {
+                if batch.has_retained() {
+                    for record in batch.records().filter(|record| record.retain) {
+                        newest.insert(record.topic.into(), record.offset);
+                    }
+                }
+                next = batch.next_offset();
+            }
+        }
+        let mut offsets: Vec<Offset> = newest.into_values().collect();
+        offsets.sort_unstable();
+        Ok(offsets)
     }
 
     /// Damage from the log start on, ascending.

@@ -1,7 +1,9 @@
 //! What the tests of the log share: settings for small logs, records, waiting for durability.
 #![allow(dead_code)]
 
+pub mod machine;
 pub mod memory;
+pub mod reference;
 pub mod sim;
 
 use std::path::Path;
@@ -177,6 +179,11 @@ impl HandClock {
     pub fn advance(&self, by: Duration) {
         self.now_us
             .fetch_add(by.as_micros() as i64, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    pub fn jump(&self, by_us: i64) {
+        self.now_us
+            .fetch_add(by_us, std::sync::atomic::Ordering::SeqCst);
     }
 
     /// Moves the steady clock on as well.

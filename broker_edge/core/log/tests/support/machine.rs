@@ -1,0 +1,351 @@
+//! A log on a simulated computer, beside a reference of each of its partitions: carries out steps and compares.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headwater_log::{
+    AppendError, Class, ClassConfig, Log, LogConfig, Offset, Partition, PartitionState, RecordMeta,
+    Records, Seams, SyncMode,
+};
+use parking_lot::Mutex;
+
+use super::reference::{Entry, Reference};
+use super::sim::SimFiles;
+use super::{HandClock, await_that};
+
+pub const START_US: i64 = 1_800_000_000_000_000;
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A record to append.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    pub topic: u8,
+    pub bytes: usize,
+    pub retain: bool,
+    pub key: Option<u8>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crash {
+    Power,
+    Kill,
+}
+
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub sync: SyncMode,
+    pub tail_bytes: usize,
+    pub retention_bytes: Option<u64>,
+}
+
+impl Settings {
+    pub fn always() -> Self {
+        Self {
+            sync: SyncMode::Always,
+            tail_bytes: 4000,
+            retention_bytes: None,
+        }
+    }
+
+    /// Syncs when the clock of the test has passed an hour, and where the log must.
+    pub fn interval() -> Self {
+        Self {
+            sync: SyncMode::Interval(HOUR),
+            ..Self::always()
+        }
+    }
+
+    fn config(&self) -> LogConfig {
+        let mut telemetry = ClassConfig::new(Class::Telemetry);
+        telemetry.partitions = 2;
+        telemetry.retention_bytes = self.retention_bytes;
+        LogConfig {
+            sync: self.sync,
+            segment_bytes: 16 << 10,
+            tail_bytes: self.tail_bytes,
+            maintain_every: None,
+            classes: vec![ClassConfig::new(Class::Internal), telemetry],
+            ..LogConfig::new("/data")
+        }
+    }
+}
+
+pub struct Machine {
+    pub files: SimFiles,
+    pub clock: Arc<HandClock>,
+    pub settings: Settings,
+    pub references: Vec<Reference>,
+    log: Option<Log>,
+    /// Ranges that were removed in this life, per partition.
+    removed: Vec<Arc<Mutex<Vec<Range<Offset>>>>>,
+    payloads: usize,
+    /// Starts that a crash has interrupted, and those that came through.
+    pub interrupted: usize,
+    pub starts: usize,
+}
+
+impl Machine {
+    /// A computer with this disk, and what the log on it must have.
+    pub fn new(files: SimFiles, settings: Settings, references: Vec<Reference>) -> Self {
+        Self {
+            files,
+            clock: HandClock::at(START_US),
+            settings,
+            references,
+            log: None,
+            removed: Vec::new(),
+            payloads: 0,
+            interrupted: 0,
+            starts: 0,
+        }
+    }
+
+    pub fn created(files: SimFiles, settings: Settings) -> Self {
+        let names = ["internal-0", "telemetry-0", "telemetry-1"];
+        let references = names.map(Reference::of);
+        let mut machine = Self::new(files, settings, references.into());
+        machine.start(&[]);
+        machine
+    }
+
+    pub fn log(&self) -> &Log {
+        self.log.as_ref().expect("the log is open")
+    }
+
+    pub fn partition(&self, at: usize) -> &Partition {
+        &self.log().partitions()[at]
+    }
+
+    fn seams(&self) -> Seams {
+        self.files.seams_with(self.clock.clone())
+    }
+
+    /// Opens the log, after starts that the crashes interrupt before their n-th call; then everything is compared.
+    pub fn start(&mut self, crashes: &[(u64, Crash)]) {
+        for (nth, crash) in crashes {
+            self.files.cut_before(*nth);
+            let half = Log::open(self.settings.config(), self.seams());
+            let is_off = self.files.is_off();
+            if is_off {
+                self.interrupted += 1;
+            }
+            match crash {
+                Crash::Power => self.files.power_cut(),
+                Crash::Kill => self.files.kill(),
+            }
+            if let (Ok((log, report)), false) = (&half, is_off) {
+                // It came through: what it showed counts, although nobody looked.
+                for (partition, report) in log.partitions().iter().zip(&report.partitions) {
+                    self.references[partition.id().0 as usize].restarted(partition, report);
+                }
+            }
+            drop(half);
+        }
+        self.files.cancel_cut();
+        let opened = Log::open(self.settings.config(), self.seams());
+        let (log, report) = opened.unwrap_or_else(|error| panic!("the log does not open: {error}"));
+        self.starts += 1;
+        self.removed.clear();
+        for (partition, report) in log.partitions().iter().zip(&report.partitions) {
+            let reference = &mut self.references[partition.id().0 as usize];
+            reference.restarted(partition, report);
+            let removed = Arc::new(Mutex::new(Vec::new()));
+            self.removed.push(Arc::clone(&removed));
+            let files = self.files.clone();
+            partition.before_delete(Arc::new(move |range| {
+                if !files.is_off() {
+                    removed.lock().push(range);
+                }
+                true
+            }));
+        }
+        self.log = Some(log);
+        self.check();
+    }
+
+    /// Ends this life, if it has not ended by itself, and begins the next.
+    pub fn crash(&mut self, crash: Crash, crashes: &[(u64, Crash)]) {
+        match crash {
+            Crash::Power => self.files.power_cut(),
+            Crash::Kill => self.files.kill(),
+        }
+        self.leave();
+        self.start(crashes);
+    }
+
+    pub fn stop(&mut self, crash: Option<Crash>, crashes: &[(u64, Crash)]) {
+        self.log().shutdown();
+        let is_whole =
+            !self.files.is_off() && (0..self.references.len()).all(|at| !self.is_stopped(at));
+        if is_whole {
+            for (partition, reference) in self.log().partitions().iter().zip(&self.references) {
+                assert_eq!(
+                    partition.high_watermark().0,
+                    reference.next(),
+                    "a clean stop keeps all"
+                );
+            }
+        }
+        match crash {
+            Some(Crash::Power) => self.files.power_cut(),
+            Some(Crash::Kill) | None => self.files.kill(),
+        }
+        self.leave();
+        self.start(crashes);
+    }
+
+    /// Notes what the life that is over has acknowledged and removed.
+    fn leave(&mut self) {
+        self.observe();
+        let log = self.log.take().expect("the log is open");
+        assert_eq!(self.files.retried_syncs(), [""; 0], "synced again");
+        drop(log);
+    }
+
+    /// Notes what the log says by now.
+    pub fn observe(&mut self) {
+        let log = self.log.as_ref().expect("the log is open");
+        for (at, partition) in log.partitions().iter().enumerate() {
+            let reference = &mut self.references[at];
+            reference.acknowledge(partition.high_watermark());
+            reference.log_start = partition.log_start().0;
+            if let Some(range) = self.removed[at].lock().last() {
+                reference.may_come_back = range.start.0;
+            }
+        }
+    }
+
+    pub fn is_stopped(&self, at: usize) -> bool {
+        matches!(self.partition(at).state(), PartitionState::Stopped(_))
+    }
+
+    fn build(&mut self, at: usize, specs: &[Spec]) -> (Records, Vec<Entry>) {
+        let mut records = Records::new();
+        let client = records.client("client").expect("room");
+        let mut entries = Vec::new();
+        for spec in specs {
+            let topic = format!("devices/{}/telemetry", spec.topic);
+            let index = records.topic(&topic, 8..9).expect("room");
+            self.payloads += 1;
+            let text = format!("{} of {at}, ", self.payloads);
+            let payload: Vec<u8> = text.bytes().cycle().take(spec.bytes).collect();
+            let key = spec.key.map(|key| format!("key {key}"));
+            let meta = RecordMeta {
+                retain: spec.retain,
+                idempotency_key: key.as_deref(),
+                ..RecordMeta::new(index, client, 1)
+            };
+            records.push(meta, &payload).expect("room");
+            entries.push(Entry {
+                topic,
+                payload,
+                idempotency_key: key,
+                retain: spec.retain,
+                time_us: headwater_log::Clock::now_us(&*self.clock),
+                epoch: self.partition(at).epoch(),
+            });
+        }
+        (records, entries)
+    }
+
+    /// Appends, and waits until the records are written or can not be.
+    pub fn append(&mut self, at: usize, specs: &[Spec], inline: bool) {
+        if self.queue(at, specs, inline) {
+            self.settle(at);
+        }
+    }
+
+    /// Appends without waiting. False when the records were refused.
+    pub fn queue(&mut self, at: usize, specs: &[Spec], inline: bool) -> bool {
+        let was_stopped = self.is_stopped(at);
+        let (records, entries) = self.build(at, specs);
+        let start = self.partition(at).next_offset();
+        let result = if inline {
+            self.partition(at).append_inline(records)
+        } else {
+            self.partition(at).append(records)
+        };
+        match result {
+            Ok(range) => {
+                assert_eq!(range.end.0 - range.start.0, specs.len() as u64);
+                self.references[at].give(range.start, entries);
+                true
+            }
+            // The write may have happened all the same.
+            Err(AppendError::ReadOnly { .. }) if inline && !was_stopped => {
+                self.references[at].give(start, entries);
+                false
+            }
+            Err(AppendError::ReadOnly { .. } | AppendError::Full { .. }) => false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Waits until all that was given is written, or will not be.
+    pub fn settle(&mut self, at: usize) {
+        let end = Offset(self.references[at].next());
+        await_that("the records to be written", || {
+            self.partition(at).written() >= end
+                || self.partition(at).state() != PartitionState::Running
+        });
+        self.observe();
+    }
+
+    pub fn append_unique(&mut self, at: usize, key: u8, bytes: usize) {
+        let spec = Spec {
+            topic: key % 4,
+            bytes,
+            retain: false,
+            key: Some(key),
+        };
+        let (records, mut entries) = self.build(at, &[spec.clone(), spec]);
+        let known = self.references[at].find_key(&format!("key {key}"));
+        let start = Offset(self.references[at].next());
+        let placed = match self.partition(at).append_unique(records) {
+            Ok(placed) => placed,
+            Err(AppendError::ReadOnly { .. } | AppendError::Full { .. }) => return,
+            Err(AppendError::Unverified { .. }) if self.files.is_off() => return,
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(placed.len(), 2);
+        assert_eq!(
+            (placed[0].offset, placed[0].duplicate),
+            (known.unwrap_or(start), known.is_some()),
+            "key {key}"
+        );
+        assert_eq!(
+            (placed[1].offset, placed[1].duplicate),
+            (placed[0].offset, true)
+        );
+        if known.is_none() {
+            entries.truncate(1);
+            self.references[at].give(start, entries);
+            self.settle(at);
+        }
+    }
+
+    /// Removes segments below a part of the log.
+    pub fn remove(&mut self, at: usize, percent: u64) {
+        let to = self.references[at].fixed * percent / 100;
+        self.partition(at).advance_log_start(Offset(to));
+        assert!(self.partition(at).log_start().0 <= to.max(self.references[at].log_start));
+        self.observe();
+    }
+
+    pub fn maintain(&mut self) {
+        self.log().maintain();
+        self.observe();
+    }
+
+    /// Reads everything in every partition. The power stays on meanwhile.
+    pub fn check(&mut self) {
+        self.files.cancel_cut();
+        (0..self.references.len()).for_each(|at| self.settle(at));
+        if !self.files.is_off() {
+            for (partition, reference) in self.log().partitions().iter().zip(&self.references) {
+                reference.check(partition);
+            }
+        }
+    }
+}
