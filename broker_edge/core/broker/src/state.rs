@@ -18,7 +18,9 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headwater_log::{AppendError, Log, Offset, Partition, ReadError, RecordMeta, Records};
+use headwater_log::{
+    AppendError, Log, Offset, Partition, ReadError, RecordMeta, Records, failpoint,
+};
 use parking_lot::{Condvar, Mutex};
 
 pub use compaction::Compaction;
@@ -93,6 +95,7 @@ impl StateStore {
             .ok_or(StateError::NoPartition)?
             .clone();
         let inner = Mutex::new(replay(&partition)?);
+        failpoint!("state-replayed");
         let moved = Arc::new(Moved::default());
         let on_move = Arc::clone(&moved);
         partition.watch(Arc::new(move || on_move.notify()));
@@ -157,6 +160,7 @@ impl StateStore {
         }
         let bytes = records.bytes() as u64;
         inner.end = self.partition.append(records)?.end;
+        failpoint!("state-written");
         inner.written_bytes += bytes;
         for change in changes {
             inner.apply(change.key, change.value.unwrap_or_default());

@@ -6,6 +6,7 @@ use std::ops::Range;
 use crate::config::SyncMode;
 use crate::core::Core;
 use crate::error::{AppendError, ReadError};
+use crate::failpoint;
 use crate::ids::Offset;
 use crate::partition::{PartitionState, Placed};
 use crate::queue::Queue;
@@ -38,6 +39,7 @@ impl Core {
             return Ok(queue.next..queue.next);
         }
         let range = queue.push(records, time_us);
+        failpoint!("batch-queued");
         if !queue.busy {
             self.queue_changed.notify_one();
         }

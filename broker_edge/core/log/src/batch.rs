@@ -73,7 +73,7 @@ impl Batch {
             available: available.len(),
         })?;
         let computed = identity.checksum(batch);
-        if computed != header.checksum {
+        if computed != header.checksum && !crate::faults::trusts_checksums() {
             return Err(DecodeError::Checksum {
                 stored: header.checksum,
                 computed,

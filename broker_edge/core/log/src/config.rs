@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::{Clock, SystemClock};
+use crate::clock::Clock;
 use crate::disk::DiskConfig;
-use crate::files::{Files, SystemFiles};
+use crate::files::Files;
 use crate::ids::{Class, LogId};
 
 /// When the bytes of a batch are forced to the disk.
@@ -115,9 +115,6 @@ pub struct Seams {
 impl Seams {
     #[must_use]
     pub fn system() -> Self {
-        Self {
-            files: Arc::new(SystemFiles),
-            clock: Arc::new(SystemClock::new()),
-        }
+        crate::faults::seams()
     }
 }

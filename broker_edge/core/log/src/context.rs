@@ -9,6 +9,7 @@ use crate::age::AgeClock;
 use crate::config::{Seams, SyncMode};
 use crate::disk::Disk;
 use crate::encode::Identity;
+use crate::failpoint;
 use crate::figures::Tally;
 use crate::files::{File, OpenMode};
 use crate::ids::{Class, Epoch, Offset};
@@ -65,7 +66,10 @@ impl Context {
         let unfinished = path.with_extension("idx.tmp");
         let file = self.open(&unfinished, OpenMode::Create)?;
         file.write_all_at(&index.to_bytes(&self.identity), 0)?;
-        self.seams.files.rename(&unfinished, &path)
+        failpoint!("index-written");
+        self.seams.files.rename(&unfinished, &path)?;
+        failpoint!("index-named");
+        Ok(())
     }
 }
 

@@ -20,6 +20,7 @@ mod damage;
 mod disk;
 mod encode;
 mod error;
+pub mod faults;
 mod figures;
 mod files;
 mod ids;

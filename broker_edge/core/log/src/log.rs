@@ -15,6 +15,7 @@ use crate::core::Core;
 use crate::disk::{Disk, DiskUse};
 use crate::encode::Identity;
 use crate::error::OpenError;
+use crate::failpoint;
 use crate::figures::{Counted, Tally};
 use crate::files::{Files, LockError, LockGuard};
 use crate::ids::{Class, Epoch, LogId, Offset, PartitionId};
@@ -80,7 +81,9 @@ impl Log {
         let (mut meta, created) = load_or_create(&config, &seams)?;
         let id = meta.log_id(dir)?;
         let newest = Epoch(meta.epoch);
-        let epoch = Epoch(meta.epoch + 1);
+        let epoch = crate::faults::epoch_of_start(meta.epoch);
+        failpoint!("recovery-begun");
+        crate::faults::set_recovering(true);
         let contexts = contexts(&config, &seams, id, epoch);
         let tail = Arc::new(Tail::new(contexts.len(), config.tail_bytes));
         let mut report = RecoveryReport {
@@ -94,6 +97,7 @@ impl Log {
             } else {
                 recover(&context, newest)?
             };
+            failpoint!("recovery-partition-done");
             let core = Core::new(context, parts, Arc::clone(&tail));
             report.partitions.push(partition_report(&core, findings));
             partitions.push(Partition(Arc::new(core)));
@@ -104,10 +108,14 @@ impl Log {
             .files
             .sync_dir(dir)
             .map_err(|source| write_error(dir, source))?;
+        crate::faults::set_recovering(false);
+        failpoint!("meta-begun");
         meta.epoch = epoch.0;
         meta.save(&*seams.files, dir)?;
+        failpoint!("meta-saved");
         let stopping = Arc::new(Stopping::default());
         let threads = start_threads(&partitions, &stopping, &config)?;
+        failpoint!("start-threads");
         let router = Router::new(&config.classes);
         let threads = Mutex::new(threads);
         let inner = Inner {

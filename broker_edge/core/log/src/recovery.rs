@@ -10,6 +10,7 @@ use crate::aside::{Kept, Piece, damaged_bytes, keep};
 use crate::context::{Context, FILL_STEP_BYTES, create_segment_file};
 use crate::core::Parts;
 use crate::error::OpenError;
+use crate::failpoint;
 use crate::files::{File, OpenMode, read_full};
 use crate::ids::{Epoch, Offset};
 use crate::index::Growing;
@@ -124,6 +125,7 @@ pub(crate) fn recover(context: &Context, newest: Epoch) -> Result<(Parts, Findin
         })?;
         segments.push(Arc::new(segment));
     }
+    failpoint!("recovery-sealed-read");
     let mark = Mark::load(&*context.seams.files, &context.dir, &context.identity);
     let mark = mark.unwrap_or_else(|what| {
         findings.notes.push(format!("{what}: it is ignored"));
@@ -183,6 +185,7 @@ fn list_segments(context: &Context, findings: &mut Findings) -> Result<Vec<Offse
                 .push(format!("{name} is not removed: {error}"));
         }
     }
+    failpoint!("recovery-unfinished-removed");
     let mut bases: Vec<Offset> = names.iter().filter_map(|name| base_of(name)).collect();
     bases.sort_unstable();
     Ok(bases)

@@ -8,6 +8,8 @@ use crate::aside::Piece;
 use crate::context::{Context, fill_zeros};
 use crate::encode::{BATCH_AFTER_UNSYNCED, ENTRY_BYTES};
 use crate::error::OpenError;
+use crate::failpoint;
+use crate::faults::{Sabotage, is_sabotaged};
 use crate::files::{File, OpenMode, is_full, read_full};
 use crate::ids::{Epoch, Offset};
 use crate::index::Growing;
@@ -83,6 +85,7 @@ pub(crate) fn recover_active(
     };
     let salvage = Salvage::new(Arc::clone(&file));
     let scan = scan(context, &salvage, base, newest, mark, is_recycled).map_err(failed)?;
+    failpoint!("recovery-scanned");
     let last = scan.last();
     let is_whole = scan.stretches.len() == 1 && scan.torn_end == last.end;
     let stopped_here = mark.is_some_and(|mark| {
@@ -95,6 +98,7 @@ pub(crate) fn recover_active(
     }
     let lost = Lost::behind(context, last, mark, salvage.unreadable(), is_last);
     keep_aside(context, &salvage, &scan, lost, findings)?;
+    failpoint!("recovery-kept-aside");
     if scan.accepted == 1 && lost.is_none() {
         return renew(context, file, &scan, findings).map_err(|source| write_error(&path, source));
     }
@@ -221,9 +225,11 @@ fn scan(
         is_proof: false,
     };
     let mut stretches = vec![begin(&walk)];
+    let mut last_batch = None;
     loop {
         match walk.next()? {
-            Step::Batch { batch, .. } => {
+            Step::Batch { batch, position } => {
+                last_batch = Some((position, batch.base_offset()));
                 if let Some(stretch) = stretches.last_mut() {
                     stretch.end = walk.position;
                     stretch.next = walk.expected;
@@ -237,6 +243,13 @@ fn scan(
                 stretches.push(begin(&walk));
             }
         }
+    }
+    if let (true, Some((position, base)), Some(stretch)) = (
+        is_sabotaged(Sabotage::OffsetReused),
+        last_batch,
+        stretches.last_mut(),
+    ) {
+        (stretch.end, stretch.next) = (position, base);
     }
     let marked_to = mark
         .filter(|mark| mark.base == base)
@@ -389,6 +402,7 @@ fn copy(context: &Context, old: &dyn File, stretch: Stretch) -> io::Result<Activ
     })?;
     file.write_all_at(&buffer, written)?;
     written += buffer.len() as u64;
+    failpoint!("recovery-copied");
     publish(context, &file, unfinished, path)?;
     let segment = Arc::new(Segment::growing(&context.dir, stretch.base, growing));
     Ok(active(
@@ -428,7 +442,9 @@ fn publish(
 ) -> io::Result<()> {
     let files = &*context.seams.files;
     file.sync_data()?;
+    failpoint!("recovery-synced");
     files.rename(&unfinished, &path)?;
+    failpoint!("recovery-named");
     // An index beside it describes the old file.
     match files.remove(&path.with_extension("idx")) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -9,6 +9,7 @@ use parking_lot::MutexGuard;
 use crate::config::SyncMode;
 use crate::core::Core;
 use crate::disk::DiskLevel;
+use crate::failpoint;
 use crate::figures::Cause;
 use crate::ids::Offset;
 use crate::mark::MarkKind;
@@ -196,6 +197,7 @@ impl Core {
         let held_records = self.tell_holders(&range, cause);
         // Refused to readers before the bytes go.
         self.set_log_start(range.end);
+        failpoint!("retention-start-moved");
         let segment = self.segments.write().remove(0);
         self.indexes
             .lock()
@@ -289,6 +291,7 @@ impl Core {
         let may_recycle = self.context.disk.level() < DiskLevel::Acting;
         // May be missing; should it stay behind, it belongs to no segment and is never read.
         let _ = files.remove(&segment.index_path());
+        failpoint!("retention-index-removed");
         let recycled = if may_recycle {
             self.recycle(segment)
         } else {
@@ -305,6 +308,7 @@ impl Core {
         let removed = files
             .remove(&path)
             .and_then(|()| files.sync_dir(&self.context.dir));
+        failpoint!("retention-segment-removed");
         if let Err(error) = removed {
             tracing::warn!(partition = %self.context.name, path = %path.display(), %error, "an old segment is not removed");
         }

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use crate::config::SyncMode;
 use crate::context::{FILL_STEP_BYTES, FILL_STEP_BYTES_MIN, create_segment_file, fill_zeros};
 use crate::core::Core;
+use crate::failpoint;
 use crate::files::{File, OpenMode, is_full, is_out_of_descriptors};
 use crate::ids::Class;
 use crate::index::Growing;
@@ -68,6 +69,7 @@ impl Core {
                 .sync_data()
                 .map_err(|error| Halt::failed("syncing the active segment", &error))?;
         }
+        failpoint!("segment-filled");
         active.filled = to;
         active.segment.set_file_bytes(to);
         Ok(())
@@ -93,6 +95,7 @@ impl Core {
     /// Seals the active segment, all of whose batches are published, and begins a new one.
     pub(crate) fn roll(&self, active: &mut Active, first_bytes: u64) -> Result<(), Halt> {
         self.sync_active(active)?;
+        failpoint!("roll-begun");
         let context = &self.context;
         let path = context.dir.join(file_name(active.next, "seg"));
         let (file, filled) = match self.begin_segment(active, &path, first_bytes) {
@@ -103,6 +106,7 @@ impl Core {
             }
             Err(error) => return Err(Halt::failed("preparing a segment", &error)),
         };
+        failpoint!("roll-segment-ready");
         let segment = Arc::new(Segment::growing(
             &context.dir,
             active.next,
@@ -121,6 +125,7 @@ impl Core {
             let _ = active.file.set_len(active.position);
             active.segment.forget_file_bytes();
         }
+        failpoint!("roll-sealed");
         self.segments.write().push(Arc::clone(&segment));
         active.file = file;
         active.segment = segment;
@@ -163,7 +168,9 @@ impl Core {
                 }
             }
         };
+        failpoint!("segment-written");
         context.seams.files.rename(&unfinished, path)?;
+        failpoint!("segment-named");
         context.seams.files.sync_dir(&context.dir)?;
         Ok((file, filled))
     }
@@ -197,6 +204,7 @@ impl Core {
         match create_segment_file(&self.context, &path, &zeros, bytes) {
             Ok(file) => {
                 self.context.disk.note(bytes);
+                failpoint!("spare-made");
                 let mut spare = self.spare.lock();
                 if spare.is_some() {
                     // A removed segment became the spare meanwhile.
@@ -236,6 +244,7 @@ impl Core {
             return Ok(false);
         }
         context.seams.files.rename(&segment.path, &path)?;
+        failpoint!("retention-segment-renamed");
         let zeroed = context.seams.files.sync_dir(&context.dir).and_then(|()| {
             file.write_all_at(&vec![0; SEGMENT_HEADER_BYTES as usize], 0)?;
             file.sync_data()
@@ -244,6 +253,7 @@ impl Core {
             let _ = context.seams.files.remove(&path);
             return Err(error);
         }
+        failpoint!("retention-segment-recycled");
         *spare = Some(Spare {
             path,
             file,

@@ -11,6 +11,7 @@ use crate::batch::Batch;
 use crate::config::SyncMode;
 use crate::core::Core;
 use crate::encode::BATCH_AFTER_UNSYNCED;
+use crate::failpoint;
 use crate::files::File;
 use crate::ids::Offset;
 use crate::mark::{Mark, MarkKind};
@@ -238,6 +239,7 @@ impl Core {
             .file
             .write_all_at(&bytes, position)
             .map_err(|error| Halt::failed("writing the active segment", &error))?;
+        failpoint!("batch-written");
         let batch = Batch::from_encoded(bytes);
         debug_assert_eq!(batch.base_offset(), active.next);
         active.position += batch.bytes_len() as u64;
@@ -260,6 +262,7 @@ impl Core {
                 .file
                 .sync_data()
                 .map_err(|error| Halt::failed("syncing the active segment", &error))?;
+            failpoint!("batch-synced");
             active.unsynced = false;
         }
         {
@@ -291,6 +294,7 @@ impl Core {
             }
             SyncMode::Always | SyncMode::Never => {
                 self.set_high_watermark(active.next);
+                failpoint!("batch-shown");
                 self.tell_watchers();
             }
         }
@@ -372,7 +376,10 @@ impl Core {
             &self.context.identity,
         );
         match saved {
-            Ok(()) => active.marked = true,
+            Ok(()) => {
+                failpoint!("mark-saved");
+                active.marked = true;
+            }
             Err(error) => {
                 tracing::warn!(partition = %self.context.name, %error, "the mark could not be written");
             }

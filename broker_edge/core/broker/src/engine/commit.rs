@@ -1,6 +1,6 @@
 //! The end of a turn's protocol work: what was staged goes to the log, what became durable is acknowledged.
 
-use headwater_log::{Offset, PartitionState};
+use headwater_log::{Offset, PartitionState, failpoint};
 use headwater_mqtt::{PacketId, Property, ReasonCode, encode};
 
 use super::ack::{PacketKind, Reply, Settled};
@@ -174,6 +174,9 @@ impl Engine {
         }
         for partition in stuck {
             self.abandon_if_stopped(partition);
+        }
+        if !waiting.is_empty() {
+            failpoint!("before-ack");
         }
         for key in waiting {
             self.send_ready(key);

@@ -41,6 +41,7 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use headwater_log::faults::{Sabotage, is_sabotaged};
 use headwater_log::{Class, Log, Offset};
 use parking_lot::Mutex;
 
@@ -233,7 +234,9 @@ impl Engine {
 
     /// Up to where a partition's records may be acknowledged.
     fn mark_of(&self, stage: &Stage) -> Offset {
-        if self.settings.ack_written {
+        if is_sabotaged(Sabotage::AckBeforeSync) {
+            Offset(u64::MAX)
+        } else if self.settings.ack_written {
             stage.partition.written()
         } else {
             stage.partition.high_watermark()

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use headwater_log::{AppendError, Offset, PartitionState};
+use headwater_log::{AppendError, Offset, PartitionState, failpoint};
 
 use super::{SNAPSHOT, StateError, StateStore, push};
 
@@ -102,6 +102,7 @@ impl StateStore {
             store.inner.lock().written_bytes = 0;
             Ok(Offset(begin.0 - 1))
         })?;
+        failpoint!("snapshot-begun");
         let mut after: Option<String> = None;
         loop {
             let last = self.append_waiting(stop, |store| store.append_chunk(after.as_deref()))?;
@@ -114,8 +115,10 @@ impl StateStore {
         let end = self.append_waiting(stop, |store| {
             store.append_snapshot_record("end", value.as_bytes())
         })?;
+        failpoint!("snapshot-ended");
         if self.wait_durable_or(stop, end) {
             self.partition.advance_log_start(begin);
+            failpoint!("snapshot-cut");
         }
         Ok(())
     }

@@ -1,0 +1,376 @@
+//! What `HEADWATER_FAULTS` asks for: words separated by commas, each `ACTION@PLACE`, `ACTION@PLACE#N`, or a setting.
+//!
+//! A place is a point of [`POINTS`], a kind of file operation, or `op`, any operation that changes the disk. With `#N`
+//! the action happens at the N-th time, counted in this process, else each time.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::Sabotage;
+use super::clock::JumpingClock;
+use super::files::FaultyFiles;
+use crate::clock::SystemClock;
+use crate::config::Seams;
+use crate::files::SystemFiles;
+use crate::ids::Epoch;
+
+const VARIABLE: &str = "HEADWATER_FAULTS";
+
+/// The named points, in the order in which a record and a segment come to them.
+pub const POINTS: &[&str] = &[
+    "batch-queued",
+    "batch-written",
+    "batch-synced",
+    "batch-shown",
+    "before-ack",
+    "roll-begun",
+    "roll-segment-ready",
+    "roll-sealed",
+    "segment-written",
+    "segment-named",
+    "segment-filled",
+    "index-written",
+    "index-named",
+    "mark-saved",
+    "retention-start-moved",
+    "retention-index-removed",
+    "retention-segment-renamed",
+    "retention-segment-recycled",
+    "retention-segment-removed",
+    "spare-made",
+    "recovery-begun",
+    "recovery-unfinished-removed",
+    "recovery-sealed-read",
+    "recovery-scanned",
+    "recovery-kept-aside",
+    "recovery-copied",
+    "recovery-synced",
+    "recovery-named",
+    "recovery-partition-done",
+    "meta-begun",
+    "meta-saved",
+    "start-threads",
+    "state-replayed",
+    "state-written",
+    "snapshot-begun",
+    "snapshot-ended",
+    "snapshot-cut",
+    "qos2-publish-staged",
+    "qos2-before-pubrec",
+    "qos2-release-staged",
+    "qos2-before-pubcomp",
+];
+
+/// Kinds of file operations; those from `create` on change the disk.
+const KINDS: &[&str] = &[
+    "open", "read", "create", "write", "sync", "truncate", "rename", "remove", "syncdir", "mkdir",
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    /// The process ends, as by kill -9.
+    Abort,
+    /// The thread says where it is and stays there, so that somebody can cut the power.
+    Hang,
+    /// The operation fails with this error number and does nothing.
+    Error(i32),
+    /// Half of a write is done, then it fails with EIO.
+    Short,
+    /// Half of a write is done, then the process ends.
+    Tear,
+    /// The operation waits between so many milliseconds.
+    Delay(u64, u64),
+}
+
+struct Rule {
+    action: Action,
+    /// `write`, or `write.seg` for one kind of file.
+    place: String,
+    /// None: each time.
+    at: Option<u64>,
+    passed: AtomicU64,
+}
+
+pub(super) struct Plan {
+    rules: Vec<Rule>,
+    pub(super) sabotage: Option<Sabotage>,
+    clock_jump_us: i64,
+    moments: AtomicU64,
+    recovering: AtomicBool,
+}
+
+pub(super) fn plan() -> &'static Plan {
+    static PLAN: OnceLock<Plan> = OnceLock::new();
+    PLAN.get_or_init(|| {
+        let text = std::env::var(VARIABLE).unwrap_or_default();
+        Plan::parse(&text).expect("the program checked its environment first")
+    })
+}
+
+/// # Errors
+/// A sentence that says which word of `HEADWATER_FAULTS` is wrong.
+pub fn check_environment() -> Result<(), String> {
+    match std::env::var(VARIABLE) {
+        Ok(text) => Plan::parse(&text)
+            .map(drop)
+            .map_err(|wrong| format!("{VARIABLE}: {wrong}")),
+        Err(_) => Ok(()),
+    }
+}
+
+/// The files and the clock of this process, with the faults that it was told to have.
+pub(crate) fn seams() -> Seams {
+    Seams {
+        files: Arc::new(FaultyFiles::new(SystemFiles, plan())),
+        clock: Arc::new(JumpingClock::new(SystemClock::new(), plan())),
+    }
+}
+
+/// A thread has come to a named point.
+pub fn pass(point: &'static str) {
+    debug_assert!(POINTS.contains(&point), "{point} is missing in POINTS");
+    plan().at_point(point);
+}
+
+pub(crate) fn trusts_checksums() -> bool {
+    match plan().sabotage {
+        Some(Sabotage::ChecksumIgnored) => true,
+        Some(Sabotage::TornTailKept) => plan().recovering.load(Ordering::Relaxed),
+        _ => false,
+    }
+}
+
+pub(crate) fn set_recovering(is_recovering: bool) {
+    plan().recovering.store(is_recovering, Ordering::Relaxed);
+}
+
+pub(crate) fn epoch_of_start(newest: u64) -> Epoch {
+    let reused = newest > 0 && super::is_sabotaged(Sabotage::OffsetReused);
+    Epoch(if reused { newest } else { newest + 1 })
+}
+
+impl Plan {
+    fn parse(text: &str) -> Result<Self, String> {
+        let mut plan = Self {
+            rules: Vec::new(),
+            sabotage: None,
+            clock_jump_us: 0,
+            moments: AtomicU64::new(0x9E37_79B9_7F4A_7C15),
+            recovering: AtomicBool::new(false),
+        };
+        for word in text.split(',').map(str::trim).filter(|w| !w.is_empty()) {
+            plan.take(word)?;
+        }
+        Ok(plan)
+    }
+
+    fn take(&mut self, word: &str) -> Result<(), String> {
+        if let Some((action, place)) = word.split_once('@') {
+            self.rules.push(parse_rule(word, action, place)?);
+            return Ok(());
+        }
+        match word.split_once(':') {
+            Some(("sabotage", name)) => {
+                let known = sabotage_of(name).ok_or(format!("`{name}` is no sabotage"))?;
+                self.sabotage = Some(known);
+            }
+            Some(("clock", seconds)) => {
+                let seconds: u32 = seconds.parse().map_err(|_| format!("`{word}`: seconds?"))?;
+                self.clock_jump_us = i64::from(seconds) * 1_000_000;
+            }
+            Some(("seed", seed)) => {
+                let seed: u64 = seed.parse().map_err(|_| format!("`{word}`: a number?"))?;
+                self.moments = AtomicU64::new(seed | 1);
+            }
+            _ => {
+                return Err(format!(
+                    "`{word}` is none of ACTION@PLACE[#N], sabotage:NAME, clock:SECONDS, seed:N"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What an operation on a file is to suffer; delays and ends happen here.
+    pub(super) fn before(&self, kind: &'static str, path: &Path) -> Option<Action> {
+        let of = file_kind(path);
+        let is_at = |place: &str| match place.split_once('.') {
+            Some((wanted, file)) => wanted == kind && file == of,
+            None => place == kind || (place == "op" && changes_the_disk(kind)),
+        };
+        self.decide(is_at, kind, path)
+    }
+
+    pub(super) fn after(&self, kind: &'static str, path: &Path) {
+        self.decide(
+            |place| place == "after-op" && changes_the_disk(kind),
+            kind,
+            path,
+        );
+    }
+
+    fn at_point(&self, point: &'static str) {
+        self.decide(|place| place == point, point, Path::new(""));
+    }
+
+    fn decide(&self, is_at: impl Fn(&str) -> bool, what: &str, path: &Path) -> Option<Action> {
+        let mut found = None;
+        for rule in self.rules.iter().filter(|rule| is_at(&rule.place)) {
+            let passed = rule.passed.fetch_add(1, Ordering::Relaxed) + 1;
+            if rule.at.is_some_and(|at| at != passed) {
+                continue;
+            }
+            if let Action::Delay(least, most) = rule.action {
+                std::thread::sleep(Duration::from_millis(
+                    least + self.random() % (most - least + 1),
+                ));
+                continue;
+            }
+            // Somebody waits for this line; should stderr be closed, nobody does.
+            let _ = writeln!(
+                std::io::stderr(),
+                "faults: {:?} at {what} {passed} {}",
+                rule.action,
+                path.display()
+            );
+            match rule.action {
+                Action::Abort => std::process::abort(),
+                Action::Hang => loop {
+                    std::thread::park();
+                },
+                action => found = Some(action),
+            }
+        }
+        found
+    }
+
+    /// How far the wall clock is from the truth just now.
+    pub(super) fn clock_error_us(&self) -> i64 {
+        if self.clock_jump_us == 0 {
+            return 0;
+        }
+        let span = self.clock_jump_us.unsigned_abs() * 2 + 1;
+        (self.random() % span) as i64 - self.clock_jump_us
+    }
+
+    /// splitmix64: any thread may ask, and the order is theirs.
+    pub(super) fn random(&self) -> u64 {
+        let mut z = self
+            .moments
+            .fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+}
+
+/// `seg`, `idx`, `mark`, `meta`: what a file is, or is going to be.
+fn file_kind(path: &Path) -> &str {
+    let name = path
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or("");
+    let name = name.strip_suffix(".tmp").unwrap_or(name);
+    if name.starts_with("spare-") {
+        return "seg";
+    }
+    name.rsplit_once('.')
+        .map_or(name, |(_, extension)| extension)
+}
+
+fn changes_the_disk(kind: &str) -> bool {
+    !matches!(kind, "open" | "read")
+}
+
+fn parse_rule(word: &str, action: &str, place: &str) -> Result<Rule, String> {
+    let (place, at) = match place.split_once('#') {
+        Some((place, number)) => {
+            let number = number
+                .parse()
+                .map_err(|_| format!("`{word}`: `#` wants a number"))?;
+            (place, Some(number))
+        }
+        None => (place, None),
+    };
+    let kind = place.split_once('.').map_or(place, |(kind, _)| kind);
+    if !(POINTS.contains(&place) || KINDS.contains(&kind) || matches!(place, "op" | "after-op")) {
+        return Err(format!(
+            "`{place}` is no point and no kind of file operation"
+        ));
+    }
+    let action = match action {
+        "abort" => Action::Abort,
+        "hang" => Action::Hang,
+        "eio" => Action::Error(libc::EIO),
+        "enospc" => Action::Error(libc::ENOSPC),
+        "short" => Action::Short,
+        "tear" => Action::Tear,
+        _ => parse_delay(action).ok_or(format!("`{action}` is no action"))?,
+    };
+    Ok(Rule {
+        action,
+        place: place.to_owned(),
+        at,
+        passed: AtomicU64::new(0),
+    })
+}
+
+fn parse_delay(action: &str) -> Option<Action> {
+    let (least, most) = action.strip_prefix("delay:")?.split_once('-')?;
+    let (least, most) = (least.parse().ok()?, most.parse().ok()?);
+    (least <= most).then_some(Action::Delay(least, most))
+}
+
+fn sabotage_of(name: &str) -> Option<Sabotage> {
+    Some(match name {
+        "no-sync" => Sabotage::NoSync,
+        "ack-before-sync" => Sabotage::AckBeforeSync,
+        "checksum-ignored" => Sabotage::ChecksumIgnored,
+        "torn-tail-kept" => Sabotage::TornTailKept,
+        "offset-reused" => Sabotage::OffsetReused,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_of_the_grammar_is_understood() {
+        let text = "abort@batch-written#3, eio@sync.seg#2,short@write,delay:20-500@sync,clock:60,seed:7,sabotage:no-sync";
+        let plan = Plan::parse(text).expect("it is right");
+        assert_eq!(plan.rules.len(), 4);
+        assert_eq!(plan.sabotage, Some(Sabotage::NoSync));
+        assert_eq!(plan.clock_jump_us, 60_000_000);
+    }
+
+    #[test]
+    fn a_wrong_word_is_named() {
+        for (text, named) in [
+            ("abort@nowhere", "nowhere"),
+            ("explode@sync", "explode"),
+            ("abort@sync#x", "abort@sync#x"),
+            ("sabotage:kindly", "kindly"),
+            ("delay:9-1@sync", "delay:9-1"),
+            ("hello", "hello"),
+        ] {
+            let wrong = Plan::parse(text).err().expect(text);
+            assert!(wrong.contains(named), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_numbered_operation_suffers_and_no_other() {
+        let plan = Plan::parse("eio@write.seg#2").expect("it is right");
+        let (seg, idx) = (Path::new("a/0.seg.tmp"), Path::new("a/0.idx"));
+        assert_eq!(plan.before("write", idx), None);
+        assert_eq!(plan.before("write", seg), None, "the first");
+        assert_eq!(plan.before("sync", seg), None);
+        assert_eq!(plan.before("write", seg), Some(Action::Error(libc::EIO)));
+        assert_eq!(plan.before("write", seg), None);
+    }
+}
