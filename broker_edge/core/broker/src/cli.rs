@@ -10,7 +10,7 @@ use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{self, Config, ConfigError, Source};
-use crate::{Broker, VERSION};
+use crate::{Broker, VERSION, log_cli};
 
 pub const EXIT_OK: i32 = 0;
 pub const EXIT_FAILED: i32 = 1;
@@ -22,6 +22,7 @@ const LEVEL_VARIABLE: &str = "HEADWATER_LOG_LEVEL";
 
 const USAGE: &str = "\
 usage: headwaterd [--config FILE] [--set KEY=VALUE]...
+       headwaterd log VERB ...
 
   --config FILE     settings; conf/broker.yaml explains every key
   --set KEY=VALUE   one setting, for example --set listeners.mqtt.bind=127.0.0.1:0
@@ -29,6 +30,7 @@ usage: headwaterd [--config FILE] [--set KEY=VALUE]...
   --print-config    print the settings that result, and stop
   --print-schema    print the JSON schema of the settings, and stop
   --version         print the version, and stop
+  log VERB          look at, mend, copy or clean a log; headwaterd log --help lists the verbs
 
 HEADWATER_LISTENERS__MQTT__BIND=... sets listeners.mqtt.bind, and so for every key.
 HEADWATER_LOG_LEVEL=debug shows more on stderr.
@@ -54,6 +56,9 @@ struct Arguments {
 
 /// Runs `headwaterd` with the arguments after the program's name and returns its exit code.
 pub fn run(arguments: &[String]) -> i32 {
+    if let Some((_, rest)) = arguments.split_first().filter(|(word, _)| *word == "log") {
+        return log_cli::run(rest);
+    }
     let arguments = match parse(arguments) {
         Ok(arguments) => arguments,
         Err(reason) => {

@@ -12,6 +12,7 @@ pub mod data_plane;
 mod engine;
 mod event_loop;
 pub mod filter;
+mod log_cli;
 pub mod metrics;
 pub mod service;
 pub mod state;

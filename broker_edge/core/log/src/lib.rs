@@ -47,6 +47,7 @@ mod sealed_topics;
 mod segment;
 mod space;
 mod tail;
+pub mod tools;
 mod view;
 mod walk;
 mod writer;

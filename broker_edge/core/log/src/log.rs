@@ -182,6 +182,13 @@ impl Log {
         }
     }
 
+    /// Writes the indexes that are not on disk yet.
+    pub(crate) fn save_indexes(&self) {
+        for partition in &self.0.partitions {
+            partition.0.save_indexes();
+        }
+    }
+
     /// Writes and syncs what is queued, marks the clean stop and refuses further appends. Idempotent.
     pub fn shutdown(&self) {
         self.0.shutdown();

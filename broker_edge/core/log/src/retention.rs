@@ -60,7 +60,7 @@ impl Core {
         self.expire();
     }
 
-    fn save_indexes(&self) {
+    pub(crate) fn save_indexes(&self) {
         for segment in self.all_segments() {
             let index = match &*segment.index.lock() {
                 IndexPlace::Memory(index) => Arc::clone(index),

@@ -1,0 +1,258 @@
+//! A log as it lies in its folder, without opening it: what `log.meta` says, or, without one, what the segments say.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{Access, ToolError, Work};
+use crate::encode::Identity;
+use crate::error::OpenError;
+use crate::files::{File, Files, LockError, LockGuard, OpenMode, read_full};
+use crate::ids::{Class, LogId, Offset, PartitionId};
+use crate::meta::Meta;
+use crate::salvage::says_nothing_of_bytes;
+use crate::segment::{HeaderFound, SEGMENT_HEADER_BYTES, SegmentHeader, base_of, file_name};
+
+/// One partition folder.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub name: String,
+    pub class: Class,
+    pub dir: PathBuf,
+    pub identity: Identity,
+    /// Base offsets of its segments, ascending.
+    pub bases: Vec<Offset>,
+    /// `.damaged` and `.torn` files.
+    pub aside: Vec<String>,
+}
+
+impl Place {
+    pub fn segment(&self, base: Offset) -> PathBuf {
+        self.dir.join(file_name(base, "seg"))
+    }
+}
+
+pub(super) struct Folder {
+    /// Why there is no good `log.meta`, if so.
+    pub meta: Result<Meta, OpenError>,
+    pub log_id: LogId,
+    pub partitions: Vec<Place>,
+    /// None when another process has the log open.
+    pub lock: Option<LockGuard>,
+}
+
+impl Folder {
+    /// Reads names and headers. With [`Access::Alone`] the log is locked.
+    pub fn open(dir: &Path, access: Access, work: Work<'_>) -> Result<Self, ToolError> {
+        let files = &*work.seams.files;
+        let names = files.list(dir).map_err(ToolError::io("list", dir))?;
+        if !names
+            .iter()
+            .any(|name| name == "log.meta" || class_of(name).is_some())
+        {
+            return Err(ToolError::NotALog {
+                dir: dir.to_owned(),
+                reason: "it holds neither log.meta nor a partition".to_owned(),
+            });
+        }
+        let lock = lock(files, dir, access)?;
+        let meta = match Meta::load(files, dir) {
+            Ok(Some(meta)) => Ok(meta),
+            Ok(None) => Err(OpenError::MetaMissing {
+                dir: dir.to_owned(),
+            }),
+            Err(error @ (OpenError::NewerFormat { .. } | OpenError::Io { .. })) => {
+                return Err(error.into());
+            }
+            Err(error) => Err(error),
+        };
+        let folders = partition_folders(&names);
+        let (log_id, mut partitions) = match &meta {
+            Ok(meta) => (meta.log_id(dir)?, from_meta(dir, meta)?),
+            Err(_) => from_headers(files, dir, &folders)?,
+        };
+        for place in &mut partitions {
+            list(files, place)?;
+        }
+        Ok(Self {
+            meta,
+            log_id,
+            partitions,
+            lock,
+        })
+    }
+
+    /// The segments that may be read, with the offset where the next one begins.
+    pub fn readable(&self, place: &Place) -> Vec<(Offset, Option<Offset>)> {
+        let mut segments: Vec<_> = place
+            .bases
+            .iter()
+            .enumerate()
+            .map(|(at, base)| (*base, place.bases.get(at + 1).copied()))
+            .collect();
+        if self.lock.is_none() {
+            // A broker writes the last one.
+            segments.pop();
+        }
+        segments
+    }
+
+    pub fn bytes(&self, work: Work<'_>) -> u64 {
+        let size = |path: PathBuf| {
+            let file = work.seams.files.open(&path, OpenMode::Read).ok()?;
+            file.len().ok()
+        };
+        self.partitions
+            .iter()
+            .flat_map(|place| {
+                self.readable(place)
+                    .into_iter()
+                    .map(|(base, _)| place.segment(base))
+            })
+            .filter_map(size)
+            .sum()
+    }
+}
+
+fn lock(files: &dyn Files, dir: &Path, access: Access) -> Result<Option<LockGuard>, ToolError> {
+    match (files.lock(&dir.join("lock")), access) {
+        (Ok(lock), _) => Ok(Some(lock)),
+        (Err(LockError::Held { .. }), Access::Online) => Ok(None),
+        (Err(LockError::Held { holder }), Access::Alone) => Err(ToolError::InUse {
+            dir: dir.to_owned(),
+            pid: holder,
+        }),
+        (Err(LockError::Io(error)), _) => Err(ToolError::io("lock", dir)(error)),
+    }
+}
+
+/// Class and number in the name of a partition folder.
+pub(super) fn class_of(name: &str) -> Option<(Class, u32)> {
+    let (class, number) = name.rsplit_once('-')?;
+    Some((Class::from_name(class)?, number.parse().ok()?))
+}
+
+fn partition_folders(names: &[String]) -> BTreeMap<String, (Class, u32)> {
+    names
+        .iter()
+        .filter_map(|name| Some((name.clone(), class_of(name)?)))
+        .collect()
+}
+
+fn from_meta(dir: &Path, meta: &Meta) -> Result<Vec<Place>, ToolError> {
+    let log_id = meta.log_id(dir)?;
+    let mut places = Vec::new();
+    for stored in &meta.classes {
+        let class = Class::from_name(&stored.class).ok_or_else(|| {
+            ToolError::Refused(format!("class {} is unknown to this version", stored.class))
+        })?;
+        for number in 0..stored.partitions {
+            let name = format!("{class}-{number}");
+            places.push(Place {
+                dir: dir.join(&name),
+                name,
+                class,
+                identity: Identity {
+                    log_id,
+                    partition: PartitionId(places.len() as u32),
+                },
+                bases: Vec::new(),
+                aside: Vec::new(),
+            });
+        }
+    }
+    Ok(places)
+}
+
+/// Identities as the segment headers say them. A folder without a good header has none and is left out.
+fn from_headers(
+    files: &dyn Files,
+    dir: &Path,
+    folders: &BTreeMap<String, (Class, u32)>,
+) -> Result<(LogId, Vec<Place>), ToolError> {
+    let mut places: Vec<Place> = Vec::new();
+    for (name, (class, _)) in folders {
+        let mut place = Place {
+            name: name.clone(),
+            class: *class,
+            dir: dir.join(name),
+            identity: Identity {
+                log_id: LogId::from_bytes([0; 16]),
+                partition: PartitionId(0),
+            },
+            bases: Vec::new(),
+            aside: Vec::new(),
+        };
+        list(files, &mut place)?;
+        let headers = place.bases.iter().filter_map(|base| {
+            let file = files.open(&place.segment(*base), OpenMode::Read).ok()?;
+            match read_header(&*file) {
+                Ok(HeaderFound::Good(header)) if header.class == *class => Some(header.identity),
+                _ => None,
+            }
+        });
+        // The first that is right for its folder; one that was moved here can not outvote it, so all are asked.
+        let identities: Vec<Identity> = headers.collect();
+        let Some(first) = identities.first() else {
+            continue;
+        };
+        if let Some(other) = identities.iter().find(|identity| *identity != first) {
+            return Err(ToolError::Refused(format!(
+                "the segments of {} name partition {} of log {} and partition {} of log {}; move those of the other log away",
+                name, first.partition, first.log_id, other.partition, other.log_id
+            )));
+        }
+        place.identity = *first;
+        places.push(place);
+    }
+    places.sort_by_key(|place| place.identity.partition);
+    let Some(log_id) = places.first().map(|place| place.identity.log_id) else {
+        return Err(ToolError::NotALog {
+            dir: dir.to_owned(),
+            reason: "no segment has a header that says which log it is".to_owned(),
+        });
+    };
+    if let Some(other) = places.iter().find(|place| place.identity.log_id != log_id) {
+        return Err(ToolError::Refused(format!(
+            "{} is of log {}, {} of log {log_id}; move one of them away",
+            other.name, other.identity.log_id, places[0].name
+        )));
+    }
+    Ok((log_id, places))
+}
+
+fn list(files: &dyn Files, place: &mut Place) -> Result<(), ToolError> {
+    let names = match files.list(&place.dir) {
+        Ok(names) => names,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(ToolError::io("list", &place.dir)(error)),
+    };
+    place.bases = names.iter().filter_map(|name| base_of(name)).collect();
+    place.bases.sort_unstable();
+    place.aside = names
+        .into_iter()
+        .filter(|name| name.ends_with(".damaged") || name.ends_with(".torn"))
+        .collect();
+    place.aside.sort();
+    Ok(())
+}
+
+/// What the first bytes of a segment say; bytes that can not be read say nothing.
+pub(super) fn read_header(file: &dyn File) -> std::io::Result<HeaderFound> {
+    let mut bytes = vec![0; SEGMENT_HEADER_BYTES as usize];
+    match read_full(file, &mut bytes, 0) {
+        Ok(read) => Ok(SegmentHeader::parse(&bytes[..read])),
+        Err(error) if says_nothing_of_bytes(&error) => Err(error),
+        Err(_) => Ok(HeaderFound::Bad),
+    }
+}
+
+pub(super) fn open_segment(
+    work: Work<'_>,
+    place: &Place,
+    base: Offset,
+) -> Result<Arc<dyn File>, ToolError> {
+    let path = place.segment(base);
+    let opened = work.seams.files.open(&path, OpenMode::Read);
+    opened.map_err(ToolError::io("open", &path))
+}

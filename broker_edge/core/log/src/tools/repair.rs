@@ -1,0 +1,341 @@
+//! `repair`: makes a folder that a start refuses one that it takes, and does what a start would do, now.
+//!
+//! It makes `log.meta` and indexes again from the segments, moves aside what does not belong, and lets recovery do the
+//! rest. It never deletes: every byte that is not served afterwards lies in a `.damaged`, `.torn` or `.misplaced` file.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::folder::{Folder, Place, read_header};
+use super::scan::scan_segment;
+use super::verify::{VerifyReport, verify};
+use super::{Access, ToolError, Work};
+use crate::config::{ClassConfig, LogConfig};
+use crate::files::OpenMode;
+use crate::ids::{Class, Offset};
+use crate::log::Log;
+use crate::meta::Meta;
+use crate::segment::{HeaderFound, SegmentHeader, file_name};
+
+/// Where an emptied partition begins again: above every offset that it can have given.
+const BEGIN_AGAIN: Offset = Offset(1 << 40);
+
+#[derive(Debug, Clone, Serialize, PartialEq, Eq)]
+pub struct RepairReport {
+    pub dry_run: bool,
+    /// What was done, or would be.
+    pub actions: Vec<String>,
+    /// What there is afterwards; None for a dry run.
+    pub after: Option<VerifyReport>,
+}
+
+enum Action {
+    WriteMeta {
+        meta: Box<Meta>,
+        why: String,
+    },
+    MoveAside {
+        from: PathBuf,
+        to: PathBuf,
+    },
+    BeginAgain {
+        place: Place,
+    },
+    Open {
+        rebuilt: Vec<String>,
+        holes: usize,
+        torn_bytes: u64,
+    },
+}
+
+/// Mends the log in `dir`. `templates` are the routing templates by class, for when `log.meta` is gone: nothing else
+/// holds them. Classes without one get their default.
+pub fn repair(
+    dir: &Path,
+    templates: &BTreeMap<Class, Option<String>>,
+    dry_run: bool,
+    work: Work<'_>,
+) -> Result<RepairReport, ToolError> {
+    let folder = Folder::open(dir, Access::Alone, work)?;
+    let mut actions = Vec::new();
+    let (meta, why) = mended_meta(&folder, templates, work)?;
+    if let Some(why) = why {
+        let meta = Box::new(meta.clone());
+        actions.push(Action::WriteMeta { meta, why });
+    }
+    for place in &folder.partitions {
+        if misplaced(place, &mut actions, work)? == place.bases.len() {
+            let place = place.clone();
+            actions.push(Action::BeginAgain { place });
+        }
+    }
+    drop(folder);
+    let before = verify(dir, Access::Alone, work)?;
+    let rebuilt = |check: &super::PartitionCheck| {
+        let named = |index: &String| {
+            let (name, _) = index.split_once(':').unwrap_or((index, ""));
+            format!("{}/{name}", check.name)
+        };
+        check.indexes.iter().map(named).collect::<Vec<_>>()
+    };
+    actions.push(Action::Open {
+        rebuilt: before.partitions.iter().flat_map(rebuilt).collect(),
+        holes: before.partitions.iter().map(|check| check.gaps.len()).sum(),
+        torn_bytes: before.partitions.iter().map(|check| check.torn_bytes).sum(),
+    });
+    let sentences = actions.iter().flat_map(sentences).collect();
+    if dry_run {
+        return Ok(RepairReport {
+            dry_run,
+            actions: sentences,
+            after: None,
+        });
+    }
+    for action in &actions {
+        work.go_on()?;
+        apply(dir, action, &meta, work)?;
+    }
+    Ok(RepairReport {
+        dry_run,
+        actions: sentences,
+        after: Some(verify(dir, Access::Alone, work)?),
+    })
+}
+
+/// `log.meta` as it should be, and why it is not, if so.
+fn mended_meta(
+    folder: &Folder,
+    templates: &BTreeMap<Class, Option<String>>,
+    work: Work<'_>,
+) -> Result<(Meta, Option<String>), ToolError> {
+    let newest = newest_epoch(folder, work)?;
+    match &folder.meta {
+        Ok(meta) if meta.epoch >= newest => Ok((meta.clone(), None)),
+        Ok(meta) => {
+            let why = format!("its epoch is {}, the segments have {newest}", meta.epoch);
+            let mended = Meta {
+                epoch: newest,
+                ..meta.clone()
+            };
+            Ok((mended, Some(why)))
+        }
+        Err(error) => {
+            let classes = classes_of(folder, templates)?;
+            let mut meta = Meta::new(folder.log_id, work.seams.clock.now_us(), &classes);
+            meta.epoch = newest.max(1);
+            Ok((meta, Some(error.to_string())))
+        }
+    }
+}
+
+/// The newest epoch that any header or batch names.
+fn newest_epoch(folder: &Folder, work: Work<'_>) -> Result<u64, ToolError> {
+    let mut newest = 0;
+    for place in &folder.partitions {
+        for (base, limit) in folder.readable(place) {
+            let is_trusted = folder.meta.is_ok() && limit.is_some();
+            if is_trusted {
+                // Epochs never fall, so the last segment has the newest.
+                continue;
+            }
+            let scan = scan_segment(work, place, base, limit, |batch| {
+                newest = newest.max(batch.epoch().0);
+                Ok(())
+            })?;
+            if let HeaderFound::Good(header) = scan.header {
+                newest = newest.max(header.epoch.0);
+            }
+        }
+    }
+    Ok(newest)
+}
+
+/// The classes in the order of their partition numbers, from the headers.
+fn classes_of(
+    folder: &Folder,
+    templates: &BTreeMap<Class, Option<String>>,
+) -> Result<Vec<ClassConfig>, ToolError> {
+    let mut classes: Vec<ClassConfig> = Vec::new();
+    for (number, place) in folder.partitions.iter().enumerate() {
+        let (class, within) = (place.class, super::folder::class_of(&place.name));
+        let is_next = place.identity.partition.0 as usize == number;
+        match classes.last_mut().filter(|last| last.class == class) {
+            Some(last) => last.partitions += 1,
+            None => {
+                let mut config = ClassConfig::new(class);
+                if let Some(template) = templates.get(&class) {
+                    config.template.clone_from(template);
+                }
+                classes.push(config);
+            }
+        }
+        let count = classes.last().map_or(0, |last| last.partitions);
+        if !is_next || within != Some((class, count - 1)) {
+            return Err(ToolError::Refused(format!(
+                "partition {number} is missing: {} is partition {}; put its folder back, or restore a backup",
+                place.name, place.identity.partition
+            )));
+        }
+    }
+    Ok(classes)
+}
+
+/// Segments whose good header names another place; returns how many.
+fn misplaced(place: &Place, actions: &mut Vec<Action>, work: Work<'_>) -> Result<usize, ToolError> {
+    let before = actions.len();
+    for base in &place.bases {
+        let path = place.segment(*base);
+        // One that does not open is left to the start, which reports it.
+        let Ok(file) = work.seams.files.open(&path, OpenMode::Read) else {
+            continue;
+        };
+        match read_header(&*file).map_err(ToolError::io("read", &path))? {
+            HeaderFound::Good(header)
+                if header.identity != place.identity || header.base != *base =>
+            {
+                actions.push(Action::MoveAside {
+                    to: path.with_extension("misplaced"),
+                    from: path,
+                });
+            }
+            HeaderFound::NewerFormat(found) => {
+                return Err(crate::error::OpenError::NewerFormat {
+                    path,
+                    found,
+                    supported: crate::segment::FORMAT,
+                }
+                .into());
+            }
+            _ => {}
+        }
+    }
+    Ok(actions.len() - before)
+}
+
+fn sentences(action: &Action) -> Vec<String> {
+    match action {
+        Action::WriteMeta { meta, why } => {
+            let class = |class: &crate::meta::MetaClass| {
+                let template = class.template.as_deref().unwrap_or("none");
+                format!(
+                    "{} x {} (template {template})",
+                    class.class, class.partitions
+                )
+            };
+            let classes: Vec<String> = meta.classes.iter().map(class).collect();
+            vec![format!(
+                "write log.meta of log {} again, with epoch {} and {}: {why}",
+                meta.log_id,
+                meta.epoch,
+                classes.join(", ")
+            )]
+        }
+        Action::MoveAside { from, to } => vec![format!(
+            "rename {} to {}: it belongs elsewhere",
+            from.display(),
+            to.display()
+        )],
+        Action::BeginAgain { place } => vec![format!(
+            "begin {} again, empty, at offset {BEGIN_AGAIN}",
+            place.name
+        )],
+        Action::Open {
+            rebuilt,
+            holes,
+            torn_bytes,
+        } => {
+            let mut told: Vec<String> = rebuilt
+                .iter()
+                .map(|index| format!("make an index again: {index}"))
+                .collect();
+            if *torn_bytes > 0 {
+                told.push(format!(
+                    "keep {torn_bytes} bytes of an unfinished write aside"
+                ));
+            }
+            if *holes > 0 {
+                told.push(format!("leave {holes} gaps, which are reported"));
+            }
+            told
+        }
+    }
+}
+
+fn apply(dir: &Path, action: &Action, meta: &Meta, work: Work<'_>) -> Result<(), ToolError> {
+    let files = &*work.seams.files;
+    match action {
+        Action::WriteMeta { meta, .. } => {
+            // The bad one is evidence.
+            let (path, aside) = (dir.join("log.meta"), dir.join("log.meta.damaged"));
+            match files.rename(&path, &aside) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(ToolError::io("rename", &path)(error));
+                }
+                _ => {}
+            }
+            Ok(meta.save(files, dir)?)
+        }
+        Action::MoveAside { from, to } => {
+            files
+                .rename(from, to)
+                .map_err(ToolError::io("rename", from))?;
+            let folder = from.parent().unwrap_or(dir);
+            files
+                .sync_dir(folder)
+                .map_err(ToolError::io("sync", folder))
+        }
+        Action::BeginAgain { place } => begin_again(place, meta, work),
+        Action::Open { rebuilt, .. } => {
+            for index in rebuilt {
+                // One that is there but not right is in the way of being made again; one that is missing is not.
+                let _ = files.remove(&dir.join(index));
+            }
+            open_once(dir, meta, work)
+        }
+    }
+}
+
+fn begin_again(place: &Place, meta: &Meta, work: Work<'_>) -> Result<(), ToolError> {
+    let files = &*work.seams.files;
+    let failed = |error| ToolError::io("begin", &place.dir)(error);
+    files.create_dir(&place.dir).map_err(failed)?;
+    let header = SegmentHeader {
+        identity: place.identity,
+        class: place.class,
+        recycled: false,
+        base: BEGIN_AGAIN,
+        epoch: crate::ids::Epoch(meta.epoch),
+        created_us: work.seams.clock.now_us(),
+    };
+    let path = place.segment(BEGIN_AGAIN);
+    let unfinished = place.dir.join(file_name(BEGIN_AGAIN, "seg.tmp"));
+    let file = files.open(&unfinished, OpenMode::Create).map_err(failed)?;
+    file.write_all_at(&header.to_bytes(), 0).map_err(failed)?;
+    file.sync_data().map_err(failed)?;
+    files.rename(&unfinished, &path).map_err(failed)?;
+    files.sync_dir(&place.dir).map_err(failed)?;
+    let parent = place.dir.parent().unwrap_or(&place.dir);
+    files.sync_dir(parent).map_err(failed)
+}
+
+/// A start and a clean stop: recovery keeps bad bytes aside and makes indexes, the upkeep saves them.
+fn open_once(dir: &Path, meta: &Meta, work: Work<'_>) -> Result<(), ToolError> {
+    let classes = meta.classes.iter().filter_map(|stored| {
+        let mut config = ClassConfig::new(Class::from_name(&stored.class)?);
+        config.partitions = stored.partitions;
+        config.template.clone_from(&stored.template);
+        Some(config)
+    });
+    let config = LogConfig {
+        classes: classes.collect(),
+        maintain_every: None,
+        tail_bytes: 1 << 20,
+        ..LogConfig::new(dir)
+    };
+    let (log, _) = Log::open(config, work.seams.clone())?;
+    log.save_indexes();
+    log.shutdown();
+    Ok(())
+}

@@ -1,0 +1,279 @@
+//! `verify`: reads every segment and says what is whole, what is lost, and what a start would mend. Changes nothing.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::folder::{Folder, Place};
+use super::scan::{SegmentScan, scan_segment};
+use super::{Access, ToolError, Work};
+use crate::ids::{Epoch, Offset};
+use crate::index::Index;
+use crate::mark::Mark;
+use crate::meta::read_file;
+use crate::segment::{FORMAT, HeaderFound, file_name};
+
+/// Larger than the index of any segment.
+const INDEX_BYTES_MAX: usize = 1 << 30;
+
+#[derive(Debug, Clone, Serialize, PartialEq, Eq)]
+pub struct VerifyReport {
+    pub log_id: String,
+    pub format: u32,
+    /// False when a running broker had the log open: then the newest segments were left out.
+    pub complete: bool,
+    /// Why there is no good `log.meta`.
+    pub meta: Option<String>,
+    pub partitions: Vec<PartitionCheck>,
+}
+
+/// Offsets that are gone, and where their bytes should be.
+#[derive(Debug, Clone, Serialize, PartialEq, Eq)]
+pub struct FoundGap {
+    pub start: u64,
+    pub end: u64,
+    /// `damage` or `purge`.
+    pub reason: &'static str,
+    pub file: String,
+    pub position: u64,
+    pub bytes: u64,
+}
+
+#[derive(Debug, Clone, Serialize, PartialEq, Eq, Default)]
+pub struct PartitionCheck {
+    pub partition: u32,
+    pub name: String,
+    pub segments: usize,
+    pub records: u64,
+    pub purged: u64,
+    /// Bytes of segments up to their last batch.
+    pub bytes: u64,
+    pub log_start: u64,
+    pub next_offset: u64,
+    pub first_epoch: u64,
+    pub last_epoch: u64,
+    pub gaps: Vec<FoundGap>,
+    /// The first offset that is damaged.
+    pub first_bad: Option<u64>,
+    /// Damage that costs no record: headers, the mark.
+    pub flaws: Vec<String>,
+    /// Indexes that a start would make again.
+    pub indexes: Vec<String>,
+    /// Bytes behind the last batch that a start would cut, if it takes them for an unfinished write.
+    pub torn_bytes: u64,
+    /// Files that earlier starts kept aside.
+    pub kept_aside: usize,
+}
+
+impl VerifyReport {
+    /// Whether anything is damaged. An index that has to be made again is not.
+    #[must_use]
+    pub fn is_damaged(&self) -> bool {
+        let is_hurt = |check: &PartitionCheck| check.first_bad.is_some() || !check.flaws.is_empty();
+        self.meta.is_some() || self.partitions.iter().any(is_hurt)
+    }
+}
+
+/// Reads all that can be read of the log in `dir`.
+pub fn verify(dir: &Path, access: Access, work: Work<'_>) -> Result<VerifyReport, ToolError> {
+    let folder = Folder::open(dir, access, work)?;
+    let total = folder.bytes(work);
+    let mut done = 0;
+    let mut partitions = Vec::new();
+    for place in &folder.partitions {
+        partitions.push(check_partition(&folder, place, work, &mut done, total)?);
+    }
+    Ok(VerifyReport {
+        log_id: folder.log_id.to_string(),
+        format: folder.meta.as_ref().map_or(FORMAT, |meta| meta.format),
+        complete: folder.lock.is_some(),
+        meta: folder.meta.as_ref().err().map(ToString::to_string),
+        partitions,
+    })
+}
+
+fn check_partition(
+    folder: &Folder,
+    place: &Place,
+    work: Work<'_>,
+    done: &mut u64,
+    total: u64,
+) -> Result<PartitionCheck, ToolError> {
+    let mut check = PartitionCheck {
+        partition: place.identity.partition.0,
+        name: place.name.clone(),
+        log_start: place.bases.first().map_or(0, |base| base.0),
+        kept_aside: place.aside.len(),
+        ..PartitionCheck::default()
+    };
+    if place.bases.is_empty() {
+        check
+            .flaws
+            .push("the folder is missing or empty".to_owned());
+        return Ok(check);
+    }
+    let newest = folder.meta.as_ref().map_or(u64::MAX, |meta| meta.epoch);
+    let mut last: Option<SegmentScan> = None;
+    for (base, limit) in folder.readable(place) {
+        let scan = check_segment(place, base, limit, work, &mut check)?;
+        *done += scan.end;
+        (work.progress)(*done, total);
+        last = Some(scan);
+    }
+    if check.last_epoch > newest {
+        check.flaws.push(format!(
+            "it has epoch {}, log.meta knows {newest}",
+            check.last_epoch
+        ));
+    }
+    if let Some(last) = last.filter(|_| folder.lock.is_some()) {
+        check_end(place, &last, work, &mut check);
+    }
+    check.first_bad = check
+        .gaps
+        .iter()
+        .find(|gap| gap.reason == "damage")
+        .map(|gap| gap.start);
+    Ok(check)
+}
+
+fn check_segment(
+    place: &Place,
+    base: Offset,
+    limit: Option<Offset>,
+    work: Work<'_>,
+    check: &mut PartitionCheck,
+) -> Result<SegmentScan, ToolError> {
+    let file = file_name(base, "seg");
+    let mut epoch = Epoch(check.last_epoch);
+    let mut backwards = None;
+    let mut purged: Vec<std::ops::Range<u64>> = Vec::new();
+    let mut count = 0;
+    let scan = scan_segment(work, place, base, limit, |batch| {
+        if batch.epoch() < epoch {
+            backwards.get_or_insert(batch.base_offset());
+        }
+        epoch = batch.epoch();
+        for record in batch.records().filter(|record| record.purged) {
+            count += 1;
+            let offset = record.offset.0;
+            match purged.last_mut().filter(|run| run.end == offset) {
+                Some(run) => run.end += 1,
+                None => purged.push(offset..offset + 1),
+            }
+        }
+        Ok(())
+    })?;
+    let gap = |range: std::ops::Range<u64>, reason, place: std::ops::Range<u64>| FoundGap {
+        start: range.start,
+        end: range.end,
+        reason,
+        file: file.clone(),
+        position: place.start,
+        bytes: place.end - place.start,
+    };
+    for damage in &scan.damage {
+        let lost = damage.lost.start.0..damage.lost.end.0;
+        check.gaps.push(gap(lost, "damage", damage.place.clone()));
+    }
+    check
+        .gaps
+        .extend(purged.into_iter().map(|run| gap(run, "purge", 0..0)));
+    check.gaps.sort_by_key(|gap| gap.start);
+    check.segments += 1;
+    check.records += scan.records;
+    check.purged += count;
+    check.bytes += scan.end;
+    check.next_offset = limit.unwrap_or(scan.next).0;
+    check.last_epoch = epoch.0;
+    if check.first_epoch == 0 {
+        let first = scan.index.epochs.first();
+        check.first_epoch = first.map_or(0, |(_, epoch)| epoch.0);
+    }
+    if let Some(offset) = backwards {
+        check
+            .flaws
+            .push(format!("{file}: the epoch falls at offset {offset}"));
+    }
+    if scan.unreadable > 0 {
+        let pieces = scan.unreadable;
+        check.flaws.push(format!(
+            "{file}: the disk does not give {pieces} pieces of 4,096 bytes"
+        ));
+    }
+    check_header(place, base, &scan.header, &file, check);
+    if limit.is_some() {
+        check_index(place, base, &scan.index, work, check);
+    }
+    Ok(scan)
+}
+
+fn check_header(
+    place: &Place,
+    base: Offset,
+    header: &HeaderFound,
+    file: &str,
+    check: &mut PartitionCheck,
+) {
+    match header {
+        HeaderFound::Good(header) if header.identity == place.identity && header.base == base => {}
+        HeaderFound::Good(header) => check.flaws.push(format!(
+            "{file}: it is offset {} of partition {} of log {}, moved or renamed",
+            header.base, header.identity.partition, header.identity.log_id
+        )),
+        HeaderFound::NewerFormat(format) => {
+            check.flaws.push(format!(
+                "{file}: format {format} is unknown to this version"
+            ));
+        }
+        HeaderFound::Bad => check.flaws.push(format!("{file}: the header is damaged")),
+    }
+}
+
+fn check_index(
+    place: &Place,
+    base: Offset,
+    expected: &Index,
+    work: Work<'_>,
+    check: &mut PartitionCheck,
+) {
+    let name = file_name(base, "idx");
+    let path = place.dir.join(&name);
+    let what = match read_file(&*work.seams.files, &path, INDEX_BYTES_MAX) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => "missing",
+        Err(_) => "unreadable",
+        Ok(bytes) => match Index::from_bytes(&bytes, &place.identity) {
+            None => "damaged",
+            Some(index) if index == *expected => return,
+            Some(_) => "not the one of its segment",
+        },
+    };
+    check.indexes.push(format!("{name}: {what}"));
+}
+
+/// What lies behind the last batch: lost when the mark covers it, else an unfinished write.
+fn check_end(place: &Place, last: &SegmentScan, work: Work<'_>, check: &mut PartitionCheck) {
+    let mark = match Mark::load(&*work.seams.files, &place.dir, &place.identity) {
+        Ok(mark) => mark,
+        Err(what) => {
+            check.flaws.push(what.to_owned());
+            None
+        }
+    };
+    if let Some(mark) = mark.filter(|mark| mark.next > last.next) {
+        check.gaps.push(FoundGap {
+            start: last.next.0,
+            end: mark.next.0,
+            reason: "damage",
+            file: file_name(last.index.base, "seg"),
+            position: last.end,
+            bytes: mark.position.saturating_sub(last.end),
+        });
+        check.next_offset = mark.next.0;
+        return;
+    }
+    let is_recycled = !matches!(last.header, HeaderFound::Good(header) if !header.recycled);
+    if !is_recycled {
+        check.torn_bytes = last.leftover;
+    }
+}
