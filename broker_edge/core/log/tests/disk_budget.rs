@@ -1,0 +1,186 @@
+//! What the disk budget refuses, removes and leaves alone, and that it ends by itself.
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use headwater_log::{
+    AppendError, Cause, Class, ClassConfig, DiskAction, DiskConfig, DiskLevel, HeldLoss, Hold,
+    Holders, Log, LogConfig, Offset, Partition, PartitionId, PartitionState, Seams, SyncMode,
+};
+use support::*;
+
+const BUDGET: u64 = 6 << 20;
+
+fn budgeted(dir: &Path, action: DiskAction) -> LogConfig {
+    LogConfig {
+        segment_bytes: 64 << 10,
+        tail_bytes: 0,
+        sync: SyncMode::Never,
+        maintain_every: None,
+        disk: DiskConfig {
+            budget_bytes: Some(BUDGET),
+            action,
+            ..DiskConfig::default()
+        },
+        classes: vec![
+            ClassConfig::new(Class::Internal),
+            ClassConfig::new(Class::Control),
+            ClassConfig::new(Class::Telemetry),
+        ],
+        ..LogConfig::new(dir)
+    }
+}
+
+fn named<'a>(log: &'a Log, name: &str) -> &'a Partition {
+    log.by_name(name).expect("there is such a partition")
+}
+
+/// Appends 1 KiB until `count` are in or the partition refuses, looking at the disk now and then. Returns how many came in.
+fn push(log: &Log, name: &str, count: usize) -> usize {
+    let partition = named(log, name);
+    for done in 0..count {
+        if done % 8 == 0 {
+            log.maintain();
+        }
+        match partition.append(records(1, &[vec![7; 1024]])) {
+            Ok(range) => await_durable(partition, range.end),
+            Err(AppendError::Full { .. }) => return done,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    count
+}
+
+fn files_on_disk(dir: &Path) -> u64 {
+    let mut bytes = 0;
+    for folder in std::fs::read_dir(dir).expect("a folder") {
+        let folder = folder.expect("an entry").path();
+        if folder.is_dir() {
+            for file in std::fs::read_dir(folder).expect("a folder") {
+                bytes += file.expect("an entry").metadata().expect("a file").len();
+            }
+        }
+    }
+    bytes
+}
+
+#[test]
+fn telemetry_is_refused_first_and_the_rest_goes_on_until_nothing_is_left() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open_with(budgeted(dir.path(), DiskAction::Refuse), Seams::system());
+    let taken = push(&log, "telemetry-0", 10_000);
+    assert!(taken > 4000, "{taken} KiB of a budget of 6 MiB");
+    assert_eq!(log.disk_use().level, DiskLevel::Acting);
+    assert_eq!(named(&log, "telemetry-0").state(), PartitionState::Full);
+    assert_eq!(named(&log, "control-0").state(), PartitionState::Running);
+
+    let more = push(&log, "control-0", 10_000);
+    assert!(more > 100, "{more}");
+    assert_eq!(log.disk_use().level, DiskLevel::Full);
+    assert_eq!(named(&log, "control-0").state(), PartitionState::Full);
+    assert!(files_on_disk(dir.path()) <= BUDGET);
+
+    assert_eq!(push(&log, "internal-0", 100), 100, "state is always saved");
+    assert_eq!(
+        named(&log, "telemetry-0").log_start(),
+        Offset(0),
+        "nothing was removed"
+    );
+    assert_eq!(read_all(named(&log, "telemetry-0")).len(), taken);
+}
+
+#[test]
+fn appends_resume_by_themselves_once_there_is_room_and_not_before() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open_with(budgeted(dir.path(), DiskAction::Refuse), Seams::system());
+    let taken = push(&log, "telemetry-0", 10_000) as u64;
+    let partition = named(&log, "telemetry-0");
+    partition.advance_log_start(Offset(taken / 2));
+    log.maintain();
+    assert_eq!(partition.state(), PartitionState::Running);
+    assert!(log.disk_use().level < DiskLevel::Acting);
+    assert!(push(&log, "telemetry-0", 100) == 100);
+}
+
+#[test]
+fn the_level_counts_the_files_as_they_are_on_the_disk() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open_with(budgeted(dir.path(), DiskAction::Refuse), Seams::system());
+    push(&log, "telemetry-0", 700);
+    log.maintain();
+    let counted = log.disk_use().used_bytes;
+    let on_disk = files_on_disk(dir.path());
+    assert!(
+        on_disk.abs_diff(counted) < 4096,
+        "{counted} counted, {on_disk} on disk"
+    );
+    drop(log);
+    let log = open_with(budgeted(dir.path(), DiskAction::Refuse), Seams::system());
+    log.maintain();
+    let counted = log.disk_use().used_bytes;
+    let on_disk = files_on_disk(dir.path());
+    assert!(
+        on_disk.abs_diff(counted) < 4096,
+        "{counted} counted, {on_disk} on disk"
+    );
+}
+
+#[test]
+fn trimming_removes_the_oldest_telemetry_and_nothing_else() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open_with(budgeted(dir.path(), DiskAction::Trim), Seams::system());
+    assert_eq!(push(&log, "control-0", 300), 300);
+    assert_eq!(
+        push(&log, "telemetry-0", 5_000),
+        5_000,
+        "it is never refused"
+    );
+    let telemetry = named(&log, "telemetry-0");
+    let start = telemetry.log_start();
+    assert!(start > Offset(500), "{start}");
+    assert!(telemetry.size_bytes() > 4 << 20, "no more than needed");
+    assert_eq!(named(&log, "control-0").log_start(), Offset(0));
+    assert!(files_on_disk(dir.path()) <= BUDGET);
+    let figures = telemetry.figures();
+    let removed = figures.removed[Cause::Disk as usize];
+    assert_eq!(removed.records, telemetry.log_start().0);
+}
+
+/// Holds everything of every partition.
+struct Everything;
+
+impl Holders for Everything {
+    fn holding(&self, _: PartitionId, _: Offset) -> Vec<Hold> {
+        vec![Hold {
+            holder: "g".to_owned(),
+            next: Offset(0),
+        }]
+    }
+
+    fn overridden(&self, _: &HeldLoss<'_>) {}
+}
+
+#[test]
+fn trimming_takes_what_a_group_holds_only_where_the_log_would_be_full() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut config = budgeted(dir.path(), DiskAction::Trim);
+    config.classes[2].honours_holds = true;
+    let log = open_with(config, Seams::system());
+    log.hold_with(&(Arc::new(Everything) as Arc<dyn Holders>));
+    let telemetry = named(&log, "telemetry-0");
+    while log.disk_use().level < DiskLevel::Acting {
+        assert_eq!(push(&log, "telemetry-0", 1), 1);
+    }
+    log.maintain();
+    assert_eq!(telemetry.log_start(), Offset(0), "held, and there is room");
+    assert_eq!(
+        push(&log, "telemetry-0", 1_000),
+        1_000,
+        "it is never refused"
+    );
+    assert!(telemetry.log_start() > Offset(0));
+    assert!(telemetry.figures().removed[Cause::Disk as usize].held_records > 0);
+    assert!(files_on_disk(dir.path()) <= BUDGET);
+}

@@ -1,0 +1,184 @@
+//! How often the disk is written at low rates, counted where the file system is called.
+
+mod support;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use headwater_log::{
+    Class, ClassConfig, File, Files, LockError, LockGuard, LogConfig, OpenMode, Seams, SyncMode,
+    SystemFiles,
+};
+use support::*;
+
+/// The system's files, counting syncs.
+#[derive(Default)]
+struct Counting(Arc<AtomicU64>);
+
+struct CountingFile(Arc<dyn File>, Arc<AtomicU64>);
+
+impl Files for Counting {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        SystemFiles.create_dir(dir)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        SystemFiles.list(dir)
+    }
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let file = SystemFiles.open(path, mode)?;
+        Ok(Arc::new(CountingFile(file, Arc::clone(&self.0))))
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        SystemFiles.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        SystemFiles.remove(path)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        SystemFiles.sync_dir(dir)
+    }
+    fn lock(&self, path: &Path) -> Result<LockGuard, LockError> {
+        SystemFiles.lock(path)
+    }
+}
+
+impl File for CountingFile {
+    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        self.0.read_at(buffer, position)
+    }
+    fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        self.0.write_all_at(bytes, position)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        self.0.sync_data()
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.0.set_len(bytes)
+    }
+}
+
+fn with_sync(dir: &Path, sync: SyncMode) -> LogConfig {
+    LogConfig {
+        sync,
+        classes: vec![
+            ClassConfig::new(Class::Internal),
+            ClassConfig::new(Class::Telemetry),
+        ],
+        ..LogConfig::new(dir)
+    }
+}
+
+/// Syncs while records are appended to both partitions every few milliseconds, how many were, and for how long.
+fn syncs_at_a_low_rate(sync: SyncMode) -> (u64, u64, Duration) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let files = Counting::default();
+    let count = Arc::clone(&files.0);
+    let seams = Seams {
+        files: Arc::new(files),
+        ..Seams::system()
+    };
+    let log = open_with(with_sync(dir.path(), sync), seams);
+    // The first look of the maintenance prepares the spare of the internal partition.
+    log.maintain();
+    let before = count.load(Ordering::SeqCst);
+    let began = Instant::now();
+    let mut appended = 0;
+    let mut ends = [headwater_log::Offset(0); 2];
+    while began.elapsed() < Duration::from_millis(1500) {
+        for (partition, end) in log.partitions().iter().zip(&mut ends) {
+            *end = partition
+                .append(records(1, &["little"]))
+                .expect("taken")
+                .end;
+        }
+        appended += 1;
+        // The rate of the load, not a wait for a result.
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for (partition, end) in log.partitions().iter().zip(ends) {
+        await_durable(partition, end);
+    }
+    let syncs = count.load(Ordering::SeqCst) - before;
+    let figures: u64 = log
+        .partitions()
+        .iter()
+        .map(|partition| partition.figures().syncs + partition.figures().folder_syncs)
+        .sum();
+    assert!(
+        figures >= syncs,
+        "the log counts its own: {figures} of {syncs}"
+    );
+    (syncs, appended, began.elapsed())
+}
+
+#[test]
+fn an_interval_bounds_the_syncs_of_each_partition_its_own_state_included() {
+    let interval = Duration::from_millis(250);
+    let (syncs, appended, took) = syncs_at_a_low_rate(SyncMode::Interval(interval));
+    let bound = 2 * (took.as_millis().div_ceil(interval.as_millis()) as u64 + 1);
+    assert!(
+        syncs <= bound,
+        "{syncs} syncs of two partitions in {took:?}, {appended} appends each"
+    );
+    assert!(syncs >= 2, "and there are some");
+}
+
+#[test]
+fn without_an_interval_every_append_at_a_low_rate_is_a_sync() {
+    let (syncs, appended, _) = syncs_at_a_low_rate(SyncMode::Always);
+    assert!(
+        syncs > appended,
+        "{syncs} syncs of {appended} appends to two"
+    );
+}
+
+#[test]
+fn nothing_is_shown_before_its_sync_and_both_marks_meet_within_the_interval() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let interval = Duration::from_secs(2);
+    let log = open_with(
+        with_sync(dir.path(), SyncMode::Interval(interval)),
+        Seams::system(),
+    );
+    let partition = telemetry(&log);
+    // The sync that begins the interval.
+    append(partition, &["first"]);
+    let range = partition.append(records(1, &["second"])).expect("taken");
+    await_that("it to be written", || partition.written() == range.end);
+    assert_eq!(partition.high_watermark(), range.start, "not yet synced");
+    assert_eq!(partition.read(range.start, 100).expect("empty").len(), 0);
+    assert_eq!(
+        partition.read_tail(range.start, 100).map(|tail| tail.len()),
+        Some(0)
+    );
+    let began = Instant::now();
+    await_durable(partition, range.end);
+    assert!(began.elapsed() < interval * 2);
+    assert_eq!(read_all(partition).len(), 2);
+}
+
+#[test]
+fn marks_of_idleness_are_a_minute_apart_at_least() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let clock = HandClock::at(1_800_000_000_000_000);
+    let config = LogConfig {
+        maintain_every: None,
+        ..config(dir.path())
+    };
+    let log = open_with(config, with_clock(&clock));
+    for _ in 0..60 {
+        append(telemetry(&log), &["now and then"]);
+        clock.pass(Duration::from_secs(10));
+        log.maintain();
+    }
+    let marks = telemetry(&log).figures().mark_bytes / 56;
+    assert!((5..=11).contains(&marks), "{marks} marks in ten minutes");
+}
