@@ -265,6 +265,8 @@ impl Engine {
                 to = log_start.0,
                 "a session goes on at the log start: retention has removed what it had not read"
             );
+            let expired = log_start.0 - reading.next.0;
+            self.metrics.mqtt.records_expired.inc_by(expired);
             reading.next = log_start;
         }
         let Some(session) = self.sessions.get(key) else {
