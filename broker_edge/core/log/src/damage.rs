@@ -49,6 +49,12 @@ impl Core {
         self.remember(segment);
     }
 
+    /// The offsets that reading has found to be damaged since the start.
+    pub(crate) fn found_damage(&self) -> Vec<Range<Offset>> {
+        let found = self.found.lock();
+        found.iter().map(|gap| gap.range.clone()).collect()
+    }
+
     /// False when it is known or there are too many.
     fn note_gap(&self, range: Range<Offset>) -> bool {
         let mut found = self.found.lock();

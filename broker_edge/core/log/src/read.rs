@@ -176,14 +176,16 @@ impl Core {
     ) -> Result<Offset, ReadError> {
         let mut want = *want;
         if let Some(summary) = segment.sealed.get() {
-            for hole in &summary.holes {
-                if (hole.first..hole.next).contains(&want.from) {
+            // An index made since the damage was found has no blocks where it is, so it must be heeded before the index.
+            let holes = summary.holes.iter().map(|hole| hole.first..hole.next);
+            for hole in holes.chain(self.found_damage()) {
+                if hole.contains(&want.from) {
                     return Err(ReadError::Damaged {
-                        range: want.from..hole.next,
+                        range: want.from..hole.end.min(summary.next),
                     });
                 }
-                if hole.first > want.from {
-                    want.until = want.until.min(hole.first);
+                if hole.start > want.from {
+                    want.until = want.until.min(hole.start);
                 }
             }
         }

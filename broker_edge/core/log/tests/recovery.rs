@@ -224,6 +224,44 @@ fn damage_while_running_is_reported_and_the_rest_is_served() {
     }
 }
 
+/// The index is made again without what is damaged, so the damage itself must still be told.
+#[test]
+fn damage_at_the_end_of_a_segment_is_told_to_each_reader_of_a_topic() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = LogConfig {
+        tail_bytes: 0,
+        ..config(dir.path())
+    };
+    let log = open_with(config, Seams::system());
+    for n in 0..300 {
+        append(telemetry(&log), &[format!("{n}").repeat(200)]);
+    }
+    log.maintain();
+    let segments = files_of(dir.path(), ".seg");
+    change(&segments[1], |bytes| {
+        let (at, _) = *batches(bytes).last().expect("a batch");
+        bytes[at + 100] ^= 4;
+    });
+    for _ in 0..2 {
+        let (mut at, end) = (Offset(0), telemetry(&log).high_watermark());
+        let (mut found, mut damaged) = (0, 0);
+        while at < end {
+            match telemetry(&log).read_matching(at, end, 1 << 20, &|_| true) {
+                Ok((batches, next)) => {
+                    found += batches.iter().map(|batch| batch.len()).sum::<usize>();
+                    at = next;
+                }
+                Err(headwater_log::ReadError::Damaged { range }) => {
+                    damaged += range.end.0 - range.start.0;
+                    at = range.end;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!((found, damaged), (299, 1));
+    }
+}
+
 #[test]
 fn a_missing_segment_is_a_gap() {
     let dir = tempfile::tempdir().expect("a folder");
