@@ -3,51 +3,11 @@
 
 mod support;
 
-use std::time::Duration;
-
 use headwater_log::SyncMode;
-use support::machine::{Crash, Machine, Settings, Spec};
+use support::machine::{Crash, Machine, NAMES, Settings};
 use support::reference::Reference;
+use support::script::{SCRIPT, spec};
 use support::sim::{Moment, SimFiles};
-
-fn spec(topic: u8, bytes: usize) -> Spec {
-    Spec {
-        topic,
-        bytes,
-        retain: topic == 3,
-        key: bytes.is_multiple_of(7).then_some(topic),
-    }
-}
-
-type Act = fn(&mut Machine);
-
-/// Appends of all kinds, sealing, saving of indexes, removal, reuse of a segment, marks, a clean stop, a crash.
-const SCRIPT: &[Act] = &[
-    |m| m.append(1, &[spec(0, 100), spec(1, 700)], true),
-    |m| m.append(2, &[spec(2, 70)], false),
-    |m| m.append(0, &[spec(3, 10)], false),
-    |m| m.append_unique(1, 3, 600),
-    |m| m.append(1, &[spec(1, 6000)], false),
-    |m| m.append(1, &[spec(3, 9000), spec(3, 40)], true),
-    |m| m.maintain(),
-    |m| m.append(1, &[spec(2, 8000)], true),
-    |m| m.remove(1, 100),
-    |m| m.append(1, &[spec(2, 3000), spec(2, 5000)], false),
-    |m| m.append(1, &[spec(0, 2500)], true),
-    |m| m.append(1, &[spec(1, 6000)], false),
-    |m| m.append(0, &[spec(1, 9000)], true),
-    |m| m.append(0, &[spec(1, 9000)], true),
-    |m| m.clock.pass(Duration::from_secs(6)),
-    |m| m.maintain(),
-    |m| m.append(1, &[spec(1, 30)], true),
-    |m| m.append(2, &[spec(1, 2000)], true),
-    |m| m.stop(None, &[]),
-    |m| m.append(1, &[spec(1, 900), spec(2, 1100)], true),
-    |m| m.append(2, &[spec(1, 50)], false),
-    |m| m.crash(Crash::Kill, &[]),
-    |m| m.append(1, &[spec(0, 1500)], true),
-    |m| m.remove(1, 60),
-];
 
 /// A moment of the run, and what the log must have should it end there.
 struct Point {
@@ -59,8 +19,7 @@ fn points(settings: &Settings) -> Vec<Point> {
     let files = SimFiles::new(1);
     files.record();
     let mut machine = Machine::created(files.clone(), settings.clone());
-    let names = ["internal-0", "telemetry-0", "telemetry-1"];
-    let mut before = vec![names.map(Reference::of).to_vec()];
+    let mut before = vec![NAMES.map(Reference::of).to_vec()];
     let mut after = vec![machine.references.clone()];
     for act in SCRIPT {
         files.note(before.len());

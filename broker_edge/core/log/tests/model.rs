@@ -98,7 +98,7 @@ fn run(steps: Vec<Step>, settings: Settings, seed: u64) {
             Step::Remove(at, percent) => machine.remove(at, percent),
             Step::Maintain => machine.maintain(),
             Step::Check => machine.check(),
-            Step::Pass(seconds) => machine.clock.pass(std::time::Duration::from_secs(seconds)),
+            Step::Pass(seconds) => machine.pass(std::time::Duration::from_secs(seconds)),
             Step::Jump(by_us) => {
                 // Records that wait are stamped by now, but those of one batch share its base time.
                 (0..3).for_each(|at| machine.settle(at));

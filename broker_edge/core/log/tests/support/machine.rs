@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use headwater_log::{
@@ -15,6 +16,8 @@ use super::sim::SimFiles;
 use super::{HandClock, await_that};
 
 pub const START_US: i64 = 1_800_000_000_000_000;
+/// The partitions, in the order of their numbers.
+pub const NAMES: [&str; 3] = ["internal-0", "telemetry-0", "telemetry-1"];
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// A record to append.
@@ -71,6 +74,32 @@ impl Settings {
     }
 }
 
+/// What the watchers of a partition have been told: by then the writer has synced, or has decided not to.
+#[derive(Default)]
+struct Told {
+    written: AtomicU64,
+    /// Emptied when the life of the log ends, because the partition holds its watchers.
+    partition: Mutex<Option<Partition>>,
+}
+
+impl Told {
+    fn watch(partition: &Partition) -> Arc<Self> {
+        let told = Arc::new(Self {
+            written: partition.written().0.into(),
+            partition: Mutex::new(Some(partition.clone())),
+        });
+        let watcher = Arc::clone(&told);
+        partition.watch(Arc::new(move || {
+            if let Some(partition) = &*watcher.partition.lock() {
+                watcher
+                    .written
+                    .store(partition.written().0, Ordering::SeqCst);
+            }
+        }));
+        told
+    }
+}
+
 pub struct Machine {
     pub files: SimFiles,
     pub clock: Arc<HandClock>,
@@ -80,6 +109,13 @@ pub struct Machine {
     /// Ranges that were removed in this life, per partition.
     removed: Vec<Arc<Mutex<Vec<Range<Offset>>>>>,
     payloads: usize,
+    told: Vec<Arc<Told>>,
+    /// One call is to fail: a start may be refused once, and space is back when it was missing.
+    pub is_faulty: bool,
+    /// High watermark of the partitions that have stopped in this life.
+    stopped_at: Vec<Option<Offset>>,
+    /// Some partition has stopped.
+    pub has_stopped: bool,
     /// Starts that a crash has interrupted, and those that came through.
     pub interrupted: usize,
     pub starts: usize,
@@ -96,17 +132,28 @@ impl Machine {
             log: None,
             removed: Vec::new(),
             payloads: 0,
+            told: Vec::new(),
+            is_faulty: false,
+            stopped_at: Vec::new(),
+            has_stopped: false,
             interrupted: 0,
             starts: 0,
         }
     }
 
     pub fn created(files: SimFiles, settings: Settings) -> Self {
-        let names = ["internal-0", "telemetry-0", "telemetry-1"];
-        let references = names.map(Reference::of);
-        let mut machine = Self::new(files, settings, references.into());
+        let mut machine = Self::new(files, settings, NAMES.map(Reference::of).into());
         machine.start(&[]);
         machine
+    }
+
+    /// A computer without a log, on which one call is to fail.
+    pub fn new_faulty(files: SimFiles, settings: Settings) -> Self {
+        let references = NAMES.map(Reference::of).into();
+        Self {
+            is_faulty: true,
+            ..Self::new(files, settings, references)
+        }
     }
 
     pub fn log(&self) -> &Log {
@@ -143,13 +190,20 @@ impl Machine {
             drop(half);
         }
         self.files.cancel_cut();
-        let opened = Log::open(self.settings.config(), self.seams());
+        let mut opened = Log::open(self.settings.config(), self.seams());
+        if self.is_faulty && opened.is_err() {
+            self.files.kill();
+            opened = Log::open(self.settings.config(), self.seams());
+        }
+        self.stopped_at = vec![None; self.references.len()];
+        self.told.clear();
         let (log, report) = opened.unwrap_or_else(|error| panic!("the log does not open: {error}"));
         self.starts += 1;
         self.removed.clear();
         for (partition, report) in log.partitions().iter().zip(&report.partitions) {
             let reference = &mut self.references[partition.id().0 as usize];
             reference.restarted(partition, report);
+            self.told.push(Told::watch(partition));
             let removed = Arc::new(Mutex::new(Vec::new()));
             self.removed.push(Arc::clone(&removed));
             let files = self.files.clone();
@@ -200,6 +254,9 @@ impl Machine {
         self.observe();
         let log = self.log.take().expect("the log is open");
         assert_eq!(self.files.retried_syncs(), [""; 0], "synced again");
+        for told in &self.told {
+            *told.partition.lock() = None;
+        }
         drop(log);
     }
 
@@ -209,6 +266,16 @@ impl Machine {
         for (at, partition) in log.partitions().iter().enumerate() {
             let reference = &mut self.references[at];
             reference.acknowledge(partition.high_watermark());
+            if matches!(partition.state(), PartitionState::Stopped(_)) {
+                self.has_stopped = true;
+                let stopped_at = *self.stopped_at[at].get_or_insert(partition.high_watermark());
+                assert_eq!(
+                    partition.high_watermark(),
+                    stopped_at,
+                    "{} acknowledges after it has stopped",
+                    reference.name
+                );
+            }
             reference.log_start = partition.log_start().0;
             if let Some(range) = self.removed[at].lock().last() {
                 reference.may_come_back = range.start.0;
@@ -282,14 +349,25 @@ impl Machine {
         }
     }
 
-    /// Waits until all that was given is written, or will not be.
+    /// Waits until the writer has done with all that was given, or will not.
     pub fn settle(&mut self, at: usize) {
-        let end = Offset(self.references[at].next());
+        let end = self.references[at].next();
         await_that("the records to be written", || {
-            self.partition(at).written() >= end
-                || self.partition(at).state() != PartitionState::Running
+            let partition = self.partition(at);
+            self.told[at].written.load(Ordering::SeqCst) >= end
+                || match partition.state() {
+                    PartitionState::Running => false,
+                    PartitionState::Full => !self.is_faulty,
+                    PartitionState::Stopped(_) => true,
+                }
         });
         self.observe();
+    }
+
+    /// Moves both clocks on.
+    pub fn pass(&mut self, time: Duration) {
+        (0..self.references.len()).for_each(|at| self.settle(at));
+        self.clock.pass(time);
     }
 
     pub fn append_unique(&mut self, at: usize, key: u8, bytes: usize) {
@@ -305,7 +383,7 @@ impl Machine {
         let placed = match self.partition(at).append_unique(records) {
             Ok(placed) => placed,
             Err(AppendError::ReadOnly { .. } | AppendError::Full { .. }) => return,
-            Err(AppendError::Unverified { .. }) if self.files.is_off() => return,
+            Err(AppendError::Unverified { .. }) if self.files.is_off() || self.is_faulty => return,
             Err(error) => panic!("{error}"),
         };
         assert_eq!(placed.len(), 2);
@@ -338,14 +416,15 @@ impl Machine {
         self.observe();
     }
 
-    /// Reads everything in every partition. The power stays on meanwhile.
+    /// Reads everything in every partition; nothing fails meanwhile.
     pub fn check(&mut self) {
-        self.files.cancel_cut();
         (0..self.references.len()).for_each(|at| self.settle(at));
         if !self.files.is_off() {
-            for (partition, reference) in self.log().partitions().iter().zip(&self.references) {
-                reference.check(partition);
-            }
+            self.files.aside(|| {
+                for (partition, reference) in self.log().partitions().iter().zip(&self.references) {
+                    reference.check(partition);
+                }
+            });
         }
     }
 }

@@ -4,6 +4,7 @@
 pub mod machine;
 pub mod memory;
 pub mod reference;
+pub mod script;
 pub mod sim;
 
 use std::path::Path;

@@ -28,6 +28,7 @@ impl Shared {
         life: u64,
         what: &str,
         name: &str,
+        inode: Option<usize>,
         f: impl FnOnce(&mut State, Option<Fault>) -> io::Result<T>,
     ) -> io::Result<T> {
         let mut state = self.state.lock();
@@ -41,6 +42,12 @@ impl Shared {
         if state.life != life {
             return Err(io::Error::other("this process is dead"));
         }
+        if state.is_off {
+            return Err(io::Error::other("the power is off"));
+        }
+        if state.is_aside {
+            return f(&mut state, None);
+        }
         state.calls += 1;
         assert!(
             state.calls < state.calls_max,
@@ -49,8 +56,6 @@ impl Shared {
         );
         if state.off_at == Some(state.calls) {
             state.is_off = true;
-        }
-        if state.is_off {
             return Err(io::Error::other("the power is off"));
         }
         if state.is_recording {
@@ -60,7 +65,7 @@ impl Shared {
                 .recorded
                 .push((format!("{what} of {name}"), note, disk));
         }
-        let fault = state.fault_of(what, name);
+        let fault = state.fault_of(what, name, inode);
         if let Some(error) = fault.and_then(|fault| fault.error_of(what)) {
             return Err(error);
         }
@@ -74,10 +79,13 @@ impl SimFile {
         what: &str,
         f: impl FnOnce(&mut State, usize, Option<Fault>) -> io::Result<T>,
     ) -> io::Result<T> {
-        self.shared
-            .call(self.life, what, &self.name, |state, fault| {
-                f(state, self.inode, fault)
-            })
+        self.shared.call(
+            self.life,
+            what,
+            &self.name,
+            Some(self.inode),
+            |state, fault| f(state, self.inode, fault),
+        )
     }
 }
 
@@ -139,11 +147,11 @@ impl File for SimFile {
                 state.failed_syncs.insert(inode);
                 return Err(fault.unwrap_or(Fault::LostSync).into_error("sync_data"));
             }
-            if state.failed_syncs.contains(&inode) && !disk.inodes[inode].is_clean() {
-                state.retried.push(self.name.clone());
-            }
             if !state.lies_about_syncs {
-                state.disk.inodes[inode].sync();
+                disk.inodes[inode].sync();
+            }
+            if state.failed_syncs.contains(&inode) && disk.inodes[inode].has_dropped() {
+                state.retried.push(self.name.clone());
             }
             Ok(())
         })
@@ -171,13 +179,18 @@ impl Life {
         path: &Path,
         f: impl FnOnce(&mut State) -> io::Result<T>,
     ) -> io::Result<T> {
-        self.shared
-            .call(self.life, what, &path.to_string_lossy(), |state, _| {
+        self.shared.call(
+            self.life,
+            what,
+            &path.to_string_lossy(),
+            None,
+            |state, _| {
                 if state.no_descriptors && matches!(what, "open" | "sync_dir" | "list") {
                     return Err(io::Error::from_raw_os_error(libc::EMFILE));
                 }
                 f(state)
-            })
+            },
+        )
     }
 }
 

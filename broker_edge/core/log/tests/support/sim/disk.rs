@@ -179,8 +179,10 @@ impl Inode {
         self.cache = Arc::clone(&self.disk);
     }
 
-    pub fn is_clean(&self) -> bool {
-        self.dirty.is_empty() && self.lengths.is_empty()
+    /// Whether a sync has failed that no later one can make good.
+    pub fn has_dropped(&self) -> bool {
+        let sectors = self.cache.len().div_ceil(SECTOR);
+        self.dropped.range(..sectors).next().is_some()
     }
 }
 
@@ -284,6 +286,13 @@ impl Disk {
             Some(Node::File(inode)) => Some(*inode),
             _ => None,
         }
+    }
+
+    pub fn name_of(&self, inode: usize) -> Option<&Path> {
+        let mut names = self.names.iter();
+        names
+            .find(|(_, node)| **node == Node::File(inode))
+            .map(|(path, _)| path.as_path())
     }
 
     pub fn create_file(&mut self, path: &Path) -> usize {

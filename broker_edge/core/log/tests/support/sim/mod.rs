@@ -81,11 +81,16 @@ struct State {
     /// The call before which the power goes.
     off_at: Option<u64>,
     is_off: bool,
+    /// Calls are neither counted nor recorded, and none fails: the test looks around.
+    is_aside: bool,
     fail_at: Option<(u64, Fault)>,
+    /// The fault outlives the process.
+    fails_in_any_life: bool,
     failed: Vec<String>,
     fail_syncs: bool,
     lies_about_syncs: bool,
-    /// Files of which a sync has failed in this life, and those that were synced again after that.
+    /// Files of which a sync has failed in this life, and those of which a sync succeeded after that
+    /// although bytes that the failed one dropped had not been written again.
     failed_syncs: BTreeSet<usize>,
     retried: Vec<String>,
     free_bytes: Option<usize>,
@@ -99,7 +104,7 @@ struct State {
 
 impl State {
     /// The fault of the call that was just counted, if it is the one that is to fail.
-    fn fault_of(&mut self, what: &str, name: &str) -> Option<Fault> {
+    fn fault_of(&mut self, what: &str, name: &str, inode: Option<usize>) -> Option<Fault> {
         let (at, fault) = self.fail_at?;
         if at != self.calls {
             return None;
@@ -108,6 +113,9 @@ impl State {
             self.fail_at = None;
             return None;
         }
+        // A file may have another name by now than it was opened with.
+        let by_now = inode.and_then(|inode| self.disk.name_of(inode));
+        let name = by_now.map_or(name.to_owned(), |path| path.to_string_lossy().into_owned());
         self.failed.push(format!("{what} of {name}"));
         Some(fault)
     }
@@ -116,7 +124,9 @@ impl State {
         self.life += 1;
         self.off_at = None;
         self.is_off = false;
-        self.fail_at = None;
+        if !self.fails_in_any_life {
+            self.fail_at = None;
+        }
         self.fail_syncs = false;
         self.failed_syncs.clear();
         self.holds.clear();
@@ -214,6 +224,12 @@ impl SimFiles {
         state.fail_at = Some((state.calls + nth, fault));
     }
 
+    /// As `fail_call`, whatever process makes the call.
+    pub fn fail_call_in_any_life(&self, nth: u64, fault: Fault) {
+        self.fail_call(nth, fault);
+        self.0.state.lock().fails_in_any_life = true;
+    }
+
     pub fn fail_syncs(&self, fail: bool) {
         self.0.state.lock().fail_syncs = fail;
     }
@@ -277,6 +293,14 @@ impl SimFiles {
             .into_iter()
             .map(|(call, note, disk)| Moment { call, note, disk })
             .collect()
+    }
+
+    /// What `f` calls is not counted, so nothing happens to it.
+    pub fn aside<T>(&self, f: impl FnOnce() -> T) -> T {
+        self.0.state.lock().is_aside = true;
+        let result = f();
+        self.0.state.lock().is_aside = false;
+        result
     }
 
     pub fn calls(&self) -> u64 {
