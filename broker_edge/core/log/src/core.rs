@@ -11,10 +11,10 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::context::Context;
 use crate::ids::{Offset, PartitionId};
-use crate::index::Index;
 use crate::keys::Keys;
 use crate::partition::{DeleteHook, Gap, Holders, PartitionState, Watcher};
 use crate::queue::Queue;
+use crate::saved_index::SavedIndex;
 use crate::sealed_topics::SealedTopics;
 use crate::segment::Segment;
 use crate::space::Spare;
@@ -25,8 +25,9 @@ const RUNNING: u8 = 0;
 const FULL: u8 = 1;
 const STOPPED: u8 = 2;
 
-/// Indexes of sealed segments kept in memory per partition.
-const CACHED_INDEXES: usize = 4;
+/// Of the indexes of sealed segments, what lookups need is kept up to these bounds; each keeps a descriptor.
+const CACHED_INDEXES: usize = 16;
+const CACHED_INDEX_BYTES: usize = 2 << 20;
 pub(crate) struct Core {
     pub context: Context,
     /// Covers giving an offset together with noting the key, so that two callers never both append a key.
@@ -41,9 +42,14 @@ pub(crate) struct Core {
     /// Numbers the names of spares: one that the writer took keeps its name until the writer renames it, so the next
     /// must not get the same, or its file would be replaced under the writer.
     pub spares_made: AtomicU64,
+    /// Held while index files are written: two writers of one unfinished file would rename each other's half.
+    pub saving: Mutex<()>,
+    /// Held while the topics of the sealed segments are read from disk.
+    pub topics_reading: Mutex<()>,
     /// Offsets between which sealed segments hold a topic.
     pub sealed_topics: Mutex<SealedTopics>,
-    pub indexes: Mutex<VecDeque<(Offset, Arc<Index>)>>,
+    /// The one used last stands last.
+    pub indexes: Mutex<VecDeque<(Offset, Arc<SavedIndex>)>>,
     pub found: Mutex<Vec<Gap>>,
     /// Bytes that are damaged, as far as a start or a reader has met them.
     pub damaged_bytes: AtomicU64,
@@ -87,6 +93,8 @@ impl Core {
             segments: RwLock::new(parts.segments),
             spare: Mutex::new(None),
             spares_made: AtomicU64::new(0),
+            saving: Mutex::default(),
+            topics_reading: Mutex::default(),
             sealed_topics: Mutex::new(parts.topics),
             indexes: Mutex::default(),
             found: Mutex::default(),
@@ -206,20 +214,24 @@ impl Core {
         }
     }
 
-    pub fn cached_index(&self, base: Offset) -> Option<Arc<Index>> {
-        let indexes = self.indexes.lock();
-        indexes
-            .iter()
-            .find(|(of, _)| *of == base)
-            .map(|(_, index)| Arc::clone(index))
+    pub fn cached_index(&self, base: Offset) -> Option<Arc<SavedIndex>> {
+        let mut indexes = self.indexes.lock();
+        let at = indexes.iter().rposition(|(of, _)| *of == base)?;
+        let found = indexes.remove(at)?;
+        let index = Arc::clone(&found.1);
+        indexes.push_back(found);
+        Some(index)
     }
 
-    pub fn cache_index(&self, index: &Arc<Index>) {
+    pub fn cache_index(&self, base: Offset, index: &Arc<SavedIndex>) {
         let mut indexes = self.indexes.lock();
-        indexes.retain(|(of, _)| *of != index.base);
-        indexes.push_back((index.base, Arc::clone(index)));
-        while indexes.len() > CACHED_INDEXES {
-            indexes.pop_front();
+        indexes.retain(|(of, _)| *of != base);
+        indexes.push_back((base, Arc::clone(index)));
+        let mut bytes: usize = indexes.iter().map(|(_, index)| index.memory()).sum();
+        while indexes.len() > CACHED_INDEXES || (bytes > CACHED_INDEX_BYTES && indexes.len() > 1) {
+            if let Some((_, gone)) = indexes.pop_front() {
+                bytes -= gone.memory();
+            }
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Damage that a reader runs into while the log is open: reported at once, and kept aside.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::aside::{Kept, Piece, keep};
@@ -86,6 +85,7 @@ impl Core {
         if !matches!(&*segment.index.lock(), IndexPlace::Saved) {
             return;
         }
+        let _one_at_a_time = self.saving.lock();
         let epoch = self.context.epoch;
         let rebuilt = build_index(
             &self.context,
@@ -94,11 +94,11 @@ impl Core {
             summary.next,
             epoch,
         );
-        match rebuilt.and_then(|index| self.context.save_index(segment, &index).map(|()| index)) {
-            Ok(index) => self.cache_index(&Arc::new(index)),
-            Err(error) => {
-                tracing::warn!(partition = %self.context.name, %error, "an index without the damaged batch is not saved");
-            }
+        let saved = rebuilt.and_then(|index| self.context.save_index(segment, &index));
+        if let Err(error) = saved {
+            tracing::warn!(partition = %self.context.name, %error, "an index without the damaged batch is not saved");
         }
+        // What is kept of the old file may have pieces that the new one has not.
+        self.indexes.lock().retain(|(of, _)| *of != segment.base);
     }
 }

@@ -30,11 +30,20 @@ pub(crate) struct KeyPlace {
     pub offset: Offset,
 }
 
+/// The newest record of a topic with the retain flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RetainedPlace {
+    pub offset: Offset,
+    /// Its payload is empty: the topic has no retained message from there on.
+    pub is_cleared: bool,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct IndexTopic {
     pub topic: Box<str>,
     pub first: Offset,
     pub next: Offset,
+    pub retained: Option<RetainedPlace>,
     /// Numbers of the blocks that hold it, as differences in 7-bit groups.
     pub blocks: Vec<u8>,
 }
@@ -47,11 +56,12 @@ pub(crate) struct Index {
     pub last_position: u64,
     pub last_checksum: u32,
     pub first_time_us: i64,
+    pub max_time_us: i64,
     pub blocks: Vec<Block>,
     pub epochs: Vec<(Offset, Epoch)>,
     pub holes: Vec<Hole>,
-    pub retained: Vec<Offset>,
     pub keys: Vec<KeyPlace>,
+    /// Ascending in [`topic_hash`], then in name.
     pub topics: Vec<IndexTopic>,
 }
 
@@ -62,6 +72,8 @@ pub(crate) struct Run {
     pub offset: Offset,
     /// Offset after the run.
     pub until: Offset,
+    /// Position after the run.
+    pub end: u64,
 }
 
 impl Index {
@@ -70,52 +82,106 @@ impl Index {
             next: self.next,
             data_end: self.data_end,
             first_time_us: self.first_time_us,
-            max_time_us: self
-                .blocks
-                .last()
-                .map_or(i64::MIN, |block| block.max_time_us),
+            max_time_us: self.max_time_us,
             epochs: self.epochs.clone(),
             holes: self.holes.clone(),
         }
     }
 
+    pub fn blocks(&self) -> Blocks<'_> {
+        Blocks {
+            blocks: &self.blocks,
+            next: self.next,
+            data_end: self.data_end,
+        }
+    }
+
+    /// Marks the blocks of one topic.
+    pub fn mark_topic(&self, topic: &str, held: &mut Held) {
+        let key = (topic_hash(topic), topic);
+        let found = self
+            .topics
+            .binary_search_by(|entry| (topic_hash(&entry.topic), &*entry.topic).cmp(&key));
+        if let Ok(at) = found {
+            held.mark(&self.topics[at].blocks);
+        }
+    }
+
+    /// Marks the blocks of the topics within `range` that are wanted.
+    pub fn mark(&self, range: &Range<Offset>, wanted: &dyn Fn(&str) -> bool, held: &mut Held) {
+        for topic in &self.topics {
+            if topic.first < range.end && topic.next > range.start && wanted(&topic.topic) {
+                held.mark(&topic.blocks);
+            }
+        }
+    }
+}
+
+/// The blocks of a sealed segment, with where they end.
+#[derive(Clone, Copy)]
+pub(crate) struct Blocks<'a> {
+    pub blocks: &'a [Block],
+    pub next: Offset,
+    pub data_end: u64,
+}
+
+impl Blocks<'_> {
     /// The block to begin at in order to find `offset`.
     pub fn block_for(&self, offset: Offset) -> Option<Block> {
         let after = self.blocks.partition_point(|block| block.offset <= offset);
         after.checked_sub(1).map(|at| self.blocks[at])
     }
 
-    /// The runs of blocks within `range` that hold a topic that is wanted.
-    pub fn runs(&self, range: &Range<Offset>, wanted: &dyn Fn(&str) -> bool) -> Vec<Run> {
-        let mut holds = vec![false; self.blocks.len()];
-        for topic in &self.topics {
-            if topic.first < range.end && topic.next > range.start && wanted(&topic.topic) {
-                for number in block_numbers(&topic.blocks) {
-                    if let Some(held) = holds.get_mut(number) {
-                        *held = true;
-                    }
-                }
-            }
-        }
+    /// The first block whose running maximum reaches `time_us`.
+    pub fn block_for_time(&self, time_us: i64) -> Option<Block> {
+        let at = self
+            .blocks
+            .partition_point(|block| block.max_time_us < time_us);
+        self.blocks.get(at).copied()
+    }
+
+    /// The runs of blocks within `range` that are held.
+    pub fn runs(&self, range: &Range<Offset>, held: &Held) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for (number, block) in self.blocks.iter().enumerate() {
-            let until = self
-                .blocks
-                .get(number + 1)
-                .map_or(self.next, |next| next.offset);
-            if !holds[number] || until <= range.start || block.offset >= range.end {
+            let after = self.blocks.get(number + 1);
+            let until = after.map_or(self.next, |next| next.offset);
+            let end = after.map_or(self.data_end, |next| next.position);
+            if !held.0[number] || until <= range.start || block.offset >= range.end {
                 continue;
             }
             match runs.last_mut() {
-                Some(run) if run.until == block.offset => run.until = until,
+                Some(run) if run.until == block.offset => {
+                    run.until = until;
+                    run.end = end;
+                }
                 _ => runs.push(Run {
                     position: block.position,
                     offset: block.offset,
                     until,
+                    end,
                 }),
             }
         }
         runs
+    }
+}
+
+/// Which blocks of a segment hold a topic that is wanted.
+pub(crate) struct Held(Vec<bool>);
+
+impl Held {
+    pub fn none_of(blocks: usize) -> Self {
+        Self(vec![false; blocks])
+    }
+
+    /// Marks the blocks of a topic.
+    pub fn mark(&mut self, numbers: &[u8]) {
+        for number in block_numbers(numbers) {
+            if let Some(held) = self.0.get_mut(number) {
+                *held = true;
+            }
+        }
     }
 }
 
@@ -150,9 +216,26 @@ fn push_number(bytes: &mut Vec<u8>, mut value: u64) {
 struct TopicState {
     first: Offset,
     next: Offset,
-    retained: Option<Offset>,
+    retained: Option<RetainedPlace>,
     blocks: Vec<u8>,
     last_block: u64,
+}
+
+/// The records of one topic in a batch, by their places there.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    first: u32,
+    last: u32,
+    /// The last with the retain flag, and whether its payload is empty.
+    retained: Option<(u32, bool)>,
+}
+
+impl Span {
+    const EMPTY: Self = Self {
+        first: u32::MAX,
+        last: 0,
+        retained: None,
+    };
 }
 
 /// The index of a segment that still grows.
@@ -171,8 +254,8 @@ pub(crate) struct Growing {
     topics: FxHashMap<Box<str>, TopicState>,
     /// Written, not yet looked at: the writer hands batches over here and indexes them after it has told the readers.
     pending: Vec<(Batch, u64)>,
-    /// Per place in the batch's topic table: first and last record, last retained record plus 1.
-    spans: Vec<(u32, u32, u32)>,
+    /// Per place in the batch's topic table.
+    spans: Vec<Span>,
 }
 
 impl Growing {
@@ -254,17 +337,18 @@ impl Growing {
     fn add_records(&mut self, batch: &Batch) -> u32 {
         let topics = batch.topics().len();
         self.spans.clear();
-        self.spans.resize(topics, (u32::MAX, 0, 0));
+        self.spans.resize(topics, Span::EMPTY);
         let mut last_delta = 0;
+        let mut payload_start = 0;
         for index in 0..batch.len() {
             let entry = batch.entry(index);
             let record = index as u32;
             let span = &mut self.spans[usize::from(entry.topic)];
-            span.0 = span.0.min(record);
-            span.1 = record;
+            span.first = span.first.min(record);
+            span.last = record;
             if entry.flags & (FLAG_RETAIN | FLAG_EXTENSION) != 0 {
                 if entry.flags & FLAG_RETAIN != 0 {
-                    span.2 = record + 1;
+                    span.retained = Some((record, entry.payload_end == payload_start));
                 }
                 if let Some(key) = batch.record(index).idempotency_key {
                     let offset = batch.base_offset().plus(index as u64);
@@ -275,6 +359,7 @@ impl Growing {
                 }
             }
             last_delta = last_delta.max(entry.time_delta_us);
+            payload_start = entry.payload_end;
         }
         last_delta
     }
@@ -282,12 +367,12 @@ impl Growing {
     fn add_topics(&mut self, batch: &Batch) {
         let base = batch.base_offset();
         let block = self.blocks.len() as u64 - 1;
-        for (topic, (first, last, retained)) in batch.topics().zip(&self.spans) {
-            if *first == u32::MAX {
+        for (topic, span) in batch.topics().zip(&self.spans) {
+            if span.first == u32::MAX {
                 continue;
             }
-            let first = base.plus(u64::from(*first));
-            let next = base.plus(u64::from(*last) + 1);
+            let first = base.plus(u64::from(span.first));
+            let next = base.plus(u64::from(span.last) + 1);
             let state = match self.topics.get_mut(topic.topic) {
                 Some(state) => state,
                 None => self.topics.entry(topic.topic.into()).or_insert(TopicState {
@@ -300,9 +385,11 @@ impl Growing {
             };
             state.first = state.first.min(first);
             state.next = state.next.max(next);
-            if *retained > 0 {
-                let offset = base.plus(u64::from(*retained) - 1);
-                state.retained = state.retained.max(Some(offset));
+            if let Some((record, is_cleared)) = span.retained {
+                let offset = base.plus(u64::from(record));
+                state.retained = state
+                    .retained
+                    .max(Some(RetainedPlace { offset, is_cleared }));
             }
             if state.blocks.is_empty() || state.last_block != block {
                 push_number(&mut state.blocks, block - state.last_block);
@@ -347,40 +434,35 @@ impl Growing {
         &self.keys
     }
 
-    pub fn topics(&self) -> impl Iterator<Item = (&str, Offset, Offset)> {
-        self.topics
-            .iter()
-            .map(|(topic, state)| (&**topic, state.first, state.next))
+    pub fn topics(&self) -> impl Iterator<Item = (&str, TopicPlaces)> {
+        self.topics.iter().map(|(topic, state)| {
+            let places = TopicPlaces {
+                range: state.first..state.next,
+                retained: state.retained,
+            };
+            (&**topic, places)
+        })
     }
 
     pub fn topic_count(&self) -> usize {
         self.topics.len()
     }
 
-    pub fn retained(&self) -> Vec<Offset> {
-        let mut retained: Vec<_> = self
-            .topics
-            .values()
-            .filter_map(|state| state.retained)
-            .collect();
-        retained.sort_unstable();
-        retained
-    }
-
     /// The index of the segment as it is now, complete.
     pub fn finish(&mut self) -> Index {
         self.catch_up();
-        let retained = self.retained();
         let mut topics: Vec<IndexTopic> = std::mem::take(&mut self.topics)
             .into_iter()
             .map(|(topic, state)| IndexTopic {
                 topic,
                 first: state.first,
                 next: state.next,
+                retained: state.retained,
                 blocks: state.blocks,
             })
             .collect();
-        topics.sort_unstable_by(|a, b| a.topic.cmp(&b.topic));
+        topics.sort_by_cached_key(|topic| (topic_hash(&topic.topic), topic.topic.clone()));
+        let max_time_us = self.max_time_us();
         Index {
             base: self.base,
             next: self.next,
@@ -388,14 +470,26 @@ impl Growing {
             last_position: self.last_position,
             last_checksum: self.last_checksum,
             first_time_us: self.first_time_us,
+            max_time_us,
             blocks: std::mem::take(&mut self.blocks),
             epochs: std::mem::take(&mut self.epochs),
             holes: std::mem::take(&mut self.holes),
-            retained,
             keys: std::mem::take(&mut self.keys),
             topics,
         }
     }
+}
+
+/// Between which offsets a topic has records, and its newest retained one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TopicPlaces {
+    pub range: Range<Offset>,
+    pub retained: Option<RetainedPlace>,
+}
+
+/// The order of topics in an index: one page of it then answers where a topic is.
+pub(crate) fn topic_hash(topic: &str) -> u64 {
+    xxh3_64(topic.as_bytes())
 }
 
 pub(crate) fn key_hash(key: &str) -> u64 {

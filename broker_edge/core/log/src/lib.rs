@@ -43,11 +43,13 @@ mod recovery_active;
 mod retention;
 mod route;
 mod salvage;
+mod saved_index;
 mod sealed_topics;
 mod segment;
 mod space;
 mod tail;
 pub mod tools;
+mod topics_file;
 mod view;
 mod walk;
 mod writer;
@@ -60,6 +62,7 @@ pub use error::{AppendError, OpenError, ReadError};
 pub use figures::{Cause, Figures, Removed};
 pub use files::{File, Files, LockError, LockGuard, OpenMode, SystemFiles};
 pub use ids::{Class, Epoch, LogId, Offset, ParseLogIdError, PartitionId};
+pub use index::RetainedPlace;
 pub use log::{Log, PartitionReport, RecoveryReport};
 pub use partition::{
     DeleteHook, Gap, GapKind, HeldLoss, Hold, Holders, Partition, PartitionState, Placed,

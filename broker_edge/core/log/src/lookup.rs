@@ -1,13 +1,17 @@
 //! Questions about a partition that its indexes answer: times, epochs, topics, retained records, gaps.
 
+use std::ops::Range;
 use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
 
 use crate::core::Core;
 use crate::error::ReadError;
 use crate::ids::{Epoch, Offset};
+use crate::index::{RetainedPlace, TopicPlaces};
 use crate::partition::{Gap, GapKind, TopicRange};
-use crate::sealed_topics::{TopicRanges, extend, merge};
-use crate::segment::Segment;
+use crate::sealed_topics::{TopicMap, extend};
+use crate::segment::{IndexPlace, Segment};
 use crate::view::RecordView;
 
 const SCAN_BYTES: usize = 256 << 10;
@@ -28,11 +32,10 @@ impl Core {
                     .get()
                     .is_some_and(|s| s.max_time_us >= time_us) =>
                 {
-                    let index = self.index_of(&segment)?;
-                    let at = index
-                        .blocks
-                        .partition_point(|block| block.max_time_us < time_us);
-                    index.blocks.get(at).map(|block| block.offset)
+                    let block = self.with_index(&segment, &|index| {
+                        Ok(index.blocks().block_for_time(time_us))
+                    })?;
+                    block.map(|block| block.offset)
                 }
                 None => None,
             };
@@ -90,38 +93,27 @@ impl Core {
         let log_start = self.log_start();
         // The active segment first: should it be sealed in between, its topics are in both and merge.
         let active = self.segments.read().last().cloned();
-        let mut ranges = TopicRanges::default();
-        if let Some(active) = active {
-            active.with_growing(|growing| {
-                for (topic, first, next) in growing.topics() {
-                    ranges.insert(topic.into(), first..next);
-                }
-            });
-        }
-        let is_complete = match self.sealed_topics.lock().ranges() {
-            Some(sealed) => {
-                sealed
-                    .iter()
-                    .for_each(|(topic, range)| extend(&mut ranges, topic, range));
-                true
+        let mut topics = active.map_or_else(TopicMap::default, |active| growing_topics(&active));
+        let held = self.with_sealed_topics(|sealed| {
+            let held = sealed?;
+            for (topic, places) in held {
+                extend(&mut topics, topic, places.clone());
             }
-            None => false,
-        };
-        if !is_complete {
-            for segment in self
-                .all_segments()
-                .iter()
-                .filter(|s| s.sealed.get().is_some())
-            {
-                merge(&mut ranges, &*self.index_of(segment)?);
+            Some(())
+        })?;
+        if held.is_none() {
+            for segment in self.sealed_segments() {
+                self.for_each_topic_of(&segment, &mut |topic, places| {
+                    extend(&mut topics, topic, places);
+                })?;
             }
         }
-        let mut topics: Vec<TopicRange> = ranges
+        let mut topics: Vec<TopicRange> = topics
             .into_iter()
-            .map(|(topic, range)| TopicRange {
+            .map(|(topic, places)| TopicRange {
                 topic: topic.into(),
-                first: range.start.max(log_start),
-                next: range.end.min(high_watermark),
+                first: places.range.start.max(log_start),
+                next: places.range.end.min(high_watermark),
             })
             .filter(|topic| topic.first < topic.next)
             .collect();
@@ -129,47 +121,121 @@ impl Core {
         Ok(topics)
     }
 
+    /// Gives the topics of a sealed segment, in no order.
+    pub(crate) fn for_each_topic_of(
+        &self,
+        segment: &Segment,
+        f: &mut dyn FnMut(&str, TopicPlaces),
+    ) -> Result<(), ReadError> {
+        let index = match &*segment.index.lock() {
+            IndexPlace::Memory(index) | IndexPlace::Provisional(index) => Some(Arc::clone(index)),
+            _ => None,
+        };
+        let index = match index {
+            Some(index) => index,
+            None => {
+                let read = self.open_saved(segment).map(|reader| {
+                    reader.for_each_topic(&mut |entry| {
+                        let range = entry.first..entry.next;
+                        let retained = entry.retained;
+                        f(entry.topic, TopicPlaces { range, retained });
+                    })
+                });
+                match read {
+                    Some(Ok(())) => return Ok(()),
+                    // Those given so far come again below, which changes nothing.
+                    Some(Err(_)) | None => self.rebuild(segment)?,
+                }
+            }
+        };
+        for topic in &index.topics {
+            let range = topic.first..topic.next;
+            let retained = topic.retained;
+            f(&topic.topic, TopicPlaces { range, retained });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn for_each_retained_place(
+        &self,
+        f: &mut dyn FnMut(&str, RetainedPlace),
+    ) -> Result<(), ReadError> {
+        let kept = self.log_start()..self.high_watermark();
+        let mut give = |topic: &str, places: &TopicPlaces| {
+            if let Some(place) = places.retained
+                && kept.contains(&place.offset)
+            {
+                f(topic, place);
+            }
+        };
+        // Looked at first, so that nothing is missed that is sealed in between; given last, because it is the newest.
+        let active = self.active_retained(&kept)?;
+        let is_held = self.with_sealed_topics(|sealed| {
+            let Some(sealed) = sealed else { return false };
+            sealed
+                .iter()
+                .for_each(|(topic, places)| give(topic, places));
+            true
+        })?;
+        if !is_held {
+            for segment in self.sealed_segments() {
+                self.for_each_topic_of(&segment, &mut |topic, places| give(topic, &places))?;
+            }
+        }
+        active
+            .iter()
+            .for_each(|(topic, places)| give(topic, places));
+        Ok(())
+    }
+
+    /// The topics of the active segment, with retained records that are durable.
+    fn active_retained(&self, kept: &Range<Offset>) -> Result<TopicMap, ReadError> {
+        let Some(active) = self.segments.read().last().cloned() else {
+            return Ok(TopicMap::default());
+        };
+        let topics = growing_topics(&active);
+        let is_above = |places: &TopicPlaces| places.retained.is_some_and(|p| p.offset >= kept.end);
+        if topics.values().any(is_above) {
+            // What is written but not durable hides the durable value of its topic.
+            return self.retained_below(active.base, kept.end);
+        }
+        Ok(topics)
+    }
+
     pub(crate) fn for_each_retained(
         &self,
         f: &mut dyn FnMut(&RecordView<'_>),
     ) -> Result<(), ReadError> {
-        let high_watermark = self.high_watermark();
-        for segment in self.all_segments() {
-            let retained = match segment.with_growing(|growing| growing.retained()) {
-                // What is written but not durable hides the durable value of its topic.
-                Some(retained) if retained.iter().any(|offset| *offset >= high_watermark) => {
-                    self.retained_below(segment.base, high_watermark)?
-                }
-                Some(retained) => retained,
-                None => self.index_of(&segment)?.retained.clone(),
-            };
-            let mut batch: Option<crate::batch::Batch> = None;
-            for offset in retained
-                .into_iter()
-                .filter(|offset| *offset < high_watermark)
+        let mut newest: FxHashMap<Box<str>, Offset> = FxHashMap::default();
+        self.for_each_retained_place(&mut |topic, place| {
+            let offset = newest.entry(topic.into()).or_insert(place.offset);
+            *offset = place.offset.max(*offset);
+        })?;
+        let mut offsets: Vec<Offset> = newest.into_values().collect();
+        offsets.sort_unstable();
+        let mut batch: Option<crate::batch::Batch> = None;
+        for offset in offsets {
+            if batch
+                .as_ref()
+                .is_none_or(|batch| batch.next_offset() <= offset)
             {
-                if batch
-                    .as_ref()
-                    .is_none_or(|batch| batch.next_offset() <= offset)
-                {
-                    batch = match self.read(offset, 1) {
-                        Ok(batches) => batches.into_iter().next(),
-                        // Lost, or removed meanwhile: reported elsewhere, and no longer retained.
-                        Err(ReadError::Damaged { .. } | ReadError::OutOfRange { .. }) => None,
-                        Err(error) => return Err(error),
-                    };
-                }
-                if let Some(batch) = &batch {
-                    f(&batch.record((offset.0 - batch.base_offset().0) as usize));
-                }
+                batch = match self.read(offset, 1) {
+                    Ok(batches) => batches.into_iter().next(),
+                    // Lost, or removed meanwhile: reported elsewhere, and no longer retained.
+                    Err(ReadError::Damaged { .. } | ReadError::OutOfRange { .. }) => None,
+                    Err(error) => return Err(error),
+                };
+            }
+            if let Some(batch) = &batch {
+                f(&batch.record((offset.0 - batch.base_offset().0) as usize));
             }
         }
         Ok(())
     }
 
-    /// Offsets of the newest retained record of each topic in `[from, until)`, ascending, by reading all of it.
-    fn retained_below(&self, from: Offset, until: Offset) -> Result<Vec<Offset>, ReadError> {
-        let mut newest = rustc_hash::FxHashMap::<Box<str>, Offset>::default();
+    /// The newest retained record of each topic in `[from, until)`, by reading all of it.
+    fn retained_below(&self, from: Offset, until: Offset) -> Result<TopicMap, ReadError> {
+        let mut topics = TopicMap::default();
         let mut next = from.max(self.log_start());
         while next < until {
             let batches = match self.read(next, SCAN_BYTES) {
@@ -183,15 +249,19 @@ impl Core {
             for batch in &batches {
                 if batch.has_retained() {
                     for record in batch.records().filter(|record| record.retain) {
-                        newest.insert(record.topic.into(), record.offset);
+                        let place = RetainedPlace {
+                            offset: record.offset,
+                            is_cleared: record.payload.is_empty(),
+                        };
+                        let range = record.offset..record.offset.plus(1);
+                        let retained = Some(place);
+                        extend(&mut topics, record.topic, TopicPlaces { range, retained });
                     }
                 }
                 next = batch.next_offset();
             }
         }
-        let mut offsets: Vec<Offset> = newest.into_values().collect();
-        offsets.sort_unstable();
-        Ok(offsets)
+        Ok(topics)
     }
 
     /// Damage from the log start on, ascending.
@@ -248,4 +318,12 @@ impl Core {
         };
         self.segments.read().iter().map(size).sum()
     }
+}
+
+fn growing_topics(segment: &Segment) -> TopicMap {
+    let topics = segment.with_growing(|growing| {
+        let entry = |(topic, places): (&str, TopicPlaces)| (topic.into(), places);
+        growing.topics().map(entry).collect()
+    });
+    topics.unwrap_or_default()
 }

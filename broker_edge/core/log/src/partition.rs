@@ -8,6 +8,7 @@ use crate::core::Core;
 use crate::error::{AppendError, ReadError};
 use crate::figures::{Cause, Figures};
 use crate::ids::{Class, Epoch, Offset, PartitionId};
+use crate::index::RetainedPlace;
 use crate::records::Records;
 use crate::view::RecordView;
 
@@ -250,7 +251,16 @@ impl Partition {
         self.0.topics()
     }
 
-    /// Records with the retain flag, in offset order: of each segment the newest per topic, so a topic may come again.
+    /// Where the newest record with the retain flag of each topic is, without reading records: what a start needs. A
+    /// topic may come again, with the place of a newer record.
+    pub fn for_each_retained_place(
+        &self,
+        f: &mut dyn FnMut(&str, RetainedPlace),
+    ) -> Result<(), ReadError> {
+        self.0.for_each_retained_place(f)
+    }
+
+    /// The newest record with the retain flag of each topic, in offset order.
     pub fn for_each_retained(&self, f: &mut dyn FnMut(&RecordView<'_>)) -> Result<(), ReadError> {
         self.0.for_each_retained(f)
     }

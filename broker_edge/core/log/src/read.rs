@@ -1,6 +1,8 @@
 //! Reading batches by offset: from the tail without I/O when it can, else from the segments with checked `pread`s.
 
+use std::cell::OnceCell;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,14 +11,18 @@ use crate::core::Core;
 use crate::error::ReadError;
 use crate::files::{File, OpenMode};
 use crate::ids::Offset;
-use crate::index::{Index, Run};
-use crate::rebuild::{build_index, load_index};
+use crate::index::{Block, Blocks, Held, Index, Run, TopicPlaces};
+use crate::rebuild::{build_index, open_index};
 use crate::salvage::Salvage;
+use crate::saved_index::{IndexReader, SavedIndex, Spoilt};
+use crate::sealed_topics::reaches;
 use crate::segment::{IndexPlace, SEGMENT_HEADER_BYTES, Segment};
 use crate::walk::{Step, Walk};
 
 const CHUNK_BYTES_MIN: usize = 64 << 10;
 const CHUNK_BYTES_MAX: usize = 4 << 20;
+/// Topics that are looked up one by one in an index; with more of them all its topics are looked at.
+const LOOKED_UP_MAX: usize = 256;
 
 /// What a read asks for. `until` is at or below the high watermark.
 #[derive(Clone, Copy)]
@@ -125,30 +131,50 @@ impl Core {
 
     fn read_segments(&self, mut want: Want<'_>) -> Result<(Vec<Batch>, Offset), ReadError> {
         let mut taken = Taken::default();
+        let selected = OnceCell::new();
         while want.from < want.until {
-            let (segment, next_base) = self.segment_for(want.from)?;
-            let end = segment
-                .sealed
-                .get()
-                .map_or(want.until, |summary| summary.next);
-            if want.from >= end {
-                // Between the end of this segment and the next one: lost to damage.
-                let end = next_base.unwrap_or(want.until);
-                return Err(ReadError::Damaged {
-                    range: want.from..end,
-                });
-            }
-            let within = Want {
-                until: want.until.min(end),
-                ..want
+            let reached = self
+                .segment_for(want.from)
+                .and_then(|place| self.read_place(place, &want, &selected, &mut taken));
+            let reached = match reached {
+                Ok(reached) => reached,
+                // What was found before is given first; the error comes again when the reader goes on.
+                Err(_) if !taken.batches.is_empty() => break,
+                Err(error) => return Err(error),
             };
-            let scanned = self.read_segment(&segment, &within, &mut taken)?;
-            if !taken.batches.is_empty() {
-                return Ok((taken.batches, scanned.min(want.until)));
+            want.from = reached.offset;
+            let goes_on = taken.batches.is_empty()
+                || (want.topics.is_some() && !reached.is_full && taken.bytes < want.max_bytes);
+            if !goes_on {
+                break;
             }
-            want.from = scanned;
         }
         Ok((taken.batches, want.from.min(want.until)))
+    }
+
+    fn read_place(
+        &self,
+        (segment, next_base): (Arc<Segment>, Option<Offset>),
+        want: &Want<'_>,
+        selected: &OnceCell<Selected>,
+        taken: &mut Taken,
+    ) -> Result<Reached, ReadError> {
+        let end = segment
+            .sealed
+            .get()
+            .map_or(want.until, |summary| summary.next);
+        if want.from >= end {
+            // Between the end of this segment and the next one: lost to damage.
+            let end = next_base.unwrap_or(want.until);
+            return Err(ReadError::Damaged {
+                range: want.from..end,
+            });
+        }
+        let within = Want {
+            until: want.until.min(end),
+            ..*want
+        };
+        self.read_segment(&segment, &within, selected, taken)
     }
 
     /// The segment in which `offset` lies or would lie, and the base offset of the one after it.
@@ -167,13 +193,14 @@ impl Core {
         ))
     }
 
-    /// Takes batches of one segment; returns the offset up to which it looked.
+    /// Takes batches of one segment.
     fn read_segment(
         &self,
         segment: &Segment,
         want: &Want<'_>,
+        selected: &OnceCell<Selected>,
         taken: &mut Taken,
-    ) -> Result<Offset, ReadError> {
+    ) -> Result<Reached, ReadError> {
         let mut want = *want;
         if let Some(summary) = segment.sealed.get() {
             // An index made since the damage was found has no blocks where it is, so it must be heeded before the index.
@@ -189,15 +216,26 @@ impl Core {
                 }
             }
         }
-        // What the disk does not give is damage like any other.
-        let file = Salvage::new(self.open_segment(segment, want.from)?);
-        for run in self.runs(segment, &want)? {
-            let reached = self.walk_run(segment, &file, &run, &want, taken)?;
+        let mut file = None;
+        for run in self.runs(segment, &want, selected)? {
+            let file = match &file {
+                Some(file) => file,
+                // What the disk does not give is damage like any other.
+                None => file.insert(Salvage::new(self.open_segment(segment, want.from)?)),
+            };
+            let reached = self.walk_run(segment, file, &run, &want, taken)?;
             if reached < run.until.min(want.until) {
-                return Ok(reached);
+                let is_full = true;
+                return Ok(Reached {
+                    offset: reached,
+                    is_full,
+                });
             }
         }
-        Ok(want.until)
+        Ok(Reached {
+            offset: want.until,
+            is_full: false,
+        })
     }
 
     fn open_segment(&self, segment: &Segment, wanted: Offset) -> Result<Arc<dyn File>, ReadError> {
@@ -214,25 +252,82 @@ impl Core {
     }
 
     /// Where to read in a segment in order to see all that is wanted.
-    fn runs(&self, segment: &Segment, want: &Want<'_>) -> Result<Vec<Run>, ReadError> {
-        let block = match segment.with_growing(|growing| growing.block_for(want.from)) {
-            Some(block) => block,
-            None => {
-                let index = self.index_of(segment)?;
-                match want.topics {
-                    Some(wanted) => return Ok(index.runs(&(want.from..want.until), wanted)),
-                    None => index.block_for(want.from),
+    fn runs(
+        &self,
+        segment: &Segment,
+        want: &Want<'_>,
+        selected: &OnceCell<Selected>,
+    ) -> Result<Vec<Run>, ReadError> {
+        if let Some(block) = segment.with_growing(|growing| growing.block_for(want.from)) {
+            return Ok(vec![whole(segment, block, want, u64::MAX)]);
+        }
+        if let Some(wanted) = want.topics {
+            let selected = match selected.get() {
+                Some(selected) => selected,
+                None => {
+                    let found = self.select(want, wanted)?;
+                    selected.get_or_init(|| found)
                 }
+            };
+            let range = want.from..want.until;
+            let held = match selected {
+                Selected::Most => None,
+                Selected::Some(topics) => {
+                    let here = topics.iter().filter(|(_, places)| reaches(places, &range));
+                    let here: Vec<&str> = here.map(|(topic, _)| &**topic).collect();
+                    if here.is_empty() {
+                        return Ok(Vec::new());
+                    }
+                    Some(here)
+                }
+                Selected::Unknown => Some(Vec::new()),
+            };
+            if let Some(names) = held {
+                return self.with_index(segment, &|index| {
+                    let mut held = Held::none_of(index.blocks().blocks.len());
+                    if names.is_empty() {
+                        index.mark(&range, wanted, &mut held)?;
+                    } else {
+                        for name in &names {
+                            index.mark_topic(name, &mut held)?;
+                        }
+                    }
+                    Ok(index.blocks().runs(&range, &held))
+                });
             }
-        };
-        let (position, offset) = block.map_or((SEGMENT_HEADER_BYTES, segment.base), |block| {
-            (block.position, block.offset)
-        });
-        Ok(vec![Run {
-            position,
-            offset,
-            until: want.until,
-        }])
+        }
+        self.with_index(segment, &|index| {
+            let blocks = index.blocks();
+            let block = blocks.block_for(want.from);
+            Ok(vec![whole(segment, block, want, blocks.data_end)])
+        })
+    }
+
+    /// Which topics of the sealed segments are wanted.
+    fn select(
+        &self,
+        want: &Want<'_>,
+        wanted: &dyn Fn(&str) -> bool,
+    ) -> Result<Selected, ReadError> {
+        // Chosen once for all segments that follow.
+        let range = want.from..Offset(u64::MAX);
+        self.with_sealed_topics(|topics| {
+            let Some(topics) = topics else {
+                return Selected::Unknown;
+            };
+            let found: Vec<(Box<str>, TopicPlaces)> = topics
+                .iter()
+                .filter(|(topic, places)| reaches(places, &range) && wanted(topic))
+                .map(|(topic, places)| (topic.clone(), places.clone()))
+                .collect();
+            if found.len() > topics.len() / 2 {
+                Selected::Most
+            } else if found.len() > LOOKED_UP_MAX {
+                Selected::Unknown
+            } else {
+                Selected::Some(found)
+            }
+        })
     }
 
     /// Takes batches of a run until there is enough; returns the offset up to which it looked.
@@ -249,9 +344,12 @@ impl Core {
             Some(summary) => (summary.data_end, summary.next),
             None => (file.len().map_err(failed)?, self.high_watermark()),
         };
+        // No more than the run: another topic's batches may follow.
+        let run_bytes = usize::try_from(run.end.saturating_sub(run.position)).unwrap_or(usize::MAX);
         let chunk = want.max_bytes.saturating_add(CHUNK_BYTES_MIN);
-        let mut walk = Walk::new(file, self.context.identity, run.position, end, run.offset)
-            .with_chunk(chunk.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX));
+        let chunk = chunk.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX).min(run_bytes);
+        let mut walk =
+            Walk::new(file, self.context.identity, run.position, end, run.offset).with_chunk(chunk);
         while walk.expected < run.until.min(want.until) {
             match walk.next().map_err(failed)? {
                 Step::Batch { batch, .. } => {
@@ -286,37 +384,137 @@ impl Core {
         Ok(walk.expected)
     }
 
-    /// The index of a sealed segment: from memory, from its file, or made again.
-    pub(crate) fn index_of(&self, segment: &Segment) -> Result<Arc<Index>, ReadError> {
+    /// Asks the index of a sealed segment: in memory, in its file, or made again when that is not whole.
+    pub(crate) fn with_index<T>(
+        &self,
+        segment: &Segment,
+        f: &dyn Fn(&SealedIndex) -> Result<T, Spoilt>,
+    ) -> Result<T, ReadError> {
+        let index = match &*segment.index.lock() {
+            IndexPlace::Memory(index) | IndexPlace::Provisional(index) => {
+                Some(SealedIndex::Memory(Arc::clone(index)))
+            }
+            _ => None,
+        };
+        let index = match index {
+            Some(index) => Some(index),
+            None => self.saved_index(segment).map(SealedIndex::Saved),
+        };
+        if let Some(Ok(answer)) = index.map(|index| f(&index)) {
+            return Ok(answer);
+        }
+        let index = SealedIndex::Memory(self.rebuild(segment)?);
+        // An index in memory has no pieces that could be spoilt.
+        f(&index).map_err(|error| {
+            io_error(
+                &segment.path,
+                io::Error::new(io::ErrorKind::InvalidData, error),
+            )
+        })
+    }
+
+    fn saved_index(&self, segment: &Segment) -> Option<Arc<SavedIndex>> {
         if let Some(index) = self.cached_index(segment.base) {
-            return Ok(index);
+            return Some(index);
         }
-        if let IndexPlace::Memory(index) | IndexPlace::Provisional(index) = &*segment.index.lock() {
-            return Ok(Arc::clone(index));
-        }
+        let reader = self.open_saved(segment)?;
+        let index = Arc::new(reader.load().ok()?);
+        self.cache_index(segment.base, &index);
+        Some(index)
+    }
+
+    /// The index file of a sealed segment, when it is of the segment as this start found it.
+    pub(crate) fn open_saved(&self, segment: &Segment) -> Option<IndexReader> {
+        let summary = segment.sealed.get()?;
+        open_index(&self.context, segment.base, summary.next).filter(|reader| {
+            let index = &reader.head.index;
+            index.next == summary.next && index.data_end == summary.data_end
+        })
+    }
+
+    /// Makes the index of a sealed segment again; the maintenance thread saves it.
+    pub(crate) fn rebuild(&self, segment: &Segment) -> Result<Arc<Index>, ReadError> {
         let summary = segment
             .sealed
             .get()
             .expect("only the active segment is not sealed");
-        let loaded = load_index(&self.context, segment.base, summary.next)
-            .filter(|index| index.next == summary.next && index.data_end == summary.data_end);
-        let index = match loaded {
-            Some(index) => Arc::new(index),
-            None => {
-                let epoch = self.context.epoch;
-                build_index(
-                    &self.context,
-                    &segment.path,
-                    segment.base,
-                    summary.next,
-                    epoch,
-                )
-                .map(Arc::new)
-                .map_err(|error| io_error(&segment.path, error))?
-            }
-        };
-        self.cache_index(&index);
+        let (limit, newest) = (summary.next, self.context.epoch);
+        let index = build_index(&self.context, &segment.path, segment.base, limit, newest);
+        let index = index
+            .map(Arc::new)
+            .map_err(|error| io_error(&segment.path, error))?;
+        self.indexes.lock().retain(|(of, _)| *of != segment.base);
+        *segment.index.lock() = IndexPlace::Memory(Arc::clone(&index));
         Ok(index)
+    }
+}
+
+/// Everything of a segment from a block on.
+fn whole(segment: &Segment, block: Option<Block>, want: &Want<'_>, end: u64) -> Run {
+    let (position, offset) = block.map_or((SEGMENT_HEADER_BYTES, segment.base), |block| {
+        (block.position, block.offset)
+    });
+    Run {
+        position,
+        offset,
+        until: want.until,
+        end,
+    }
+}
+
+/// How far a segment was looked at.
+struct Reached {
+    offset: Offset,
+    /// There is more, for which there was no room.
+    is_full: bool,
+}
+
+/// The topics that a read wants, of those in sealed segments.
+enum Selected {
+    /// Most of them: looking for where they are not costs more than it saves.
+    Most,
+    Some(Vec<(Box<str>, TopicPlaces)>),
+    /// Too many to be looked up one by one, or not known.
+    Unknown,
+}
+
+/// The index of a sealed segment, wherever it is.
+pub(crate) enum SealedIndex {
+    Memory(Arc<Index>),
+    Saved(Arc<SavedIndex>),
+}
+
+impl SealedIndex {
+    pub fn blocks(&self) -> Blocks<'_> {
+        match self {
+            Self::Memory(index) => index.blocks(),
+            Self::Saved(index) => index.blocks(),
+        }
+    }
+
+    fn mark_topic(&self, topic: &str, held: &mut Held) -> Result<(), Spoilt> {
+        match self {
+            Self::Memory(index) => {
+                index.mark_topic(topic, held);
+                Ok(())
+            }
+            Self::Saved(index) => index.mark_topic(topic, held),
+        }
+    }
+
+    fn mark(
+        &self,
+        range: &Range<Offset>,
+        wanted: &dyn Fn(&str) -> bool,
+        held: &mut Held,
+    ) -> Result<(), Spoilt> {
+        match self {
+            Self::Memory(index) => {
+                index.mark(range, wanted, held);
+                Ok(())
+            }
+            Self::Saved(index) => index.mark(range, wanted, held),
+        }
     }
 }
 

@@ -9,31 +9,30 @@ use crate::encode::{HEADER_BYTES, Header, Identity};
 use crate::files::{File, OpenMode};
 use crate::ids::{Epoch, Offset};
 use crate::index::{Growing, Index};
-use crate::meta::read_file;
+use crate::saved_index::IndexReader;
 use crate::segment::{Hole, SEGMENT_HEADER_BYTES, file_name};
 use crate::walk::{Step, Walk};
 
-/// Larger than the index of any segment; what is longer is not read.
-const INDEX_BYTES_MAX: usize = 1 << 30;
-
-/// The index on disk, when it is whole and of this segment.
+/// What a start needs of the index on disk, when that is whole and of this segment: all but its blocks and topics.
 pub(crate) fn load_index(context: &Context, base: Offset, limit: Offset) -> Option<Index> {
-    let files = &*context.seams.files;
-    let bytes = read_file(
-        files,
-        &context.dir.join(file_name(base, "idx")),
-        INDEX_BYTES_MAX,
-    )
-    .ok()?;
-    let index = Index::from_bytes(&bytes, &context.identity)?;
-    if index.base != base || index.next > limit {
+    let reader = open_index(context, base, limit)?;
+    Some(Index {
+        keys: reader.keys().ok()?,
+        ..reader.head.index
+    })
+}
+
+/// The index on disk, when its head is whole and of this segment.
+pub(crate) fn open_index(context: &Context, base: Offset, limit: Offset) -> Option<IndexReader> {
+    let reader = IndexReader::open(context, base)?;
+    let index = &reader.head.index;
+    if index.next > limit {
         return None;
     }
-    let segment = files
-        .open(&context.dir.join(file_name(base, "seg")), OpenMode::Read)
-        .ok()?;
-    let is_whole = ends_like(&*segment, &index) && ends_there(context, &*segment, &index, limit);
-    is_whole.then_some(index)
+    let path = context.dir.join(file_name(base, "seg"));
+    let segment = context.open(&path, OpenMode::Read).ok()?;
+    let is_whole = ends_like(&*segment, index) && ends_there(context, &*segment, index, limit);
+    is_whole.then_some(reader)
 }
 
 /// False when a batch follows that the index does not know.

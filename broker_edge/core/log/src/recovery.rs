@@ -117,11 +117,9 @@ pub(crate) fn recover(context: &Context, newest: Epoch) -> Result<(Parts, Findin
     }
     let mut segments = Vec::with_capacity(bases.len());
     let mut keys = Keys::default();
-    let mut topics = SealedTopics::default();
     for (base, limit) in sealed_bases.iter().zip(&bases[1..]) {
         let segment = recover_sealed(context, *base, *limit, newest, &mut findings, |index| {
             keys.add_places(&index.keys);
-            topics.add(index);
         })?;
         segments.push(Arc::new(segment));
     }
@@ -143,7 +141,6 @@ pub(crate) fn recover(context: &Context, newest: Epoch) -> Result<(Parts, Findin
     for segment in &recovered.segments {
         if let IndexPlace::Memory(index) = &*segment.index.lock() {
             keys.add_places(&index.keys);
-            topics.add(index);
         }
         segment.with_growing(|growing| keys.add_places(growing.keys()));
     }
@@ -152,7 +149,7 @@ pub(crate) fn recover(context: &Context, newest: Epoch) -> Result<(Parts, Findin
         active: recovered.active,
         segments,
         keys,
-        topics,
+        topics: SealedTopics::default(),
         damaged_bytes: damaged_bytes(context),
     };
     check_epochs(context, &parts, newest)?;

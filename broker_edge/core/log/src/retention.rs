@@ -52,6 +52,7 @@ fn micros(age: Duration) -> i64 {
 impl Core {
     pub(crate) fn maintain(&self) {
         self.save_indexes();
+        self.save_topics();
         if self.is_stopped() {
             return;
         }
@@ -61,6 +62,7 @@ impl Core {
     }
 
     pub(crate) fn save_indexes(&self) {
+        let _one_at_a_time = self.saving.lock();
         for segment in self.all_segments() {
             let index = match &*segment.index.lock() {
                 IndexPlace::Memory(index) => Arc::clone(index),

@@ -112,14 +112,11 @@ impl Core {
             active.next,
             Growing::new(active.next),
         ));
-        let index = {
+        {
             // Under one lock, or a listing in between would miss the topics of this segment.
             let mut topics = self.sealed_topics.lock();
-            let index = active.segment.seal();
-            topics.add(&index);
-            index
-        };
-        self.cache_index(&index);
+            topics.add(&active.segment.seal());
+        }
         if active.filled > active.position + FILL_STEP_BYTES {
             // Gives back what was prepared and not used. Should it fail, the space stays taken: nothing else changes.
             let _ = active.file.set_len(active.position);

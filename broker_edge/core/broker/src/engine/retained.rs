@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use headwater_log::{Class, Log, Offset, ReadError, RecordView};
+use headwater_log::{Class, Log, Offset, ReadError, RecordView, RetainedPlace};
 use headwater_mqtt::filter_matches;
 use serde::{Deserialize, Serialize};
 
@@ -83,8 +83,8 @@ impl Retained {
             .filter(|partition| partition.class() != Class::Internal)
         {
             let index = PartitionIndex::of(partition.id());
-            partition.for_each_retained(&mut |record| {
-                retained.apply(record, index);
+            partition.for_each_retained_place(&mut |topic, place| {
+                retained.apply_place(topic, index, place);
             })?;
         }
         Ok(retained)
@@ -92,18 +92,31 @@ impl Retained {
 
     /// Takes a record with the retain flag in. Gives the place it replaced.
     pub fn apply(&mut self, record: &RecordView<'_>, partition: PartitionIndex) -> Option<Place> {
-        let old = self.by_topic.get(record.topic);
-        if old.is_some_and(|old| old.partition == partition && old.offset > record.offset) {
+        let place = RetainedPlace {
+            offset: record.offset,
+            is_cleared: record.payload.is_empty(),
+        };
+        self.apply_place(record.topic, partition, place)
+    }
+
+    fn apply_place(
+        &mut self,
+        topic: &str,
+        partition: PartitionIndex,
+        place: RetainedPlace,
+    ) -> Option<Place> {
+        let old = self.by_topic.get(topic);
+        if old.is_some_and(|old| old.partition == partition && old.offset > place.offset) {
             return None;
         }
-        if record.payload.is_empty() {
-            return self.by_topic.remove(record.topic);
+        if place.is_cleared {
+            return self.by_topic.remove(topic);
         }
-        let topic = old.map_or_else(|| record.topic.into(), |old| Arc::clone(&old.topic));
+        let topic = old.map_or_else(|| topic.into(), |old| Arc::clone(&old.topic));
         let place = Place {
             topic: Arc::clone(&topic),
             partition,
-            offset: record.offset,
+            offset: place.offset,
             stored: false,
         };
         self.by_topic.insert(topic, place)

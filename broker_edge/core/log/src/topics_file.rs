@@ -1,0 +1,128 @@
+//! The file `topics` of a partition: the merged topics of most sealed segments, so that listing them does not cost a look
+//! at every index. Never authoritative: it names the indexes it was made from, and is not used when one of them is
+//! another by now.
+
+use std::io;
+use std::sync::Arc;
+
+use rustc_hash::FxHashSet;
+
+use crate::context::Context;
+use crate::encode::{u16_at, u32_at, u64_at};
+use crate::files::OpenMode;
+use crate::ids::Offset;
+use crate::index::TopicPlaces;
+use crate::index_file::{push_numbers, retained_from, retained_number};
+use crate::meta::read_file;
+use crate::saved_index::stored_checksum;
+use crate::sealed_topics::{TOPICS_MAX, TopicMap};
+use crate::segment::Segment;
+
+const NAME: &str = "topics";
+const MAGIC: &[u8; 8] = b"hwatrtop";
+const FORMAT: u32 = 1;
+const FIXED_BYTES: usize = 44;
+/// Larger than any that is written.
+const BYTES_MAX: usize = 1 << 28;
+
+#[derive(Default)]
+pub(crate) struct TopicsFile {
+    pub topics: TopicMap,
+    /// Base offsets of the segments that it covers.
+    pub covers: FxHashSet<Offset>,
+}
+
+impl TopicsFile {
+    /// The file, when every segment of `segments` that it covers still has the index it was made from.
+    pub fn load(context: &Context, segments: &[Arc<Segment>]) -> Option<Self> {
+        let bytes = read_file(&*context.seams.files, &context.dir.join(NAME), BYTES_MAX).ok()?;
+        let fixed = bytes.get(..FIXED_BYTES)?;
+        let is_ours = &fixed[..8] == MAGIC
+            && u32_at(fixed, 8) == FORMAT
+            && u32_at(fixed, 12) == crc32c::crc32c(&bytes[16..])
+            && &fixed[16..32] == context.identity.log_id.as_bytes()
+            && u32_at(fixed, 32) == context.identity.partition.0;
+        if !is_ours {
+            return None;
+        }
+        let (covered, count) = (u32_at(fixed, 36) as usize, u32_at(fixed, 40) as usize);
+        let (table, mut rest) = bytes[FIXED_BYTES..].split_at_checked(covered.checked_mul(12)?)?;
+        let held: FxHashSet<Offset> = segments.iter().map(|segment| segment.base).collect();
+        let mut covers = FxHashSet::default();
+        let first = segments.first().map(|segment| segment.base);
+        for row in table.chunks_exact(12) {
+            let base = Offset(u64_at(row, 0));
+            // Those that retention has removed are below the log start, and so are forgotten.
+            if first.is_some_and(|first| base >= first) {
+                if !held.contains(&base) {
+                    return None;
+                }
+                if stored_checksum(context, base).ok()? != Some(u32_at(row, 8)) {
+                    return None;
+                }
+                covers.insert(base);
+            }
+        }
+        // A topic takes at least 26 bytes, so the allocation is covered by the file.
+        if count > TOPICS_MAX || count > rest.len() / 26 {
+            return None;
+        }
+        let mut topics = TopicMap::default();
+        topics.reserve(count);
+        for _ in 0..count {
+            let (head, after) = rest.split_at_checked(26)?;
+            let (topic, after) = after.split_at_checked(usize::from(u16_at(head, 0)))?;
+            let places = TopicPlaces {
+                range: Offset(u64_at(head, 2))..Offset(u64_at(head, 10)),
+                retained: retained_from(u64_at(head, 18)),
+            };
+            topics.insert(std::str::from_utf8(topic).ok()?.into(), places);
+            rest = after;
+        }
+        rest.is_empty().then_some(Self { topics, covers })
+    }
+
+    /// What the file says of the segments that it covers, all of whose indexes are saved.
+    pub fn coverage(context: &Context, segments: &[Arc<Segment>]) -> io::Result<Vec<u8>> {
+        let mut rows = Vec::with_capacity(segments.len() * 12);
+        for segment in segments {
+            let checksum = stored_checksum(context, segment.base)?.ok_or_else(|| {
+                let text = format!("the index of segment {} is not whole", segment.base);
+                io::Error::new(io::ErrorKind::InvalidData, text)
+            })?;
+            push_numbers(&mut rows, [segment.base.0]);
+            rows.extend_from_slice(&checksum.to_le_bytes());
+        }
+        Ok(rows)
+    }
+
+    pub fn bytes_of(context: &Context, coverage: &[u8], topics: &TopicMap) -> Vec<u8> {
+        let mut out = Vec::with_capacity(FIXED_BYTES + coverage.len() + topics.len() * 64);
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&FORMAT.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(context.identity.log_id.as_bytes());
+        out.extend_from_slice(&context.identity.partition.0.to_le_bytes());
+        out.extend_from_slice(&((coverage.len() / 12) as u32).to_le_bytes());
+        out.extend_from_slice(&(topics.len() as u32).to_le_bytes());
+        out.extend_from_slice(coverage);
+        for (topic, places) in topics {
+            out.extend_from_slice(&(topic.len() as u16).to_le_bytes());
+            let (range, retained) = (&places.range, retained_number(places.retained));
+            push_numbers(&mut out, [range.start.0, range.end.0, retained]);
+            out.extend_from_slice(topic.as_bytes());
+        }
+        let checksum = crc32c::crc32c(&out[16..]);
+        out[12..16].copy_from_slice(&checksum.to_le_bytes());
+        out
+    }
+
+    /// Puts the file in place. Not synced: after a power cut it is whole, older or not used.
+    pub fn save(context: &Context, bytes: &[u8]) -> io::Result<()> {
+        let path = context.dir.join(NAME);
+        let unfinished = path.with_extension("tmp");
+        let file = context.open(&unfinished, OpenMode::Create)?;
+        file.write_all_at(bytes, 0)?;
+        context.seams.files.rename(&unfinished, &path)
+    }
+}
