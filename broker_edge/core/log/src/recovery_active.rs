@@ -248,7 +248,8 @@ fn scan(
         is_sabotaged(Sabotage::OffsetReused),
         last_batch,
         stretches.last_mut(),
-    ) {
+    ) && mark.is_none_or(|mark| mark.position < stretch.end)
+    {
         (stretch.end, stretch.next) = (position, base);
     }
     let marked_to = mark
