@@ -52,6 +52,12 @@ $(CACHE)/native.stamp: $(VENV)/.stamp $(RUST_SOURCES) pyproject.toml
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop --quiet --locked --profile $(PROFILE) > $(CACHE)/maturin.log 2>&1 || { cat $(CACHE)/maturin.log >&2; exit 1; }
 	@touch $@
 
+# Beside headwaterd, under another name: the broker that can be told to harm itself (docs/torture.md).
+$(CACHE)/faults.stamp: $(CACHE)/native.stamp
+	@echo "== fault build of the broker (profile $(PROFILE))" >&2
+	@$(CARGO) build --quiet --manifest-path $(CORE)/Cargo.toml --profile $(PROFILE) --package headwater-broker --features faults --bin headwaterd-faults
+	@touch $@
+
 $(JARS)/.stamp: $(VENV)/.stamp
 	@echo "== Delta jars into $(JARS)" >&2
 	@$(PY) -m pipelines.jars --to $(JARS)
@@ -67,6 +73,13 @@ setup: build $(JARS)/.stamp ## everything the demo and the tests need
 demo: setup ## the whole way: devices, broker, Spark, Delta, an action (ARGS='--for 60 --headless --json')
 	@$(VENV)/bin/headwater demo $(ARGS)
 
+.PHONY: faults-build
+faults-build: prerequisites $(CACHE)/faults.stamp ## the broker that can be told to harm itself
+
+.PHONY: torture
+torture: build faults-build ## hurt a broker again and again and check what was acknowledged (ARGS='--cycles 1000 --hurts kill,power')
+	@$(VENV)/bin/headwater torture $(ARGS)
+
 .PHONY: test
 test: setup ## format, lints, types and every test
 	@$(MAKE) --no-print-directory lint
@@ -77,6 +90,7 @@ test: setup ## format, lints, types and every test
 lint: $(VENV)/.stamp ## rustfmt, clippy, ruff, mypy
 	cargo fmt --manifest-path $(CORE)/Cargo.toml --all --check
 	$(CARGO) clippy --quiet --manifest-path $(CORE)/Cargo.toml --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --quiet --manifest-path $(CORE)/Cargo.toml --package headwater-log --package headwater-broker --features headwater-broker/faults -- -D warnings
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
@@ -84,9 +98,10 @@ lint: $(VENV)/.stamp ## rustfmt, clippy, ruff, mypy
 .PHONY: test-rust
 test-rust: ## the tests of the crates
 	$(CARGO) test --quiet --manifest-path $(CORE)/Cargo.toml --workspace --profile $(PROFILE)
+	$(CARGO) test --quiet --manifest-path $(CORE)/Cargo.toml --package headwater-log --features faults --profile $(PROFILE) --lib faults::
 
 .PHONY: test-python
-test-python: setup ## pytest (ARGS='-k name')
+test-python: setup $(CACHE)/faults.stamp ## pytest (ARGS='-k name')
 	$(PY) -m pytest $(ARGS)
 
 .PHONY: fmt
@@ -108,4 +123,4 @@ wheel: prerequisites $(VENV)/.stamp ## the wheel, in dist/
 
 .PHONY: clean
 clean: ## remove what the build made (keeps the jars)
-	rm -rf $(VENV) $(CACHE)/native.stamp $(CORE)/target dist broker_edge/*.so
+	rm -rf $(VENV) $(CACHE)/*.stamp $(CORE)/target dist broker_edge/*.so

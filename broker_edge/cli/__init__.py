@@ -15,7 +15,21 @@ from typing import Annotated
 import typer
 
 from broker_edge.broker import native
-from broker_edge.cli import actions, broker, config, demo, devices, doctor, groups, offsets, pub, sub, tail, topics
+from broker_edge.cli import (
+    actions,
+    broker,
+    config,
+    demo,
+    devices,
+    doctor,
+    groups,
+    offsets,
+    pub,
+    sub,
+    tail,
+    topics,
+    torture,
+)
 from broker_edge.cli._output import put, say
 from broker_edge.errors import (
     ConfigError,
@@ -50,7 +64,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for noun in (broker, demo, pub, sub, tail, topics, offsets, groups, actions, devices, config, doctor):
+for noun in (broker, demo, pub, sub, tail, topics, offsets, groups, actions, devices, config, doctor, torture):
     noun.register(app)
 
 

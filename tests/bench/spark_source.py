@@ -25,9 +25,8 @@ import pyarrow as pa
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from support.broker_process import BrokerProcess  # noqa: E402
-
 from broker_edge import Client  # noqa: E402
+from broker_edge.torture.process import BrokerProcess  # noqa: E402
 from pipelines.session import spark_session  # noqa: E402
 from sources.flight import LogServer  # noqa: E402
 

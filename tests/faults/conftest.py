@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from support.broker_process import BrokerProcess, binary
-from support.load_records import chosen_seed
-from support.log_check import Report
-from support.loop_image import LoopImage, missing_prerequisites
+
+from broker_edge.torture.check import Report
+from broker_edge.torture.loop_image import LoopImage, missing_prerequisites
+from broker_edge.torture.process import BrokerProcess, binary
+from broker_edge.torture.records import chosen_seed
 
 _REPORTS = pytest.StashKey[list[str]]()
 
@@ -33,6 +34,12 @@ def _need(lacks: list[str]) -> None:
     if os.environ.get("CI"):
         pytest.fail(text, pytrace=False)
     pytest.skip(text)
+
+
+@pytest.fixture
+def need() -> Callable[[list[str]], None]:
+    """Fails or skips with what is lacking, if anything."""
+    return _need
 
 
 @pytest.fixture

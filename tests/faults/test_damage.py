@@ -6,13 +6,13 @@ import random
 from pathlib import Path
 
 import pytest
-from support.broker_process import BrokerProcess
-from support.load_records import Recipe, publishers
-from support.log_reader import LogReader
-from support.mqtt_load import MqttLoad
 
 from broker_edge import Client
 from broker_edge.errors import DataLossError
+from broker_edge.torture.load import MqttLoad
+from broker_edge.torture.process import BrokerProcess
+from broker_edge.torture.reader import LogReader
+from broker_edge.torture.records import Recipe, publishers
 
 SOURCES = publishers(4, control=False, protocols=(5,))
 # The size of a segment: sixteen hold what is published, or one does, which is then still being written.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from support.broker_process import BrokerProcess
-from support.load_records import Recipe, publishers
-from support.log_check import LogCheck
-from support.log_reader import LogReader
-from support.mqtt_load import LoadResult, MqttLoad
+from broker_edge.torture.check import LogCheck
+from broker_edge.torture.load import LoadResult, MqttLoad
+from broker_edge.torture.process import BrokerProcess
+from broker_edge.torture.reader import LogReader
+from broker_edge.torture.records import Recipe, publishers
 
 IMAGE_MIB = 96
 SETTINGS = {"log.segment_bytes": "2MiB", "log.classes.telemetry.partitions": "1"}

@@ -6,11 +6,15 @@ import dataclasses
 
 import pytest
 from support.flight_server import FlightServer
-from support.load_records import Publisher, Recipe, RecordName
-from support.log_check import Fault, LogCheck
-from support.log_reader import Bounds, LogReader, Row
 from support.mosquitto import Mosquitto
-from support.mqtt_load import LoadResult, MqttLoad, Place, Published
+
+from broker_edge.torture.check import LogCheck
+from broker_edge.torture.load import LoadResult, MqttLoad, Place, Published
+from broker_edge.torture.outbox import Outbox
+from broker_edge.torture.reader import Bounds, LogReader, LostOffsetsError, Row
+from broker_edge.torture.records import Publisher, Recipe, RecordName, resending_publishers
+from broker_edge.torture.report import Fault
+from broker_edge.torture.witness import witnesses
 
 RECIPE = Recipe(1)
 PUBLISHER = Publisher(connection=0, protocol=5, topic="devices/fault-0/telemetry", client_id="fault-0")
@@ -180,12 +184,79 @@ def test_fault_is_found_from_acknowledgements_alone(damage, fault):
     assert check.report.counts[fault] > 0, check.report.details()
 
 
-def test_record_that_was_delivered_and_is_nowhere_is_lost():
+def test_record_that_was_delivered_and_is_nowhere_was_early():
     check = _checked(_Log(), lambda log: None, seen_before=True)
-    check.delivered({RecordName(1, 0, 0)}, "somebody")
+    first = RecordName(1, 0, 0)
+    check.delivered({first}, {Place(NAME, 0): first}, "somebody")
     assert check.report.clean
-    check.delivered({RecordName(1, 0, 9)}, "somebody")
-    assert check.report.counts[Fault.LOST] == 1
+    check.delivered({RecordName(1, 0, 9)}, {}, "somebody")
+    assert check.report.counts[Fault.EARLY] == 1
+
+
+def test_record_that_was_delivered_at_another_offset_was_early():
+    check = _checked(_Log(), lambda log: None, seen_before=True)
+    first = RecordName(1, 0, 0)
+    check.delivered({first}, {Place(NAME, 1): first}, "somebody")
+    assert check.report.counts[Fault.EARLY] == 1
+
+
+def test_publish_that_was_sent_again_at_qos_1_may_be_there_again_and_no_other():
+    log = _Log()
+    _duplicate(log)
+    for resends, clean in ((True, True), (False, False)):
+        check = LogCheck(RECIPE, (dataclasses.replace(PUBLISHER, resends=resends),))
+        check.add(_published())
+        check.everything(log)
+        assert check.report.clean == clean, check.report.details()
+
+
+def test_what_the_broker_says_is_lost_is_a_hole():
+    class Losing(_Log):
+        def rows(self, bounds: Bounds, start: int, end: int) -> list[Row]:
+            if start <= 4 < end:
+                raise LostOffsetsError(4, 5)
+            return super().rows(bounds, start, end)
+
+    check = LogCheck(RECIPE, (PUBLISHER,))
+    check.everything(Losing())
+    assert check.report.counts[Fault.HOLE] == 1
+
+
+def test_qos_2_is_sent_again_until_it_is_complete_and_arrives_once(tmp_path, need_program, seed):
+    """Against a broker that has QoS 2: the load must not be the one that is wrong."""
+    need_program("mosquitto")
+    recipe = Recipe(seed)
+    sources = tuple(one for one in resending_publishers(qos2=True) if one.qos == 2)
+    outboxes = {one.connection: Outbox() for one in sources}
+    (witness, _) = witnesses()
+    with Mosquitto(tmp_path, "max_queued_messages 0", "max_inflight_messages 0") as broker:
+        address = ("127.0.0.1", broker.port)
+        witness.connect(address)
+        told: set[RecordName] = set()
+        for run in range(4):
+            last = run == 3
+            load = MqttLoad(
+                address=address,
+                run=run,
+                recipe=recipe,
+                publishers=sources,
+                want_offsets=False,
+                records_each=200 if last else None,
+                outboxes=outboxes,
+            )
+            with load:  # ends in the middle of flows, but for the last
+                load.wait(lambda one: one.acked >= 600, seconds=30, what="600 acknowledgements")
+                if last:
+                    load.wait(lambda one: one.over, seconds=30, what="all flows to end")
+            result = load.stop()
+            for one in result.connections:
+                assert not one.violations
+                told |= {result.name(one, sequence) for sequence in one.acked} | one.late.keys()
+        assert not witness.wait(told, seconds=10)
+        witness.close()
+    assert sum(one.resent.total() for one in outboxes.values()) > 0
+    assert not any(one.unfinished for one in outboxes.values())
+    assert not witness.violations
 
 
 def test_record_that_retention_removed_is_not_lost():

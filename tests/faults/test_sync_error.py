@@ -7,11 +7,12 @@ on as if nothing had happened, although the kernel has dropped the dirty pages (
 from __future__ import annotations
 
 import pytest
-from support.load_records import Recipe, publishers
-from support.log_check import LogCheck
-from support.log_reader import LogReader
-from support.mqtt_load import MqttLoad, Place
-from support.strace import injected
+
+from broker_edge.torture.check import LogCheck
+from broker_edge.torture.load import MqttLoad, Place
+from broker_edge.torture.reader import LogReader
+from broker_edge.torture.records import Recipe, publishers
+from broker_edge.torture.strace import injected
 
 # Of each thread: late enough for acknowledgements before it.
 FAILING_CALL = 60

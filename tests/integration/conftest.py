@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.broker_process import BrokerProcess
 from support.programs import StartBroker, headwaterd
 
 from broker_edge import Client
+from broker_edge.torture.process import BrokerProcess
 
 
 @pytest.fixture

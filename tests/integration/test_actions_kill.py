@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from support.broker_process import BrokerProcess
 from support.programs import StartBroker
 
 from broker_edge import Client, Row
 from broker_edge.device import FleetSettings, RunningFleet
+from broker_edge.torture.process import BrokerProcess
 from pipelines import tables
 from pipelines.action_rows import rows_of
 from pipelines.fleet_desk import FleetDesk, Order

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.broker_process import BrokerProcess
 from support.paho_client import PahoClient
 from support.programs import Ended, StartBroker, headwater, headwaterd, run
 
 from broker_edge import Client, Row
+from broker_edge.torture.process import BrokerProcess
 
 OTHER_LOG_ID = "0b9f6a70-1111-4222-8333-944444444444"
 LISTENERS = ("mqtt", "flight", "admin")

@@ -8,11 +8,11 @@ import signal
 from pathlib import Path
 
 import pytest
-from support.broker_process import BrokerProcess
 from support.paho_client import PahoClient
 from support.programs import headwater, start_headwater
 
 from broker_edge import Broker, Client, ConfigError, Row, StartError
+from broker_edge.torture.process import BrokerProcess
 
 
 def test_a_broker_serves_while_it_is_entered_and_keeps_its_log(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from support.broker_process import BrokerProcess
 from support.programs import Ended, headwater, start_headwater
+
+from broker_edge.torture.process import BrokerProcess
 
 
 class Commands:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from support.broker_process import BrokerProcess
 from support.flight_server import SCHEMA
 from support.paho_client import PahoClient
 
@@ -20,6 +19,7 @@ from broker_edge import (
     Row,
     UnavailableError,
 )
+from broker_edge.torture.process import BrokerProcess
 
 
 def server(broker: BrokerProcess) -> str:

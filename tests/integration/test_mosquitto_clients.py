@@ -6,10 +6,10 @@ import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.broker_process import BrokerProcess
 from support.programs import program, run
 
 from broker_edge import Client
+from broker_edge.torture.process import BrokerProcess
 
 VERSIONS = ("mqttv311", "mqttv5")
 StartSub = Callable[..., "subprocess.Popen[str]"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from support.broker_process import BrokerProcess
 from support.paho_client import PahoClient
 
 from broker_edge import Client
+from broker_edge.torture.process import BrokerProcess
 
 
 def port(broker: BrokerProcess) -> int:

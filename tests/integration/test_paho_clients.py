@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from support.broker_process import BrokerProcess
 from support.paho_client import PahoClient
 
 from broker_edge import Client
+from broker_edge.torture.process import BrokerProcess
 
 both = pytest.mark.parametrize("version", ["3.1.1", "5"])
 

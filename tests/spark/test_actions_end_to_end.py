@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
-from support.broker_process import BrokerProcess
 from support.programs import headwaterd
 
 from broker_edge.device import FleetSettings, RunningFleet
 from broker_edge.device.fleet import device_ids, labels_of
+from broker_edge.torture.process import BrokerProcess
 from pipelines import tables
 from pipelines.action_rows import arrow_of, rows_of
 from pipelines.action_store import DeltalakeStore

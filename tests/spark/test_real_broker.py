@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from support.broker_process import BrokerProcess
 from support.programs import headwaterd
 from support.source_driver import open_reader, read_rows
 
 from broker_edge import Client, Row
+from broker_edge.torture.process import BrokerProcess
 from pipelines.settings import Settings, TelemetrySettings
 from pipelines.telemetry import start_telemetry
 from sinks import Table, duplicates

@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.broker_process import BrokerProcess
 from support.bronze_check import BronzePlace, Content, Fault, LoggedRecords, compare, read_bronze, read_log
-from support.load_records import Publisher, Recipe, chosen_seed, publishers
 from support.mosquitto import free_port
-from support.mqtt_load import LoadResult, MqttLoad, Place, Published
 from support.programs import headwaterd
 from support.telemetry_job import TelemetryJob
+
+from broker_edge.torture.load import LoadResult, MqttLoad, Place, Published
+from broker_edge.torture.process import BrokerProcess
+from broker_edge.torture.records import Publisher, Recipe, chosen_seed, publishers
 
 PUBLISHERS = publishers(6, protocols=(5,), control=False)
 CLOSED_S = 20.0  # for the connections of a killed broker to end

@@ -7,7 +7,7 @@ The table is read without Spark, so that the check shares no code with what it c
   unexpected  in the table and not in the log
   epoch       another epoch than in the log
   changed     other bytes or another topic than in the log, or than were sent
-It judges neither the log nor the publishers; `support.log_check` does.
+It judges neither the log nor the publishers; `broker_edge.torture.check` does.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from support.log_reader import LogReader
-from support.mqtt_load import LoadResult
+from broker_edge.torture.load import LoadResult
+from broker_edge.torture.reader import LogReader
 
 _COLUMNS = ("log_id", "partition", "offset", "epoch", "topic", "value")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from support.broker_process import BrokerProcess, binary
+from broker_edge.torture.process import BrokerProcess, binary
 
 RUN_S = 60.0
 

@@ -1,16 +1,18 @@
-"""The few MQTT packets that the fault tests send and read, for 3.1.1 and 5: bytes in, packets out, no sockets.
+"""The few MQTT packets that the load sends and reads, for 3.1.1 and 5: bytes in, packets out.
 
-It is deliberately not the broker's code nor a client library, so that both ends cannot share a mistake. QoS 0 and 1;
-CONNECT, PUBLISH, PUBACK, SUBSCRIBE, DISCONNECT going out; CONNACK, PUBLISH, PUBACK, SUBACK, DISCONNECT coming in.
+It is deliberately not the broker's code nor a client library, so that both ends cannot share a mistake. CONNECT,
+PUBLISH, PUBACK, PUBREL, SUBSCRIBE, DISCONNECT go out; CONNACK, PUBLISH, PUBACK, PUBREC, PUBCOMP, SUBACK, DISCONNECT
+come in.
 """
 
 from __future__ import annotations
 
+import socket
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-CONNACK, PUBLISH, PUBACK, SUBACK, DISCONNECT = 2, 3, 4, 9, 14
+CONNACK, PUBLISH, PUBACK, PUBREC, PUBCOMP, SUBACK, DISCONNECT = 2, 3, 4, 5, 7, 9, 14
 
 # Properties that the packets above may carry, by how long their value is (MQTT 5, 2.2.2.2).
 _BYTE = {0x01, 0x24, 0x25, 0x28, 0x29, 0x2A}
@@ -18,6 +20,8 @@ _TWO = {0x13, 0x21, 0x22, 0x23}
 _FOUR = {0x02, 0x11, 0x27}
 _TEXT = {0x03, 0x08, 0x12, 0x15, 0x16, 0x1A, 0x1C, 0x1F}
 _USER = 0x26
+_USER_PROPERTY = bytes([_USER])
+_MAXIMUM_QOS = 0x24
 
 
 class WireError(Exception):
@@ -28,7 +32,7 @@ class WireError(Exception):
 class Packet:
     """`code` is the return or reason code, of a SUBACK the highest; `packet_id` is 0 where there is none.
 
-    `flag` is "session present" of a CONNACK and "retain" of a PUBLISH.
+    `flag` is "session present" of a CONNACK and "retain" of a PUBLISH. `maximum_qos` is a CONNACK's.
     """
 
     kind: int
@@ -38,6 +42,7 @@ class Packet:
     reason: str | None
     payload: bytes = b""
     flag: bool = False
+    maximum_qos: int = 2
 
 
 def connect(*, protocol: int, client_id: str, want_offsets: bool = False, keep_session: bool = False) -> bytes:
@@ -50,10 +55,12 @@ def connect(*, protocol: int, client_id: str, want_offsets: bool = False, keep_s
     return _packet(0x10, body + _text(client_id))
 
 
-def publish_head(*, protocol: int, topic: str, retain: bool, packet_id: int, payload_bytes: int) -> bytes:
-    """Everything of a QoS 1 PUBLISH that comes before its payload."""
+def publish_head(
+    *, protocol: int, topic: str, retain: bool, packet_id: int, payload_bytes: int, qos: int = 1, again: bool = False
+) -> bytes:
+    """Everything of a PUBLISH of QoS 1 or 2 that comes before its payload; `again` is DUP."""
     variable = _text(topic) + struct.pack(">H", packet_id) + (b"\x00" if protocol == 5 else b"")
-    first = 0x32 | (0x01 if retain else 0x00)
+    first = 0x30 | qos << 1 | (0x01 if retain else 0x00) | (0x08 if again else 0x00)
     return bytes([first]) + _varint(len(variable) + payload_bytes) + variable
 
 
@@ -61,9 +68,14 @@ def puback(packet_id: int) -> bytes:
     return _packet(0x40, struct.pack(">H", packet_id))
 
 
-def subscribe(*, protocol: int, packet_id: int, filters: Sequence[str]) -> bytes:
-    """SUBSCRIBE to all the filters at QoS 1."""
-    body = struct.pack(">H", packet_id) + (b"\x00" if protocol == 5 else b"")
+def pubrel(packet_id: int) -> bytes:
+    return _packet(0x62, struct.pack(">H", packet_id))
+
+
+def subscribe(*, protocol: int, packet_id: int, filters: Sequence[str], with_offsets: bool = False) -> bytes:
+    """SUBSCRIBE to all the filters at QoS 1; MQTT 5 deliveries can be asked to name their offsets."""
+    properties = _USER_PROPERTY + _text("stream-offset") + _text("latest") if with_offsets and protocol == 5 else b""
+    body = struct.pack(">H", packet_id) + (_varint(len(properties)) + properties if protocol == 5 else b"")
     return _packet(0x82, body + b"".join(_text(one) + b"\x01" for one in filters))
 
 
@@ -103,9 +115,12 @@ def _parse(first: int, body: bytes, protocol: int) -> Packet:
         if kind == PUBLISH:
             return _parse_publish(first, body, protocol)
         if kind == CONNACK:
-            user, reason = _properties(body, 2) if protocol == 5 else ({}, None)
-            return Packet(kind, body[1], 0, user, reason, flag=bool(body[0] & 0x01))
-        if kind == PUBACK:
+            if protocol != 5:
+                return Packet(kind, body[1], 0, {}, None, flag=bool(body[0] & 0x01))
+            user, reason = _properties(body, 2)
+            maximum = int(user.pop("maximum-qos", "2"))
+            return Packet(kind, body[1], 0, user, reason, flag=bool(body[0] & 0x01), maximum_qos=maximum)
+        if kind in (PUBACK, PUBREC, PUBCOMP):
             packet_id = int(struct.unpack_from(">H", body)[0])
             code = body[2] if len(body) > 2 else 0
             user, reason = _properties(body, 3) if len(body) > 3 else ({}, None)
@@ -126,9 +141,11 @@ def _parse_publish(first: int, body: bytes, protocol: int) -> Packet:
     packet_id = 0
     if first & 0x06:
         packet_id, at = int(struct.unpack_from(">H", body, at)[0]), at + 2
+    user: dict[str, str] = {}
     if protocol == 5:
+        user, _ = _properties(body, at)
         at = sum(_read_varint(body, at))
-    return Packet(PUBLISH, 0, packet_id, {}, None, payload=body[at:], flag=bool(first & 0x01))
+    return Packet(PUBLISH, 0, packet_id, user, None, payload=body[at:], flag=bool(first & 0x01))
 
 
 def _properties(body: bytes, at: int) -> tuple[dict[str, str], str | None]:
@@ -144,6 +161,8 @@ def _properties(body: bytes, at: int) -> tuple[dict[str, str], str | None]:
         elif kind in _TEXT:
             text, at = _read_text(body, at)
             reason = text if kind == 0x1F else reason
+        elif kind == _MAXIMUM_QOS:
+            user["maximum-qos"], at = str(body[at]), at + 1
         elif kind in _BYTE or kind in _TWO or kind in _FOUR:
             at += 1 if kind in _BYTE else 2 if kind in _TWO else 4
         else:
@@ -185,3 +204,18 @@ def _read_text(body: bytes, at: int) -> tuple[str, int]:
     if len(raw) < length:
         raise WireError(f"a text of {length} bytes in a packet that ends after {len(raw)}")
     return raw.decode(), at + 2 + length
+
+
+def maximum_qos(address: tuple[str, int]) -> int:
+    """The highest QoS that a broker takes, as its CONNACK says."""
+    with socket.create_connection(address, timeout=10) as connection:
+        connection.sendall(connect(protocol=5, client_id="torture-probe"))
+        answer = bytearray()
+        while True:
+            data = connection.recv(4096)
+            if not data:
+                raise WireError("the connection ended before its CONNACK")
+            answer += data
+            for packet in packets(answer, protocol=5):
+                connection.sendall(disconnect())
+                return packet.maximum_qos

@@ -45,6 +45,15 @@ class OutOfRangeError(Exception):
     """Retention has moved the log start past what was asked for."""
 
 
+class LostOffsetsError(Exception):
+    """The broker says that the offsets [start, end) are lost."""
+
+    def __init__(self, start: int, end: int) -> None:
+        super().__init__(f"offsets {start} to {end} are lost")
+        self.start = start
+        self.end = end
+
+
 class LogReader:
     """A Flight connection to one broker."""
 
@@ -71,16 +80,20 @@ class LogReader:
         }
 
     def rows(self, bounds: Bounds, start: int, end: int) -> Iterator[Row]:
-        """The records [start, end), in the order in which they come. Raises OutOfRangeError."""
+        """The records [start, end), in the order in which they come. Raises OutOfRangeError and LostOffsetsError."""
         if start >= end:
             return
         ticket = json.dumps({"partition": bounds.number, "start": start, "end": end})
         try:
             for chunk in self._client.do_get(flight.Ticket(ticket.encode()), self._options):
                 yield from _rows(chunk.data)
-        except pa.ArrowInvalid as error:
-            if '"out_of_range"' in str(error):
-                raise OutOfRangeError(str(error)) from error
+        except (pa.ArrowException, flight.FlightError) as error:
+            text = str(error)
+            if '"out_of_range"' in text:
+                raise OutOfRangeError(text) from error
+            if '"data_loss"' in text:
+                detail, _ = json.JSONDecoder().raw_decode(text[text.index("{") :])
+                raise LostOffsetsError(detail["start"], detail["end"]) from error
             raise
 
 

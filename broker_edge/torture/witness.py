@@ -1,24 +1,26 @@
 """A subscriber with a kept session that remembers which records of the load it was given, across restarts.
 
 It acknowledges everything it gets. It judges only what connections can tell: the session is there again, and no record
-comes after a later one of its publisher. That nothing is missing, or was shown too early, is for `support.log_check`.
+comes after a later one of its publisher. That nothing is missing, or was shown too early, is for the checker.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from support import mqtt_wire
-from support.load_records import RecordName, name_of
+from broker_edge.torture import wire
+from broker_edge.torture.publisher import Place
+from broker_edge.torture.records import RecordName, name_of
 
 RECEIVE_BYTES = 256 * 1024
 
 
 def witnesses() -> tuple[MqttWitness, ...]:
-    """One of each protocol version, for everything that `support.load_records.publishers` publish."""
+    """One of each protocol version, for everything that is published; the MQTT 5 one is told the offsets."""
     filters = ("devices/+/telemetry", "devices/+/actions")
     return tuple(MqttWitness(protocol=one, client_id=f"witness-{one}", filters=filters) for one in (4, 5))
 
@@ -28,10 +30,12 @@ class MqttWitness:
 
     def __init__(self, *, protocol: int, client_id: str, filters: Sequence[str]) -> None:
         self.seen: set[RecordName] = set()
+        self.places: dict[Place, RecordName] = {}  # of what was given with its offset
         self.violations: list[str] = []
         self._protocol = protocol
         self.client_id = client_id
         self._filters = filters
+        self._repeated: frozenset[int] = frozenset()
         self._subscribed = False
         self._thread: threading.Thread | None = None
         self._socket: socket.socket | None = None
@@ -47,15 +51,22 @@ class MqttWitness:
             self.close()
             raise TimeoutError(f"{self.client_id}: no SUBACK within 30 s; {self.violations}")
 
+    def expect_repeats(self, connections: Iterable[int]) -> None:
+        """Publishers of these connections send again at QoS 1, so their records may be in the log more than once."""
+        self._repeated = frozenset(connections)
+
     def wait(self, names: set[RecordName], *, seconds: float) -> set[RecordName]:
         """Waits until all of `names` have been given; returns those that have not, when nothing came for so long."""
         with self._arrived:
             while missing := names - self.seen:
                 before = len(self.seen)
-                self._arrived.wait_for(lambda known=before: len(self.seen) > known, timeout=seconds)
+                self._arrived.wait_for(functools.partial(self._has_more_than, before), timeout=seconds)
                 if len(self.seen) == before:
                     return missing
         return set()
+
+    def _has_more_than(self, count: int) -> bool:
+        return len(self.seen) > count
 
     def join(self) -> None:
         """Waits for the end of the connection, after the broker's."""
@@ -74,25 +85,25 @@ class MqttWitness:
         incoming = bytearray()
         try:
             with connection:
-                connection.sendall(
-                    mqtt_wire.connect(protocol=self._protocol, client_id=self.client_id, keep_session=True)
-                )
+                connection.sendall(wire.connect(protocol=self._protocol, client_id=self.client_id, keep_session=True))
                 connection.settimeout(None)
                 while data := connection.recv(RECEIVE_BYTES):
                     incoming += data
                     answers = bytearray()
                     with self._arrived:
-                        for packet in mqtt_wire.packets(incoming, protocol=self._protocol):
+                        for packet in wire.packets(incoming, protocol=self._protocol):
                             answers += self._answer(packet, last, confirmed)
                         self._arrived.notify_all()
                     connection.sendall(answers)
         except OSError:
-            return  # killed, which is what these tests do
-        except mqtt_wire.WireError as error:
+            return  # killed, which is what the hurts do
+        except wire.WireError as error:
             self.violations.append(f"{self.client_id}: {error}")
+        finally:
+            confirmed.set()  # or whoever waits for a broker that has ended would wait for long
 
-    def _answer(self, packet: mqtt_wire.Packet, last: dict[tuple[int, int], int], confirmed: threading.Event) -> bytes:
-        if packet.kind == mqtt_wire.CONNACK:
+    def _answer(self, packet: wire.Packet, last: dict[tuple[int, int], int], confirmed: threading.Event) -> bytes:
+        if packet.kind == wire.CONNACK:
             if packet.code:
                 self.violations.append(f"{self.client_id}: CONNACK 0x{packet.code:02x} {packet.reason or ''}")
             if packet.flag:
@@ -100,19 +111,22 @@ class MqttWitness:
                 return b""
             if self._subscribed:
                 self.violations.append(f"{self.client_id}: the session is gone")
-            return mqtt_wire.subscribe(protocol=self._protocol, packet_id=1, filters=self._filters)
-        if packet.kind == mqtt_wire.SUBACK:
+            return wire.subscribe(protocol=self._protocol, packet_id=1, filters=self._filters, with_offsets=True)
+        if packet.kind == wire.SUBACK:
             if packet.code >= 0x80:
                 self.violations.append(f"{self.client_id}: SUBACK 0x{packet.code:02x}")
             self._subscribed = True
             confirmed.set()
-        if packet.kind != mqtt_wire.PUBLISH:
+        if packet.kind != wire.PUBLISH:
             return b""
         name = name_of(packet.payload)
         if name is not None and not packet.flag:  # what a topic retains comes out of turn
             self.seen.add(name)
+            partition, _, offset = packet.user.get("stream-offset", "").rpartition(":")
+            if partition:
+                self.places[Place(partition, int(offset))] = name
             publisher = (name.run, name.connection)
-            if name.sequence <= last.get(publisher, -1):
+            if name.sequence <= last.get(publisher, -1) and name.connection not in self._repeated:
                 self.violations.append(f"{self.client_id}: {name} came after {last[publisher]} of its publisher")
             last[publisher] = name.sequence
-        return mqtt_wire.puback(packet.packet_id) if packet.packet_id else b""
+        return wire.puback(packet.packet_id) if packet.packet_id else b""

@@ -1,4 +1,4 @@
-"""What a fault test publishes: records that can be told apart and rebuilt from a seed alone.
+"""What is published: records that can be told apart and rebuilt from a seed alone.
 
 A payload names its (run, connection, sequence) and continues with bytes that follow from the seed, so that whoever
 reads it back knows which record it is and what every byte of it must be. Nothing here talks to a broker.
@@ -25,21 +25,30 @@ class RecordName:
     connection: int
     sequence: int
 
+    def __str__(self) -> str:
+        return f"run {self.run}, connection {self.connection}, sequence {self.sequence}"
+
 
 @dataclass(frozen=True, slots=True)
 class Publisher:
-    """One connection of the load. Its records go to one topic, hence to one partition, in the order of `sequence`."""
+    """One connection of the load. Its records go to one topic, hence to one partition, in the order of `sequence`.
+
+    A publisher that `resends` keeps its session and, after a crash, sends again what was not acknowledged, as MQTT asks
+    (4.4). At QoS 1 the log may then have a record more than once; at QoS 2 exactly once. Others never send twice.
+    """
 
     connection: int
     protocol: int  # 4 is MQTT 3.1.1, 5 is MQTT 5
     topic: str
     client_id: str
     retains: bool = False
+    qos: int = 1
+    resends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Rebuilds every payload of a test from its seed."""
+    """Rebuilds every payload from the seed of a run."""
 
     seed: int
     large_every: int = 400  # one record in so many is tens of KiB
@@ -60,7 +69,7 @@ class Recipe:
     def _length(self, draw: int) -> int:
         spread = draw >> 8
         if spread % self.large_every == 0:
-            return 16_384 + spread % 49_152
+            return 16_384 + spread % 49_153
         return spread % 4_096 if spread % 16 == 0 else spread % 400
 
 
@@ -86,7 +95,24 @@ def publishers(count: int = 8, *, protocols: tuple[int, ...] = (5, 4), control: 
     )
 
 
+def resending_publishers(*, qos2: bool, first: int = 64) -> tuple[Publisher, ...]:
+    """Connections with a session that send again after a crash: QoS 1, and QoS 2 where the broker has it."""
+    kinds = [(1, 5), (1, 4)] + [(2, 5), (2, 4), (2, 5)] * qos2
+    return tuple(
+        Publisher(
+            connection=first + n,
+            protocol=protocol,
+            topic=f"devices/again-{n}/{'actions' if n % 4 == 3 else 'telemetry'}",
+            client_id=f"again-{n}",
+            retains=n == 4,
+            qos=qos,
+            resends=True,
+        )
+        for n, (qos, protocol) in enumerate(kinds)
+    )
+
+
 def chosen_seed() -> int:
-    """The seed of this test run: HEADWATER_FAULT_SEED, else a new one."""
+    """HEADWATER_FAULT_SEED, else a new one."""
     text = os.environ.get("HEADWATER_FAULT_SEED")
     return int(text) if text else random.SystemRandom().randrange(1 << 32)

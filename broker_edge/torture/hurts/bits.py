@@ -1,0 +1,73 @@
+"""One bit of a stopped log turns: it is noticed, and nothing wrong is ever served."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from broker_edge.torture.hurts.fields import Field, batch_fields, index_fields, mark_fields, segment_fields
+from broker_edge.torture.hurts.stopped import StoppedNode
+from broker_edge.torture.process import BrokerError
+from broker_edge.torture.report import Fault
+
+_KINDS: tuple[tuple[str, Callable[[bytes], list[Field]]], ...] = (
+    ("*.seg", segment_fields),
+    ("*.seg", batch_fields),
+    ("*.idx", index_fields),
+    ("mark", mark_fields),
+)
+
+
+class Bits(StoppedNode):
+    """Goes through all the fields of segments, indexes and marks, one flipped bit a cycle."""
+
+    name = "bits"
+    about = "one bit of a field of a segment, an index or a mark is flipped while the broker is down"
+    cycles = 60
+    _turn: ClassVar[int] = 0
+
+    def damage_and_check(self, number: int) -> None:
+        path, field = self._choose()
+        content = bytearray(path.read_bytes())
+        at = field.at + self.moments.randrange(field.size)
+        bit = self.moments.randrange(8)
+        content[at] ^= 1 << bit
+        path.write_bytes(content)
+        what = f"{field.name}, bit {bit} of byte {at} in {path.parent.name}/{path.name}"
+        self.broker.faults = self.words("")
+        try:
+            self.broker.start()
+        except BrokerError as refusal:
+            self._judge_refusal(path, field, what, str(refusal))
+            return
+        served = self.read()
+        reported = self.compare(served, what)
+        if field.name.startswith("batch") and not reported and not self._is_told(path):
+            self.report.add(Fault.UNDETECTED, f"{what}: everything is served as if nothing had been")
+        if not field.name.startswith("batch") and reported:
+            self.report.add(Fault.LOST, f"{what}: {reported} records are given up, although their batches are whole")
+
+    def _choose(self) -> tuple[Path, Field]:
+        """The next field in turn, in any file that has it."""
+        by_name: dict[str, list[tuple[Path, Field]]] = {}
+        for pattern, fields_of in _KINDS:
+            for path in sorted(self.data_dir.glob(f"*-*/{pattern}")):
+                for field in fields_of(path.read_bytes()):
+                    by_name.setdefault(field.name, []).append((path, field))
+        names = sorted(by_name)
+        name = names[Bits._turn % len(names)]
+        Bits._turn += 1
+        return random.Random(self.moments.random()).choice(by_name[name])
+
+    def _judge_refusal(self, path: Path, field: Field, what: str, said: str) -> None:
+        """A start may be refused by a sentence that names the file: nothing is served then."""
+        if path.name not in said and path.parent.name not in said:
+            self.report.add(Fault.UNDETECTED, f"{what}: the broker does not start and does not say why: {said}")
+        elif field.name.startswith("batch") and path.parent.name != "internal-0":
+            self.report.add(Fault.STUCK, f"{what}: one damaged batch keeps the whole log from starting: {said}")
+
+    def _is_told(self, path: Path) -> bool:
+        """The internal partition may be cut below a snapshot: then its damage is told, or of no consequence."""
+        return path.parent.name == "internal-0"

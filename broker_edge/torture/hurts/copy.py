@@ -1,0 +1,78 @@
+"""A data folder that is copied while the broker runs, as people do: the copy opens and serves a valid prefix."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+
+from broker_edge.torture.life import Bench, Life
+from broker_edge.torture.load import MqttLoad
+from broker_edge.torture.process import BrokerError, BrokerProcess
+from broker_edge.torture.reader import Bounds, LogReader, LostOffsetsError, Row
+from broker_edge.torture.report import Fault
+
+
+class Copy(Life):
+    """Each cycle copies the folder under load and starts a broker on the copy.
+
+    Every record that was readable before the copy began is there with its bytes, and what follows is what the original
+    came to have there. Parts of the copy are of different moments, so this is no backup: `headwater log backup` is.
+    """
+
+    name = "copy"
+    about = "the data folder is copied while the broker runs, and the copy is opened"
+    killed_first = 0.0
+    pause_s = 0.05
+    starts_interrupted = 0.0
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(dataclasses.replace(bench, has_retention=False))
+        self._copied: list[tuple[Bounds, list[Row]]] = []
+
+    def publish(self, load: MqttLoad) -> None:
+        self.wait_acked(load, self.moments.randint(1, self.bench.records_max // 2))
+        with LogReader(self.broker.flight) as reader:
+            before = reader.bounds()
+        target = self.bench.folder / "copy"
+        shutil.rmtree(target, ignore_errors=True)
+        # Unfinished files come and go meanwhile.
+        with contextlib.suppress(shutil.Error):
+            shutil.copytree(self.data_dir, target)
+        copy = BrokerProcess(data_dir=target, log_file=self.bench.folder / "copy.log", program=self.bench.program)
+        with copy:
+            try:
+                copy.start()
+            except BrokerError as refusal:
+                self.report.add(Fault.STUCK, f"the copy does not open: {refusal}")
+                return
+            self._copied = self._read(copy, before)
+        super().publish(load)
+        self.observe()
+        for bounds, rows in self._copied:
+            self._compare(bounds, rows)
+        shutil.rmtree(target, ignore_errors=True)
+
+    def _read(self, copy: BrokerProcess, before: dict[str, Bounds]) -> list[tuple[Bounds, list[Row]]]:
+        copied = []
+        with LogReader(copy.flight) as reader:
+            for bounds in reader.bounds().values():
+                readable = before[bounds.name].high_watermark
+                if bounds.high_watermark < readable:
+                    missing = readable - bounds.high_watermark
+                    self.report.add(
+                        Fault.LOST, f"the copy of {bounds.name} ends {missing} records early", count=missing
+                    )
+                try:
+                    copied.append((bounds, list(reader.rows(bounds, bounds.log_start, bounds.high_watermark))))
+                except LostOffsetsError as lost:
+                    self.report.add(Fault.HOLE, f"the copy of {bounds.name}: {lost}", count=lost.end - lost.start)
+        return copied
+
+    def _compare(self, bounds: Bounds, rows: list[Row]) -> None:
+        """After the original has been read beyond what the copy has."""
+        with LogReader(self.broker.flight) as reader:
+            there = {row.offset: row for row in reader.rows(bounds, bounds.log_start, bounds.high_watermark)}
+        for row in rows:
+            if there.get(row.offset) != row:
+                self.report.add(Fault.CHANGED, f"the copy of {bounds.name} has another record at {row.offset}")

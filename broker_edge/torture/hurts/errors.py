@@ -1,0 +1,74 @@
+"""The N-th write or sync of a process fails once: no acknowledgement after it, and the next start has everything."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import ClassVar
+
+from broker_edge.torture.life import Life
+from broker_edge.torture.load import MqttLoad
+from broker_edge.torture.report import Fault
+from broker_edge.torture.waiting import wait_until
+
+_KINDS = (
+    ("eio", "sync"),
+    ("eio", "write"),
+    ("enospc", "write"),
+    ("short", "write"),
+    ("eio", "syncdir"),
+    ("eio", "rename"),
+)
+OPERATIONS_MAX = 80
+FIRES_S = 1.5
+SETTLES_S = 5.0
+MORE = 20  # acknowledgements that show that it goes on
+
+
+class Errors(Life):
+    """Goes through N = 1, 2, … for each kind of failure, one a cycle.
+
+    Afterwards the broker goes on acknowledging, or the partition says that it has stopped; never something between. A
+    full disk that has passed is no reason to stay refused.
+    """
+
+    name = "errors"
+    about = "the N-th write, sync or rename fails with EIO or ENOSPC or is half done (needs a fault build)"
+    uses_faults = True
+    cycles = 40
+    pause_s = 0.05
+    starts_interrupted = 0.0
+    killed_first = 0.0
+    stopped_first = 0.2
+    _turn: ClassVar[int] = 0
+
+    def arm(self) -> str:
+        turn, Errors._turn = Errors._turn, Errors._turn + 1
+        error, operation = _KINDS[turn % len(_KINDS)]
+        return f"{error}@{operation}#{turn // len(_KINDS) % OPERATIONS_MAX + 1}"
+
+    def publish(self, load: MqttLoad) -> None:
+        said = self.broker.log_file.stat().st_size
+        # It may have come during the start, and this run may be shorter.
+        with contextlib.suppress(TimeoutError):
+            wait_until(lambda: self._has_fired(said) or load.over, seconds=FIRES_S, what="the failure")
+        before = load.acked
+        try:
+            wait_until(
+                lambda: load.acked >= before + MORE or load.over or self._says_stopped(),
+                seconds=SETTLES_S,
+                what="the broker to go on or to stop",
+            )
+        except TimeoutError:
+            self.report.add(
+                Fault.STUCK, f"after {self.broker.faults}: /readyz is {self.broker.readyz()}; {load.summary()}"
+            )
+        self.observe()
+
+    def _has_fired(self, said: int) -> bool:
+        with self.broker.log_file.open("rb") as log:
+            log.seek(said)
+            return b"faults: " in log.read()
+
+    def _says_stopped(self) -> bool:
+        status, body = self.broker.readyz()
+        return status == 503 and "no space left" not in body

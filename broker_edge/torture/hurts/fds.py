@@ -1,0 +1,56 @@
+"""A broker without a file descriptor left: what it can not open it opens later, and nothing is lost meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+
+from broker_edge.torture import wire
+from broker_edge.torture.life import Bench, Life
+from broker_edge.torture.load import MqttLoad
+from broker_edge.torture.waiting import wait_until
+
+FILES_MAX = 96
+RESUMES_S = 10.0
+MOVES_S = 30.0
+
+
+class Fds(Life):
+    """Idle connections take all descriptors while the load goes on, and then go away."""
+
+    name = "fds"
+    about = f"{FILES_MAX} file descriptors and more idle connections than that, under load"
+    files_max = FILES_MAX
+    pause_s = 0.05
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(bench)
+        self._idle_number = 0
+
+    def publish(self, load: MqttLoad) -> None:
+        self.wait_acked(load, self.moments.randint(1, 200))
+        before = load.acked
+        with self._idle_connections(FILES_MAX + 32):
+            # Some may be refused while a segment can not be opened; that is not waited for.
+            with contextlib.suppress(TimeoutError):
+                load.wait(lambda one: one.acked >= before + 500 or one.over, seconds=2.0, what="some more")
+        wait_until(lambda: self._readyz() == 200, seconds=RESUMES_S, what="the broker to resume by itself")
+        before = load.acked
+        load.wait(lambda one: one.acked > before or one.over, seconds=MOVES_S, what="publishes afterwards")
+
+    def _readyz(self) -> int:
+        try:
+            return self.broker.readyz()[0]
+        except OSError:
+            return 0
+
+    @contextlib.contextmanager
+    def _idle_connections(self, count: int) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for _ in range(count):
+                self._idle_number += 1
+                with contextlib.suppress(OSError):
+                    one = stack.enter_context(socket.create_connection(self.broker.mqtt, timeout=1))
+                    one.sendall(wire.connect(protocol=5, client_id=f"idle-{self._idle_number}"))
+            yield

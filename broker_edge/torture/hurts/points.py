@@ -1,0 +1,69 @@
+"""The process ends, or the power goes, at every named point and around every file operation of a run."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import ClassVar
+
+from broker_edge.torture.life import Bench, Life
+from broker_edge.torture.load import MqttLoad
+
+# So many operations of one process are ended before and after, one a cycle; then it begins again.
+OPERATIONS_MAX = 120
+REACHED_S = 1.5  # a point that load and maintenance have not come to by then is left for the next cycle
+
+
+def failpoints(bench: Bench) -> list[str]:
+    """The names that a fault build knows."""
+    shown = subprocess.run(
+        [str(bench.faults_program), "--failpoints"], capture_output=True, text=True, check=True, timeout=20
+    )
+    return shown.stdout.split()
+
+
+class Failpoints(Life):
+    """Every second cycle ends at a named point, the others before or after the N-th operation that changes the disk."""
+
+    name = "failpoints"
+    about = "the process ends at each named point, and before and after each file operation (needs a fault build)"
+    uses_faults = True
+    starts_interrupted = 0.0
+    killed_first = 0.0
+    stopped_first = 0.2
+    # Over all lives of this process, so that a run goes through all of them however many lives it has.
+    _turn: ClassVar[int] = 0
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(bench)
+        self._points = failpoints(bench)
+
+    def arm(self) -> str:
+        turn, Failpoints._turn = Failpoints._turn, Failpoints._turn + 1
+        if turn % 2 == 0:
+            point = self._points[turn // 2 % len(self._points)]
+            # A record passes its points at once; starts, rolls and removals are rare.
+            often = point.startswith(("batch", "before", "qos2", "state"))
+            return f"abort@{point}#{self.moments.randint(2, 60) if often else self.moments.choice((1, 1, 2, 3))}"
+        number = turn // 4 % OPERATIONS_MAX + 1
+        return f"abort@{'op' if turn % 4 == 1 else 'after-op'}#{number}"
+
+    def publish(self, load: MqttLoad) -> None:
+        """Goes on until the process has ended by itself, or for a while."""
+        self.broker.wait_end(seconds=REACHED_S) if self.broker.faults != self.words("") else super().publish(load)
+
+
+class Tears(Life):
+    """A write of a segment is half there: what it was of a batch is never shown, and what was before it is."""
+
+    name = "tears"
+    about = "the process ends in the middle of a write to a segment (needs a fault build)"
+    uses_faults = True
+    starts_interrupted = 0.0
+    killed_first = 0.0
+    stopped_first = 0.0
+
+    def arm(self) -> str:
+        return f"tear@write.seg#{self.moments.randint(5, 80)}"
+
+    def publish(self, load: MqttLoad) -> None:
+        self.broker.wait_end(seconds=REACHED_S)

@@ -1,0 +1,272 @@
+"""One log through many crashes: load, hurt, restart, check, again and again on one data folder.
+
+What a crash is, is a subclass's. Some starts crash before the broker serves. Some crashes come as two: a kill -9, a
+start that serves what the page cache still holds, and only then the crash proper, because a record that was served once
+must be on the disk. Some come after a clean stop, whose mark later starts believe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from broker_edge.torture.check import LogCheck
+from broker_edge.torture.load import MqttLoad
+from broker_edge.torture.outbox import Outbox
+from broker_edge.torture.process import BrokerError, BrokerProcess
+from broker_edge.torture.producer import PRODUCER, Producer
+from broker_edge.torture.reader import LogReader
+from broker_edge.torture.records import Publisher, Recipe, publishers, resending_publishers
+from broker_edge.torture.report import Fault, Report
+from broker_edge.torture.wire import maximum_qos
+from broker_edge.torture.witness import witnesses
+
+QUIET_S = 5.0  # without any delivery, after which what is missing counts as skipped
+ACKED_S = 20.0  # for the acknowledgements that a cycle wants; the broker hangs if it takes longer
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where a life takes place and what it may use."""
+
+    folder: Path
+    program: Path
+    faults_program: Path | None
+    seed: int
+    life: int
+    has_retention: bool = False
+    sabotage: str | None = None
+    records_max: int = 3_000  # acknowledgements that one cycle waits for at most
+
+    @property
+    def moments(self) -> random.Random:
+        """The random choices of this life: the same for the same seed and life."""
+        return random.Random(f"{self.seed}/{self.life}")
+
+
+class Life:
+    """A data folder, a broker on it, and everything that was ever told about it."""
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+    cycles: ClassVar[int] = 25
+    pause_s: ClassVar[float] = 0.0  # between turns of the load, where a hurt waits for more than acknowledgements
+    uses_faults: ClassVar[bool] = False
+    uses_root: ClassVar[bool] = False
+    starts_interrupted: ClassVar[float] = 0.25  # the share of starts that crash before the broker serves
+    killed_first: ClassVar[float] = 0.25  # the share of crashes that come as two
+    stopped_first: ClassVar[float] = 0.15  # the share of crashes that come after a clean stop
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.moments = bench.moments
+        self.recipe = Recipe(bench.seed)
+        self.has_retention = bench.has_retention
+        with_faults = self.uses_faults or bench.sabotage is not None
+        self.broker = BrokerProcess(
+            data_dir=self.data_dir,
+            settings=self.settings(),
+            log_file=bench.folder / "headwaterd.log",
+            program=bench.faults_program if with_faults else bench.program,
+            files_max=self.files_max,
+        )
+        self.outboxes: dict[int, Outbox] = {}
+        self.sources: tuple[Publisher, ...] = ()
+        self.check = LogCheck(self.recipe, ())
+        self.witnesses = () if self.has_retention else witnesses()
+        self.producer = Producer(recipe=self.recipe, moments=random.Random(bench.seed))
+
+    @staticmethod
+    def lacks() -> list[str]:
+        """What this machine lacks for it, each as a sentence; empty when nothing."""
+        return []
+
+    # What a hurt may decide otherwise
+
+    @property
+    def data_dir(self) -> Path:
+        return self.bench.folder / "data"
+
+    files_max: int | None = None
+
+    def settings(self) -> Mapping[str, str]:
+        """Small segments, so that rolling, recycling and retention happen in every life."""
+        settings = {"log.segment_bytes": self.moments.choice(("128KiB", "256KiB", "2MiB"))}
+        if self.has_retention:
+            settings |= {f"log.classes.{name}.retention.bytes": "1MiB" for name in ("telemetry", "control")}
+        return settings
+
+    def arm(self) -> str:
+        """What the next start is to suffer from inside, in the words of HEADWATER_FAULTS."""
+        return ""
+
+    def crash(self, *, under_load: bool) -> None:
+        """Ends the broker; it must be gone afterwards."""
+        self.broker.kill()
+
+    def restore(self) -> None:
+        """Between the end of a broker and the next start."""
+
+    # One cycle
+
+    def __enter__(self) -> Life:
+        self._start(first=True)
+        offers_qos2 = maximum_qos(self.broker.mqtt) == 2
+        self.sources = publishers(8, protocols=(5,) if self.has_retention else (5, 4))
+        if not self.has_retention:
+            self.sources += resending_publishers(qos2=offers_qos2)
+        self.outboxes = {one.connection: Outbox() for one in self.sources if one.resends}
+        self.check = LogCheck(self.recipe, (*self.sources, PRODUCER), has_retention=self.has_retention)
+        for witness in self.witnesses:
+            witness.expect_repeats(one.connection for one in self.sources if one.resends and one.qos == 1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.broker.kill()
+
+    @property
+    def report(self) -> Report:
+        return self.check.report
+
+    def cycle(self, number: int) -> None:
+        """Expects the broker to serve, and leaves it serving after a crash."""
+        try:
+            self._cycle(number)
+        except (BrokerError, TimeoutError) as error:
+            self.report.add(Fault.STUCK, f"cycle {number}: {error}")
+            raise
+
+    def _cycle(self, number: int) -> None:
+        with contextlib.suppress(*([OSError] if self.broker.faults else [])):
+            for witness in self.witnesses:
+                witness.connect(self.broker.mqtt)
+        if not self.has_retention:
+            self.producer.start(self.broker.flight, run=number)
+        with self.load(number) as load:
+            self.publish(load)
+            killed = self._end()
+            # What the broker said before it died is still in the sockets.
+            load.wait(lambda one: one.over, seconds=ACKED_S, what="the connections to end with the broker")
+        self.check.add(load.stop())
+        if not self.has_retention:
+            self.check.add(self.producer.finish())
+        self.report.resent = sum(one.resent.total() for one in self.outboxes.values())
+        for witness in self.witnesses:
+            witness.join()
+        self.restore()
+        if killed:
+            self._start()
+            self.crash(under_load=False)
+            self.restore()
+        while self.moments.random() < self.starts_interrupted:
+            self.broker.spawn()
+            time.sleep(self.moments.uniform(0.0, 0.05))  # the moment of the crash
+            self.crash(under_load=False)
+            self.restore()
+        self._start()
+
+    def load(self, number: int) -> MqttLoad:
+        return MqttLoad(
+            address=self.broker.mqtt,
+            run=number,
+            recipe=self.recipe,
+            publishers=self.sources,
+            window=self.moments.choice((1, 8, 32, 128)),
+            pause_s=self.pause_s,
+            outboxes=self.outboxes,
+        )
+
+    def _end(self) -> bool:
+        """Ends the broker; says whether another crash is to follow the next start."""
+        draw = self.moments.random()
+        killed, stopped = draw < self.killed_first, draw > 1 - self.stopped_first
+        if stopped and self.broker.is_running and (code := self.broker.stop()) != 0 and not self.broker.faults:
+            self.report.add(Fault.STUCK, f"a clean stop ends with exit code {code}: {self.broker.last_words()}")
+        if killed:
+            self.broker.kill()
+        else:
+            self.crash(under_load=not stopped)
+        return killed
+
+    def publish(self, load: MqttLoad) -> None:
+        """Waits for some acknowledgements; half of the time the log is read meanwhile."""
+        wanted = self.moments.randint(1, self.bench.records_max)
+        if self.moments.random() < 0.5:
+            self.wait_acked(load, wanted // 2)
+            self.observe()
+        self.wait_acked(load, wanted)
+
+    def wait_acked(self, load: MqttLoad, count: int) -> None:
+        """Also returns when an armed broker has ended by itself."""
+        may_end = bool(self.broker.faults)
+        load.wait(
+            lambda one: one.acked >= count or (may_end and one.over),
+            seconds=ACKED_S,
+            what=f"{count} acknowledgements",
+        )
+
+    def observe(self) -> None:
+        """What was readable once must stay."""
+        try:
+            with LogReader(self.broker.flight) as reader:
+                self.check.observe(reader)
+        except (pa.ArrowException, flight.FlightError):
+            if not self.broker.faults:
+                raise
+
+    def finish(self) -> None:
+        """Reads the whole log once more, and lets the witnesses catch up: their sessions may repeat, never skip."""
+        if self.broker.faults != self.words(""):
+            self._restart_sound()
+        with LogReader(self.broker.flight) as reader:
+            self.check.everything(reader)
+        for witness in self.witnesses:
+            witness.connect(self.broker.mqtt)
+            missing = witness.wait(self.check.acked, seconds=QUIET_S)
+            witness.close()
+            self.report.violations += witness.violations
+            if missing:
+                text = f"{len(missing)} acknowledged records never came, the first is {min(missing)}"
+                self.report.violations.append(f"{witness.client_id}: {text}")
+
+    def _start(self, *, first: bool = False) -> None:
+        """An armed start may end by itself; the next one is not armed."""
+        armed = "" if first else self.arm()
+        self.broker.faults = self.words(armed)
+        try:
+            self.broker.start()
+            if not first:
+                self.after_start()
+        except (BrokerError, pa.ArrowException, flight.FlightError):
+            if not armed:
+                raise
+            self._restart_sound()
+            self.after_start()
+
+    def _restart_sound(self) -> None:
+        """After a start that was armed, one that is not."""
+        self.crash(under_load=False)
+        self.restore()
+        self.broker.faults = self.words("")
+        self.broker.start()
+
+    def words(self, armed: str) -> str:
+        sabotage = f"sabotage:{self.bench.sabotage}" if self.bench.sabotage else ""
+        return ",".join(word for word in (armed, sabotage) if word)
+
+    def after_start(self) -> None:
+        with LogReader(self.broker.flight) as reader:
+            self.check.after_restart(reader)
+        for witness in self.witnesses:
+            self.check.delivered(witness.seen, witness.places, witness.client_id)

@@ -1,0 +1,89 @@
+"""What a checker found, in words that people who test storage use, with counts and a few examples each."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+EXAMPLES = 8  # of each kind in a report
+
+
+class Fault(enum.StrEnum):
+    """The words of a finding; `docs/torture.md` defines them."""
+
+    LOST = "lost"
+    DUPLICATED = "duplicated"
+    REORDERED = "reordered"
+    UNEXPECTED = "unexpected"
+    CHANGED = "changed"
+    HOLE = "hole"
+    EPOCH = "epoch"
+    EARLY = "early"
+    UNDETECTED = "undetected"
+    STUCK = "stuck"
+    PROTOCOL = "protocol"
+
+
+@dataclass(slots=True)
+class Report:
+    """Counts by fault, with a few examples each."""
+
+    seed: int
+    sent: int = 0
+    acked: int = 0
+    readable: int = 0
+    restarts: int = 0
+    qos2_acked: int = 0
+    qos2_completed: int = 0
+    resent: int = 0
+    counts: Counter[Fault] = field(default_factory=Counter)
+    examples: dict[Fault, list[str]] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+
+    def add(self, fault: Fault, text: str, *, count: int = 1) -> None:
+        self.counts[fault] += count
+        examples = self.examples.setdefault(fault, [])
+        if len(examples) < EXAMPLES:
+            examples.append(text)
+
+    def merge(self, other: Report) -> None:
+        """Adds what another checker found."""
+        for name in ("sent", "acked", "readable", "restarts", "qos2_acked", "qos2_completed", "resent"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for fault, texts in other.examples.items():
+            for text in texts:
+                self.add(fault, text, count=0)
+        self.counts += other.counts
+        self.violations += other.violations
+
+    def to_json(self) -> dict[str, Any]:
+        counts = {fault.value: self.counts[fault] for fault in Fault}
+        counts[Fault.PROTOCOL] += len(self.violations)
+        return {
+            "sent": self.sent,
+            "acknowledged": self.acked,
+            "acknowledged_qos2": self.qos2_acked,
+            "sent_again": self.resent,
+            "readable": self.readable,
+            "restarts": self.restarts,
+            "findings": counts,
+        }
+
+    def findings(self) -> list[str]:
+        """A line for each example."""
+        found = [f"{fault}: {text}" for fault, texts in self.examples.items() for text in texts]
+        return found + [f"{Fault.PROTOCOL}: {text}" for text in self.violations[:EXAMPLES]]
+
+    @property
+    def clean(self) -> bool:
+        return not self.counts.total() and not self.violations
+
+    def __str__(self) -> str:
+        faults = ", ".join(f"{fault} {self.counts[fault]}" for fault in Fault)
+        done = f"{self.restarts} restarts, sent {self.sent}, acked {self.acked}, readable {self.readable}"
+        return f"seed {self.seed}: {done}: {faults}"
+
+    def details(self) -> str:
+        return "\n".join([str(self), *(f"  {line}" for line in self.findings())])

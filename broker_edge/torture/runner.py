@@ -1,0 +1,209 @@
+"""A whole run: lives of each hurt in turn, counts by hurt, and the folders of those in which something was found.
+
+A *life* is one data folder from its first start to its last check, some tens of cycles. What went well is removed; what
+did not is kept, with the words to repeat it.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from broker_edge.errors import HeadwaterError
+from broker_edge.torture.hurts import HURTS
+from broker_edge.torture.life import Bench, Life
+from broker_edge.torture.process import BrokerError
+from broker_edge.torture.report import Fault, Report
+
+# After so many lives with findings the rest would only repeat them.
+FOUND_MAX = 5
+LIVES_MIN = 3  # of each hurt, so that one of them has retention
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What was asked for. `cycles` are shared by the hurts, `seconds` ends the run earlier, `life` is the only one."""
+
+    folder: Path
+    program: Path
+    faults_program: Path | None
+    hurts: Sequence[str]
+    seed: int
+    cycles: int
+    seconds: float | None = None
+    life: int | None = None
+    sabotage: str | None = None
+    records_max: int = 3_000
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of one hurt."""
+
+    cycles: int = 0
+    report: Report = field(default_factory=lambda: Report(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A life with findings: where it is kept and how it is repeated."""
+
+    hurt: str
+    life: int
+    folder: Path
+    command: str
+    findings: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Counts so far; complete when the run has ended, also by Ctrl-C."""
+
+    run: Run
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    kept: list[Kept] = field(default_factory=list)
+    is_interrupted: bool = False
+    seconds: float = 0.0
+
+    @property
+    def cycles(self) -> int:
+        return sum(one.cycles for one in self.tallies.values())
+
+    @property
+    def acked(self) -> int:
+        return sum(one.report.acked for one in self.tallies.values())
+
+    @property
+    def clean(self) -> bool:
+        return not self.kept and all(one.report.clean for one in self.tallies.values())
+
+    def counts(self) -> dict[Fault, int]:
+        """Findings by word, over all hurts."""
+        counts = {fault: sum(one.report.counts[fault] for one in self.tallies.values()) for fault in Fault}
+        counts[Fault.PROTOCOL] += sum(len(one.report.violations) for one in self.tallies.values())
+        return counts
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "seed": self.run.seed,
+            "cycles": self.cycles,
+            "acknowledged": self.acked,
+            "seconds": round(self.seconds, 1),
+            "interrupted": self.is_interrupted,
+            "sabotage": self.run.sabotage,
+            "findings": {fault.value: count for fault, count in self.counts().items()},
+            "hurts": {name: {"cycles": one.cycles, **one.report.to_json()} for name, one in self.tallies.items()},
+            "kept": [
+                {
+                    "hurt": one.hurt,
+                    "life": one.life,
+                    "folder": str(one.folder),
+                    "repeat": one.command,
+                    "findings": list(one.findings),
+                }
+                for one in self.kept
+            ],
+        }
+
+
+def run(wanted: Run, on_cycle: Callable[[Outcome], None]) -> Outcome:
+    """Runs until the cycles are done, the time is over, too much was found, or Ctrl-C."""
+    outcome = Outcome(wanted, {name: Tally(report=Report(wanted.seed)) for name in wanted.hurts})
+    began = time.monotonic()
+
+    def is_over() -> bool:
+        outcome.seconds = time.monotonic() - began
+        return wanted.seconds is not None and outcome.seconds >= wanted.seconds
+
+    try:
+        for life, hurt, cycles in _lives(wanted):
+            _live(outcome, life, hurt, cycles, is_over=is_over, on_cycle=on_cycle)
+            if is_over() or len(outcome.kept) >= (1 if wanted.sabotage else FOUND_MAX):
+                break
+    except KeyboardInterrupt:
+        outcome.is_interrupted = True
+    is_over()
+    return outcome
+
+
+def _lives(wanted: Run) -> Iterator[tuple[int, str, int]]:
+    """Number, hurt and cycles of each life, the hurts in turn."""
+    names = list(wanted.hurts)
+    quota = math.ceil(wanted.cycles / len(names))
+    if wanted.life is not None:
+        name = names[wanted.life % len(names)]
+        yield wanted.life, name, min(quota, HURTS[name].cycles)
+        return
+    left = dict.fromkeys(names, quota)
+    life = 0
+    while any(left.values()):
+        name = names[life % len(names)]
+        cycles = min(left[name], HURTS[name].cycles, max(2, math.ceil(quota / LIVES_MIN)))
+        left[name] -= cycles
+        if cycles:
+            yield life, name, cycles
+        life += 1
+
+
+def _live(
+    outcome: Outcome,
+    number: int,
+    hurt: str,
+    cycles: int,
+    *,
+    is_over: Callable[[], bool],
+    on_cycle: Callable[[Outcome], None],
+) -> None:
+    wanted, tally = outcome.run, outcome.tallies[hurt]
+    folder = wanted.folder / f"life-{number:04}-{hurt}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    bench = Bench(
+        folder=folder,
+        program=wanted.program,
+        faults_program=wanted.faults_program,
+        seed=wanted.seed,
+        life=number,
+        has_retention=number // len(wanted.hurts) % LIVES_MIN == LIVES_MIN - 1,
+        sabotage=wanted.sabotage,
+        records_max=wanted.records_max,
+    )
+    life = HURTS[hurt](bench)
+    try:
+        with life:
+            try:
+                for cycle in range(cycles):
+                    life.cycle(cycle)
+                    tally.cycles += 1
+                    on_cycle(outcome)
+                    if is_over() or not life.report.clean:
+                        break
+                if life.report.clean:
+                    life.finish()
+            except (BrokerError, TimeoutError, OSError, pa.ArrowException, flight.FlightError, HeadwaterError) as error:
+                if not life.report.counts[Fault.STUCK]:
+                    life.report.add(Fault.STUCK, f"{type(error).__name__}: {error}; {life.broker.last_words()}")
+    finally:
+        tally.report.merge(life.report)
+        if life.report.clean:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            _keep(outcome, life, cycles)
+
+
+def _keep(outcome: Outcome, life: Life, cycles: int) -> None:
+    wanted = outcome.run
+    command = f"headwater torture --hurts {','.join(wanted.hurts)} --seed {wanted.seed} --life {life.bench.life}"
+    command += f" --cycles {cycles * len(wanted.hurts)}"
+    command += f" --sabotage {wanted.sabotage}" if wanted.sabotage else ""
+    kept = Kept(life.name, life.bench.life, life.bench.folder, command, tuple(life.report.findings()))
+    (kept.folder / "findings.txt").write_text("\n".join([*kept.findings, "", f"repeat: {command}", ""]))
+    outcome.kept.append(kept)

@@ -1,0 +1,99 @@
+"""`headwater torture` in its short form: nothing that was acknowledged is lost, whatever happens (I1 to I5).
+
+HEADWATER_FAULT_CYCLES multiplies the kills and the power cuts (default 20 each), HEADWATER_FAULT_SEED repeats a run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker_edge.torture.hurts import HURTS
+from broker_edge.torture.process import binary
+from broker_edge.torture.report import Fault
+from broker_edge.torture.runner import Outcome, Run, run
+from broker_edge.torture.sabotage import SABOTAGES
+
+# Few of each here; `kill` and `power` have their own count.
+CYCLES = {
+    "failpoints": 40,
+    "tears": 3,
+    "errors": 12,
+    "full": 2,
+    "slow": 1,
+    "bits": 25,
+    "index": 7,
+    "clock": 3,
+    "fds": 2,
+    "copy": 2,
+    "stop": 2,
+    "pause": 2,
+}
+SABOTAGE_CYCLES = 40
+
+
+def _run(folder: Path, hurts: list[str], *, seed: int, cycles: int, sabotage: str | None = None) -> Outcome:
+    faults_program = binary().with_name("headwaterd-faults")
+    wanted = Run(
+        folder=folder,
+        program=binary(),
+        faults_program=faults_program if faults_program.exists() else None,
+        hurts=hurts,
+        seed=seed,
+        cycles=cycles,
+        sabotage=sabotage,
+    )
+    return run(wanted, lambda outcome: None)
+
+
+@pytest.fixture
+def can_run(need):
+    """Says what a hurt lacks here."""
+
+    def check(hurt: str, *, with_faults: bool) -> None:
+        lacks = HURTS[hurt].lacks()
+        if with_faults and not binary().with_name("headwaterd-faults").exists():
+            lacks.append(f"{binary()}-faults is missing: run `make faults-build`")
+        need(lacks if binary().exists() else [f"{binary()} is missing: run `make build`"])
+
+    return check
+
+
+@pytest.mark.parametrize("hurt", HURTS)
+def test_what_was_acknowledged_survives(tmp_path, can_run, seed, cycles, note, hurt):
+    can_run(hurt, with_faults=HURTS[hurt].uses_faults)
+    outcome = _run(tmp_path, [hurt], seed=seed, cycles=CYCLES.get(hurt, cycles))
+    report = outcome.tallies[hurt].report
+    note(report)
+    assert outcome.clean, outcome.to_json()
+    assert report.acked > 0, outcome.to_json()
+    assert outcome.tallies[hurt].cycles == CYCLES.get(hurt, cycles)
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGES)
+def test_control_mistake_is_found(tmp_path, can_run, seed, note, sabotage):
+    known = SABOTAGES[sabotage]
+    can_run(known.hurt, with_faults=True)
+    outcome = _run(tmp_path, [known.hurt], seed=seed, cycles=SABOTAGE_CYCLES, sabotage=sabotage)
+    note(outcome.tallies[known.hurt].report)
+    found = {fault for fault, count in outcome.counts().items() if count}
+    assert found & known.words, f"{sabotage} was found as {found or 'nothing'}, seed {seed}"
+
+
+def test_control_fault_build_has_what_releases_must_not_have(can_run):
+    can_run("failpoints", with_faults=True)
+    traces = [b"HEADWATER_FAULTS", b"checksum-ignored", b"batch-written"]
+    default, faulty = binary().read_bytes(), binary().with_name("headwaterd-faults").read_bytes()
+    assert [trace for trace in traces if trace in default] == []
+    assert [trace for trace in traces if trace not in faulty] == []
+
+
+def test_finding_says_where_it_is_kept_and_how_to_repeat_it(tmp_path, can_run, seed):
+    can_run("bits", with_faults=True)
+    outcome = _run(tmp_path, ["bits"], seed=seed, cycles=SABOTAGE_CYCLES, sabotage="checksum-ignored")
+    (kept,) = outcome.kept
+    assert (kept.folder / "data").is_dir()
+    text = (kept.folder / "findings.txt").read_text()
+    assert Fault.CHANGED in text
+    assert f"--seed {seed} --life {kept.life}" in text
