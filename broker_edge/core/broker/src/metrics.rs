@@ -44,6 +44,8 @@ pub struct MqttMetrics {
     pub records_expired: Counter,
     /// Publishes refused or dropped (space, queue, permission, protocol).
     pub publishes_refused: Counter,
+    /// QoS 2 publishes that were in the log already: answered, not appended.
+    pub publishes_repeated: Counter,
     /// Deliveries written to subscribers.
     pub deliveries: Counter,
     /// Deliveries of QoS 0 that were left out because the subscriber was away or too slow.
@@ -164,6 +166,7 @@ impl MqttMetrics {
             self.publishes_acknowledged, "publishes_acknowledged", "Publishes acknowledged once durable";
             self.publishes_refused, "publishes_refused", "Publishes refused or dropped";
             self.records_expired, "records_expired", "Records removed before a session had read them";
+            self.publishes_repeated, "publishes_repeated", "QoS 2 publishes that were in the log already";
             self.deliveries, "deliveries", "Publishes sent to subscribers";
             self.deliveries_dropped, "deliveries_dropped", "QoS 0 deliveries left out";
             self.receipts, "receipts", "Receipts of commands appended";

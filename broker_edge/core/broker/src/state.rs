@@ -17,9 +17,10 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use headwater_log::{
-    AppendError, Log, Offset, Partition, ReadError, RecordMeta, Records, failpoint,
+    AppendError, Log, Offset, Partition, PartitionState, ReadError, RecordMeta, Records, failpoint,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -115,6 +116,25 @@ impl StateStore {
     /// Changes that returned an offset at or below this one survive a crash.
     pub fn durable(&self) -> Offset {
         self.partition.high_watermark()
+    }
+
+    /// Waits until changes up to `end` survive a crash. False when that takes longer, or will never be.
+    pub fn wait_durable(&self, end: Offset, timeout: Duration) -> bool {
+        let until = Instant::now() + timeout;
+        loop {
+            let seen = *self.moved.count.lock();
+            if self.durable() >= end {
+                return true;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || matches!(self.partition.state(), PartitionState::Stopped(_)) {
+                return false;
+            }
+            let mut count = self.moved.count.lock();
+            if *count == seen {
+                self.moved.condition.wait_for(&mut count, left);
+            }
+        }
     }
 
     /// One past the newest change, durable or not.

@@ -289,10 +289,6 @@ fn what_is_not_available_yet_is_refused_with_its_code() {
         &[],
     );
     assert_eq!(codes, [ReasonCode::SharedSubscriptionsNotSupported]);
-    let (codes, _) = client.subscribe_with("t", SubscriptionOptions::new(QoS::ExactlyOnce), &[]);
-    assert_eq!(codes, [ReasonCode::GrantedQos1]);
-    client.send_publish("t", b"x", 2, false, &[]);
-    assert_eq!(client.next(), Got::Disconnect(ReasonCode::QosNotSupported));
 
     let refused = |fields: ConnectFields<'_>| {
         let mut client = Client::open(address, fields.version);
@@ -313,12 +309,6 @@ fn what_is_not_available_yet_is_refused_with_its_code() {
     let mut fields = ConnectFields::new(Version::V5, "auth");
     fields.properties = &method;
     assert_eq!(refused(fields), ReasonCode::BadAuthenticationMethod.as_u8());
-    let mut fields = ConnectFields::new(Version::V5, "will");
-    fields.will = Some(WillFields {
-        qos: QoS::ExactlyOnce,
-        ..will("t", &[])
-    });
-    assert_eq!(refused(fields), ReasonCode::QosNotSupported.as_u8());
 }
 
 #[test]

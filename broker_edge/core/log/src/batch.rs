@@ -310,6 +310,7 @@ impl Batch {
                 .map(|key| std::str::from_utf8(key).unwrap_or_default()),
             properties: extension.properties,
             headers: extension.headers,
+            publish_id: extension.publish_id,
             payload: &payloads[payload_start..entry.payload_end as usize],
         }
     }

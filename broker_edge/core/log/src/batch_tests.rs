@@ -66,6 +66,16 @@ fn record() -> impl Strategy<Value = Model> {
         )
 }
 
+impl Model {
+    /// Follows from the rest: every record of QoS 2 has one.
+    fn publish_id(&self) -> Option<PublishId> {
+        (self.qos == 2).then_some(PublishId {
+            session: u64::MAX - self.payload.len() as u64,
+            packet_id: self.topic as u16 + 1,
+        })
+    }
+}
+
 const TOPICS: [&str; 3] = ["devices/é/telemetry", "", "plain"];
 const CLIENTS: [&str; 2] = ["", "client"];
 
@@ -88,6 +98,7 @@ fn build(models: &[Model]) -> Records {
             idempotency_key: model.idempotency_key.as_deref(),
             properties: &model.properties,
             headers: &headers,
+            publish_id: model.publish_id(),
         };
         records.push(meta, &model.payload).expect("room");
     }
@@ -126,6 +137,7 @@ fn check(record: &RecordView<'_>, model: &Model) {
         .map(|(key, value)| (key.to_owned(), value.to_vec()))
         .collect();
     assert_eq!(headers, model.headers);
+    assert_eq!(record.publish_id, model.publish_id());
     assert_eq!(record.payload, model.payload);
 }
 

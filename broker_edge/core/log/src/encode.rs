@@ -17,6 +17,7 @@ pub(crate) const TAG_KEY: u8 = 1;
 pub(crate) const TAG_IDEMPOTENCY_KEY: u8 = 2;
 pub(crate) const TAG_PROPERTIES: u8 = 3;
 pub(crate) const TAG_HEADERS: u8 = 4;
+pub(crate) const TAG_PUBLISH_ID: u8 = 5;
 
 pub(crate) const CODEC_NONE: u8 = 0;
 /// The batch before this one was not synced when this one was written, so a valid batch with this flag does not prove

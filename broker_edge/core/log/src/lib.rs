@@ -70,4 +70,4 @@ pub use partition::{
 };
 pub use records::{ClientIndex, MAX_RECORDS_BYTES, RecordMeta, Records, RecordsFull, TopicIndex};
 pub use route::Route;
-pub use view::{Headers, RecordView};
+pub use view::{Headers, PublishId, RecordView};

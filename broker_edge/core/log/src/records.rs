@@ -7,8 +7,9 @@ use std::ops::Range;
 
 use crate::encode::{
     ENTRY_BYTES, Entry, FLAG_EXTENSION, FLAG_RETAIN, HEADER_BYTES, TAG_HEADERS,
-    TAG_IDEMPOTENCY_KEY, TAG_KEY, TAG_PROPERTIES,
+    TAG_IDEMPOTENCY_KEY, TAG_KEY, TAG_PROPERTIES, TAG_PUBLISH_ID,
 };
+use crate::view::PublishId;
 
 /// Payloads and extensions of one `Records` together; callers append long before.
 pub const MAX_RECORDS_BYTES: usize = 1 << 30;
@@ -39,6 +40,8 @@ pub struct RecordMeta<'a> {
     /// Forwardable MQTT 5 properties in MQTT's encoding, without the length in front.
     pub properties: &'a [u8],
     pub headers: &'a [(&'a str, &'a [u8])],
+    /// The QoS 2 publish that this record is, so that a start finds the packet ids that are in use.
+    pub publish_id: Option<PublishId>,
 }
 
 impl RecordMeta<'_> {
@@ -54,6 +57,7 @@ impl RecordMeta<'_> {
             idempotency_key: None,
             properties: &[],
             headers: &[],
+            publish_id: None,
         }
     }
 
@@ -62,6 +66,7 @@ impl RecordMeta<'_> {
             || self.idempotency_key.is_some()
             || !self.properties.is_empty()
             || !self.headers.is_empty()
+            || self.publish_id.is_some()
     }
 }
 
@@ -190,7 +195,7 @@ impl Records {
             .headers
             .iter()
             .all(|(key, _)| key.len() <= usize::from(u16::MAX));
-        if self.payloads.len() + self.extensions.len() + size + 32 > MAX_RECORDS_BYTES || !names_fit
+        if self.payloads.len() + self.extensions.len() + size + 48 > MAX_RECORDS_BYTES || !names_fit
         {
             return Err(RecordsFull);
         }
@@ -222,6 +227,13 @@ impl Records {
                 self.extensions.extend_from_slice(key.as_bytes());
                 self.extensions.extend_from_slice(value);
             }
+        }
+        if let Some(id) = meta.publish_id {
+            let bytes = id.to_bytes();
+            self.extensions.push(TAG_PUBLISH_ID);
+            self.extensions
+                .extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+            self.extensions.extend_from_slice(&bytes);
         }
         Ok(())
     }

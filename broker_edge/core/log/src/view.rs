@@ -1,6 +1,9 @@
 //! Views into one record of a batch: borrowed fields, nothing copied.
 
-use crate::encode::{TAG_HEADERS, TAG_IDEMPOTENCY_KEY, TAG_KEY, TAG_PROPERTIES, u16_at, u32_at};
+use crate::encode::{
+    TAG_HEADERS, TAG_IDEMPOTENCY_KEY, TAG_KEY, TAG_PROPERTIES, TAG_PUBLISH_ID, u16_at, u32_at,
+    u64_at,
+};
 use crate::ids::{Epoch, Offset};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -23,7 +26,35 @@ pub struct RecordView<'a> {
     /// MQTT 5 properties in MQTT's encoding, without the length in front.
     pub properties: &'a [u8],
     pub headers: Headers<'a>,
+    /// The QoS 2 publish of a lasting session that this record is.
+    pub publish_id: Option<PublishId>,
     pub payload: &'a [u8],
+}
+
+/// Which QoS 2 publish a record is: that of a session, under a packet id that is free again once it was released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PublishId {
+    /// Names one life of a session: a client that starts clean gets another.
+    pub session: u64,
+    pub packet_id: u16,
+}
+
+impl PublishId {
+    pub(crate) const BYTES: usize = 10;
+
+    pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&self.session.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.packet_id.to_le_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        (bytes.len() == Self::BYTES).then(|| Self {
+            session: u64_at(bytes, 0),
+            packet_id: u16_at(bytes, 8),
+        })
+    }
 }
 
 /// Name and value pairs of a record, in the order in which they were given.
@@ -67,6 +98,7 @@ pub(crate) struct Extension<'a> {
     pub idempotency_key: Option<&'a [u8]>,
     pub properties: &'a [u8],
     pub headers: Headers<'a>,
+    pub publish_id: Option<PublishId>,
 }
 
 impl<'a> Extension<'a> {
@@ -79,6 +111,7 @@ impl<'a> Extension<'a> {
                 TAG_IDEMPOTENCY_KEY => extension.idempotency_key = Some(field),
                 TAG_PROPERTIES => extension.properties = field,
                 TAG_HEADERS => extension.headers = Headers { bytes: field },
+                TAG_PUBLISH_ID => extension.publish_id = PublishId::from_bytes(field),
                 _ => {}
             }
             bytes = rest;

@@ -9,29 +9,47 @@ use std::collections::VecDeque;
 use headwater_log::Offset;
 use headwater_mqtt::ReasonCode;
 
+use super::exactly_once::Round;
 use super::stage::{PartitionIndex, Ticket};
+
+/// How a publish is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AckKind {
+    /// QoS 1.
+    Puback,
+    /// QoS 2.
+    Pubrec,
+}
 
 /// What waits to be sent.
 #[derive(Debug)]
 pub enum Reply {
-    /// PUBACKs of consecutive packet ids for consecutive tickets of one partition.
-    Pubacks {
+    /// Acknowledgements of consecutive packet ids for consecutive tickets of one partition.
+    Acks {
+        kind: AckKind,
         first: Ticket,
         partition: PartitionIndex,
         packet_id: u16,
         count: u16,
         reason: ReasonCode,
     },
-    /// A PUBACK that tells its publisher the offset, which is known once the append was accepted.
+    /// An acknowledgement that tells its publisher the offset, which is known once the append was accepted.
     Located {
+        kind: AckKind,
         ticket: Ticket,
         partition: PartitionIndex,
         packet_id: u16,
         reason: ReasonCode,
         offset: Option<Offset>,
     },
-    /// A PUBACK that waits for nothing but its turn: a refusal, or a publish that is dropped by rule.
-    Puback { packet_id: u16, reason: ReasonCode },
+    /// An acknowledgement that waits for nothing but its turn: a refusal, or a publish that is dropped by rule.
+    Ack {
+        kind: AckKind,
+        packet_id: u16,
+        reason: ReasonCode,
+    },
+    /// A PUBCOMP, which waits until the release of its packet id is durable.
+    Pubcomp { packet_id: u16, after: Round },
     /// An encoded packet that waits until the internal partition is durable up to `after`.
     Packet {
         after: Option<Offset>,
@@ -56,6 +74,8 @@ pub enum PacketKind {
 pub trait Settled {
     fn tickets(&self, partition: PartitionIndex) -> Ticket;
     fn state(&self) -> Offset;
+    /// Changes of QoS 2 state made in this round or before are durable.
+    fn round(&self) -> Round;
 }
 
 #[derive(Debug, Default)]
@@ -74,22 +94,25 @@ impl AckFifo {
         self.replies.len()
     }
 
-    /// Queues the PUBACK of a staged publish, as part of the last range where it continues it.
+    /// Queues the acknowledgement of a staged publish, as part of the last range where it continues it.
     #[inline]
-    pub fn push_puback(
+    pub fn push_ack(
         &mut self,
+        kind: AckKind,
         partition: PartitionIndex,
         ticket: Ticket,
         packet_id: u16,
         reason: ReasonCode,
     ) {
-        if let Some(Reply::Pubacks {
+        if let Some(Reply::Acks {
+            kind: same_kind,
             first,
             partition: same,
             packet_id: id,
             count,
             reason: code,
         }) = self.replies.back_mut()
+            && *same_kind == kind
             && *same == partition
             && first.0 + u64::from(*count) == ticket.0
             && u32::from(*id) + u32::from(*count) == u32::from(packet_id)
@@ -99,7 +122,8 @@ impl AckFifo {
             *count += 1;
             return;
         }
-        self.push(Reply::Pubacks {
+        self.push(Reply::Acks {
+            kind,
             first: ticket,
             partition,
             packet_id,
@@ -116,7 +140,8 @@ impl AckFifo {
     #[inline]
     pub fn pop_ready(&mut self, settled: &impl Settled) -> Option<Reply> {
         match self.replies.front_mut()? {
-            Reply::Pubacks {
+            Reply::Acks {
+                kind,
                 first,
                 partition,
                 packet_id,
@@ -132,7 +157,8 @@ impl AckFifo {
                     return None;
                 }
                 if ready < *count {
-                    let part = Reply::Pubacks {
+                    let part = Reply::Acks {
+                        kind: *kind,
                         first: *first,
                         partition: *partition,
                         packet_id: *packet_id,
@@ -160,7 +186,12 @@ impl AckFifo {
                     return None;
                 }
             }
-            Reply::Puback { .. } | Reply::Packet { after: None, .. } | Reply::Close(_) => {}
+            Reply::Pubcomp { after, .. } => {
+                if settled.round() < *after {
+                    return None;
+                }
+            }
+            Reply::Ack { .. } | Reply::Packet { after: None, .. } | Reply::Close(_) => {}
         }
         self.replies.pop_front()
     }
@@ -194,8 +225,9 @@ impl AckFifo {
     ) {
         let mut left = VecDeque::with_capacity(self.replies.len());
         for mut reply in self.replies.drain(..) {
-            let refused = match &mut reply {
-                Reply::Pubacks {
+            let (kind, refused) = match &mut reply {
+                Reply::Acks {
+                    kind,
                     first: at,
                     partition: of,
                     packet_id,
@@ -206,18 +238,19 @@ impl AckFifo {
                     let kept = first.0.saturating_sub(at.0).min(u64::from(*count)) as u16;
                     let refused = *packet_id + kept..*packet_id + *count;
                     *count = kept;
-                    refused
+                    (*kind, refused)
                 }
                 Reply::Located {
+                    kind,
                     ticket,
                     partition: of,
                     packet_id,
                     ..
-                } if *of == partition && *ticket >= first => *packet_id..*packet_id + 1,
-                _ => 0..0,
+                } if *of == partition && *ticket >= first => (*kind, *packet_id..*packet_id + 1),
+                _ => (AckKind::Puback, 0..0),
             };
             let keeps = match &reply {
-                Reply::Pubacks { count, .. } => *count > 0,
+                Reply::Acks { count, .. } => *count > 0,
                 _ => refused.is_empty(),
             };
             if keeps {
@@ -230,7 +263,11 @@ impl AckFifo {
                 left.push_back(Reply::Close(reason));
                 break;
             }
-            left.extend(refused.map(|packet_id| Reply::Puback { packet_id, reason }));
+            left.extend(refused.map(|packet_id| Reply::Ack {
+                kind,
+                packet_id,
+                reason,
+            }));
         }
         self.replies = left;
     }
@@ -255,6 +292,9 @@ mod tests {
         fn state(&self) -> Offset {
             Offset(self.1)
         }
+        fn round(&self) -> Round {
+            Round(self.1)
+        }
     }
     const A: PartitionIndex = PartitionIndex(0);
     const B: PartitionIndex = PartitionIndex(1);
@@ -264,12 +304,12 @@ mod tests {
         let mut ids = Vec::new();
         while let Some(reply) = fifo.pop_ready(marks) {
             match reply {
-                Reply::Pubacks {
+                Reply::Acks {
                     packet_id, count, ..
                 } => ids.extend(packet_id..packet_id + count),
-                Reply::Puback { packet_id, .. } | Reply::Located { packet_id, .. } => {
-                    ids.push(packet_id)
-                }
+                Reply::Ack { packet_id, .. }
+                | Reply::Located { packet_id, .. }
+                | Reply::Pubcomp { packet_id, .. } => ids.push(packet_id),
                 Reply::Packet { .. } => ids.push(0),
                 Reply::Close(_) => ids.push(u16::MAX),
             }
@@ -280,9 +320,10 @@ mod tests {
     #[test]
     fn nothing_leaves_before_it_is_settled_or_before_what_arrived_earlier() {
         let mut fifo = AckFifo::default();
-        fifo.push_puback(A, Ticket(0), 1, OK);
-        fifo.push_puback(B, Ticket(0), 2, OK);
-        fifo.push(Reply::Puback {
+        fifo.push_ack(AckKind::Puback, A, Ticket(0), 1, OK);
+        fifo.push_ack(AckKind::Puback, B, Ticket(0), 2, OK);
+        fifo.push(Reply::Ack {
+            kind: AckKind::Puback,
             packet_id: 3,
             reason: ReasonCode::QuotaExceeded,
         });
@@ -301,7 +342,7 @@ mod tests {
     fn consecutive_acknowledgements_are_one_entry_and_leave_in_parts() {
         let mut fifo = AckFifo::default();
         for n in 0..100 {
-            fifo.push_puback(A, Ticket(u64::from(n)), n + 1, OK);
+            fifo.push_ack(AckKind::Puback, A, Ticket(u64::from(n)), n + 1, OK);
         }
         assert_eq!(fifo.len(), 1);
         assert_eq!(
@@ -318,13 +359,13 @@ mod tests {
     #[test]
     fn refused_tickets_become_refusals_and_older_ones_do_not() {
         let mut fifo = AckFifo::default();
-        fifo.push_puback(A, Ticket(4), 4, OK);
-        fifo.push_puback(B, Ticket(5), 5, OK);
-        fifo.push_puback(A, Ticket(5), 6, OK);
+        fifo.push_ack(AckKind::Puback, A, Ticket(4), 4, OK);
+        fifo.push_ack(AckKind::Puback, B, Ticket(5), 5, OK);
+        fifo.push_ack(AckKind::Puback, A, Ticket(5), 6, OK);
         fifo.refuse(A, Ticket(5), ReasonCode::QuotaExceeded, true);
         assert_eq!(ids(&mut fifo, &Marks([5, 6], 0)), [4, 5, 6]);
-        fifo.push_puback(A, Ticket(6), 7, OK);
-        fifo.push_puback(A, Ticket(7), 8, OK);
+        fifo.push_ack(AckKind::Puback, A, Ticket(6), 7, OK);
+        fifo.push_ack(AckKind::Puback, A, Ticket(7), 8, OK);
         fifo.refuse(A, Ticket(7), ReasonCode::QuotaExceeded, false);
         assert_eq!(
             ids(&mut fifo, &Marks([7, 0], 0)),

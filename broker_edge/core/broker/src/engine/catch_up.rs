@@ -68,6 +68,7 @@ impl Engine {
         };
         let kinds = [
             Self::resend,
+            Self::send_assigned,
             Self::catch_up_behind,
             Self::catch_up_replays,
             Self::send_retained,

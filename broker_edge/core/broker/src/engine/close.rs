@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 
-use headwater_mqtt::packet::ack::Ack;
 use headwater_mqtt::packet::disconnect::Disconnect;
 use headwater_mqtt::{DecodeError, ReasonCode, encode};
 
@@ -157,11 +156,12 @@ impl Engine {
         for subscription in &session.subscriptions {
             self.router.remove(&subscription.filter, key);
         }
+        self.forget_received(&session);
         if self.by_client.get(&session.client_id) == Some(&key) {
             self.by_client.remove(&session.client_id);
         }
         if session.stored {
-            self.forget_stored(&session.client_id);
+            self.forget_stored(&session);
         }
     }
 
@@ -209,41 +209,5 @@ impl Engine {
                 Cause::Goodbye
             },
         );
-    }
-
-    /// Nothing is sent with QoS 2, so a PUBREC answers nothing. Like Mosquitto: for a delivery of QoS 1 it ends the
-    /// connection, for one that is unknown it is answered, or ignored when it reports an error.
-    pub(super) fn handle_pubrec(&mut self, key: ConnKey, ack: &Ack<'_>) {
-        if self.is_in_flight(key, ack.packet_id.get()) {
-            return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
-        }
-        if ack.reason.is_error() {
-            return;
-        }
-        if let Some(conn) = self.writer(key) {
-            let version = conn.version;
-            encode::pubrel(
-                &mut conn.out,
-                version,
-                ack.packet_id,
-                ReasonCode::Success,
-                &[],
-            );
-        }
-    }
-
-    pub(super) fn handle_pubcomp(&mut self, key: ConnKey, ack: &Ack<'_>) {
-        if self.is_in_flight(key, ack.packet_id.get()) {
-            self.close(key, Cause::Reason(ReasonCode::ProtocolError));
-        }
-    }
-
-    fn is_in_flight(&self, key: ConnKey, packet_id: u16) -> bool {
-        let session = self
-            .conns
-            .get(key)
-            .and_then(|conn| conn.session)
-            .and_then(|key| self.sessions.get(key));
-        session.is_some_and(|session| session.window.contains(packet_id))
     }
 }

@@ -3,9 +3,10 @@
 use headwater_log::{Offset, PartitionState, failpoint};
 use headwater_mqtt::{PacketId, Property, ReasonCode, encode};
 
-use super::ack::{PacketKind, Reply, Settled};
+use super::ack::{AckKind, PacketKind, Reply, Settled};
 use super::close::Cause;
 use super::connection::{Connection, Phase};
+use super::exactly_once::Round;
 use super::receive::OWED_MAX;
 use super::stage::{Outcome, PartitionIndex, Stage, Ticket};
 use super::tally::Present;
@@ -15,6 +16,7 @@ use super::{ConnKey, Engine};
 struct Marks<'a> {
     stages: &'a [Stage],
     state: Offset,
+    round: Round,
 }
 
 impl Settled for Marks<'_> {
@@ -25,6 +27,10 @@ impl Settled for Marks<'_> {
     #[inline]
     fn state(&self) -> Offset {
         self.state
+    }
+    #[inline]
+    fn round(&self) -> Round {
+        self.round
     }
 }
 
@@ -42,13 +48,19 @@ impl Engine {
             .iter()
             .map(|stage| self.mark_of(stage))
             .collect();
-        // Deliveries go before the acknowledgements of the same records, as Mosquitto has it: a publisher that also
-        // subscribes gets its message first.
-        self.dispatch();
-        self.settle(&marks);
+        // As Mosquitto has it, a publisher that also subscribes gets its message before the PUBACK of QoS 1, and after the
+        // PUBREC of QoS 2.
+        if self.stages.iter().any(Stage::settles_qos2) {
+            self.settle(&marks);
+            self.dispatch();
+        } else {
+            self.dispatch();
+            self.settle(&marks);
+        }
         self.catch_up();
         // Receipts and wills that the work above staged need not wait for another turn.
         self.append_all();
+        self.write_round();
         self.wake_budget_waits();
         let present = Present {
             connections: self.conns.len(),
@@ -96,6 +108,7 @@ impl Engine {
             Outcome::Refused {
                 first,
                 conns,
+                exactly_once,
                 error,
             } => {
                 let reason = match error {
@@ -106,6 +119,7 @@ impl Engine {
                 if !std::mem::replace(&mut self.stages[partition.index()].refusing, true) {
                     tracing::warn!(%error, "publishes are refused");
                 }
+                self.free_refused(exactly_once);
                 self.refuse(partition, first, reason, conns);
             }
         }
@@ -188,6 +202,7 @@ impl Engine {
             self.state_waits.pop_front();
             self.send_ready(key);
         }
+        self.settle_rounds();
     }
 
     /// Closes the connections that wait for a partition that will never answer.
@@ -209,6 +224,7 @@ impl Engine {
     /// Sends everything at the front of a connection's FIFO that is ready.
     pub(super) fn send_ready(&mut self, key: ConnKey) {
         let state = self.state_mark();
+        let round = self.rounds.settled();
         loop {
             let Some(conn) = self.conns.get_mut(key) else {
                 return;
@@ -219,6 +235,7 @@ impl Engine {
             let Some(reply) = conn.acks.pop_ready(&Marks {
                 stages: &self.stages,
                 state,
+                round,
             }) else {
                 break;
             };
@@ -256,22 +273,36 @@ impl Engine {
         };
         let Some(conn) = self.writer(key) else { return };
         match reply {
-            Reply::Pubacks {
+            Reply::Acks {
+                kind,
                 packet_id,
                 count,
                 reason,
                 ..
             } => {
-                write_pubacks(conn, packet_id, count, reason);
+                write_acks(conn, kind, packet_id, count, reason);
                 self.tally.publishes_acknowledged += u64::from(count);
                 self.tally.packets_sent += u64::from(count) - 1;
             }
-            Reply::Puback { packet_id, reason } => write_pubacks(conn, packet_id, 1, reason),
+            Reply::Ack {
+                kind,
+                packet_id,
+                reason,
+            } => write_acks(conn, kind, packet_id, 1, reason),
             Reply::Located {
-                packet_id, reason, ..
+                kind,
+                packet_id,
+                reason,
+                ..
             } => {
-                write_located_puback(conn, packet_id, reason, &place, written);
+                write_located_ack(conn, kind, packet_id, reason, &place, written);
                 self.tally.publishes_acknowledged += 1;
+            }
+            Reply::Pubcomp { packet_id, .. } => {
+                if let Some(id) = PacketId::new(packet_id) {
+                    let (version, reason) = (conn.version, ReasonCode::Success);
+                    encode::pubcomp(&mut conn.out, version, id, reason, &[]);
+                }
             }
             Reply::Packet { kind, bytes, .. } => {
                 conn.out.extend_from_slice(&bytes);
@@ -291,27 +322,45 @@ impl Engine {
     }
 }
 
-/// PUBACKs of consecutive packet ids.
+/// Acknowledgements of consecutive packet ids.
 #[inline]
-fn write_pubacks(conn: &mut Connection, packet_id: u16, count: u16, reason: ReasonCode) {
+fn write_acks(
+    conn: &mut Connection,
+    kind: AckKind,
+    packet_id: u16,
+    count: u16,
+    reason: ReasonCode,
+) {
     let version = conn.version;
     conn.out.reserve(usize::from(count) * 5);
     for id in packet_id..=packet_id + (count - 1) {
         if let Some(id) = PacketId::new(id) {
-            encode::puback(&mut conn.out, version, id, reason, &[]);
+            match kind {
+                AckKind::Puback => encode::puback(&mut conn.out, version, id, reason, &[]),
+                AckKind::Pubrec => encode::pubrec(&mut conn.out, version, id, reason, &[]),
+            }
         }
     }
-    conn.publishes_owed = conn.publishes_owed.saturating_sub(count);
+    settle_owed(conn, kind, count, reason);
 }
 
-fn write_located_puback(
+/// A QoS 2 publish is owed until its PUBCOMP, unless it was refused.
+#[inline]
+fn settle_owed(conn: &mut Connection, kind: AckKind, count: u16, reason: ReasonCode) {
+    if kind == AckKind::Puback || reason.is_error() {
+        conn.publishes_owed = conn.publishes_owed.saturating_sub(count);
+    }
+}
+
+fn write_located_ack(
     conn: &mut Connection,
+    kind: AckKind,
     packet_id: u16,
     reason: ReasonCode,
     place: &str,
     written: bool,
 ) {
-    conn.publishes_owed = conn.publishes_owed.saturating_sub(1);
+    settle_owed(conn, kind, 1, reason);
     let Some(id) = PacketId::new(packet_id) else {
         return;
     };
@@ -325,5 +374,9 @@ fn write_located_puback(
             value: if written { "written" } else { "synced" },
         },
     ];
-    encode::puback(&mut conn.out, conn.version, id, reason, &properties);
+    let encode = match kind {
+        AckKind::Puback => encode::puback,
+        AckKind::Pubrec => encode::pubrec,
+    };
+    encode(&mut conn.out, conn.version, id, reason, &properties);
 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use headwater_log::Offset;
 use headwater_mqtt::packet::connect;
-use headwater_mqtt::{Connect, ConnectReturnCode, Property, QoS, ReasonCode, encode};
+use headwater_mqtt::{Connect, ConnectReturnCode, Property, ReasonCode, encode};
 
 use super::ack::PacketKind;
 use super::close::Cause;
@@ -45,10 +45,6 @@ impl Engine {
         }
         if connect.client_id.len() > CLIENT_ID_BYTES_MAX {
             return Some(ReasonCode::ClientIdentifierNotValid);
-        }
-        let will = connect.will?;
-        if will.qos == QoS::ExactlyOnce {
-            return Some(ReasonCode::QosNotSupported);
         }
         None
     }
@@ -153,9 +149,9 @@ impl Engine {
         let present = found.is_some();
         let session_key = found.unwrap_or_else(|| {
             let client_id: Rc<str> = client_id.into();
-            let session = self
-                .sessions
-                .insert(Session::new(Rc::clone(&client_id), connect.version));
+            let life = self.next_life();
+            let session = Session::new(Rc::clone(&client_id), connect.version, life);
+            let session = self.sessions.insert(session);
             self.by_client.insert(client_id, session);
             session
         });
@@ -200,7 +196,6 @@ impl Engine {
     ) {
         let mut properties = vec![
             Property::ReceiveMaximum(self.settings.receive_maximum),
-            Property::MaximumQoS(1),
             Property::MaximumPacketSize(
                 u32::try_from(self.settings.packet_bytes_max).unwrap_or(u32::MAX),
             ),
@@ -222,6 +217,18 @@ impl Engine {
             properties.push(Property::AssignedClientIdentifier(client_id));
         }
         encode::connack(out, present, ReasonCode::Success, &properties);
+    }
+
+    /// Names a session for the records of its QoS 2 publishes. No two sessions of a log have the same, because an epoch is
+    /// used by one start only.
+    pub(super) fn next_life(&mut self) -> u64 {
+        let epoch = self
+            .log
+            .partitions()
+            .first()
+            .map_or(0, |partition| partition.epoch().0);
+        self.lives += 1;
+        epoch << 40 | self.lives
     }
 
     /// A client id that no session has.
@@ -277,12 +284,12 @@ impl Engine {
         match (persistent, stored) {
             (true, _) => self.try_store_session(key).map(Some),
             (false, true) => {
-                let offset = self
-                    .state
-                    .delete(&super::persist::session_key(&client_id))?;
-                self.state.delete(&super::persist::cursor_key(&client_id))?;
+                let keys = super::persist::stored_keys(session);
+                let offset = self.write_values(&keys)?;
                 if let Some(session) = self.sessions.get_mut(key) {
                     session.stored = false;
+                    session.received.is_stored = false;
+                    session.sent_stored = false;
                 }
                 Ok(Some(offset))
             }

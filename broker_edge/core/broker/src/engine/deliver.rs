@@ -16,7 +16,7 @@ use super::stage::{PartitionIndex, Stage};
 use super::template::{NO_PACKET_ID, Run, layout_of};
 use super::topics::{Matches, Merged, Target};
 use super::unread::{RETRY_MS, is_passing};
-use super::window::{Sent, Source};
+use super::window::{Flight, Sent, Source};
 use super::{ConnKey, Engine, SessionKey};
 
 /// Bytes of batches that one partition is pulled for in a turn.
@@ -170,7 +170,8 @@ impl Engine {
         }
         let layout = layout_of(session.version, &target.merged);
         let template = self.templates.get(run, layout, self.now.wall_us);
-        if session.window.room(session.window_max) < template.with_qos1
+        if session.window.room(session.window_max) < template.with_id
+            || (template.has_qos2 && session.stored)
             || conn.out_len() + template.bytes.len() > self.settings.out_buffer_bytes
             || template.largest > conn.packet_max as usize
         {
@@ -192,7 +193,12 @@ impl Engine {
                     source: Source::Cursor,
                     receipt: false,
                 };
-                let packet_id = session.window.push(sent);
+                let flight = if entry.is_qos2 {
+                    Flight::AwaitsPubrec
+                } else {
+                    Flight::AwaitsPuback
+                };
+                let packet_id = session.window.push(sent, flight);
                 let at = entry.packet_id_at as usize;
                 copied[at..at + 2].copy_from_slice(&packet_id.to_be_bytes());
             }
@@ -254,13 +260,29 @@ impl Engine {
         if merged.no_local && *record.client_id == *session.client_id {
             return Delivered::Skipped;
         }
-        let qos = if record.qos == 0 {
-            QoS::AtMostOnce
-        } else {
-            merged.qos.min(QoS::AtLeastOnce)
-        };
+        let qos = QoS::from_u8(record.qos).map_or(merged.qos, |qos| qos.min(merged.qos));
+        if qos == QoS::ExactlyOnce
+            && session.has_assigned(delivery.source, partition, record.offset)
+        {
+            return Delivered::Skipped;
+        }
         if qos != QoS::AtMostOnce && session.window.room(session.window_max) == 0 {
             return Delivered::NoRoom;
+        }
+        let receipt =
+            qos != QoS::AtMostOnce && receipt::device_of(record.topic) == Some(&*session.client_id);
+        let sent = Sent {
+            offset: record.offset,
+            partition,
+            source: delivery.source,
+            receipt,
+        };
+        if qos == QoS::ExactlyOnce && session.stored {
+            let packet_id = self.assign(session_key, sent);
+            if receipt && let Some(session) = self.sessions.get_mut(session_key) {
+                session.commands.push(Command::of(packet_id, record));
+            }
+            return Delivered::Sent;
         }
         let Some(conn) = self.conns.get_mut(conn_key) else {
             return Delivered::Skipped;
@@ -292,14 +314,12 @@ impl Engine {
             return Delivered::Skipped;
         }
         if qos != QoS::AtMostOnce {
-            let receipt = receipt::device_of(record.topic) == Some(&*session.client_id);
-            let sent = Sent {
-                offset: record.offset,
-                partition,
-                source: delivery.source,
-                receipt,
+            let flight = if qos == QoS::ExactlyOnce {
+                Flight::AwaitsPubrec
+            } else {
+                Flight::AwaitsPuback
             };
-            let packet_id = session.window.push(sent);
+            let packet_id = session.window.push(sent, flight);
             if receipt {
                 session.commands.push(Command::of(packet_id, record));
             }

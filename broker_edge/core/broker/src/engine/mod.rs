@@ -13,15 +13,18 @@ mod connect;
 mod connection;
 mod deliver;
 mod encode;
+mod exactly_once;
 mod persist;
 mod position;
 mod publish;
 mod receipt;
 mod receive;
+mod received;
 mod resend;
 mod retained;
 mod router;
 mod send_retained;
+mod sent;
 mod session;
 mod settings;
 mod slab;
@@ -54,6 +57,7 @@ pub use retained::Retained;
 pub use session::Session;
 pub use settings::Settings;
 
+use exactly_once::Rounds;
 use router::Router;
 use slab::{Key, Slab};
 use stage::{PartitionIndex, Stage};
@@ -109,6 +113,12 @@ pub struct Engine {
     dirty: Vec<SessionKey>,
     /// Connections whose front acknowledgement waits for the internal partition, in order of offset.
     state_waits: VecDeque<(Offset, ConnKey)>,
+    /// QoS 2 state on its way into the internal partition.
+    rounds: Rounds,
+    /// Packet ids of QoS 2 publishes that clients have in use, all sessions together.
+    held_ids: usize,
+    /// Sessions made since the start.
+    lives: u64,
     /// What is promised to large packets that are being received.
     reserved_bytes: usize,
     budget_waits: VecDeque<ConnKey>,
@@ -171,6 +181,9 @@ impl Engine {
             unread: Vec::new(),
             dirty: Vec::new(),
             state_waits: VecDeque::new(),
+            rounds: Rounds::default(),
+            held_ids: 0,
+            lives: 0,
             reserved_bytes: 0,
             budget_waits: VecDeque::new(),
             budget_freed: false,
@@ -183,6 +196,7 @@ impl Engine {
         };
         engine.guard_retained();
         engine.restore_sessions();
+        engine.restore_received()?;
         engine
             .timers
             .set(now.mono_ms + tick::CHECKPOINT_MS, Timer::Checkpoint);
@@ -229,7 +243,10 @@ impl Engine {
                         && partition.class() != Class::Internal)
             });
         let state_waits = self.state_waits.front();
-        moved || state_waits.is_some_and(|(offset, _)| self.state_mark() >= *offset)
+        let mark = self.state_mark();
+        moved
+            || state_waits.is_some_and(|(offset, _)| mark >= *offset)
+            || self.rounds.is_settleable(mark)
     }
 
     /// Up to where a partition's records may be acknowledged.

@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::state::{Change, StateError};
 
+use super::received::received_key;
 use super::router::{Options, Subscriber};
+use super::sent::sent_key;
 use super::session::{NEVER_EXPIRES, Replay, Session, Subscription};
 use super::stage::PartitionIndex;
 use super::timers::Timer;
@@ -30,6 +32,19 @@ pub fn cursor_key(client_id: &str) -> String {
     format!("cursor/{client_id}")
 }
 
+/// The keys of everything that the state store has of a session, with the value that removes them.
+pub fn stored_keys(session: &Session) -> Vec<(String, Vec<u8>)> {
+    let client_id = &session.client_id;
+    let mut keys = vec![session_key(client_id), cursor_key(client_id)];
+    if session.received.is_stored {
+        keys.push(received_key(client_id));
+    }
+    if session.sent_stored {
+        keys.push(sent_key(client_id));
+    }
+    keys.into_iter().map(|key| (key, Vec::new())).collect()
+}
+
 /// Value of `session/<client id>`.
 #[derive(Debug, Serialize, Deserialize, PartialEq)]
 struct StoredSession {
@@ -37,6 +52,9 @@ struct StoredSession {
     expiry_s: Option<u32>,
     /// Unix microseconds; nothing while connected.
     away_since_us: Option<i64>,
+    /// Names the session in the records of its QoS 2 publishes.
+    #[serde(default)]
+    life: u64,
     subscriptions: Vec<StoredSubscription>,
 }
 
@@ -101,22 +119,11 @@ impl Engine {
     }
 
     /// Removes what the state store has of an ended session.
-    pub(super) fn forget_stored(&mut self, client_id: &Rc<str>) {
-        let changes = [session_key(client_id), cursor_key(client_id)];
-        let changes = [
-            Change {
-                key: &changes[0],
-                value: None,
-            },
-            Change {
-                key: &changes[1],
-                value: None,
-            },
-        ];
-        if let Err(error) = self.state.write(&changes) {
-            tracing::warn!(%error, client_id = &**client_id, "an ended session stays in the state until it expires");
+    pub(super) fn forget_stored(&mut self, session: &Session) {
+        if let Err(error) = self.write_values(&stored_keys(session)) {
+            tracing::warn!(%error, client_id = &*session.client_id, "an ended session stays in the state until it expires");
         }
-        self.last_removed = Some(Rc::clone(client_id));
+        self.last_removed = Some(Rc::clone(&session.client_id));
     }
 
     /// Checkpoints the cursors of sessions that had acknowledgements since the last time.
@@ -136,6 +143,9 @@ impl Engine {
             if let Some(session) = self.sessions.get(key).filter(|session| session.stored) {
                 let cursors = to_json(&self.stored_cursors(session));
                 changes.push((key, cursor_key(&session.client_id), cursors));
+                if session.sent_changed {
+                    self.change(key);
+                }
             }
         }
         for chunk in changes.chunks(CHECKPOINT_CHUNK) {
@@ -174,7 +184,10 @@ impl Engine {
             // device would get its last command again after a clean stop.
             self.stage_receipts(key);
             self.store_session(key);
+            self.change(key);
         }
+        self.mark_received(true);
+        self.write_round();
     }
 
     fn stored_session(&self, session: &Session) -> StoredSession {
@@ -196,6 +209,7 @@ impl Engine {
         StoredSession {
             expiry_s: (session.expiry_s != NEVER_EXPIRES).then_some(session.expiry_s),
             away_since_us: session.away_since.map(|(_, wall_us)| wall_us),
+            life: session.life,
             subscriptions: session.subscriptions.iter().map(subscription).collect(),
         }
     }
@@ -224,7 +238,7 @@ impl Engine {
         }
     }
 
-    fn name_of(&self, partition: PartitionIndex) -> String {
+    pub(super) fn name_of(&self, partition: PartitionIndex) -> String {
         self.stages[partition.index()].partition.name().to_owned()
     }
 
@@ -252,7 +266,12 @@ impl Engine {
 
     fn restore(&mut self, client_id: &str, stored: StoredSession, cursors: &StoredCursors) {
         let client_id: Rc<str> = client_id.into();
-        let mut session = Session::new(Rc::clone(&client_id), Version::V311);
+        let life = if stored.life == 0 {
+            self.next_life()
+        } else {
+            stored.life
+        };
+        let mut session = Session::new(Rc::clone(&client_id), Version::V311, life);
         session.stored = true;
         session.expiry_s = stored.expiry_s.unwrap_or(NEVER_EXPIRES);
         let now = self.now;
@@ -284,6 +303,7 @@ impl Engine {
                 session.next_replay = number + 1;
             }
         }
+        self.restore_sent(&mut session);
         let away_ms = u64::try_from(now.wall_us - away_since_us).unwrap_or(0) / 1000;
         let expiry_ms = u64::from(session.expiry_s) * 1000;
         let expires = session.expiry_s != NEVER_EXPIRES;
@@ -348,7 +368,7 @@ impl Engine {
     }
 }
 
-fn to_json(value: &impl Serialize) -> Vec<u8> {
+pub(super) fn to_json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("a plain structure becomes JSON")
 }
 
@@ -361,6 +381,7 @@ mod tests {
         let stored = StoredSession {
             expiry_s: Some(60),
             away_since_us: Some(5),
+            life: 3,
             subscriptions: vec![StoredSubscription {
                 filter: "devices/+/actions".to_owned(),
                 qos: 1,

@@ -1,11 +1,13 @@
 //! PUBLISH from a client: to its topic, into the stage of its partition, and a place in the FIFO of acknowledgements.
 
-use headwater_log::{RecordMeta, RecordsFull};
-use headwater_mqtt::{Publish, QoS, ReasonCode};
+use headwater_log::{PublishId, RecordMeta, RecordsFull};
+use headwater_mqtt::{PacketId, Publish, QoS, ReasonCode};
 
-use super::ack::Reply;
+use super::ack::{AckKind, Reply};
 use super::close::Cause;
 use super::connection::{Alias, Connection};
+use super::session::Session;
+use super::slab::Slab;
 use super::stage::{PartitionIndex, Ticket};
 use super::topics::TopicId;
 use super::{ConnKey, Engine};
@@ -26,16 +28,15 @@ impl Engine {
     /// Stages the record. False when its partition takes none now: the packet has to be handled again later.
     #[inline]
     pub(super) fn handle_publish(&mut self, key: ConnKey, publish: &Publish<'_>) -> bool {
-        if publish.qos == QoS::ExactlyOnce {
-            self.close(key, Cause::Reason(ReasonCode::QosNotSupported));
-            return true;
-        }
         let Some(id) = self.topic_of(key, publish) else {
             return true;
         };
         let Some(partition) = self.topics.get(id).map(|topic| topic.partition) else {
             return true;
         };
+        if publish.qos == QoS::ExactlyOnce && self.is_answered(key, publish) {
+            return true;
+        }
         if self.stages[partition.index()].stalled {
             if let Some(conn) = self.conns.get_mut(key) {
                 conn.paused_on = Some(partition);
@@ -56,6 +57,18 @@ impl Engine {
         }
         self.tally.publishes_received += 1;
         true
+    }
+
+    /// A QoS 2 publish that needs no record: one that is there already, or one too many.
+    fn is_answered(&mut self, key: ConnKey, publish: &Publish<'_>) -> bool {
+        if self.answer_repeated(key, publish) {
+            return true;
+        }
+        if self.holds_too_many() {
+            self.refuse_publish(key, publish, ReasonCode::QuotaExceeded);
+            return true;
+        }
+        false
     }
 
     /// The topic of a publish, by name or alias; nothing when it was refused.
@@ -126,7 +139,8 @@ impl Engine {
     fn refuse_publish(&mut self, key: ConnKey, publish: &Publish<'_>, reason: ReasonCode) {
         self.tally.publishes_refused += 1;
         if let (Some(packet_id), Some(conn)) = (publish.packet_id, self.conns.get_mut(key)) {
-            conn.acks.push(Reply::Puback {
+            conn.acks.push(Reply::Ack {
+                kind: kind_of(publish.qos),
                 packet_id: packet_id.get(),
                 reason,
             });
@@ -159,6 +173,9 @@ impl Engine {
         }
         let mut meta = RecordMeta::new(topic.staged.1, conn.client.1, publish.qos.as_u8());
         meta.retain = publish.retain;
+        if publish.qos == QoS::ExactlyOnce {
+            meta.publish_id = publish_id(conn, &self.sessions, publish.packet_id);
+        }
         if publish.properties.is_empty() {
             stage.records.push(meta, publish.payload)?;
         } else {
@@ -171,15 +188,28 @@ impl Engine {
         let ticket = stage.ticket(Some(key));
         if let Some(packet_id) = publish.packet_id {
             let mut reason = ReasonCode::Success;
-            if conn.version.is_v5() {
+            // A PUBREC only says that the message is taken, as Mosquitto's does.
+            if conn.version.is_v5() && publish.qos == QoS::AtLeastOnce {
                 let matches = self.topics.matches(id, &self.router, &self.sessions);
                 if !matches.any {
                     reason = ReasonCode::NoMatchingSubscribers;
                 }
             }
-            owe_puback(conn, partition, ticket, packet_id.get(), reason);
+            owe_ack(
+                conn,
+                kind_of(publish.qos),
+                partition,
+                ticket,
+                packet_id.get(),
+                reason,
+            );
             if conn.version.is_v5() && conn.publishes_owed > self.settings.receive_maximum {
                 self.close(key, Cause::Reason(ReasonCode::ReceiveMaximumExceeded));
+            }
+            if publish.qos == QoS::ExactlyOnce
+                && let Some(session) = self.conns.get(key).and_then(|conn| conn.session)
+            {
+                self.hold_id(session, key, packet_id.get(), partition, ticket);
             }
         }
         Ok(())
@@ -212,8 +242,32 @@ impl Engine {
 }
 
 #[inline]
-fn owe_puback(
+fn kind_of(qos: QoS) -> AckKind {
+    if qos == QoS::ExactlyOnce {
+        AckKind::Pubrec
+    } else {
+        AckKind::Puback
+    }
+}
+
+/// What a start needs to know of a QoS 2 publish; nothing for a session that does not outlive its connection.
+fn publish_id(
+    conn: &Connection,
+    sessions: &Slab<Session>,
+    packet_id: Option<PacketId>,
+) -> Option<PublishId> {
+    let session = sessions.get(conn.session?)?;
+    let packet_id = packet_id?.get();
+    session.stored.then_some(PublishId {
+        session: session.life,
+        packet_id,
+    })
+}
+
+#[inline]
+fn owe_ack(
     conn: &mut Connection,
+    kind: AckKind,
     partition: PartitionIndex,
     ticket: Ticket,
     packet_id: u16,
@@ -222,6 +276,7 @@ fn owe_puback(
     conn.publishes_owed = conn.publishes_owed.saturating_add(1);
     if conn.stream_ack {
         conn.acks.push(Reply::Located {
+            kind,
             ticket,
             partition,
             packet_id,
@@ -229,6 +284,7 @@ fn owe_puback(
             offset: None,
         });
     } else {
-        conn.acks.push_puback(partition, ticket, packet_id, reason);
+        conn.acks
+            .push_ack(kind, partition, ticket, packet_id, reason);
     }
 }

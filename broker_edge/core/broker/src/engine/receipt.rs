@@ -6,9 +6,10 @@
 use std::rc::Rc;
 
 use headwater_log::RecordView;
-use headwater_mqtt::PacketId;
+use headwater_mqtt::{PacketId, ReasonCode};
 use serde::Serialize;
 
+use super::close::Cause;
 use super::publish::OwnRecord;
 use super::session::{Command, PendingReceipt};
 use super::stage::{PartitionIndex, Ticket};
@@ -59,6 +60,9 @@ impl Engine {
             return;
         };
         let Some(sent) = session.window.ack(packet_id.get()) else {
+            if session.window.flight(packet_id.get()).is_some() {
+                self.close(key, Cause::Reason(ReasonCode::ProtocolError));
+            }
             return;
         };
         if !session.replays.is_empty() {
@@ -77,7 +81,7 @@ impl Engine {
         }
     }
 
-    fn append_receipt(&mut self, key: SessionKey, packet_id: u16, sent: Sent) {
+    pub(super) fn append_receipt(&mut self, key: SessionKey, packet_id: u16, sent: Sent) {
         let time_us = self.now.wall_us;
         let Some(session) = self.sessions.get_mut(key) else {
             return;

@@ -269,14 +269,7 @@ impl Engine {
                 }
             }
             Packet::Disconnect(disconnect) => self.handle_disconnect(key, &disconnect),
-            // Nothing of QoS 2 is taken; a release of what is unknown is complete, as Mosquitto answers.
-            Packet::Pubrel(ack) => {
-                if let Some(conn) = self.writer(key) {
-                    let version = conn.version;
-                    let reason = ReasonCode::Success;
-                    encode::pubcomp(&mut conn.out, version, ack.packet_id, reason, &[]);
-                }
-            }
+            Packet::Pubrel(ack) => self.handle_pubrel(key, &ack),
             Packet::Pubrec(ack) => self.handle_pubrec(key, &ack),
             Packet::Pubcomp(ack) => self.handle_pubcomp(key, &ack),
             Packet::Auth(_) => self.close(key, Cause::Reason(ReasonCode::ProtocolError)),

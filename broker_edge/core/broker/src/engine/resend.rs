@@ -1,20 +1,24 @@
-//! Deliveries that an earlier connection of a session left unacknowledged: sent again, with DUP and the same packet ids.
+//! Deliveries of the window: what an earlier connection left unacknowledged is sent again, with DUP and the same packet
+//! ids; what could only be assigned a packet id before is sent for the first time.
 
-use headwater_log::Offset;
+use headwater_log::{Batch, Offset, ReadError, RecordView};
 use headwater_mqtt::{PacketId, QoS};
 
 use super::catch_up::{Progress, merged_for};
 use super::deliver::{Delivered, extra_properties, format_place, offset_topic};
 use super::encode::{self, Form};
+use super::send_retained::OwnedRecord;
 use super::session::Session;
+use super::stage::PartitionIndex;
 use super::topics::Merged;
 use super::unread::is_passing;
-use super::window::{Sent, Source};
+use super::window::{Flight, Sent, Source};
 use super::{ConnKey, Engine, SessionKey};
 
 impl Engine {
     /// Sends again, with the same packet ids, what an earlier connection left unacknowledged.
     pub(super) fn resend(&mut self, key: SessionKey, conn: ConnKey, steps: &mut usize) -> Progress {
+        let mut recent = None;
         loop {
             let Some(session) = self.sessions.get_mut(key) else {
                 return Progress::NoRoom;
@@ -22,7 +26,7 @@ impl Engine {
             let Some(from) = session.resend else {
                 return Progress::Finished;
             };
-            let Some((packet_id, sent)) = session.window.unacked_from(from).next() else {
+            let Some((packet_id, sent, flight)) = session.window.unacked_from(from).next() else {
                 session.resend = None;
                 return Progress::Finished;
             };
@@ -38,9 +42,22 @@ impl Engine {
                 .window
                 .unacked_from(packet_id)
                 .nth(1)
-                .map(|(id, _)| id);
-            if self.resend_one(key, conn, packet_id, sent) == Delivered::NoRoom {
-                return Progress::NoRoom;
+                .map(|(id, _, _)| id);
+            match flight {
+                // It has never left and goes with what waits for its round.
+                Flight::Assigned => {}
+                Flight::AwaitsPubcomp => {
+                    let waits = session.releases.iter().any(|(_, id)| *id == packet_id);
+                    if !waits {
+                        self.write_pubrel(conn, packet_id);
+                    }
+                }
+                _ => {
+                    let sent = self.send_entry(key, conn, packet_id, sent, flight, &mut recent);
+                    if sent == Delivered::NoRoom {
+                        return Progress::NoRoom;
+                    }
+                }
             }
             if let Some(session) = self.sessions.get_mut(key) {
                 session.resend = following;
@@ -48,19 +65,72 @@ impl Engine {
         }
     }
 
-    fn resend_one(
+    /// Sends an entry of the window: for the first time when it was only assigned, else with DUP.
+    pub(super) fn send_entry(
         &mut self,
         key: SessionKey,
         conn_key: ConnKey,
         packet_id: u16,
         sent: Sent,
+        flight: Flight,
+        recent: &mut Option<(PartitionIndex, Batch)>,
+    ) -> Delivered {
+        let (batch, stored) = match self.batch_of(sent, recent) {
+            Ok(Some(batch)) => (Some(batch), None),
+            Ok(None) => (None, self.stored_value_of(sent)),
+            Err(error) if is_passing(&error) => return self.retry_later(key, &error),
+            Err(_) => (None, self.stored_value_of(sent)),
+        };
+        let record = match (&batch, &stored) {
+            (Some(batch), _) => {
+                Some(batch.record((sent.offset.0 - batch.base_offset().0) as usize))
+            }
+            (None, Some(stored)) => Some(stored.view()),
+            (None, None) => None,
+        };
+        let delivered = self.send_record(key, conn_key, packet_id, sent, flight, record.as_ref());
+        *recent = batch.map(|batch| (sent.partition, batch));
+        delivered
+    }
+
+    /// The batch that holds a delivery's record: the one that was read last, where it can be.
+    fn batch_of(
+        &self,
+        sent: Sent,
+        recent: &mut Option<(PartitionIndex, Batch)>,
+    ) -> Result<Option<Batch>, ReadError> {
+        let offsets = |batch: &Batch| batch.base_offset()..batch.next_offset();
+        if let Some((_, batch)) = recent.take().filter(|(partition, batch)| {
+            *partition == sent.partition && offsets(batch).contains(&sent.offset)
+        }) {
+            return Ok(Some(batch));
+        }
+        let read = self.read_one(sent.partition, sent.offset)?;
+        Ok(read.map(|(batch, _)| batch))
+    }
+
+    /// A retained value whose segment is gone.
+    fn stored_value_of(&self, sent: Sent) -> Option<OwnedRecord> {
+        if sent.source != Source::Retained {
+            return None;
+        }
+        let topic = self
+            .retained
+            .lock()
+            .stored_at(sent.partition, sent.offset)?;
+        self.stored_retained(&topic)
+    }
+
+    fn send_record(
+        &mut self,
+        key: SessionKey,
+        conn_key: ConnKey,
+        packet_id: u16,
+        sent: Sent,
+        flight: Flight,
+        record: Option<&RecordView<'_>>,
     ) -> Delivered {
         let now_us = self.now.wall_us;
-        let read = match self.read_one(sent.partition, sent.offset) {
-            Ok(read) => read,
-            Err(error) if is_passing(&error) => return self.retry_later(key, &error),
-            Err(_) => None,
-        };
         let (Some(session), Some(conn)) =
             (self.sessions.get_mut(key), self.conns.get_mut(conn_key))
         else {
@@ -72,38 +142,42 @@ impl Engine {
         }
         let base = conn.out.len();
         let stage = &self.stages[sent.partition.index()];
-        let packet = read.and_then(|(batch, index)| {
-            let record = batch.record(index);
+        let packet = record.and_then(|record| {
             let merged = merged_for_sent(session, record.topic, sent);
-            let place = format_place(stage, &record, &merged);
+            let place = format_place(stage, record, &merged);
             let extra = if conn.is_v5() {
-                extra_properties(&record, &merged, &place)
+                extra_properties(record, &merged, &place)
             } else {
                 Vec::new()
             };
-            let at_topic = offset_topic(&record, &merged, &place);
+            let at_topic = offset_topic(record, &merged, &place);
             let form = Form {
                 version: conn.version,
-                qos: QoS::AtLeastOnce,
+                qos: if flight.is_exactly_once() {
+                    QoS::ExactlyOnce
+                } else {
+                    QoS::AtLeastOnce
+                },
                 retain: sent.source == Source::Retained
                     || (merged.retain_as_published && record.retain),
-                dup: true,
+                dup: flight != Flight::Assigned,
                 topic: at_topic.as_deref(),
                 extra: &extra,
             };
-            encode::record(&mut conn.out, &record, form, now_us)
+            encode::record(&mut conn.out, record, form, now_us)
         });
         match (packet, PacketId::new(packet_id)) {
             (Some(packet), Some(id)) if packet.total_len <= conn.packet_max as usize => {
                 packet.set_packet_id(&mut conn.out[base..], id);
-                self.tally.deliveries += 1;
+                self.tally.deliveries += u64::from(flight != Flight::Assigned);
                 self.touch(conn_key);
                 Delivered::Sent
             }
-            // Expired or removed since: nobody will acknowledge it.
+            // Expired, removed or too large: nobody will acknowledge it.
             _ => {
                 conn.out.truncate(base);
-                session.window.ack(packet_id);
+                session.window.finish(packet_id);
+                session.sent_changed |= session.stored && flight.is_exactly_once();
                 Delivered::Skipped
             }
         }

@@ -146,6 +146,14 @@ impl Retained {
         places
     }
 
+    /// The topic whose value the state store has from this place.
+    pub fn stored_at(&self, partition: PartitionIndex, offset: Offset) -> Option<Arc<str>> {
+        let mut places = self.by_topic.values();
+        let place = places
+            .find(|place| place.stored && place.partition == partition && place.offset == offset)?;
+        Some(Arc::clone(&place.topic))
+    }
+
     /// Places of one partition within a range that no state record holds yet.
     fn within(&self, partition: PartitionIndex, range: &Range<Offset>) -> Vec<Place> {
         let wanted = |place: &&Place| {

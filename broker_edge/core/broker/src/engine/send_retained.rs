@@ -155,7 +155,7 @@ impl Engine {
         delivered
     }
 
-    fn stored_retained(&self, topic: &Arc<str>) -> Option<OwnedRecord> {
+    pub(super) fn stored_retained(&self, topic: &Arc<str>) -> Option<OwnedRecord> {
         let text = self.state.get(&state_key(topic))?;
         let value: StoredValue = serde_json::from_slice(&text).ok()?;
         Some(OwnedRecord {
@@ -168,7 +168,7 @@ impl Engine {
 }
 
 /// A retained value that came from the state store.
-struct OwnedRecord {
+pub(super) struct OwnedRecord {
     topic: Arc<str>,
     value: StoredValue,
     properties: Vec<u8>,
@@ -176,7 +176,7 @@ struct OwnedRecord {
 }
 
 impl OwnedRecord {
-    fn view(&self) -> RecordView<'_> {
+    pub(super) fn view(&self) -> RecordView<'_> {
         RecordView {
             offset: Offset(self.value.offset),
             epoch: Epoch(0),
@@ -191,6 +191,7 @@ impl OwnedRecord {
             idempotency_key: None,
             properties: &self.properties,
             headers: Headers::default(),
+            publish_id: None,
             payload: &self.payload,
         }
     }

@@ -13,8 +13,10 @@ use headwater_mqtt::packet::subscribe::RetainHandling;
 
 use super::ConnKey;
 use super::connection::Will;
+use super::received::Received;
 use super::retained::Place;
 use super::router::Options;
+use super::sent::{Assigned, Waiting};
 use super::stage::{PartitionIndex, Ticket};
 use super::window::{Source, Window};
 
@@ -125,10 +127,26 @@ pub struct Session {
     pub will: Option<(u64, Box<Will>)>,
     pub commands: Vec<Command>,
     pub receipts: Vec<PendingReceipt>,
+    /// Names this session among all of the log, also among those of the same client before and after it.
+    pub life: u64,
+    /// QoS 2 publishes of the client.
+    pub received: Received,
+    /// Which records were given packet ids for QoS 2.
+    pub assigned: Vec<Assigned>,
+    /// Deliveries of QoS 2 whose packet ids have to be durable before they are sent.
+    pub unsent: Waiting,
+    /// PUBRELs that wait until the PUBRECs are durable.
+    pub releases: Waiting,
+    /// The stored value of `assigned` and the window is old.
+    pub sent_changed: bool,
+    /// The state store holds such a value.
+    pub sent_stored: bool,
+    /// In the list of sessions to write in this round.
+    pub in_round: bool,
 }
 
 impl Session {
-    pub fn new(client_id: Rc<str>, version: Version) -> Self {
+    pub fn new(client_id: Rc<str>, version: Version, life: u64) -> Self {
         Self {
             client_id,
             version,
@@ -151,6 +169,14 @@ impl Session {
             will: None,
             commands: Vec::new(),
             receipts: Vec::new(),
+            life,
+            received: Received::default(),
+            assigned: Vec::new(),
+            unsent: Waiting::new(),
+            releases: Waiting::new(),
+            sent_changed: false,
+            sent_stored: false,
+            in_round: false,
         }
     }
 
@@ -180,6 +206,7 @@ impl Session {
     /// Whether anything but the live stream waits to be sent.
     pub fn has_work(&self) -> bool {
         self.resend.is_some()
+            || !self.unsent.is_empty()
             || !self.behind.is_empty()
             || !self.retained.is_empty()
             || self.replays.iter().any(|replay| !replay.joined)
@@ -197,14 +224,18 @@ impl Session {
             .any(|replay| !replay.joined && &*replay.filter == filter)
     }
 
+    /// Where the session reads a partition on; `live_at` is where the loop's pull stands.
+    pub fn place(&self, partition: PartitionIndex, live_at: Offset) -> Offset {
+        self.behind
+            .iter()
+            .find(|behind| behind.partition == partition)
+            .map_or(live_at, |behind| behind.next)
+    }
+
     /// The first offset of a partition that the session still needs: what its checkpoint says. `live_at` is where the
     /// loop's pull stands.
     pub fn cursor(&self, partition: PartitionIndex, live_at: Offset) -> Offset {
-        let place = self
-            .behind
-            .iter()
-            .find(|behind| behind.partition == partition)
-            .map_or(live_at, |behind| behind.next);
+        let place = self.place(partition, live_at);
         let unacked = self.window.oldest(partition, Source::Cursor);
         let receipt = self
             .receipts
@@ -235,14 +266,14 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
-    use super::super::window::Sent;
+    use super::super::window::{Flight, Sent};
     use super::*;
 
     const P: PartitionIndex = PartitionIndex(3);
 
     #[test]
     fn the_checkpoint_never_passes_what_is_unacknowledged_behind_or_without_its_receipt() {
-        let mut session = Session::new("c".into(), Version::V5);
+        let mut session = Session::new("c".into(), Version::V5, 1);
         assert_eq!(session.cursor(P, Offset(50)), Offset(50));
         let sent = |offset, source| Sent {
             offset: Offset(offset),
@@ -250,9 +281,15 @@ mod tests {
             source,
             receipt: false,
         };
-        let id = session.window.push(sent(40, Source::Cursor));
-        session.window.push(sent(2, Source::Replay(0)));
-        session.window.push(sent(1, Source::Retained));
+        let id = session
+            .window
+            .push(sent(40, Source::Cursor), Flight::AwaitsPuback);
+        session
+            .window
+            .push(sent(2, Source::Replay(0)), Flight::AwaitsPubrec);
+        session
+            .window
+            .push(sent(1, Source::Retained), Flight::AwaitsPuback);
         assert_eq!(session.cursor(P, Offset(50)), Offset(40));
         session.window.ack(id);
         assert_eq!(session.cursor(P, Offset(50)), Offset(50));

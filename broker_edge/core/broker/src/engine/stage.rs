@@ -13,7 +13,7 @@ use headwater_log::{
 };
 use rustc_hash::FxHashMap;
 
-use super::ConnKey;
+use super::{ConnKey, SessionKey};
 
 /// The number of a partition, small enough for what is kept per delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,7 +39,10 @@ pub struct Ticket(pub u64);
 #[derive(Debug)]
 struct Appended {
     tickets: Range<u64>,
+    base: Offset,
     end: Offset,
+    /// There are QoS 2 publishes among them.
+    has_qos2: bool,
     conns: Vec<ConnKey>,
 }
 
@@ -57,6 +60,8 @@ pub enum Outcome {
     Refused {
         first: Ticket,
         conns: Vec<ConnKey>,
+        /// The QoS 2 publishes among them.
+        exactly_once: Vec<(SessionKey, u16)>,
         error: AppendError,
     },
 }
@@ -83,6 +88,10 @@ pub struct Stage {
     pub refusing: bool,
     /// Its records could not be read just now: the live stream waits until then.
     pub pull_after_ms: u64,
+    /// Sessions and packet ids of the QoS 2 publishes in `records`.
+    pub exactly_once: Vec<(SessionKey, u16)>,
+    /// The partition's size when the packet ids in use were marked last.
+    pub marked_bytes: u64,
     first: u64,
     next: u64,
     settled: u64,
@@ -104,6 +113,8 @@ impl Stage {
             stalled: false,
             refusing: false,
             pull_after_ms: 0,
+            exactly_once: Vec::new(),
+            marked_bytes: 0,
             first: 0,
             next: 0,
             settled: 0,
@@ -160,6 +171,11 @@ impl Stage {
         self.appended.front().is_some_and(|front| front.end <= mark)
     }
 
+    /// Whether what would be settled first holds QoS 2 publishes.
+    pub fn settles_qos2(&self) -> bool {
+        self.appended.front().is_some_and(|front| front.has_qos2)
+    }
+
     /// Whether accepted records wait for the high watermark.
     pub fn waits(&self) -> bool {
         !self.appended.is_empty()
@@ -177,8 +193,12 @@ impl Stage {
                 self.stamp = stamp;
                 self.clients.clear();
                 self.stalled = false;
+                let has_qos2 = !self.exactly_once.is_empty();
+                self.exactly_once.clear();
                 self.appended.push_back(Appended {
+                    has_qos2,
                     tickets: self.first..self.next,
+                    base: offsets.start,
                     end: offsets.end,
                     conns: std::mem::take(&mut self.conns),
                 });
@@ -206,10 +226,26 @@ impl Stage {
                 Outcome::Refused {
                     first,
                     conns,
+                    exactly_once: std::mem::take(&mut self.exactly_once),
                     error,
                 }
             }
         }
+    }
+
+    /// Lets a connection wait for a ticket that another one was given.
+    pub fn watch(&mut self, ticket: Ticket, conn: ConnKey) {
+        if ticket.0 >= self.first {
+            self.conns.push(conn);
+        } else if let Some(last) = self.appended.back_mut() {
+            last.conns.push(conn);
+        }
+    }
+
+    /// Every ticket with an offset below this one is settled; `mark` is where the log is.
+    pub fn settled_below(&self, mark: Offset) -> Offset {
+        let first = self.appended.front().map(|appended| appended.base);
+        first.map_or(mark, |base| base.min(mark))
     }
 
     /// Gives the records back when the queue is full.

@@ -47,7 +47,7 @@ impl Engine {
         for wanted in subscribe.subscriptions.iter() {
             let located = split_filter(wanted.filter);
             let options = Options {
-                qos: wanted.options.qos.min(QoS::AtLeastOnce),
+                qos: wanted.options.qos,
                 no_local: wanted.options.no_local,
                 retain_as_published: wanted.options.retain_as_published,
                 id: common.id,
@@ -62,8 +62,11 @@ impl Engine {
                 &common,
                 &mut report,
             ) {
-                Ok(()) if options.qos == QoS::AtMostOnce => codes.push(ReasonCode::GRANTED_QOS0),
-                Ok(()) => codes.push(ReasonCode::GrantedQos1),
+                Ok(()) => codes.push(match options.qos {
+                    QoS::AtMostOnce => ReasonCode::GRANTED_QOS0,
+                    QoS::AtLeastOnce => ReasonCode::GrantedQos1,
+                    QoS::ExactlyOnce => ReasonCode::GrantedQos2,
+                }),
                 Err(refusal) => {
                     codes.push(refusal.reason);
                     report.sentence.get_or_insert(refusal.sentence);
@@ -220,8 +223,16 @@ impl Engine {
             .iter_mut()
             .find(|held| &*held.filter == filter)
         {
+            let grows = held.options.qos < options.qos && options.qos == QoS::ExactlyOnce;
             held.options = options;
             held.retain_handling = retain_handling;
+            if grows {
+                let places: Vec<(PartitionIndex, Offset)> = live_at
+                    .iter()
+                    .map(|(partition, at)| (*partition, session.place(*partition, *at)))
+                    .collect();
+                session.begin_exactly_once(&places);
+            }
         } else {
             // A session that is live everywhere and will not be stored never looks below its subscriptions' beginning.
             let needs_since = session.expiry_s > 0 || !session.behind.is_empty();

@@ -16,6 +16,7 @@ pub const NO_PACKET_ID: u32 = u32::MAX;
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
     pub packet_id_at: u32,
+    pub is_qos2: bool,
     pub offset: Offset,
 }
 
@@ -26,7 +27,9 @@ pub struct Template {
     pub bytes: Vec<u8>,
     pub entries: Vec<Entry>,
     /// Entries with a packet id.
-    pub with_qos1: usize,
+    pub with_id: usize,
+    /// Some of them are of QoS 2.
+    pub has_qos2: bool,
     /// Bytes of the largest packet.
     pub largest: usize,
 }
@@ -34,7 +37,7 @@ pub struct Template {
 /// A layout per version (without or with properties), granted QoS and retain as published.
 #[derive(Debug, Default)]
 pub struct Templates {
-    layouts: [Template; 8],
+    layouts: [Template; 12],
 }
 
 impl Templates {
@@ -47,8 +50,8 @@ impl Templates {
 }
 
 pub fn layout_of(version: Version, merged: &Merged) -> usize {
-    usize::from(version.is_v5()) << 2
-        | usize::from(merged.qos != QoS::AtMostOnce) << 1
+    usize::from(merged.qos.as_u8()) << 2
+        | usize::from(version.is_v5()) << 1
         | usize::from(merged.retain_as_published)
 }
 
@@ -78,21 +81,18 @@ impl Template {
         self.built = true;
         self.bytes.clear();
         self.entries.clear();
-        self.with_qos1 = 0;
+        self.with_id = 0;
+        self.has_qos2 = false;
         self.largest = 0;
-        let version = if layout & 0b100 != 0 {
+        let version = if layout & 0b010 != 0 {
             Version::V5
         } else {
             Version::V311
         };
-        let granted = if layout & 0b010 != 0 { 1 } else { 0 };
+        let granted = (layout >> 2) as u8;
         for index in run.start..run.end {
             let record = run.batch.record(index);
-            let qos = if record.qos.min(granted) == 0 {
-                QoS::AtMostOnce
-            } else {
-                QoS::AtLeastOnce
-            };
+            let qos = QoS::from_u8(record.qos.min(granted)).unwrap_or(QoS::ExactlyOnce);
             let retain = layout & 0b001 != 0 && record.retain;
             let form = Form {
                 version,
@@ -109,10 +109,13 @@ impl Template {
             let packet_id_at = packet
                 .packet_id_at
                 .map_or(NO_PACKET_ID, |place| (at + place) as u32);
-            self.with_qos1 += usize::from(packet_id_at != NO_PACKET_ID);
+            self.with_id += usize::from(packet_id_at != NO_PACKET_ID);
             self.largest = self.largest.max(packet.total_len);
+            let is_qos2 = qos == QoS::ExactlyOnce;
+            self.has_qos2 |= is_qos2;
             self.entries.push(Entry {
                 packet_id_at,
+                is_qos2,
                 offset: record.offset,
             });
         }

@@ -1,5 +1,6 @@
 //! The engine driven by hand: no sockets, a clock that the test moves, and a disk whose syncs the test holds or fails.
 
+mod exactly_once;
 mod hostile;
 
 use std::io;
@@ -320,7 +321,7 @@ fn publish_while_syncs_are_held(rig: &mut Rig) -> (Vec<ConnKey>, ConnKey, Vec<St
     }
     rig.turn();
     // The writer has taken the records; without a held sync the mark would move now.
-    let _ = rig.moved.recv_timeout(Duration::from_millis(300));
+    while rig.moved.recv_timeout(Duration::from_millis(300)).is_ok() {}
     rig.turn();
     let mut sent = rig.sent(subscriber, Version::V311);
     for key in &publishers {

@@ -23,6 +23,7 @@ impl Engine {
                 Timer::Expiry(key) => self.check_expiry(key),
                 Timer::Checkpoint => {
                     self.checkpoint();
+                    self.mark_received(false);
                     self.end_slow_packets();
                     self.read_again();
                     self.drop_stale_timers();

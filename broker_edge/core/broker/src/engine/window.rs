@@ -1,4 +1,4 @@
-//! The window of a session: deliveries that were sent with QoS 1 and are not acknowledged yet.
+//! The window of a session: deliveries of QoS 1 and 2 that are not acknowledged, or not completed, yet.
 //!
 //! Packet ids are given in order, so an entry's id is the front's id plus its place: an entry is 16 bytes and finding
 //! one by its id is an addition. It holds places in the log, never payloads: what has to be sent again is read again.
@@ -30,10 +30,34 @@ pub struct Sent {
     pub receipt: bool,
 }
 
+/// How far a delivery has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flight {
+    /// QoS 1, sent.
+    AwaitsPuback,
+    /// QoS 2, not sent: that this packet id stands for this record has to be durable first.
+    Assigned,
+    /// QoS 2, sent.
+    AwaitsPubrec,
+    /// QoS 2, received by the client: PUBREL goes, or went, once that is durable.
+    AwaitsPubcomp,
+    /// Acknowledged or completed; it only keeps its place.
+    Done,
+}
+
+impl Flight {
+    pub fn is_exactly_once(self) -> bool {
+        matches!(
+            self,
+            Self::Assigned | Self::AwaitsPubrec | Self::AwaitsPubcomp
+        )
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     sent: Sent,
-    acked: bool,
+    flight: Flight,
 }
 
 /// Packet ids go from 1 to 65,535.
@@ -69,36 +93,84 @@ impl Window {
 
     /// Remembers a delivery and gives its packet id. The caller has checked [`Window::room`].
     #[inline]
-    pub fn push(&mut self, sent: Sent) -> u16 {
+    pub fn push(&mut self, sent: Sent, flight: Flight) -> u16 {
         let id = (u32::from(self.front_id) + self.entries.len() as u32) % IDS;
-        self.entries.push_back(Entry { sent, acked: false });
+        self.entries.push_back(Entry { sent, flight });
         self.unacked += 1;
         id as u16 + 1
     }
 
-    /// The delivery that `packet_id` acknowledges; nothing when it is not in flight.
+    /// The delivery of QoS 1 that `packet_id` acknowledges; nothing when there is none in flight.
     #[inline]
     pub fn ack(&mut self, packet_id: u16) -> Option<Sent> {
+        self.end(packet_id, |flight| flight == Flight::AwaitsPuback)
+    }
+
+    /// Ends a delivery, whatever it waits for; nothing when it is not in flight.
+    pub fn finish(&mut self, packet_id: u16) -> Option<Sent> {
+        self.end(packet_id, |flight| flight != Flight::Done)
+    }
+
+    #[inline]
+    fn end(&mut self, packet_id: u16, may_end: impl FnOnce(Flight) -> bool) -> Option<Sent> {
         let place = self.place(packet_id)?;
         let entry = self.entries.get_mut(place)?;
-        if entry.acked {
+        if !may_end(entry.flight) {
             return None;
         }
-        entry.acked = true;
+        entry.flight = Flight::Done;
         let sent = entry.sent;
         self.unacked -= 1;
-        while self.entries.front().is_some_and(|entry| entry.acked) {
+        while self
+            .entries
+            .front()
+            .is_some_and(|entry| entry.flight == Flight::Done)
+        {
             self.entries.pop_front();
             self.front_id = ((u32::from(self.front_id) + 1) % IDS) as u16;
         }
         Some(sent)
     }
 
-    /// Whether a delivery with this packet id waits for its acknowledgement.
-    pub fn contains(&self, packet_id: u16) -> bool {
-        self.place(packet_id)
-            .and_then(|place| self.entries.get(place))
-            .is_some_and(|entry| !entry.acked)
+    /// How far the delivery with this packet id is; nothing when there is none, or it is done.
+    #[inline]
+    pub fn flight(&self, packet_id: u16) -> Option<(Sent, Flight)> {
+        let entry = self.entries.get(self.place(packet_id)?)?;
+        (entry.flight != Flight::Done).then_some((entry.sent, entry.flight))
+    }
+
+    /// Takes a delivery that is in flight a step further.
+    pub fn advance(&mut self, packet_id: u16, flight: Flight) {
+        if let Some(place) = self.place(packet_id)
+            && let Some(entry) = self.entries.get_mut(place)
+            && entry.flight != Flight::Done
+        {
+            entry.flight = flight;
+        }
+    }
+
+    /// Puts a delivery of an earlier life of the broker back under its packet id. They come oldest first, into a window
+    /// that holds nothing else; ids between them are left out. False when the id does not follow.
+    pub fn restore(&mut self, packet_id: u16, sent: Sent, flight: Flight) -> bool {
+        if packet_id == 0 {
+            return false;
+        }
+        if self.entries.is_empty() {
+            self.front_id = packet_id - 1;
+        }
+        let done = Entry {
+            sent,
+            flight: Flight::Done,
+        };
+        match self.place(packet_id) {
+            Some(place) if place >= self.entries.len() && place < IDS as usize / 2 => {
+                self.entries.resize(place, done);
+                self.entries.push_back(Entry { sent, flight });
+                self.unacked += 1;
+                true
+            }
+            _ => false,
+        }
     }
 
     fn place(&self, packet_id: u16) -> Option<usize> {
@@ -113,7 +185,7 @@ impl Window {
 
     /// Unacknowledged deliveries with their packet ids, oldest first, from `packet_id` on; from the front when that is
     /// acknowledged.
-    pub fn unacked_from(&self, packet_id: u16) -> impl Iterator<Item = (u16, Sent)> + '_ {
+    pub fn unacked_from(&self, packet_id: u16) -> impl Iterator<Item = (u16, Sent, Flight)> + '_ {
         let front = u32::from(self.front_id);
         let skip = self
             .place(packet_id)
@@ -123,24 +195,26 @@ impl Window {
             .iter()
             .enumerate()
             .skip(skip)
-            .filter(|(_, entry)| !entry.acked)
+            .filter(|(_, entry)| entry.flight != Flight::Done)
             .map(move |(place, entry)| {
                 let id = (front + place as u32) % IDS;
-                (id as u16 + 1, entry.sent)
+                (id as u16 + 1, entry.sent, entry.flight)
             })
     }
 
     /// How many unacknowledged deliveries are older than the one with this packet id.
     pub fn unacked_before(&self, packet_id: u16) -> usize {
         let older = self.place(packet_id).unwrap_or(0);
-        let unacked = |entry: &&Entry| !entry.acked;
+        let unacked = |entry: &&Entry| entry.flight != Flight::Done;
         self.entries.iter().take(older).filter(unacked).count()
     }
 
     /// The oldest unacknowledged offset of one partition that came from `source`.
     pub fn oldest(&self, partition: PartitionIndex, source: Source) -> Option<Offset> {
         let of_source = |entry: &&Entry| {
-            !entry.acked && entry.sent.partition == partition && entry.sent.source == source
+            entry.flight != Flight::Done
+                && entry.sent.partition == partition
+                && entry.sent.source == source
         };
         self.entries
             .iter()
@@ -149,11 +223,17 @@ impl Window {
             .min()
     }
 
+    /// Whether anything of QoS 2 is in flight.
+    pub fn has_exactly_once(&self) -> bool {
+        let mut flights = self.entries.iter().map(|entry| entry.flight);
+        flights.any(Flight::is_exactly_once)
+    }
+
     /// Whether anything from `source` waits.
     pub fn holds(&self, source: Source) -> bool {
         self.entries
             .iter()
-            .any(|entry| !entry.acked && entry.sent.source == source)
+            .any(|entry| entry.flight != Flight::Done && entry.sent.source == source)
     }
 
     /// Gives memory back that an empty window does not need.
@@ -177,27 +257,51 @@ mod tests {
         }
     }
 
+    fn push(window: &mut Window, offset: u64) -> u16 {
+        window.push(sent(offset), Flight::AwaitsPuback)
+    }
+
+    #[test]
+    fn restored_deliveries_keep_their_ids_and_new_ones_follow_them() {
+        let mut window = Window::default();
+        assert!(window.restore(65_535, sent(7), Flight::AwaitsPubcomp));
+        assert!(window.restore(3, sent(9), Flight::AwaitsPubrec));
+        assert!(
+            !window.restore(2, sent(9), Flight::AwaitsPubrec),
+            "backwards"
+        );
+        assert_eq!(window.unacked(), 2);
+        assert_eq!(window.flight(1), None);
+        assert_eq!(
+            window.flight(65_535),
+            Some((sent(7), Flight::AwaitsPubcomp))
+        );
+        assert_eq!(push(&mut window, 10), 4);
+        assert_eq!(window.finish(65_535), Some(sent(7)));
+        assert_eq!(window.front(), Some(3));
+    }
+
     #[test]
     fn acknowledgements_in_any_order_free_the_window_and_keep_the_oldest_offset() {
         let mut window = Window::default();
-        let ids: Vec<u16> = (0..4).map(|n| window.push(sent(n))).collect();
+        let ids: Vec<u16> = (0..4).map(|n| push(&mut window, n)).collect();
         assert_eq!(ids, [1, 2, 3, 4]);
-        assert_eq!(window.ack(2), Some(sent(1)));
-        assert_eq!(window.ack(2), None, "twice");
+        assert_eq!(window.finish(2), Some(sent(1)));
+        assert_eq!(window.finish(2), None, "twice");
         assert_eq!(
             window.oldest(PartitionIndex(1), Source::Cursor),
             Some(Offset(0))
         );
         assert_eq!(window.oldest(PartitionIndex(2), Source::Cursor), None);
-        assert_eq!(window.ack(1), Some(sent(0)));
+        assert_eq!(window.finish(1), Some(sent(0)));
         assert_eq!(
             window.oldest(PartitionIndex(1), Source::Cursor),
             Some(Offset(2))
         );
         assert_eq!(window.unacked(), 2);
-        assert_eq!(window.ack(0), None);
-        assert_eq!(window.ack(5), None);
-        let left: Vec<u16> = window.unacked_from(1).map(|(id, _)| id).collect();
+        assert_eq!(window.finish(0), None);
+        assert_eq!(window.finish(5), None);
+        let left: Vec<u16> = window.unacked_from(1).map(|(id, _, _)| id).collect();
         assert_eq!(left, [3, 4]);
         assert_eq!(window.unacked_from(4).count(), 1);
     }
@@ -205,21 +309,21 @@ mod tests {
     #[test]
     fn packet_ids_go_round_without_zero_and_without_meeting_one_in_flight() {
         let mut window = Window::default();
-        let stuck = window.push(sent(0));
+        let stuck = push(&mut window, 0);
         let mut pushed = 0;
         while window.room(u16::MAX) > 0 {
-            let id = window.push(sent(1));
+            let id = push(&mut window, 1);
             assert_ne!(id, stuck);
             assert_ne!(id, 0);
-            assert!(window.ack(id).is_some());
+            assert!(window.finish(id).is_some());
             pushed += 1;
         }
         assert!(pushed > 30_000);
-        assert!(window.ack(stuck).is_some());
+        assert!(window.finish(stuck).is_some());
         for _ in 0..200_000 {
-            let id = window.push(sent(2));
+            let id = push(&mut window, 2);
             assert_ne!(id, 0);
-            assert!(window.ack(id).is_some());
+            assert!(window.finish(id).is_some());
         }
         assert!(window.is_empty());
     }

@@ -53,8 +53,12 @@ impl Drop for Compaction {
 }
 
 fn run(store: &StateStore, stop: &AtomicBool) {
-    while !stop.load(Ordering::Acquire) {
+    loop {
+        // Moves are counted before the stop is looked at: a stop that comes in between ends the wait below.
         let seen = store.moves();
+        if stop.load(Ordering::Acquire) {
+            return;
+        }
         if !store.is_compaction_due() {
             store.wait_for_move(seen, None);
             continue;

@@ -1,0 +1,199 @@
+//! The durable side of QoS 2: what has to be in the internal partition before a packet may leave, and when it is.
+//!
+//! Changes of a turn belong to a *round*: at the end of the turn the new values of all sessions that changed are one
+//! append, and what waits for the round goes once that append is durable. Sessions that end with their connection wait
+//! for nothing. What the values are is in `received` and `sent`; this file never decides about packets.
+
+use std::collections::VecDeque;
+
+use headwater_log::{AppendError, Offset};
+use headwater_mqtt::ReasonCode;
+
+use crate::state::{Change, StateError};
+
+use super::close::Cause;
+use super::received::received_key;
+use super::sent::sent_key;
+use super::{Engine, SessionKey};
+
+/// Values that go into one append.
+const CHUNK: usize = 512;
+
+/// The changes of QoS 2 state that are written together. Round 0 is durable from the beginning: it stands for what
+/// need not be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Round(pub u64);
+
+#[derive(Debug)]
+pub struct Rounds {
+    /// What changes now belongs to it.
+    current: Round,
+    settled: Round,
+    /// Written and not durable yet.
+    written: VecDeque<(Round, Offset)>,
+    /// Sessions to write in the current round, each at most once.
+    changed: Vec<SessionKey>,
+    /// Sessions with something that waits for a round, in order of rounds.
+    waiting: VecDeque<(Round, SessionKey)>,
+    /// Sessions with records that their stored value does not account for, each at most once.
+    pub unmarked: Vec<SessionKey>,
+}
+
+impl Default for Rounds {
+    fn default() -> Self {
+        Self {
+            current: Round(1),
+            settled: Round(0),
+            written: VecDeque::new(),
+            changed: Vec::new(),
+            waiting: VecDeque::new(),
+            unmarked: Vec::new(),
+        }
+    }
+}
+
+impl Rounds {
+    /// Everything up to this round is durable.
+    #[inline]
+    pub fn settled(&self) -> Round {
+        self.settled
+    }
+
+    /// Whether [`Engine::settle_rounds`] would settle one.
+    pub fn is_settleable(&self, mark: Offset) -> bool {
+        self.written.front().is_some_and(|(_, end)| *end <= mark)
+    }
+
+    fn settle(&mut self, mark: Offset) -> bool {
+        let before = self.settled;
+        while let Some((round, end)) = self.written.front().copied()
+            && end <= mark
+        {
+            self.settled = round;
+            self.written.pop_front();
+        }
+        self.settled > before
+    }
+}
+
+impl Engine {
+    /// The session's QoS 2 state changed: gives the round to wait for.
+    pub(super) fn change(&mut self, key: SessionKey) -> Round {
+        let Some(session) = self.sessions.get_mut(key).filter(|session| session.stored) else {
+            return Round::default();
+        };
+        if !session.in_round {
+            session.in_round = true;
+            self.rounds.changed.push(key);
+        }
+        self.rounds.current
+    }
+
+    /// Ends the round of this turn: writes what changed in it.
+    pub(super) fn write_round(&mut self) {
+        while !self.rounds.changed.is_empty() {
+            let from = self.rounds.changed.len().saturating_sub(CHUNK);
+            let keys = self.rounds.changed.split_off(from);
+            match self.write_sessions(&keys) {
+                Ok(end) => {
+                    let round = self.rounds.current;
+                    self.rounds
+                        .waiting
+                        .extend(keys.iter().map(|key| (round, *key)));
+                    for key in keys {
+                        if let Some(session) = self.sessions.get_mut(key) {
+                            session.in_round = false;
+                        }
+                    }
+                    if self.rounds.changed.is_empty() {
+                        self.rounds.written.push_back((round, end));
+                        self.rounds.current.0 += 1;
+                    }
+                }
+                Err(error) => {
+                    self.rounds.changed.extend(keys);
+                    return self.round_failed(&error);
+                }
+            }
+        }
+    }
+
+    /// Without room it is tried again in the next turn. A partition that has stopped takes nothing until a restart, and
+    /// who waits for it is told by the end of the connection.
+    fn round_failed(&mut self, error: &StateError) {
+        let passes = matches!(
+            error,
+            StateError::Append(AppendError::QueueFull { .. } | AppendError::Full { .. })
+        );
+        if passes {
+            tracing::debug!(%error, "QoS 2 state waits to be stored");
+            return;
+        }
+        tracing::error!(%error, "QoS 2 state cannot be stored, connections that wait for it are closed");
+        for key in std::mem::take(&mut self.rounds.changed) {
+            let Some(session) = self.sessions.get_mut(key) else {
+                continue;
+            };
+            session.in_round = false;
+            if let Some(conn) = session.conn {
+                self.close(conn, Cause::Reason(ReasonCode::UnspecifiedError));
+            }
+        }
+    }
+
+    fn write_sessions(&mut self, keys: &[SessionKey]) -> Result<Offset, StateError> {
+        let mut values: Vec<(String, Vec<u8>)> = Vec::with_capacity(keys.len());
+        for key in keys {
+            let Some(session) = self.sessions.get(*key).filter(|session| session.stored) else {
+                continue;
+            };
+            if session.received.is_changed {
+                values.push((
+                    received_key(&session.client_id),
+                    self.received_value(session),
+                ));
+            }
+            if session.sent_changed {
+                values.push((sent_key(&session.client_id), self.sent_value(session)));
+            }
+        }
+        let end = self.write_values(&values)?;
+        for key in keys {
+            if let Some(session) = self.sessions.get_mut(*key) {
+                session.received.is_stored |= std::mem::take(&mut session.received.is_changed);
+                session.sent_stored |= std::mem::take(&mut session.sent_changed);
+            }
+        }
+        Ok(end)
+    }
+
+    pub(super) fn write_values(&self, values: &[(String, Vec<u8>)]) -> Result<Offset, StateError> {
+        let changes: Vec<Change<'_>> = values
+            .iter()
+            .map(|(key, value)| Change {
+                key,
+                value: (!value.is_empty()).then_some(value),
+            })
+            .collect();
+        self.state.write(&changes)
+    }
+
+    /// Lets go what waited for rounds that are durable now.
+    pub(super) fn settle_rounds(&mut self) {
+        let mark = self.state_mark();
+        if !self.rounds.settle(mark) {
+            return;
+        }
+        let settled = self.rounds.settled;
+        while let Some((round, key)) = self.rounds.waiting.front().copied()
+            && round <= settled
+        {
+            self.rounds.waiting.pop_front();
+            self.send_releases(key);
+            self.wake_session(key);
+            if let Some(conn) = self.sessions.get(key).and_then(|session| session.conn) {
+                self.send_ready(conn);
+            }
+        }
+    }
+}

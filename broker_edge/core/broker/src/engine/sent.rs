@@ -1,0 +1,422 @@
+//! QoS 2 to clients: PUBREC, PUBREL and PUBCOMP, and which packet id stands for which record.
+//!
+//! For a session that outlives its connection, a packet id is tied to its record in the internal partition before the
+//! PUBLISH goes out, and the client's PUBREC is there before the PUBREL: after a crash the same record comes under the
+//! same id, or is released, and never comes under another. What was given an id once is not delivered again from a
+//! cursor that lags behind.
+
+use std::collections::BTreeMap;
+use std::collections::VecDeque;
+
+use headwater_log::Offset;
+use headwater_mqtt::packet::ack::Ack;
+use headwater_mqtt::{PacketId, ReasonCode, encode};
+use serde::{Deserialize, Serialize};
+
+use super::catch_up::Progress;
+use super::close::Cause;
+use super::deliver::Delivered;
+use super::exactly_once::Round;
+use super::persist::to_json;
+use super::session::Session;
+use super::stage::PartitionIndex;
+use super::window::{Flight, Sent, Source};
+use super::{ConnKey, Engine, SessionKey};
+
+pub fn sent_key(client_id: &str) -> String {
+    format!("sent/{client_id}")
+}
+
+/// Which records of one source have been given packet ids: those in `[from, next)` are not delivered again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Assigned {
+    pub source: Source,
+    pub partition: PartitionIndex,
+    pub from: Offset,
+    pub next: Offset,
+}
+
+/// Packet ids with the rounds that they wait for, oldest first.
+pub type Waiting = VecDeque<(Round, u16)>;
+
+/// Value of `sent/<client id>`.
+#[derive(Debug, Default, Serialize, Deserialize, PartialEq)]
+struct StoredSent {
+    /// Per partition name: records of QoS 2 in `[from, next)` have been given packet ids.
+    assigned: BTreeMap<String, (u64, u64)>,
+    /// The same by the filter of subscriptions that replay.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    replays: BTreeMap<String, BTreeMap<String, (u64, u64)>>,
+    /// In order of packet ids.
+    flights: Vec<StoredFlight>,
+}
+
+/// Packet id, partition number, offset, what the delivery waits for (0 PUBREC, 1 PUBCOMP), where it came from.
+#[derive(Debug, Serialize, Deserialize, PartialEq)]
+struct StoredFlight(u16, u16, u64, u8, StoredSource);
+
+#[derive(Debug, Serialize, Deserialize, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum StoredSource {
+    /// The session's own place.
+    C,
+    /// A retained value.
+    R,
+    /// A replay, by its filter.
+    Replay(String),
+}
+
+impl Session {
+    /// Whether a record was given a packet id in an earlier life of the broker, so that the window has it or it is done.
+    #[inline]
+    pub fn has_assigned(&self, source: Source, partition: PartitionIndex, at: Offset) -> bool {
+        self.assigned.iter().any(|range| {
+            range.source == source
+                && range.partition == partition
+                && (range.from..range.next).contains(&at)
+        })
+    }
+
+    fn note_assigned(&mut self, source: Source, partition: PartitionIndex, at: Offset) {
+        if source == Source::Retained {
+            return;
+        }
+        let known = self
+            .assigned
+            .iter_mut()
+            .find(|range| range.source == source && range.partition == partition);
+        match known {
+            Some(range) => range.next = range.next.max(at.plus(1)),
+            None => self.assigned.push(Assigned {
+                source,
+                partition,
+                from: at,
+                next: at.plus(1),
+            }),
+        }
+    }
+
+    /// From here on the session gets with QoS 2 what it got with less: what it had before may be unacknowledged and has
+    /// to be delivered again after a crash.
+    pub fn begin_exactly_once(&mut self, places: &[(PartitionIndex, Offset)]) {
+        for range in &mut self.assigned {
+            let place = places.iter().find(|(of, _)| *of == range.partition);
+            if let (Source::Cursor, Some((_, at))) = (range.source, place) {
+                range.from = range.from.max(*at);
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Gives a record its packet id. It is sent once that is durable.
+    pub(super) fn assign(&mut self, key: SessionKey, sent: Sent) -> u16 {
+        let round = self.change(key);
+        let Some(session) = self.sessions.get_mut(key) else {
+            return 0;
+        };
+        session.sent_changed = true;
+        session.note_assigned(sent.source, sent.partition, sent.offset);
+        let packet_id = session.window.push(sent, Flight::Assigned);
+        session.unsent.push_back((round, packet_id));
+        packet_id
+    }
+
+    /// Sends what has its packet id durably.
+    pub(super) fn send_assigned(
+        &mut self,
+        key: SessionKey,
+        conn: ConnKey,
+        steps: &mut usize,
+    ) -> Progress {
+        let settled = self.rounds.settled();
+        let mut recent = None;
+        loop {
+            let Some(session) = self.sessions.get(key) else {
+                return Progress::NoRoom;
+            };
+            let Some((round, packet_id)) = session.unsent.front().copied() else {
+                return Progress::Finished;
+            };
+            if session.stored && round > settled {
+                // The round wakes the session; what else it has to send need not wait.
+                return Progress::Finished;
+            }
+            if *steps == 0 {
+                return Progress::Unfinished;
+            }
+            *steps -= 1;
+            if let Some((sent, Flight::Assigned)) = session.window.flight(packet_id)
+                && self.send_entry(key, conn, packet_id, sent, Flight::Assigned, &mut recent)
+                    == Delivered::NoRoom
+            {
+                return Progress::NoRoom;
+            }
+            if let Some(session) = self.sessions.get_mut(key) {
+                if let Some((_, Flight::Assigned)) = session.window.flight(packet_id) {
+                    session.window.advance(packet_id, Flight::AwaitsPubrec);
+                }
+                session.unsent.pop_front();
+            }
+        }
+    }
+
+    pub(super) fn handle_pubrec(&mut self, key: ConnKey, ack: &Ack<'_>) {
+        let packet_id = ack.packet_id.get();
+        let Some(session_key) = self.conns.get(key).and_then(|conn| conn.session) else {
+            return;
+        };
+        let Some(session) = self.sessions.get_mut(session_key) else {
+            return;
+        };
+        match session.window.flight(packet_id) {
+            Some((_, Flight::AwaitsPubrec)) if ack.reason.is_error() => {
+                self.finish(session_key, packet_id);
+            }
+            Some((sent, Flight::AwaitsPubrec)) => {
+                if sent.receipt {
+                    self.append_receipt(session_key, packet_id, sent);
+                }
+                self.release(session_key, packet_id);
+            }
+            Some((_, Flight::AwaitsPubcomp)) => {
+                let waits = session.releases.iter().any(|(_, id)| *id == packet_id);
+                if !waits {
+                    self.write_pubrel(key, packet_id);
+                }
+            }
+            Some(_) => self.close(key, Cause::Reason(ReasonCode::ProtocolError)),
+            // Like Mosquitto: what is unknown is released, so that the client can forget it too.
+            None if !ack.reason.is_error() => self.write_pubrel(key, packet_id),
+            None => {}
+        }
+    }
+
+    /// The client has the record: PUBREL goes once that is durable.
+    fn release(&mut self, key: SessionKey, packet_id: u16) {
+        let round = self.change(key);
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        session.window.advance(packet_id, Flight::AwaitsPubcomp);
+        session.sent_changed = session.stored;
+        session.releases.push_back((round, packet_id));
+        if round == Round::default() {
+            self.send_releases(key);
+        }
+    }
+
+    /// Sends the PUBRELs that are due, in the order of their PUBRECs.
+    pub(super) fn send_releases(&mut self, key: SessionKey) {
+        let settled = self.rounds.settled();
+        loop {
+            let Some(session) = self.sessions.get_mut(key) else {
+                return;
+            };
+            let Some((round, packet_id)) = session.releases.front().copied() else {
+                return;
+            };
+            if session.stored && round > settled {
+                return;
+            }
+            session.releases.pop_front();
+            // A client that is away is sent its PUBRELs when it is back.
+            if let Some(conn) = session.active_conn() {
+                self.write_pubrel(conn, packet_id);
+            }
+        }
+    }
+
+    pub(super) fn write_pubrel(&mut self, key: ConnKey, packet_id: u16) {
+        let Some(id) = PacketId::new(packet_id) else {
+            return;
+        };
+        if let Some(conn) = self.writer(key) {
+            let version = conn.version;
+            encode::pubrel(&mut conn.out, version, id, ReasonCode::Success, &[]);
+            self.tally.packets_sent += 1;
+        }
+    }
+
+    pub(super) fn handle_pubcomp(&mut self, key: ConnKey, ack: &Ack<'_>) {
+        let packet_id = ack.packet_id.get();
+        let Some(session_key) = self.conns.get(key).and_then(|conn| conn.session) else {
+            return;
+        };
+        let Some(session) = self.sessions.get_mut(session_key) else {
+            return;
+        };
+        let waits = session.releases.iter().any(|(_, id)| *id == packet_id);
+        match session.window.flight(packet_id) {
+            Some((_, Flight::AwaitsPubcomp)) if !waits => self.finish(session_key, packet_id),
+            Some(_) => self.close(key, Cause::Reason(ReasonCode::ProtocolError)),
+            None => {}
+        }
+    }
+
+    /// A delivery is over. That it is need not be durable soon: after a crash its PUBREL goes once more.
+    fn finish(&mut self, key: SessionKey, packet_id: u16) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        session.window.finish(packet_id);
+        session
+            .commands
+            .retain(|command| command.packet_id != packet_id);
+        if !session.replays.is_empty() {
+            session.drop_finished_replays();
+        }
+        if session.stored {
+            session.sent_changed = true;
+            if !session.dirty {
+                session.dirty = true;
+                self.dirty.push(key);
+            }
+        }
+        self.wake_session(key);
+    }
+
+    /// What the state store is to hold; nothing when no record was ever given a packet id.
+    pub(super) fn sent_value(&self, session: &Session) -> Vec<u8> {
+        if session.assigned.is_empty() && !session.window.has_exactly_once() {
+            return Vec::new();
+        }
+        let mut stored = StoredSent::default();
+        let filter_of = |number: u16| {
+            let mut replays = session.replays.iter();
+            replays
+                .find(|replay| replay.number == number)
+                .map(|replay| replay.filter.to_string())
+        };
+        for range in &session.assigned {
+            let ranges = match range.source {
+                Source::Cursor => &mut stored.assigned,
+                Source::Replay(number) => match filter_of(number) {
+                    Some(filter) => stored.replays.entry(filter).or_default(),
+                    None => continue,
+                },
+                Source::Retained => continue,
+            };
+            ranges.insert(self.name_of(range.partition), (range.from.0, range.next.0));
+        }
+        for (packet_id, sent, flight) in session.window.unacked_from(0) {
+            if !flight.is_exactly_once() {
+                continue;
+            }
+            let source = match sent.source {
+                Source::Cursor => StoredSource::C,
+                Source::Retained => StoredSource::R,
+                Source::Replay(number) => match filter_of(number) {
+                    Some(filter) => StoredSource::Replay(filter),
+                    None => StoredSource::C,
+                },
+            };
+            let step = u8::from(flight == Flight::AwaitsPubcomp);
+            let (partition, offset) = (sent.partition.0, sent.offset.0);
+            stored
+                .flights
+                .push(StoredFlight(packet_id, partition, offset, step, source));
+        }
+        to_json(&stored)
+    }
+
+    /// Puts the deliveries of an earlier life of the broker back into the window of a restored session.
+    pub(super) fn restore_sent(&self, session: &mut Session) {
+        let Some(value) = self.state.get(&sent_key(&session.client_id)) else {
+            return;
+        };
+        session.sent_stored = true;
+        let stored: StoredSent = match serde_json::from_slice(&value) {
+            Ok(stored) => stored,
+            Err(error) => {
+                tracing::error!(%error, client_id = &*session.client_id, "the deliveries in flight of a session cannot be read");
+                return;
+            }
+        };
+        let number_of = |session: &Session, filter: &str| {
+            let mut replays = session.replays.iter();
+            replays
+                .find(|replay| &*replay.filter == filter)
+                .map(|replay| replay.number)
+        };
+        let own = stored
+            .assigned
+            .iter()
+            .map(|(name, range)| (Source::Cursor, name, range));
+        let replayed = stored.replays.iter().filter_map(|(filter, ranges)| {
+            let source = Source::Replay(number_of(session, filter)?);
+            Some(
+                ranges
+                    .iter()
+                    .map(move |(name, range)| (source, name, range)),
+            )
+        });
+        session.assigned = own
+            .chain(replayed.flatten())
+            .filter_map(|(source, name, (from, next))| {
+                let partition = PartitionIndex::of(self.log.by_name(name)?.id());
+                let (from, next) = (Offset(*from), Offset(*next));
+                Some(Assigned {
+                    source,
+                    partition,
+                    from,
+                    next,
+                })
+            })
+            .collect();
+        for StoredFlight(packet_id, partition, offset, step, source) in &stored.flights {
+            let source = match source {
+                StoredSource::C => Source::Cursor,
+                StoredSource::R => Source::Retained,
+                StoredSource::Replay(filter) => {
+                    number_of(session, filter).map_or(Source::Cursor, Source::Replay)
+                }
+            };
+            let sent = Sent {
+                offset: Offset(*offset),
+                partition: PartitionIndex(*partition),
+                source,
+                receipt: false,
+            };
+            let flight = if *step == 0 {
+                Flight::AwaitsPubrec
+            } else {
+                Flight::AwaitsPubcomp
+            };
+            if usize::from(*partition) >= self.stages.len()
+                || !session.window.restore(*packet_id, sent, flight)
+            {
+                tracing::error!(
+                    packet_id,
+                    client_id = &*session.client_id,
+                    "a delivery in flight cannot be put back"
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stored_flights_read_back() {
+        let stored = StoredSent {
+            assigned: BTreeMap::from([("telemetry-0".to_owned(), (3, 9))]),
+            replays: BTreeMap::new(),
+            flights: vec![
+                StoredFlight(7, 3, 5, 0, StoredSource::C),
+                StoredFlight(8, 3, 6, 1, StoredSource::Replay("a/#".to_owned())),
+            ],
+        };
+        let text = to_json(&stored);
+        assert!(
+            text.len() < 120,
+            "a flight takes few bytes: {}",
+            String::from_utf8_lossy(&text)
+        );
+        let back: StoredSent = serde_json::from_slice(&text).expect("own JSON");
+        assert_eq!(back, stored);
+    }
+}
