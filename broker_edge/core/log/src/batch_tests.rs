@@ -8,6 +8,7 @@ use super::*;
 use crate::ids::{LogId, PartitionId};
 use crate::plan::Plan;
 use crate::records::{RecordMeta, Records};
+use crate::view::PublishId;
 
 #[derive(Debug, Clone)]
 struct Model {

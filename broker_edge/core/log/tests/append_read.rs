@@ -82,6 +82,7 @@ fn every_field_of_a_record_survives() {
         idempotency_key: Some("a/b/1"),
         properties: &[1, 1, 35, 0, 1],
         headers: &[("unit", b"C"), ("unit", b""), ("", b"x")],
+        publish_id: None,
     };
     records.push(meta, b"second").expect("room");
     let range = partition.append(records).expect("taken");
