@@ -1,6 +1,6 @@
 """What the disk is written for a payload: bytes that the broker writes, and bytes that reach a block device.
 
-    python tests/bench/flash.py [--seconds 60] [--full-seconds 10] [--only TEXT]
+    python tests/bench/flash.py [--seconds 60] [--full-seconds 10] [--only TEXT] [--mount OPTIONS]
 
 Each case is a broker on an ext4 file system of its own in a loop image, loaded over MQTT with QoS 1 by one connection.
 Written by the broker comes from its metrics, written to the device from the loop device's counter, which has the file
@@ -14,6 +14,7 @@ import argparse
 import re
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 import threading
@@ -116,8 +117,10 @@ def count(broker: BrokerProcess, image: LoopImage) -> Written:
     return Written(total("payload_bytes"), total("written_bytes"), total("syncs"), int(fields[6]) * SECTOR_BYTES)
 
 
-def run(case: Case, seconds: float, lines: list[str]) -> None:
+def run(case: Case, seconds: float, mount: str, lines: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder, LoopImage(Path(folder), size_bytes=1 << 30) as image:
+        if mount:
+            subprocess.run(["mount", "-o", f"remount,{mount}", str(image.mount_point)], check=True)
         settings = {"log.classes.telemetry.partitions": "1", **case.settings}
         log_file = Path(folder, "log.txt")
         with BrokerProcess(data_dir=image.mount_point / "data", settings=settings, log_file=log_file) as broker:
@@ -164,18 +167,19 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=60.0)
     options.add_argument("--full-seconds", type=float, default=10.0)
     options.add_argument("--only", default="")
+    options.add_argument("--mount", default="", help="options for the file system, such as lazytime")
     chosen = options.parse_args()
     slow, fast = ([one for one in some if chosen.only in one.name] for some in cases())
     print("| case | messages/s | syncs/s | broker, bytes per payload byte | device, the same | device, MB/s |")
     print("|---|---|---|---|---|---|", flush=True)
     lines: list[str] = []
-    threads = [threading.Thread(target=run, args=(case, chosen.seconds, lines)) for case in slow]
+    threads = [threading.Thread(target=run, args=(case, chosen.seconds, chosen.mount, lines)) for case in slow]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     for case in fast:
-        run(case, chosen.full_seconds, lines)
+        run(case, chosen.full_seconds, chosen.mount, lines)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ impl Settled for Marks<'_> {
 /// Connections that may publish in a turn whose append is committed on this thread: with more, the writer's thread
 /// makes larger batches of what comes meanwhile.
 const INLINE_PUBLISHERS_MAX: usize = 2;
+/// How long a record that was accepted may wait for space before its connection is closed.
+const FULL_WAIT_MS: u64 = 5_000;
 
 impl Engine {
     /// Appends, settles, dispatches, and lets sessions that are behind catch up. What there is to send lies in the
@@ -218,6 +220,24 @@ impl Engine {
         );
         for key in stage.abandon() {
             self.close(key, Cause::Reason(ReasonCode::UnspecifiedError));
+        }
+    }
+
+    /// Closes the connections whose records have been queued for a full disk for too long. The records may still be
+    /// written, so neither an acknowledgement nor a refusal would be true; a client that comes back hears the truth.
+    pub(super) fn close_waits_on_full(&mut self) {
+        let now_ms = self.now.mono_ms;
+        for index in 0..self.stages.len() {
+            let stage = &mut self.stages[index];
+            if stage.has_waited_on_full(now_ms, FULL_WAIT_MS) {
+                tracing::warn!(
+                    partition = stage.partition.name(),
+                    "connections that wait for space are closed"
+                );
+                for key in stage.abandon() {
+                    self.close(key, Cause::Reason(ReasonCode::QuotaExceeded));
+                }
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use headwater_log::{
-    AppendError, ClientIndex, Offset, Partition, PartitionId, Records, RecordsFull,
+    AppendError, ClientIndex, Offset, Partition, PartitionId, PartitionState, Records, RecordsFull,
 };
 use rustc_hash::FxHashMap;
 
@@ -92,6 +92,8 @@ pub struct Stage {
     pub exactly_once: Vec<(SessionKey, u16)>,
     /// The partition's size when the packet ids in use were marked last.
     pub marked_bytes: u64,
+    /// Since when accepted records wait for space.
+    full_since_ms: Option<u64>,
     first: u64,
     next: u64,
     settled: u64,
@@ -115,6 +117,7 @@ impl Stage {
             pull_after_ms: 0,
             exactly_once: Vec::new(),
             marked_bytes: 0,
+            full_since_ms: None,
             first: 0,
             next: 0,
             settled: 0,
@@ -293,7 +296,17 @@ impl Stage {
         self.settled > before
     }
 
-    /// Every connection that waits for this partition, when it has stopped for good.
+    /// Whether accepted records have waited for space for at least `limit_ms`. Asked now and then.
+    pub fn has_waited_on_full(&mut self, now_ms: u64, limit_ms: u64) -> bool {
+        if !self.waits() || self.partition.state() != PartitionState::Full {
+            self.full_since_ms = None;
+            return false;
+        }
+        let since_ms = *self.full_since_ms.get_or_insert(now_ms);
+        now_ms.saturating_sub(since_ms) >= limit_ms
+    }
+
+    /// Every connection that waits for this partition, when it has stopped or is full for too long.
     pub fn abandon(&mut self) -> Vec<ConnKey> {
         let mut conns = std::mem::take(&mut self.conns);
         for appended in self.appended.drain(..) {

@@ -25,6 +25,7 @@ impl Engine {
                     self.checkpoint();
                     self.mark_received(false);
                     self.end_slow_packets();
+                    self.close_waits_on_full();
                     self.read_again();
                     self.drop_stale_timers();
                     self.timers

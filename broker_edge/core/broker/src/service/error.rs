@@ -81,6 +81,17 @@ impl Refusal {
         )
     }
 
+    /// Accepted, and neither written nor refused.
+    pub fn queued_for_space(partition: &Partition) -> Refusal {
+        let message = format!(
+            "no space left for partition {}; the records wait for it and may still be written, so send them again with \
+             the same idempotency keys",
+            partition.name()
+        );
+        let at = json!({"partition": partition.id().0});
+        Refusal::new("full", Code::ResourceExhausted, message, at)
+    }
+
     pub fn unavailable(message: impl Into<String>) -> Refusal {
         Refusal::new("unavailable", Code::Unavailable, message, Value::Null)
     }

@@ -2,8 +2,12 @@
 
 use headwater_log::{Offset, Partition, PartitionState};
 use tokio::sync::watch;
+use tokio::time::{Duration, Instant, timeout_at};
 
 use super::error::Refusal;
+
+/// How long records that were accepted may wait for space before the caller is told.
+const FULL_WAIT: Duration = Duration::from_secs(5);
 
 /// One partition and the signal of its moves.
 #[derive(Clone)]
@@ -25,18 +29,32 @@ impl Progress {
         }
     }
 
-    /// Waits until everything below `end` is durable.
+    /// Waits until everything below `end` is durable, on a full disk for a few seconds only.
     pub async fn reach(&self, end: Offset) -> Result<(), Refusal> {
         let mut moved = self.moved.clone();
+        let mut full_until = None;
         loop {
             moved.mark_unchanged();
             if self.partition.high_watermark() >= end {
                 return Ok(());
             }
-            if let PartitionState::Stopped(reason) = self.partition.state() {
-                return Err(Refusal::stopped(&self.partition, &reason));
+            match self.partition.state() {
+                PartitionState::Running => full_until = None,
+                PartitionState::Full => {
+                    full_until.get_or_insert(Instant::now() + FULL_WAIT);
+                }
+                PartitionState::Stopped(reason) => {
+                    return Err(Refusal::stopped(&self.partition, &reason));
+                }
             }
-            if moved.changed().await.is_err() {
+            let change = match full_until {
+                None => moved.changed().await,
+                Some(until) => match timeout_at(until, moved.changed()).await {
+                    Ok(change) => change,
+                    Err(_) => return Err(Refusal::queued_for_space(&self.partition)),
+                },
+            };
+            if change.is_err() {
                 return Err(Refusal::unavailable("the broker is stopping"));
             }
         }

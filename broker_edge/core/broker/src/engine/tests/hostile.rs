@@ -349,6 +349,58 @@ fn a_full_disk_is_told_to_mqtt_5_and_costs_older_clients_their_connection_until_
 }
 
 #[test]
+fn a_record_that_waits_for_space_ends_its_connection_after_some_seconds_and_is_written_all_the_same()
+ {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let publisher = rig.connect(ConnectFields::new(Version::V5, "p"));
+    let telemetry = rig
+        .log
+        .by_name("telemetry-0")
+        .expect("there by default")
+        .clone();
+    rig.gate.is_full.store(true, Ordering::Relaxed);
+    let text = "x".repeat(200 << 10);
+    let mut id = 0;
+    while telemetry.state() != PartitionState::Full {
+        id += 1;
+        rig.publish(publisher, Version::V5, id, &text);
+        while telemetry.state() != PartitionState::Full {
+            rig.turn();
+            if !rig.sent(publisher, Version::V5).is_empty() {
+                break;
+            }
+            rig.moved
+                .recv_timeout(DEADLINE)
+                .expect("the log moves or is full");
+        }
+    }
+    let queued = telemetry.next_offset();
+    assert!(telemetry.high_watermark() < queued, "one waits for space");
+    for _ in 0..5 {
+        rig.pass_time(1000);
+        assert_eq!(rig.sent(publisher, Version::V5), [] as [&str; 0]);
+    }
+    rig.pass_time(1000);
+    rig.pass_time(1000);
+    assert_eq!(
+        rig.sent(publisher, Version::V5),
+        ["disconnect QuotaExceeded"]
+    );
+    assert!(rig.engine.take_closed().contains(&publisher));
+
+    rig.gate.is_full.store(false, Ordering::Relaxed);
+    while telemetry.high_watermark() < queued {
+        rig.moved
+            .recv_timeout(DEADLINE)
+            .expect("the log hears of the space");
+    }
+    let again = rig.connect(ConnectFields::new(Version::V5, "again"));
+    rig.publish(again, Version::V5, 1, "taken");
+    assert_eq!(rig.packets(again, Version::V5, 1), ["puback 1"]);
+}
+
+#[test]
 fn i7_clients_that_come_and_go_leave_no_timers_behind() {
     let dir = dir();
     let version = Version::V5;
