@@ -16,6 +16,10 @@ pub struct Offset(pub u64);
 pub struct Epoch(pub u64);
 
 impl Offset {
+    /// No log gets this far: a file that claims an offset above it is damaged. What is added to one below does not
+    /// overflow.
+    pub(crate) const BELIEVABLE_MAX: Self = Self(1 << 59);
+
     /// The offset `records` further on.
     #[must_use]
     pub fn plus(self, records: u64) -> Self {

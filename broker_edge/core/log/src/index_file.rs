@@ -180,7 +180,9 @@ impl Head {
         }
         let is_ours = u32_at(bytes, 12) == crc32c::crc32c(&bytes[16..])
             && &bytes[16..32] == identity.log_id.as_bytes()
-            && u32_at(bytes, 32) == identity.partition.0;
+            && u32_at(bytes, 32) == identity.partition.0
+            && u64_at(bytes, 40) <= u64_at(bytes, 48)
+            && u64_at(bytes, 48) <= Offset::BELIEVABLE_MAX.0;
         if !is_ours {
             return None;
         }

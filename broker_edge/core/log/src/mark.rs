@@ -56,10 +56,11 @@ impl Mark {
             2 => MarkKind::CleanStop,
             _ => return None,
         };
-        Some(Self {
-            base: Offset(u64_at(bytes, 8)),
+        let (base, next) = (Offset(u64_at(bytes, 8)), Offset(u64_at(bytes, 24)));
+        (base <= next && next <= Offset::BELIEVABLE_MAX).then_some(Self {
+            base,
             position: u64_at(bytes, 16),
-            next: Offset(u64_at(bytes, 24)),
+            next,
             epoch: Epoch(u64_at(bytes, 32)),
             kind,
         })

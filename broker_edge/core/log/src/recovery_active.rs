@@ -181,7 +181,7 @@ fn records_in_a_segment(context: &Context) -> u64 {
 /// and a mark names the segment that was active.
 fn had_a_later_segment(context: &Context, base: Offset, mark: Option<Mark>) -> bool {
     mark.is_some_and(|mark| mark.base > base)
-        || load_index(context, base, Offset(u64::MAX)).is_some()
+        || load_index(context, base, Offset::BELIEVABLE_MAX).is_some()
 }
 
 /// The active segment can not even be opened. It stays where it is, sealed, for a start that can read it; until then
@@ -237,7 +237,7 @@ fn scan(
                 }
             }
             Step::Bad => {
-                if !walk.resync(Offset(u64::MAX), newest)? {
+                if !walk.resync(Offset::BELIEVABLE_MAX, newest)? {
                     break;
                 }
                 stretches.push(begin(&walk));

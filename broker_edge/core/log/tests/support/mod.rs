@@ -1,6 +1,7 @@
 //! What the tests of the log share: settings for small logs, records, waiting for durability.
 #![allow(dead_code)]
 
+pub mod fuzz;
 pub mod machine;
 pub mod memory;
 pub mod reference;
