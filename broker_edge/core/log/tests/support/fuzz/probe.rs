@@ -72,7 +72,7 @@ fn read(partition: &Partition) -> Shown {
             Ok(batches) => {
                 for record in batches.iter().flat_map(Batch::records) {
                     let _ = (record.key, record.properties, record.client_id);
-                    record.headers.clone().for_each(drop);
+                    record.headers.for_each(drop);
                     if record.offset >= next {
                         let checksum = crc32c::crc32c(record.payload);
                         shown.push((

@@ -1,0 +1,143 @@
+//! Two threads at the one place where they could harm each other, made to meet there.
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use headwater_log::{Class, ClassConfig, LogConfig, Offset};
+use support::sim::SimFiles;
+use support::*;
+
+fn with_class(class: Class, retention_bytes: Option<u64>) -> LogConfig {
+    let mut class = ClassConfig::new(class);
+    class.retention_bytes = retention_bytes;
+    LogConfig {
+        segment_bytes: 16 << 10,
+        maintain_every: None,
+        classes: vec![class],
+        ..LogConfig::new("/data")
+    }
+}
+
+/// The writer has taken the spare and still has to name it when the next spare is made: under the same name it would be
+/// emptied under the writer's hands.
+#[test]
+fn a_spare_that_the_writer_is_about_to_use_is_not_made_anew() {
+    let files = SimFiles::new(1);
+    let config = || with_class(Class::Internal, None);
+    let log = open_with(config(), files.seams());
+    let internal = log.partitions()[0].clone();
+    log.maintain();
+    append(&internal, &[vec![1; 9000]]);
+    files.hold("rename", "spare-");
+    let range = internal
+        .append(records(1, &[vec![2; 9000]]))
+        .expect("queued");
+    files.await_held();
+    // The writer holds a spare that is complete but for its name.
+    log.maintain();
+    files.let_go();
+    await_durable(&internal, range.end);
+    append(&internal, &[vec![3; 6000]]);
+    let before = read_all(&internal);
+    assert_eq!(before.len(), 3);
+    // The new spare is used next, and holds nothing of the one before.
+    append(&internal, &[vec![4; 9000]]);
+    files.power_cut();
+    drop(log);
+    let log = open_with(config(), files.seams());
+    let found = read_all(&log.partitions()[0]);
+    assert_eq!(found[..3], before);
+    assert_eq!(found.len(), 4);
+    assert_eq!(log.partitions()[0].gaps(), []);
+}
+
+/// Between the decision to remove a segment and its removal nobody else decides for the same excess.
+#[test]
+fn two_that_look_for_old_segments_at_once_remove_no_more_than_one_would() {
+    let files = SimFiles::new(2);
+    let limit = 40 << 10;
+    let log = open_with(with_class(Class::Telemetry, Some(limit)), files.seams());
+    let partition = log.partitions()[0].clone();
+    while partition.size_bytes() <= limit {
+        append(&partition, &[vec![7; 3000]]);
+    }
+    let (entered, inside) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (entered_by_hook, inside_by_hook) = (Arc::clone(&entered), Arc::clone(&inside));
+    partition.before_delete(Arc::new(move |_| {
+        let others = inside_by_hook.fetch_add(1, Ordering::SeqCst);
+        entered_by_hook.fetch_add(1, Ordering::SeqCst);
+        // The other one gets every chance to come in as well.
+        let until = Instant::now() + Duration::from_millis(150);
+        while others == 0 && entered_by_hook.load(Ordering::SeqCst) < 2 && Instant::now() < until {
+            std::thread::yield_now();
+        }
+        inside_by_hook.fetch_sub(1, Ordering::SeqCst);
+        assert_eq!(others, 0, "two remove at once");
+        true
+    }));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| log.maintain());
+        }
+    });
+    assert_eq!(entered.load(Ordering::SeqCst), 1, "one segment was enough");
+    let start = partition.log_start();
+    assert!(partition.size_bytes() <= limit && start > Offset(0));
+    let found = read_all(&partition);
+    assert_eq!(found[0].0, start.0);
+    let segments = files.names();
+    let is_segment = |path: &&std::path::PathBuf| path.to_string_lossy().ends_with(".seg");
+    let oldest = segments.iter().find(is_segment).expect("a segment");
+    assert_eq!(
+        oldest.as_path(),
+        Path::new(&format!("/data/telemetry-0/{:020}.seg", start.0))
+    );
+}
+
+/// A reader that has looked a segment up before retention removes it gets an error or the right bytes, never those of
+/// the segment that is made of its file.
+#[test]
+fn a_reader_that_holds_a_segment_does_not_see_what_its_file_becomes() {
+    let files = SimFiles::new(3);
+    let config = LogConfig {
+        tail_bytes: 0,
+        ..with_class(Class::Telemetry, None)
+    };
+    let log = open_with(config, files.seams());
+    let partition = log.partitions()[0].clone();
+    for n in 0..8_u8 {
+        append(&partition, &[vec![n; 6000]]);
+    }
+    // Held when it opens the first segment.
+    files.hold("open", "telemetry-0/00000000000000000000.seg");
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| partition.read(Offset(0), 100));
+        files.await_held();
+        let remover = scope.spawn(|| partition.advance_log_start(Offset(6)));
+        await_that("the log start to move", || {
+            partition.log_start() > Offset(0)
+        });
+        files.let_go();
+        remover.join().expect("removed");
+        match reader.join().expect("no panic") {
+            Ok(batches) => assert_eq!(payloads(&batches[0])[0].1, vec![0; 6000]),
+            Err(error) => assert!(
+                matches!(error, headwater_log::ReadError::OutOfRange { .. }),
+                "{error}"
+            ),
+        }
+    });
+    for n in 8..12_u8 {
+        append(&partition, &[vec![n; 6000]]);
+    }
+    let found = read_all(&partition);
+    assert!(
+        found
+            .iter()
+            .all(|(offset, payload)| payload[0] == *offset as u8)
+    );
+}
