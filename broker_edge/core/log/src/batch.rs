@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::buffers::Chunk;
 use crate::encode::{
     CODEC_NONE, ENTRY_BYTES, Entry, FLAG_EXTENSION, FLAG_PURGED, FLAG_QOS, FLAG_RETAIN,
     HEADER_BYTES, Header, Identity, u16_at, u32_at,
@@ -38,7 +39,7 @@ pub struct Batch(Arc<Inner>);
 
 struct Inner {
     /// May hold other batches too: one large read serves many.
-    bytes: Arc<Vec<u8>>,
+    bytes: Arc<Chunk>,
     /// Place of this batch in `bytes`.
     start: usize,
     header: Header,
@@ -62,7 +63,7 @@ struct Name {
 impl Batch {
     /// The batch at `start` of `bytes`, which may hold more after it.
     pub(crate) fn decode(
-        bytes: &Arc<Vec<u8>>,
+        bytes: &Arc<Chunk>,
         start: usize,
         identity: &Identity,
     ) -> Result<Self, DecodeError> {
@@ -85,12 +86,12 @@ impl Batch {
     }
 
     /// A batch that this process has just encoded.
-    pub(crate) fn from_encoded(bytes: Vec<u8>) -> Self {
+    pub(crate) fn from_encoded(bytes: Arc<Chunk>) -> Self {
         let header = Header::parse(&bytes).expect("a batch that was just encoded has a header");
-        Self::parse(Arc::new(bytes), 0, header).expect("the tables come from Records")
+        Self::parse(bytes, 0, header).expect("the tables come from Records")
     }
 
-    fn parse(bytes: Arc<Vec<u8>>, start: usize, header: Header) -> Result<Self, DecodeError> {
+    fn parse(bytes: Arc<Chunk>, start: usize, header: Header) -> Result<Self, DecodeError> {
         if header.codec != CODEC_NONE {
             return Err(DecodeError::Codec {
                 codec: header.codec,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::buffers::Chunk;
 use crate::ids::{LogId, PartitionId};
 use crate::plan::Plan;
 use crate::records::{RecordMeta, Records};
@@ -111,13 +112,13 @@ fn encode(appends: &[Records]) -> Vec<u8> {
     for (at, records) in appends.iter().enumerate() {
         assert_eq!(plan.take(records, 0, 1000 + at as i64), records.len());
     }
-    let bytes = plan.encode(&identity(), Offset(40), Epoch(7), 0);
+    let bytes = plan.encode(&identity(), Offset(40), Epoch(7), 0, Vec::new());
     assert_eq!(bytes.len(), plan.bytes());
     bytes
 }
 
 fn decode(bytes: Vec<u8>) -> Result<Batch, DecodeError> {
-    Batch::decode(&Arc::new(bytes), 0, &identity())
+    Batch::decode(&Arc::new(Chunk::from(bytes)), 0, &identity())
 }
 
 fn check(record: &RecordView<'_>, model: &Model) {
@@ -230,7 +231,7 @@ fn any_flipped_bit_is_noticed() {
 
 #[test]
 fn a_batch_of_another_log_or_partition_is_refused() {
-    let bytes = Arc::new(sample());
+    let bytes = Arc::new(Chunk::from(sample()));
     let other_log = Identity {
         log_id: LogId::from_bytes([4; 16]),
         ..identity()
@@ -270,7 +271,7 @@ fn a_batch_takes_no_more_than_its_limit_and_the_rest_goes_on() {
     while first < records.len() {
         let mut plan = Plan::default();
         first = plan.take(&records, first, 0);
-        let bytes = plan.encode(&identity(), Offset(0), Epoch(1), 0);
+        let bytes = plan.encode(&identity(), Offset(0), Epoch(1), 0, Vec::new());
         assert!(bytes.len() <= crate::plan::MAX_BATCH_BYTES);
         sizes.push(decode(bytes).expect("a batch").len());
     }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::context::Context;
+use crate::files::File;
 use crate::ids::{Offset, PartitionId};
 use crate::keys::Keys;
 use crate::partition::{DeleteHook, Gap, Holders, PartitionState, Watcher};
@@ -28,6 +29,8 @@ const STOPPED: u8 = 2;
 /// Of the indexes of sealed segments, what lookups need is kept up to these bounds; each keeps a descriptor.
 const CACHED_INDEXES: usize = 16;
 const CACHED_INDEX_BYTES: usize = 2 << 20;
+/// Segment files that stay open for readers.
+const CACHED_FILES: usize = 8;
 pub(crate) struct Core {
     pub context: Context,
     /// Covers giving an offset together with noting the key, so that two callers never both append a key.
@@ -48,6 +51,8 @@ pub(crate) struct Core {
     pub topics_reading: Mutex<()>,
     /// Offsets between which sealed segments hold a topic.
     pub sealed_topics: Mutex<SealedTopics>,
+    /// Open segment files; the one used last stands last.
+    pub files: Mutex<VecDeque<(Offset, Arc<dyn File>)>>,
     /// The one used last stands last.
     pub indexes: Mutex<VecDeque<(Offset, Arc<SavedIndex>)>>,
     pub found: Mutex<Vec<Gap>>,
@@ -94,6 +99,7 @@ impl Core {
             spare: Mutex::new(None),
             spares_made: AtomicU64::new(0),
             saving: Mutex::default(),
+            files: Mutex::default(),
             topics_reading: Mutex::default(),
             sealed_topics: Mutex::new(parts.topics),
             indexes: Mutex::default(),
@@ -212,6 +218,30 @@ impl Core {
         for watcher in self.watchers.read().iter() {
             watcher();
         }
+    }
+
+    pub fn cached_file(&self, base: Offset) -> Option<Arc<dyn File>> {
+        let mut files = self.files.lock();
+        let at = files.iter().rposition(|(of, _)| *of == base)?;
+        let found = files.remove(at)?;
+        let file = Arc::clone(&found.1);
+        files.push_back(found);
+        Some(file)
+    }
+
+    pub fn cache_file(&self, base: Offset, file: &Arc<dyn File>) {
+        let mut files = self.files.lock();
+        files.retain(|(of, _)| *of != base);
+        files.push_back((base, Arc::clone(file)));
+        while files.len() > CACHED_FILES {
+            files.pop_front();
+        }
+    }
+
+    /// Lets go of what is kept open or in memory of the files of a segment.
+    pub fn forget_files(&self, base: Offset) {
+        self.files.lock().retain(|(of, _)| *of != base);
+        self.indexes.lock().retain(|(of, _)| *of != base);
     }
 
     pub fn cached_index(&self, base: Offset) -> Option<Arc<SavedIndex>> {

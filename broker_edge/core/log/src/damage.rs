@@ -99,6 +99,6 @@ impl Core {
             tracing::warn!(partition = %self.context.name, %error, "an index without the damaged batch is not saved");
         }
         // What is kept of the old file may have pieces that the new one has not.
-        self.indexes.lock().retain(|(of, _)| *of != segment.base);
+        self.forget_files(segment.base);
     }
 }

@@ -12,6 +12,7 @@ mod age;
 mod append;
 mod aside;
 mod batch;
+mod buffers;
 mod clock;
 mod config;
 mod context;

@@ -121,6 +121,21 @@ impl Core {
         Ok(topics)
     }
 
+    /// Whether every topic of the partition is wanted; false where there are too many to be held.
+    pub(crate) fn every_topic(&self, wanted: &dyn Fn(&str) -> bool) -> Result<bool, ReadError> {
+        // The active segment first, as above.
+        let active = self.segments.read().last().cloned();
+        let in_active = active.and_then(|active| {
+            active.with_growing(|growing| growing.topics().all(|(topic, _)| wanted(topic)))
+        });
+        if in_active == Some(false) {
+            return Ok(false);
+        }
+        self.with_sealed_topics(|sealed| {
+            sealed.is_some_and(|sealed| sealed.keys().all(|topic| wanted(topic)))
+        })
+    }
+
     /// Gives the topics of a sealed segment, in no order.
     pub(crate) fn for_each_topic_of(
         &self,

@@ -251,6 +251,12 @@ impl Partition {
         self.0.topics()
     }
 
+    /// Whether every topic of the partition is wanted, without listing them. False also where there are too many topics
+    /// to tell.
+    pub fn every_topic(&self, wanted: &dyn Fn(&str) -> bool) -> Result<bool, ReadError> {
+        self.0.every_topic(wanted)
+    }
+
     /// Where the newest record with the retain flag of each topic is, without reading records: what a start needs. A
     /// topic may come again, with the place of a newer record.
     pub fn for_each_retained_place(

@@ -98,16 +98,18 @@ impl<'a> Plan<'a> {
         self.bytes
     }
 
-    /// Writes the batch. The plan is not empty.
+    /// Writes the batch into `out`, whose room it uses. The plan is not empty.
     pub fn encode(
         &self,
         identity: &Identity,
         base_offset: Offset,
         epoch: Epoch,
         flags: u8,
+        mut out: Vec<u8>,
     ) -> Vec<u8> {
         let base_time_us = self.parts[0].time_us;
-        let mut out = Vec::with_capacity(self.bytes);
+        out.clear();
+        out.reserve_exact(self.bytes);
         out.resize(HEADER_BYTES, 0);
         let fresh = self.fresh_tables();
         for part in fresh.iter().map(|part| part.records) {

@@ -23,6 +23,8 @@ const CHUNK_BYTES_MIN: usize = 64 << 10;
 const CHUNK_BYTES_MAX: usize = 4 << 20;
 /// Topics that are looked up one by one in an index; with more of them all its topics are looked at.
 const LOOKED_UP_MAX: usize = 256;
+/// So many topics tell whether most are wanted: being wrong costs reads, never records.
+const SAMPLED: usize = 256;
 
 /// What a read asks for. `until` is at or below the high watermark.
 #[derive(Clone, Copy)]
@@ -175,6 +177,15 @@ impl Core {
             ..*want
         };
         self.read_segment(&segment, &within, selected, taken)
+            .map_err(|error| match &error {
+                // Retention has removed it since it was looked up.
+                ReadError::Io { source, .. }
+                    if source.kind() == io::ErrorKind::NotFound && want.from < self.log_start() =>
+                {
+                    self.out_of_range(want.from)
+                }
+                _ => error,
+            })
     }
 
     /// The segment in which `offset` lies or would lie, and the base offset of the one after it.
@@ -221,7 +232,7 @@ impl Core {
             let file = match &file {
                 Some(file) => file,
                 // What the disk does not give is damage like any other.
-                None => file.insert(Salvage::new(self.open_segment(segment, want.from)?)),
+                None => file.insert(Salvage::new(self.open_segment(segment)?)),
             };
             let reached = self.walk_run(segment, file, &run, &want, taken)?;
             if reached < run.until.min(want.until) {
@@ -238,17 +249,16 @@ impl Core {
         })
     }
 
-    fn open_segment(&self, segment: &Segment, wanted: Offset) -> Result<Arc<dyn File>, ReadError> {
-        self.context
+    fn open_segment(&self, segment: &Segment) -> Result<Arc<dyn File>, ReadError> {
+        if let Some(file) = self.cached_file(segment.base) {
+            return Ok(file);
+        }
+        let file = self
+            .context
             .open(&segment.path, OpenMode::Read)
-            .map_err(|error| {
-                // Retention has removed it since it was looked up.
-                if error.kind() == io::ErrorKind::NotFound && wanted < self.log_start() {
-                    self.out_of_range(wanted)
-                } else {
-                    io_error(&segment.path, error)
-                }
-            })
+            .map_err(|error| io_error(&segment.path, error))?;
+        self.cache_file(segment.base, &file);
+        Ok(file)
     }
 
     /// Where to read in a segment in order to see all that is wanted.
@@ -315,11 +325,15 @@ impl Core {
             let Some(topics) = topics else {
                 return Selected::Unknown;
             };
-            let found: Vec<(Box<str>, TopicPlaces)> = topics
-                .iter()
-                .filter(|(topic, places)| reaches(places, &range) && wanted(topic))
-                .map(|(topic, places)| (topic.clone(), places.clone()))
-                .collect();
+            let mut found = Vec::new();
+            for (seen, (topic, places)) in topics.iter().enumerate() {
+                if seen == SAMPLED && found.len() > SAMPLED / 2 {
+                    return Selected::Most;
+                }
+                if reaches(places, &range) && wanted(topic) {
+                    found.push((topic.clone(), places.clone()));
+                }
+            }
             if found.len() > topics.len() / 2 {
                 Selected::Most
             } else if found.len() > LOOKED_UP_MAX {
@@ -348,11 +362,16 @@ impl Core {
         let run_bytes = usize::try_from(run.end.saturating_sub(run.position)).unwrap_or(usize::MAX);
         let chunk = want.max_bytes.saturating_add(CHUNK_BYTES_MIN);
         let chunk = chunk.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX).min(run_bytes);
-        let mut walk =
-            Walk::new(file, self.context.identity, run.position, end, run.offset).with_chunk(chunk);
+        let mut walk = Walk::new(file, self.context.identity, run.position, end, run.offset)
+            .with_chunk(chunk)
+            .with_buffers(&self.tail.buffers);
+        walk.skip_before(want.from).map_err(failed)?;
+        let mut has_skipped = walk.expected > run.offset;
         while walk.expected < run.until.min(want.until) {
             match walk.next().map_err(failed)? {
                 Step::Batch { batch, .. } => {
+                    // Its offset is the one expected, so what was passed over was whole.
+                    has_skipped = false;
                     if batch.next_offset() <= want.from || !want.takes(&batch) {
                         continue;
                     }
@@ -360,6 +379,12 @@ impl Core {
                         return Ok(batch.base_offset());
                     }
                     taken.push(batch);
+                }
+                Step::Bad if has_skipped => {
+                    // What was passed over may be what is bad.
+                    has_skipped = false;
+                    walk = Walk::new(file, self.context.identity, run.position, end, run.offset)
+                        .with_buffers(&self.tail.buffers);
                 }
                 Step::Bad => {
                     let (first, from) = (walk.expected, walk.position);
@@ -443,7 +468,7 @@ impl Core {
         let index = index
             .map(Arc::new)
             .map_err(|error| io_error(&segment.path, error))?;
-        self.indexes.lock().retain(|(of, _)| *of != segment.base);
+        self.forget_files(segment.base);
         *segment.index.lock() = IndexPlace::Memory(Arc::clone(&index));
         Ok(index)
     }

@@ -201,9 +201,7 @@ impl Core {
         self.set_log_start(range.end);
         failpoint!("retention-start-moved");
         let segment = self.segments.write().remove(0);
-        self.indexes
-            .lock()
-            .retain(|(base, _)| *base != segment.base);
+        self.forget_files(segment.base);
         self.keys.lock().forget_below(range.end);
         self.sealed_topics.lock().forget_below(range.end);
         self.found.lock().retain(|gap| gap.range.end > range.end);

@@ -48,9 +48,12 @@ impl Core {
             return Ok(());
         }
         let to = fill_to(active.filled, active.position, self.context.segment_bytes).max(end);
-        let filled = self
-            .take_space(to - active.filled)
-            .and_then(|()| fill_zeros(&*active.file, active.filled, to));
+        let filled = self.take_space(to - active.filled).and_then(|()| {
+            if self.context.sync == SyncMode::Never {
+                return Ok(()); // Space that is not synced is not secured: it would only be written twice.
+            }
+            fill_zeros(&*active.file, active.filled, to)
+        });
         match filled {
             Ok(()) => {}
             Err(error) if is_full(&error) => {

@@ -3,11 +3,13 @@
 //! A read from here is one short lock, a binary search and some reference counts, because loops do it every turn.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
 use crate::batch::Batch;
+use crate::buffers::Buffers;
 use crate::ids::{Offset, PartitionId};
 
 pub(crate) struct Tail {
@@ -16,6 +18,8 @@ pub(crate) struct Tail {
     bytes: AtomicUsize,
     pushes: AtomicU64,
     shelves: Vec<Shelf>,
+    /// What batches that leave the tail give back.
+    pub buffers: Arc<Buffers>,
 }
 
 struct Shelf {
@@ -38,6 +42,7 @@ impl Tail {
             bytes: AtomicUsize::new(0),
             pushes: AtomicU64::new(0),
             shelves: std::iter::repeat_with(shelf).take(partitions).collect(),
+            buffers: Arc::default(),
         }
     }
 

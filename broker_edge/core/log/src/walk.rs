@@ -7,6 +7,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::batch::{Batch, DecodeError};
+use crate::buffers::{Buffers, Chunk};
 use crate::encode::{HEADER_BYTES, Header, Identity};
 use crate::files::{File, read_full};
 use crate::ids::{Epoch, Offset};
@@ -23,7 +24,8 @@ pub(crate) struct Walk<'a> {
     end: u64,
     pub expected: Offset,
     pub epoch: Epoch,
-    chunk: Arc<Vec<u8>>,
+    chunk: Arc<Chunk>,
+    buffers: Option<&'a Arc<Buffers>>,
     chunk_start: u64,
     chunk_bytes: usize,
 }
@@ -52,7 +54,8 @@ impl<'a> Walk<'a> {
             end,
             expected,
             epoch: Epoch(0),
-            chunk: Arc::default(),
+            chunk: Arc::new(Chunk::from(Vec::new())),
+            buffers: None,
             chunk_start: 0,
             chunk_bytes: WALK_CHUNK_BYTES,
         }
@@ -62,6 +65,33 @@ impl<'a> Walk<'a> {
     pub fn with_chunk(mut self, bytes: usize) -> Self {
         self.chunk_bytes = bytes.max(HEADER_BYTES);
         self
+    }
+
+    /// Takes its buffers from there.
+    pub fn with_buffers(mut self, buffers: &'a Arc<Buffers>) -> Self {
+        self.buffers = Some(buffers);
+        self
+    }
+
+    /// Passes over batches that end at or before `from` by their headers alone. Nothing of them is checked, so what is
+    /// found bad after this has to be looked at again from a place that was not reached by it.
+    pub fn skip_before(&mut self, from: Offset) -> io::Result<()> {
+        while self.expected < from {
+            let Some(at) = self.load(self.position, HEADER_BYTES)? else {
+                return Ok(());
+            };
+            let Ok(header) = Header::parse(&self.chunk[at..]) else {
+                return Ok(());
+            };
+            let is_next = header.base_offset == self.expected && header.epoch >= self.epoch;
+            if !is_next || header.next_offset() > from {
+                return Ok(());
+            }
+            self.position += header.total() as u64;
+            self.expected = header.next_offset();
+            self.epoch = header.epoch;
+        }
+        Ok(())
     }
 
     pub fn next(&mut self) -> io::Result<Step> {
@@ -167,10 +197,23 @@ impl<'a> Walk<'a> {
         }
         // Never more than the file holds, so a length that lies allocates nothing.
         let wanted = (bytes.max(self.chunk_bytes) as u64).min(room) as usize;
-        let mut chunk = vec![0; wanted];
-        let read = read_full(self.file, &mut chunk, position)?;
+        let mut chunk = match self.buffers {
+            Some(buffers) => buffers.take_filled(wanted),
+            None => vec![0; wanted],
+        };
+        // The beginning of a batch that the last chunk cut off is not read again.
+        let cut_off = position
+            .checked_sub(self.chunk_start)
+            .and_then(|at| self.chunk.get(usize::try_from(at).ok()?..))
+            .unwrap_or_default();
+        let held = cut_off.len().min(wanted);
+        chunk[..held].copy_from_slice(&cut_off[..held]);
+        let read = held + read_full(self.file, &mut chunk[held..], position + held as u64)?;
         chunk.truncate(read);
-        self.chunk = Arc::new(chunk);
+        self.chunk = match self.buffers {
+            Some(buffers) => Chunk::new(chunk, buffers),
+            None => Arc::new(Chunk::from(chunk)),
+        };
         self.chunk_start = position;
         Ok((read >= bytes).then_some(0))
     }

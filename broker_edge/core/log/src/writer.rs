@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::batch::Batch;
+use crate::buffers::Chunk;
 use crate::config::SyncMode;
 use crate::core::Core;
 use crate::encode::BATCH_AFTER_UNSYNCED;
@@ -209,6 +210,7 @@ impl Core {
                 active.next,
                 self.context.epoch,
                 flags,
+                self.tail.buffers.take(plan.bytes()),
             );
             for end in ends {
                 let is_done = work
@@ -240,7 +242,7 @@ impl Core {
             .write_all_at(&bytes, position)
             .map_err(|error| Halt::failed("writing the active segment", &error))?;
         failpoint!("batch-written");
-        let batch = Batch::from_encoded(bytes);
+        let batch = Batch::from_encoded(Chunk::new(bytes, &self.tail.buffers));
         debug_assert_eq!(batch.base_offset(), active.next);
         active.position += batch.bytes_len() as u64;
         active.next = batch.next_offset();

@@ -242,10 +242,9 @@ impl<'a> Place<'a> {
         if self.waiting().min(limit) < LISTED_FROM {
             return Ok(false);
         }
-        let topics = self.partition.topics();
-        let topics = topics.map_err(|error| Refusal::from_read(self.partition, error))?;
-        // Listed after the high watermark was taken, so no record below it has a topic that is not listed.
-        let all = topics.iter().all(|topic| filters.wants(&topic.topic));
+        // Asked after the high watermark was taken, so no record below it has a topic that is not looked at.
+        let all = self.partition.every_topic(&|topic| filters.wants(topic));
+        let all = all.map_err(|error| Refusal::from_read(self.partition, error))?;
         self.wants_all = Some(all);
         Ok(all)
     }
