@@ -23,15 +23,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT))
 
-from support.broker_process import BrokerProcess  # noqa: E402
-from support.loop_image import LoopImage  # noqa: E402
+from broker_edge.torture.loop_image import LoopImage  # noqa: E402
+from broker_edge.torture.process import BrokerProcess  # noqa: E402
 
 TOPIC = b"devices/meter-1/telemetry"
 SECTOR_BYTES = 512
 AHEAD = 500
-WARM_UP_S = 3.0
+# Until what a start writes, its journal included, is on the disk.
+WARM_UP_S = 15.0
 ALWAYS = {"log.sync": "always"}
 
 

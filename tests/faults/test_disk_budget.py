@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.broker_process import BrokerProcess
 
 from broker_edge import Client, FullError, Row
+from broker_edge.torture.process import BrokerProcess
 
 IMAGE_MIB = 64
 VALUE = bytes(4000)
