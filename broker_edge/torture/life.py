@@ -59,7 +59,9 @@ class Life:
     name: ClassVar[str]
     about: ClassVar[str]
     cycles: ClassVar[int] = 25
-    pause_s: ClassVar[float] = 0.0  # between turns of the load, where a hurt waits for more than acknowledgements
+    # Of the load. A hurt that waits for more than acknowledgements slows it down with smaller windows and a pause.
+    windows: ClassVar[tuple[int, ...]] = (1, 8, 32, 128)
+    pause_s: ClassVar[float] = 0.0
     uses_faults: ClassVar[bool] = False
     uses_root: ClassVar[bool] = False
     starts_interrupted: ClassVar[float] = 0.25  # the share of starts that crash before the broker serves
@@ -182,7 +184,7 @@ class Life:
             run=number,
             recipe=self.recipe,
             publishers=self.sources,
-            window=self.moments.choice((1, 8, 32, 128)),
+            window=self.moments.choice(self.windows),
             pause_s=self.pause_s,
             outboxes=self.outboxes,
         )

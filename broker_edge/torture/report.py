@@ -41,6 +41,7 @@ class Report:
     counts: Counter[Fault] = field(default_factory=Counter)
     examples: dict[Fault, list[str]] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
+    points: set[str] = field(default_factory=set)  # at which the process was ended
 
     def add(self, fault: Fault, text: str, *, count: int = 1) -> None:
         self.counts[fault] += count
@@ -57,6 +58,7 @@ class Report:
                 self.add(fault, text, count=0)
         self.counts += other.counts
         self.violations += other.violations
+        self.points |= other.points
 
     def to_json(self) -> dict[str, Any]:
         counts = {fault.value: self.counts[fault] for fault in Fault}
@@ -69,6 +71,7 @@ class Report:
             "readable": self.readable,
             "restarts": self.restarts,
             "findings": counts,
+            **({"points": sorted(self.points)} if self.points else {}),
         }
 
     def findings(self) -> list[str]:

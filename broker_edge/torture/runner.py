@@ -22,6 +22,7 @@ from broker_edge.torture.hurts import HURTS
 from broker_edge.torture.life import Bench, Life
 from broker_edge.torture.process import BrokerError
 from broker_edge.torture.report import Fault, Report
+from broker_edge.torture.sabotage import SABOTAGES
 
 # After so many lives with findings the rest would only repeat them.
 FOUND_MAX = 5
@@ -126,12 +127,19 @@ def run(wanted: Run, on_cycle: Callable[[Outcome], None]) -> Outcome:
     try:
         for life, hurt, cycles in _lives(wanted):
             _live(outcome, life, hurt, cycles, is_over=is_over, on_cycle=on_cycle)
-            if is_over() or len(outcome.kept) >= (1 if wanted.sabotage else FOUND_MAX):
+            if is_over() or _is_enough(wanted, outcome.tallies[hurt].report, kept=len(outcome.kept)):
                 break
     except KeyboardInterrupt:
         outcome.is_interrupted = True
     is_over()
     return outcome
+
+
+def _is_enough(wanted: Run, report: Report, *, kept: int = FOUND_MAX) -> bool:
+    """A sabotaged run goes on until the mistake is called by its name."""
+    if wanted.sabotage is not None:
+        return any(report.counts[word] for word in SABOTAGES[wanted.sabotage].words)
+    return not report.clean and kept >= FOUND_MAX
 
 
 def _lives(wanted: Run) -> Iterator[tuple[int, str, int]]:
@@ -184,7 +192,7 @@ def _live(
                     life.cycle(cycle)
                     tally.cycles += 1
                     on_cycle(outcome)
-                    if is_over() or not life.report.clean:
+                    if is_over() or _is_enough(wanted, life.report):
                         break
                 if life.report.clean:
                     life.finish()

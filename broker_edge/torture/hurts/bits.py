@@ -57,7 +57,7 @@ class Bits(StoppedNode):
                 for field in fields_of(path.read_bytes()):
                     by_name.setdefault(field.name, []).append((path, field))
         names = sorted(by_name)
-        name = names[Bits._turn % len(names)]
+        name = names[(self.bench.seed + Bits._turn) % len(names)]
         Bits._turn += 1
         return random.Random(self.moments.random()).choice(by_name[name])
 

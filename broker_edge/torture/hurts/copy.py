@@ -24,6 +24,7 @@ class Copy(Life):
     about = "the data folder is copied while the broker runs, and the copy is opened"
     killed_first = 0.0
     pause_s = 0.05
+    windows = (1, 4, 16)
     starts_interrupted = 0.0
 
     def __init__(self, bench: Bench) -> None:

@@ -36,21 +36,23 @@ class Errors(Life):
     uses_faults = True
     cycles = 40
     pause_s = 0.05
+    windows = (1, 4, 16)
     starts_interrupted = 0.0
     killed_first = 0.0
     stopped_first = 0.2
     _turn: ClassVar[int] = 0
+    _said = 0  # size of the broker's talk before the start
 
     def arm(self) -> str:
-        turn, Errors._turn = Errors._turn, Errors._turn + 1
+        self._said = self.broker.log_file.stat().st_size
+        turn, Errors._turn = self.bench.seed % 1_000 + Errors._turn, Errors._turn + 1
         error, operation = _KINDS[turn % len(_KINDS)]
         return f"{error}@{operation}#{turn // len(_KINDS) % OPERATIONS_MAX + 1}"
 
     def publish(self, load: MqttLoad) -> None:
-        said = self.broker.log_file.stat().st_size
-        # It may have come during the start, and this run may be shorter.
+        # It may never come: this run may be shorter.
         with contextlib.suppress(TimeoutError):
-            wait_until(lambda: self._has_fired(said) or load.over, seconds=FIRES_S, what="the failure")
+            wait_until(lambda: self._has_fired() or load.over, seconds=FIRES_S, what="the failure")
         before = load.acked
         try:
             wait_until(
@@ -64,9 +66,9 @@ class Errors(Life):
             )
         self.observe()
 
-    def _has_fired(self, said: int) -> bool:
+    def _has_fired(self) -> bool:
         with self.broker.log_file.open("rb") as log:
-            log.seek(said)
+            log.seek(self._said)
             return b"faults: " in log.read()
 
     def _says_stopped(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 from broker_edge.torture import wire
 from broker_edge.torture.life import Bench, Life
@@ -23,6 +24,7 @@ class Fds(Life):
     about = f"{FILES_MAX} file descriptors and more idle connections than that, under load"
     files_max = FILES_MAX
     pause_s = 0.05
+    windows = (1, 4, 16)
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench)
@@ -32,12 +34,18 @@ class Fds(Life):
         self.wait_acked(load, self.moments.randint(1, 200))
         before = load.acked
         with self._idle_connections(FILES_MAX + 32):
+            wait_until(
+                self._has_none_left, seconds=MOVES_S, what="the descriptors to run out: without it nothing is shown"
+            )
             # Some may be refused while a segment can not be opened; that is not waited for.
             with contextlib.suppress(TimeoutError):
                 load.wait(lambda one: one.acked >= before + 500 or one.over, seconds=2.0, what="some more")
         wait_until(lambda: self._readyz() == 200, seconds=RESUMES_S, what="the broker to resume by itself")
         before = load.acked
         load.wait(lambda one: one.acked > before or one.over, seconds=MOVES_S, what="publishes afterwards")
+
+    def _has_none_left(self) -> bool:
+        return len(list(Path(f"/proc/{self.broker.pid}/fd").iterdir())) >= FILES_MAX - 1
 
     def _readyz(self) -> int:
         try:

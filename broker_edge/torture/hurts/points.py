@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ from broker_edge.torture.load import MqttLoad
 
 # So many operations of one process are ended before and after, one a cycle; then it begins again.
 OPERATIONS_MAX = 120
-REACHED_S = 1.5  # a point that load and maintenance have not come to by then is left for the next cycle
+REACHED_S = 1.0  # a point that load and maintenance have not come to by then is left for the next cycle
 
 
 def failpoints(bench: Bench) -> list[str]:
@@ -30,7 +31,9 @@ class Failpoints(Life):
     starts_interrupted = 0.0
     killed_first = 0.0
     stopped_first = 0.2
-    # Over all lives of this process, so that a run goes through all of them however many lives it has.
+    windows = (1, 8, 32)
+    pause_s = 0.01
+    # Over all lives, so that a run goes through all of them; short runs begin at different ones.
     _turn: ClassVar[int] = 0
 
     def __init__(self, bench: Bench) -> None:
@@ -38,7 +41,7 @@ class Failpoints(Life):
         self._points = failpoints(bench)
 
     def arm(self) -> str:
-        turn, Failpoints._turn = Failpoints._turn, Failpoints._turn + 1
+        turn, Failpoints._turn = self.bench.seed % 1_000 + Failpoints._turn, Failpoints._turn + 1
         if turn % 2 == 0:
             point = self._points[turn // 2 % len(self._points)]
             # A record passes its points at once; starts, rolls and removals are rare.
@@ -49,7 +52,15 @@ class Failpoints(Life):
 
     def publish(self, load: MqttLoad) -> None:
         """Goes on until the process has ended by itself, or for a while."""
-        self.broker.wait_end(seconds=REACHED_S) if self.broker.faults != self.words("") else super().publish(load)
+        if self.broker.faults == self.words(""):
+            super().publish(load)
+        else:
+            self.broker.wait_end(seconds=REACHED_S)
+
+    def finish(self) -> None:
+        super().finish()
+        said = self.broker.log_file.read_text(errors="replace")
+        self.report.points |= set(re.findall(r"^faults: Abort at (\S+) ", said, re.MULTILINE))
 
 
 class Tears(Life):
@@ -61,6 +72,8 @@ class Tears(Life):
     starts_interrupted = 0.0
     killed_first = 0.0
     stopped_first = 0.0
+    windows = (1, 8, 32)
+    pause_s = 0.01
 
     def arm(self) -> str:
         return f"tear@write.seg#{self.moments.randint(5, 80)}"
