@@ -102,10 +102,10 @@ class Life:
 
     def settings(self) -> Mapping[str, str]:
         """Small segments, so that rolling, recycling and retention happen in every life."""
-        settings = {"log.segment_bytes": self.moments.choice(("128KiB", "256KiB", "2MiB"))}
-        if self.has_retention:
-            settings |= {f"log.classes.{name}.retention.bytes": "1MiB" for name in ("telemetry", "control")}
-        return settings
+        if not self.has_retention:
+            return {"log.segment_bytes": self.moments.choice(("128KiB", "256KiB", "2MiB"))}
+        retention = {f"log.classes.{name}.retention.bytes": "256KiB" for name in ("telemetry", "control")}
+        return {"log.segment_bytes": "64KiB", **retention}
 
     def arm(self) -> str:
         """What the next start is to suffer from inside, in the words of HEADWATER_FAULTS."""
@@ -157,6 +157,7 @@ class Life:
             self.producer.start(self.broker.flight, run=number)
         with self.load(number) as load:
             self.publish(load)
+            self.report.recycled += self._count_recycled()
             killed = self._end()
             # What the broker said before it died is still in the sockets.
             load.wait(lambda one: one.over, seconds=ACKED_S, what="the connections to end with the broker")
@@ -203,7 +204,8 @@ class Life:
 
     def publish(self, load: MqttLoad) -> None:
         """Waits for some acknowledgements; half of the time the log is read meanwhile."""
-        wanted = self.moments.randint(1, self.bench.records_max)
+        # With retention more, so that segments are removed and made into new ones while one process runs.
+        wanted = self.moments.randint(1, self.bench.records_max) * (3 if self.has_retention else 1)
         if self.moments.random() < 0.5:
             self.wait_acked(load, wanted // 2)
             self.observe()
@@ -226,6 +228,14 @@ class Life:
         except (pa.ArrowException, flight.FlightError):
             if not self.broker.faults:
                 raise
+
+    def _count_recycled(self) -> int:
+        """Segments whose header says that they are made of removed ones (docs/format.md, section 3)."""
+        count = 0
+        for segment in self.data_dir.glob("*/*.seg"):
+            with contextlib.suppress(FileNotFoundError), segment.open("rb") as file:
+                count += file.read(38)[37:] == b"\x01"
+        return count
 
     def finish(self) -> None:
         """Reads the whole log once more, and lets the witnesses catch up: their sessions may repeat, never skip."""

@@ -38,6 +38,7 @@ class Report:
     qos2_acked: int = 0
     qos2_completed: int = 0
     resent: int = 0
+    recycled: int = 0  # segments that were made of removed ones
     counts: Counter[Fault] = field(default_factory=Counter)
     examples: dict[Fault, list[str]] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
@@ -51,7 +52,7 @@ class Report:
 
     def merge(self, other: Report) -> None:
         """Adds what another checker found."""
-        for name in ("sent", "acked", "readable", "restarts", "qos2_acked", "qos2_completed", "resent"):
+        for name in ("sent", "acked", "readable", "restarts", "qos2_acked", "qos2_completed", "resent", "recycled"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for fault, texts in other.examples.items():
             for text in texts:
@@ -70,6 +71,7 @@ class Report:
             "sent_again": self.resent,
             "readable": self.readable,
             "restarts": self.restarts,
+            "recycled_segments": self.recycled,
             "findings": counts,
             **({"points": sorted(self.points)} if self.points else {}),
         }

@@ -71,6 +71,7 @@ class Outcome:
     run: Run
     tallies: dict[str, Tally] = field(default_factory=dict)
     kept: list[Kept] = field(default_factory=list)
+    running: Report | None = None  # of the life that is not over yet
     is_interrupted: bool = False
     seconds: float = 0.0
 
@@ -80,7 +81,8 @@ class Outcome:
 
     @property
     def acked(self) -> int:
-        return sum(one.report.acked for one in self.tallies.values())
+        ended = sum(one.report.acked for one in self.tallies.values())
+        return ended + (self.running.acked if self.running else 0)
 
     @property
     def clean(self) -> bool:
@@ -187,6 +189,7 @@ def _live(
     life = HURTS[hurt](bench)
     try:
         with life:
+            outcome.running = life.report
             try:
                 for cycle in range(cycles):
                     life.cycle(cycle)
@@ -200,6 +203,7 @@ def _live(
                 if not life.report.counts[Fault.STUCK]:
                     life.report.add(Fault.STUCK, f"{type(error).__name__}: {error}; {life.broker.last_words()}")
     finally:
+        outcome.running = None
         tally.report.merge(life.report)
         if life.report.clean:
             shutil.rmtree(folder, ignore_errors=True)

@@ -300,6 +300,9 @@ impl Engine {
                 reason,
                 ..
             } => {
+                if kind == AckKind::Pubrec {
+                    failpoint!("qos2-before-pubrec");
+                }
                 write_acks(conn, kind, packet_id, count, reason);
                 self.tally.publishes_acknowledged += u64::from(count);
                 self.tally.packets_sent += u64::from(count) - 1;
@@ -319,6 +322,7 @@ impl Engine {
                 self.tally.publishes_acknowledged += 1;
             }
             Reply::Pubcomp { packet_id, .. } => {
+                failpoint!("qos2-before-pubcomp");
                 if let Some(id) = PacketId::new(packet_id) {
                     let (version, reason) = (conn.version, ReasonCode::Success);
                     encode::pubcomp(&mut conn.out, version, id, reason, &[]);

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use headwater_log::{Class, Offset, PartitionState, PublishId, ReadError};
+use headwater_log::{Class, Offset, PartitionState, PublishId, ReadError, failpoint};
 use headwater_mqtt::packet::ack::Ack;
 use headwater_mqtt::{Publish, ReasonCode};
 use rustc_hash::FxHashMap;
@@ -149,6 +149,7 @@ impl Engine {
         self.stages[partition.index()]
             .exactly_once
             .push((key, packet_id));
+        failpoint!("qos2-publish-staged");
         if session.stored {
             received.is_behind = true;
             if !received.partitions.contains(&partition) {
@@ -196,6 +197,7 @@ impl Engine {
         }
         if let Some(conn) = self.conns.get_mut(key) {
             conn.acks.push(Reply::Pubcomp { packet_id, after });
+            failpoint!("qos2-release-staged");
             self.send_ready(key);
         }
     }
