@@ -203,6 +203,24 @@ fn a_value_outside_its_limits_is_refused_with_the_limits() {
 }
 
 #[test]
+fn limits_of_space_that_contradict_each_other_are_refused() {
+    assert_eq!(
+        sentence(with_set(&["log.disk.warn_at=96"])),
+        "log.disk.warn_at: 96 is above log.disk.act_at (95): the warning would come too late"
+    );
+    let text = sentence(with_set(&["log.classes.telemetry.retention.bytes=20GiB"]));
+    assert_eq!(
+        text,
+        "log.classes.telemetry.retention.hard_bytes: 16GiB is below retention.bytes (20GiB): nothing could ever be held"
+    );
+    let unbounded = [
+        "log.classes.telemetry.retention.bytes=20GiB",
+        "log.classes.telemetry.retention.hard_bytes=",
+    ];
+    assert!(with_set(&unbounded).is_ok(), "no hard limit is none");
+}
+
+#[test]
 fn a_value_of_the_wrong_kind_is_refused_with_an_example() {
     assert!(
         sentence(from_text("log:\n  tail_bytes: many\n")).contains("line 2"),
