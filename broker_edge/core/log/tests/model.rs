@@ -5,6 +5,7 @@ mod support;
 
 use proptest::prelude::*;
 use support::machine::{Crash, Machine, Settings, Spec};
+use support::reference::Reference;
 use support::sim::SimFiles;
 
 #[derive(Debug, Clone)]
@@ -83,7 +84,7 @@ fn settings() -> impl Strategy<Value = Settings> {
     })
 }
 
-fn run(steps: Vec<Step>, settings: Settings, seed: u64) {
+fn run(steps: Vec<Step>, settings: Settings, seed: u64) -> Machine {
     let mut machine = Machine::created(SimFiles::new(seed), settings);
     for step in steps {
         if machine.files.is_off() && !matches!(step, Step::Crash(..) | Step::Stop(..)) {
@@ -117,6 +118,30 @@ fn run(steps: Vec<Step>, settings: Settings, seed: u64) {
     // What is readable now stays, also when the next start finds less in the page cache.
     machine.crash(Crash::Kill, &[]);
     machine.crash(Crash::Power, &[(9, Crash::Power)]);
+    machine
+}
+
+/// Bits of segments, indexes and marks flip while the log is closed; then it is used and restarted again.
+fn rot(machine: &mut Machine, flips: &[(usize, usize, u8)]) {
+    machine.references.iter_mut().for_each(Reference::rot);
+    let flips = flips.to_vec();
+    machine.crash_with(Crash::Power, &[], |files| {
+        for (file, at, bit) in flips {
+            let names = files.names().into_iter();
+            let names: Vec<_> = names
+                .filter(|path| {
+                    let name = path.to_string_lossy();
+                    name.ends_with(".seg") || name.ends_with(".idx") || name.ends_with("mark")
+                })
+                .collect();
+            files.with_bytes(&names[file % names.len()], |bytes| {
+                if !bytes.is_empty() {
+                    let at = at % bytes.len();
+                    bytes[at] ^= 1 << bit;
+                }
+            });
+        }
+    });
 }
 
 /// Cases of each test; more with `HEADWATER_MODEL_CASES`.
@@ -139,5 +164,21 @@ proptest! {
         steps in proptest::collection::vec(step(), 1..80), settings in settings(), seed in any::<u64>(),
     ) {
         run(steps, settings, seed);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(60))]
+
+    #[test]
+    fn what_rots_is_reported_and_nothing_else_changes(
+        steps in proptest::collection::vec(step(), 5..50), settings in settings(), seed in any::<u64>(),
+        flips in proptest::collection::vec((0..100_usize, 0..40_000_usize, 0..8_u8), 1..6),
+    ) {
+        let mut machine = run(steps, settings, seed);
+        rot(&mut machine, &flips);
+        (0..3).for_each(|at| machine.append(at, &[Spec { topic: 1, bytes: 500, retain: true, key: None }], false));
+        machine.check();
+        machine.crash(Crash::Power, &[(30, Crash::Power)]);
     }
 }

@@ -220,11 +220,22 @@ impl Machine {
 
     /// Ends this life, if it has not ended by itself, and begins the next.
     pub fn crash(&mut self, crash: Crash, crashes: &[(u64, Crash)]) {
+        self.crash_with(crash, crashes, |_| {});
+    }
+
+    /// As `crash`; `meanwhile` happens to the disk before the next start.
+    pub fn crash_with(
+        &mut self,
+        crash: Crash,
+        crashes: &[(u64, Crash)],
+        meanwhile: impl FnOnce(&SimFiles),
+    ) {
         match crash {
             Crash::Power => self.files.power_cut(),
             Crash::Kill => self.files.kill(),
         }
         self.leave();
+        meanwhile(&self.files);
         self.start(crashes);
     }
 

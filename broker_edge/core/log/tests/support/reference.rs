@@ -19,6 +19,17 @@ pub struct Entry {
 }
 
 impl Entry {
+    fn lost() -> Self {
+        Self {
+            topic: String::new(),
+            payload: b"lost".to_vec(),
+            idempotency_key: None,
+            retain: false,
+            time_us: 0,
+            epoch: Epoch(0),
+        }
+    }
+
     fn assert_is(&self, record: &RecordView<'_>) {
         let found = Self {
             topic: record.topic.to_owned(),
@@ -91,6 +102,11 @@ impl Reference {
         }
     }
 
+    /// Bytes of the log are about to change: acknowledged records may be lost, but that must be said.
+    pub fn rot(&mut self) {
+        self.is_rotten = true;
+    }
+
     pub fn acknowledge(&mut self, high_watermark: Offset) {
         assert!(high_watermark.0 <= self.next(), "nobody appended that");
         assert!(
@@ -112,6 +128,10 @@ impl Reference {
     /// What a start made of it. From here on all that it shows is fixed.
     pub fn restarted(&mut self, partition: &Partition, report: &PartitionReport) {
         let high_watermark = partition.high_watermark().0;
+        while self.is_rotten && self.next() < high_watermark {
+            // Given to nobody: left free because what was there can not be known.
+            self.records.push(Entry::lost());
+        }
         let name = &self.name;
         assert_eq!(partition.next_offset().0, high_watermark, "{name}");
         assert!(
@@ -205,6 +225,11 @@ impl Reference {
                 Ok(batches) => {
                     for record in batches.iter().flat_map(Batch::records) {
                         self.records[record.offset.0 as usize].assert_is(&record);
+                        assert!(
+                            record.offset < partition.high_watermark(),
+                            "offset {} is shown and not durable",
+                            record.offset
+                        );
                         assert!(record.epoch >= epoch, "epochs go back at {}", record.offset);
                         epoch = record.epoch;
                     }
