@@ -122,6 +122,13 @@ class Client:
         with self._connection.decoding():
             return offsets_from_json(answer)
 
+    def backup(self, name: str, *, timeout_s: float | None = None) -> dict[str, Any]:
+        """Has the broker copy its log to `name` in its `log.backup_dir`; returns what was copied.
+
+        Waits until the backup is complete. Records below the high watermarks of its beginning are in it.
+        """
+        return dict(self._one(self._connection.change("backup", {"name": name}, timeout_s=timeout_s)))
+
     def plan(
         self,
         starts: Mapping[int, int],

@@ -23,6 +23,7 @@ from broker_edge.cli import (
     devices,
     doctor,
     groups,
+    log,
     offsets,
     pub,
     sub,
@@ -64,7 +65,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for noun in (broker, demo, pub, sub, tail, topics, offsets, groups, actions, devices, config, doctor, torture):
+for noun in (broker, demo, pub, sub, tail, topics, offsets, groups, log, actions, devices, config, doctor, torture):
     noun.register(app)
 
 

@@ -27,11 +27,15 @@ usage: headwaterd log verify DIR [--online] [--json]
        headwaterd log dump DIR [--partition NAME]... [--from OFFSET] [--until OFFSET] [--filter FILTER]...
                                [--limit N] [--online]
        headwaterd log repair DIR [--dry-run] [--template CLASS=TEMPLATE]... [--json]
+       headwaterd log backup DIR DEST [--json]
+       headwaterd log restore SRC DIR [--same-id] [--json]
 
 DIR is the data_dir of a broker that does not run; --online looks at sealed segments while it does.
   verify   read everything and say what is whole and what is lost; changes nothing
   dump     print records as JSON lines, and the offsets that are lost between them
   repair   make log.meta and indexes again, and move aside what can not be used; deletes nothing
+  backup   copy the log to DEST; again into the same folder copies only what is new
+  restore  make a log of a backup in DIR, which must not be there yet; it gets a log id of its own
 Exit codes: 0 done, 1 failed or damage found, 2 usage, 4 refused, 130 interrupted.
 ";
 
@@ -183,6 +187,8 @@ fn with_work(verb: &str, rest: &[String], stop: &AtomicBool) -> Result<i32, Ende
         "verify" => verify(rest, work),
         "dump" => dump(rest, work),
         "repair" => repair(rest, work),
+        "backup" => backup(rest, work),
+        "restore" => restore(rest, work),
         "--help" | "-h" | "help" => Ok(print(USAGE)),
         _ => Err(Ended::Usage(format!("there is no verb `{verb}`"))),
     }
@@ -415,6 +421,51 @@ fn repair_text(report: &RepairReport) -> String {
             .for_each(|check| text.push_str(&partition_text(check)));
     }
     text
+}
+
+fn backup(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
+    let arguments = Arguments::parse(rest, &[], &["--json"])?;
+    let [dir, dest] = arguments.places("the data folder and the folder of the backup")?;
+    let report = tools::backup(dir, dest, work)?;
+    if arguments.has("--json") {
+        return Ok(print_json(&json!(report)));
+    }
+    let mut text = String::new();
+    for one in &report.partitions {
+        let (name, start, end) = (&one.name, one.log_start, one.high_watermark);
+        text.push_str(&format!("{name}: offsets [{start}, {end})\n"));
+        for (start, end) in &one.damaged {
+            text.push_str(&format!(
+                "  offsets [{start}, {end}) are damaged and not in it\n"
+            ));
+        }
+    }
+    text.push_str(&format!(
+        "{} segments copied ({} bytes), {} were there\n",
+        report.copied, report.copied_bytes, report.reused
+    ));
+    Ok(print(&text))
+}
+
+fn restore(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
+    let arguments = Arguments::parse(rest, &[], &["--same-id", "--json"])?;
+    let [source, dir] = arguments.places("the folder of the backup and the new data folder")?;
+    let report = tools::restore(source, dir, arguments.has("--same-id"), work)?;
+    if arguments.has("--json") {
+        return Ok(print_json(&json!(report)));
+    }
+    let mut text = String::new();
+    for (name, start, end) in &report.partitions {
+        text.push_str(&format!("{name}: offsets [{start}, {end})\n"));
+    }
+    text.push_str(&format!(
+        "{} records of log {} are now log {} in {}\n",
+        report.records,
+        report.source_log_id,
+        report.log_id,
+        report.dir.display()
+    ));
+    Ok(print(&text))
 }
 
 fn print_json(value: &Value) -> i32 {

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -60,6 +60,8 @@ pub(crate) struct Core {
     pub damaged_bytes: AtomicU64,
     /// Held from the decision to remove a segment until it is gone: two that decide at once would remove two for one excess.
     pub removing: Mutex<()>,
+    /// Backups that are being taken: nothing is removed meanwhile. Raised under `removing`.
+    pub backups: AtomicUsize,
     pub tail: Arc<Tail>,
     pub watchers: RwLock<Vec<Watcher>>,
     pub hooks: RwLock<Vec<DeleteHook>>,
@@ -106,6 +108,7 @@ impl Core {
             found: Mutex::default(),
             damaged_bytes: AtomicU64::new(parts.damaged_bytes),
             removing: Mutex::default(),
+            backups: AtomicUsize::new(0),
             tail,
             watchers: RwLock::default(),
             hooks: RwLock::default(),

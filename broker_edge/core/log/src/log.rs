@@ -287,7 +287,11 @@ fn load_or_create(config: &LogConfig, seams: &Seams) -> Result<(Meta, bool), Ope
         let class = name.rsplit_once('-').map(|(class, _)| class);
         class.is_some_and(|class| Class::from_name(class).is_some())
     };
-    if names.iter().any(is_partition) {
+    // The second stands where a restore has not finished.
+    if names
+        .iter()
+        .any(|name| is_partition(name) || name == "restoring")
+    {
         return Err(OpenError::MetaMissing {
             dir: dir.to_owned(),
         });
@@ -307,7 +311,7 @@ fn load_or_create(config: &LogConfig, seams: &Seams) -> Result<(Meta, bool), Ope
 }
 
 /// Makes the names that lead to a new log durable: with one of them a power cut would take all that was acknowledged.
-fn sync_names_of(files: &dyn Files, dir: &Path) -> Result<(), OpenError> {
+pub(crate) fn sync_names_of(files: &dyn Files, dir: &Path) -> Result<(), OpenError> {
     for parent in dir.ancestors().skip(1) {
         let parent = if parent.as_os_str().is_empty() {
             Path::new(".")
@@ -330,7 +334,7 @@ fn sync_names_of(files: &dyn Files, dir: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-fn random_id() -> io::Result<LogId> {
+pub(crate) fn random_id() -> io::Result<LogId> {
     let mut bytes = [0; 16];
     fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(LogId::from_random(bytes))

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::MutexGuard;
@@ -185,6 +186,9 @@ impl Core {
 
     /// Removes the oldest segment, unless it is the active one or a hook postpones it.
     fn remove_oldest(&self, _decided_under: &MutexGuard<'_, ()>, cause: Cause) -> bool {
+        if self.backups.load(Ordering::Acquire) > 0 {
+            return false;
+        }
         let range = {
             let segments = self.segments.read();
             let [first, second, ..] = segments.as_slice() else {

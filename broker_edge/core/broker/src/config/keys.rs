@@ -150,6 +150,11 @@ pub const KEYS: &[Key] = &[
         bytes(ByteSize::kib(64), ByteSize::gib(1)),
         "Records waiting to be written, per partition.",
     ),
+    optional(
+        "log.backup_dir",
+        Kind::Folder,
+        "Folder for the backups that are asked for over Flight, apart from `data_dir`; without it they are refused.",
+    ),
     key(
         "log.classes.*.partitions",
         whole(1, 1024),

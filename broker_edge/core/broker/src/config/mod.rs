@@ -74,6 +74,8 @@ pub struct LogSettings {
     pub segment_bytes: ByteSize,
     pub tail_bytes: ByteSize,
     pub queue_bytes: ByteSize,
+    /// Where backups that are asked for over Flight go; without it they are refused.
+    pub backup_dir: Option<PathBuf>,
     #[serde(deserialize_with = "or_default")]
     pub classes: Classes,
 }
@@ -236,6 +238,7 @@ impl Default for LogSettings {
             segment_bytes: ByteSize::mib(64),
             tail_bytes: ByteSize::mib(32),
             queue_bytes: ByteSize::mib(8),
+            backup_dir: None,
             classes: Classes::default(),
         }
     }

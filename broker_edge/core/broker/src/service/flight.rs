@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::backup;
 use super::columns::SCHEMA;
 use super::error::Refusal;
 use super::gaps::{GapRecord, Gaps};
@@ -106,6 +107,11 @@ impl Flight {
                 let body: request::Gap = request::read("gap", body)?;
                 let runtime = Handle::current();
                 self.blocking(move |shared| record_gap(shared, body, &runtime))
+                    .await?
+            }
+            "backup" => {
+                let body: request::Backup = request::read("backup", body)?;
+                self.blocking(move |shared| backup::backup(shared, &body))
                     .await?
             }
             other => return Err(Refusal::not_found(format!("there is no action `{other}`"))),

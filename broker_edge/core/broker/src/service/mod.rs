@@ -4,6 +4,7 @@
 //! runs on blocking threads, whose number is bounded; nothing here waits for the disk on an async thread.
 
 mod admin;
+mod backup;
 mod columns;
 mod error;
 mod flight;
@@ -20,11 +21,13 @@ mod request;
 mod wire;
 
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_flight::flight_service_server::FlightServiceServer;
 use headwater_log::{ClassConfig, Holders, Log, Partition, PartitionId};
+use parking_lot::Mutex;
 use tokio::net::TcpListener as AsyncListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
@@ -52,6 +55,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct ServiceConfig {
     flight: FlightSettings,
     classes: Vec<ClassConfig>,
+    data_dir: PathBuf,
+    backup_dir: Option<PathBuf>,
     /// Largest append that is handed to a partition at once.
     append_bytes: usize,
     group_idle: Option<Duration>,
@@ -65,6 +70,8 @@ impl ServiceConfig {
         ServiceConfig {
             flight: config.flight.clone(),
             classes: log.classes,
+            data_dir: config.data_dir.clone(),
+            backup_dir: config.log.backup_dir.clone(),
             append_bytes,
             group_idle: config.log.group_idle.map(|idle| idle.0),
         }
@@ -81,6 +88,8 @@ pub(crate) struct Shared {
     holds: Arc<GroupHolds>,
     progress: Vec<Progress>,
     reads: Arc<Semaphore>,
+    /// Held while a backup is taken.
+    backing_up: Mutex<()>,
     /// True once the broker stops: following reads end.
     stopping: watch::Receiver<bool>,
 }
@@ -145,6 +154,7 @@ pub fn start(
     let holds = Arc::new(GroupHolds::new(&log, Arc::clone(&state), config.group_idle));
     let shared = Arc::new(Shared {
         reads: Arc::new(Semaphore::new(usize::from(config.flight.max_reads))),
+        backing_up: Mutex::default(),
         groups: Groups::new(state, state_progress, Arc::clone(&holds)),
         holds: Arc::clone(&holds),
         log_id: log.id().to_string(),

@@ -77,6 +77,12 @@ pub(super) struct Gap {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+pub(super) struct Backup {
+    pub name: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Ticket {
     pub partition: u32,
     pub filters: Option<Vec<String>>,

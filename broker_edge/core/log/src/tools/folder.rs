@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::restore::is_unfinished;
 use super::{Access, ToolError, Work};
 use crate::encode::Identity;
 use crate::error::OpenError;
@@ -53,6 +54,12 @@ impl Folder {
             return Err(ToolError::NotALog {
                 dir: dir.to_owned(),
                 reason: "it holds neither log.meta nor a partition".to_owned(),
+            });
+        }
+        if is_unfinished(&names) {
+            return Err(ToolError::NotALog {
+                dir: dir.to_owned(),
+                reason: "a restore into it has not finished; run it again".to_owned(),
             });
         }
         let lock = lock(files, dir, access)?;

@@ -3,9 +3,12 @@
 //! These open data files by the rules of `docs/format.md` and with the code that a broker uses; they never serve
 //! anybody, and none of them deletes what it can not read.
 
+mod backup;
 mod dump;
 mod folder;
+mod manifest;
 mod repair;
+mod restore;
 mod scan;
 mod verify;
 
@@ -13,8 +16,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub use backup::{BackedUp, BackupReport, backup};
 pub use dump::{DumpWish, Dumped, dump};
 pub use repair::{RepairReport, repair};
+pub use restore::{RestoreReport, restore};
 pub use verify::{FoundGap, PartitionCheck, VerifyReport, verify};
 
 use crate::config::Seams;

@@ -1,0 +1,360 @@
+//! `backup`: a copy of a log up to its high watermarks, taken while it runs or while nobody has it open.
+//!
+//! Files of a backup are never changed, so a second backup into the same folder copies only what is new, and the first
+//! stays good until the second is complete. Segments are copied, never linked: the log may use a file again.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::Serialize;
+
+use super::folder::Folder;
+use super::manifest::{BACKUP_FORMAT, Manifest, StoredPartition, StoredSegment, claim};
+use super::{Access, ToolError, Work};
+use crate::core::Core;
+use crate::encode::Identity;
+use crate::files::{File, OpenMode, read_full};
+use crate::ids::{Epoch, Offset};
+use crate::log::Log;
+use crate::meta::Meta;
+use crate::salvage::Salvage;
+use crate::segment::{SEGMENT_HEADER_BYTES, file_name};
+use crate::walk::{Step, WALK_CHUNK_BYTES, Walk};
+
+#[derive(Debug, Clone, Serialize, PartialEq, Eq)]
+pub struct BackupReport {
+    pub log_id: String,
+    pub dir: PathBuf,
+    pub partitions: Vec<BackedUp>,
+    /// Segments that an earlier backup had already.
+    pub reused: usize,
+    pub copied: usize,
+    pub copied_bytes: u64,
+}
+
+#[derive(Debug, Clone, Serialize, PartialEq, Eq)]
+pub struct BackedUp {
+    pub name: String,
+    pub log_start: u64,
+    pub high_watermark: u64,
+    /// Offsets that were damaged at the source and are not in the backup.
+    pub damaged: Vec<(u64, u64)>,
+}
+
+/// What is to be copied of a partition.
+struct Part {
+    name: String,
+    dir: PathBuf,
+    identity: Identity,
+    log_start: Offset,
+    /// None where the end of the last segment is the end.
+    high_watermark: Option<Offset>,
+    /// Base offsets, and where the next one begins.
+    segments: Vec<(Offset, Option<Offset>)>,
+}
+
+/// Copies the log in `dir`, which no process has open, to `dest`.
+pub fn backup(dir: &Path, dest: &Path, work: Work<'_>) -> Result<BackupReport, ToolError> {
+    let folder = Folder::open(dir, Access::Alone, work)?;
+    let parts = folder.partitions.iter().map(|place| Part {
+        name: place.name.clone(),
+        dir: place.dir.clone(),
+        identity: place.identity,
+        log_start: place.bases.first().copied().unwrap_or_default(),
+        high_watermark: None,
+        segments: folder.readable(place),
+    });
+    let parts = parts.collect();
+    copy_parts(&folder.meta?, parts, dir, dest, work)
+}
+
+/// While it lives nothing is removed from the partition, and no file of it is rewritten.
+struct Hold<'a>(&'a AtomicUsize);
+
+impl<'a> Hold<'a> {
+    fn of(core: &'a Core) -> Self {
+        let _removing = core.removing.lock();
+        core.backups.fetch_add(1, Ordering::AcqRel);
+        Self(&core.backups)
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Log {
+    /// Copies the records below the high watermarks of now to `dest`, while the log is written and read. Until it is done,
+    /// retention removes nothing.
+    pub fn backup(&self, dest: &Path, work: Work<'_>) -> Result<BackupReport, ToolError> {
+        let cores: Vec<&Arc<Core>> = self
+            .partitions()
+            .iter()
+            .map(|partition| &partition.0)
+            .collect();
+        let _holds: Vec<Hold<'_>> = cores.iter().map(|core| Hold::of(core)).collect();
+        // The internal partition comes first and its high watermark is read first: its records name offsets of the others,
+        // which are durable by then.
+        let parts: Vec<Part> = cores.iter().map(|core| part_of(core)).collect();
+        let dir = cores.first().and_then(|core| core.context.dir.parent());
+        let dir = dir.ok_or_else(|| ToolError::Refused("the log has no partition".to_owned()))?;
+        let meta = Meta::load(&*work.seams.files, dir)?;
+        let meta = meta.ok_or_else(|| ToolError::Refused("log.meta is gone".to_owned()))?;
+        copy_parts(&meta, parts, dir, dest, work)
+    }
+}
+
+fn part_of(core: &Core) -> Part {
+    let high_watermark = core.high_watermark();
+    let bases: Vec<Offset> = core
+        .all_segments()
+        .iter()
+        .map(|segment| segment.base)
+        .filter(|base| *base < high_watermark)
+        .collect();
+    let segments = bases.iter().enumerate().map(|(at, base)| {
+        let next = bases.get(at + 1).copied().unwrap_or(high_watermark);
+        (*base, Some(next))
+    });
+    Part {
+        name: core.context.name.clone(),
+        dir: core.context.dir.clone(),
+        identity: core.context.identity,
+        log_start: core.log_start(),
+        high_watermark: Some(high_watermark),
+        segments: segments.collect(),
+    }
+}
+
+fn copy_parts(
+    meta: &Meta,
+    parts: Vec<Part>,
+    dir: &Path,
+    dest: &Path,
+    work: Work<'_>,
+) -> Result<BackupReport, ToolError> {
+    let files = &*work.seams.files;
+    if dest.starts_with(dir) {
+        return Err(ToolError::Refused(format!(
+            "{} lies in the data folder; choose a folder outside of it",
+            dest.display()
+        )));
+    }
+    claim(files, dest, &meta.log_id)?;
+    let earlier = Manifest::load(files, dest)?;
+    let mut report = BackupReport {
+        log_id: meta.log_id.clone(),
+        dir: dest.to_owned(),
+        partitions: Vec::new(),
+        reused: 0,
+        copied: 0,
+        copied_bytes: 0,
+    };
+    let total = parts.iter().map(|part| part.segments.len() as u64).sum();
+    let mut done = 0;
+    let mut partitions = Vec::new();
+    for part in &parts {
+        let folder = dest.join(&part.name);
+        files
+            .create_dir(&folder)
+            .map_err(ToolError::io("make", &folder))?;
+        let mut stored = Vec::new();
+        for (base, limit) in &part.segments {
+            work.go_on()?;
+            stored.push(store(
+                part,
+                *base,
+                *limit,
+                earlier.as_ref(),
+                dest,
+                work,
+                &mut report,
+            )?);
+            done += 1;
+            (work.progress)(done, total);
+        }
+        files
+            .sync_dir(&folder)
+            .map_err(ToolError::io("sync", &folder))?;
+        let last = stored
+            .last()
+            .map_or(part.log_start.0, |segment| segment.end);
+        let partition = StoredPartition {
+            name: part.name.clone(),
+            log_start: part.log_start.0,
+            high_watermark: part.high_watermark.map_or(last, |offset| offset.0),
+            segments: stored,
+        };
+        report.partitions.push(BackedUp {
+            name: part.name.clone(),
+            log_start: partition.log_start,
+            high_watermark: partition.high_watermark,
+            damaged: partition
+                .segments
+                .iter()
+                .flat_map(|one| one.damaged.clone())
+                .collect(),
+        });
+        partitions.push(partition);
+    }
+    files.sync_dir(dest).map_err(ToolError::io("sync", dest))?;
+    let manifest = Manifest {
+        backup_format: BACKUP_FORMAT,
+        made_us: work.seams.clock.now_us(),
+        meta: meta.clone(),
+        partitions,
+    };
+    manifest.save(files, dest)?;
+    prune(&manifest, dest, work);
+    Ok(report)
+}
+
+/// Copies a segment, unless an earlier backup did.
+fn store(
+    part: &Part,
+    base: Offset,
+    limit: Option<Offset>,
+    earlier: Option<&Manifest>,
+    dest: &Path,
+    work: Work<'_>,
+    report: &mut BackupReport,
+) -> Result<StoredSegment, ToolError> {
+    let files = &*work.seams.files;
+    let path = part.dir.join(file_name(base, "seg"));
+    let failed = |error| ToolError::io("read", &path)(error);
+    let source = Salvage::new(files.open(&path, OpenMode::Read).map_err(failed)?);
+    let mut header = vec![0; SEGMENT_HEADER_BYTES as usize];
+    let read = read_full(&source, &mut header, 0).map_err(failed)?;
+    header[read..].fill(0);
+    // A segment that is written again, as a purge does, gets another header.
+    let version = crc32c::crc32c(&header);
+    let name = |end: u64| format!("{:020}-{end:020}-{version:08x}.seg", base.0);
+    if let (Some(limit), Some(earlier)) = (limit, earlier)
+        && let Some(stored) = earlier.find(&part.name, &name(limit.0))
+        && files
+            .open(
+                &Manifest::path_of(dest, &part.name, &stored.file),
+                OpenMode::Read,
+            )
+            .and_then(|file| file.len())
+            .is_ok_and(|length| length == stored.bytes)
+    {
+        report.reused += 1;
+        return Ok(stored.clone());
+    }
+    let unfinished = Manifest::path_of(dest, &part.name, &format!("{:020}.tmp", base.0));
+    let mut copy = Copy::begin(work, &unfinished, &header)?;
+    let end = limit.unwrap_or(Offset(u64::MAX));
+    let length = source.len().map_err(failed)?;
+    let mut walk = Walk::new(&source, part.identity, SEGMENT_HEADER_BYTES, length, base);
+    let mut damaged = Vec::new();
+    while walk.expected < end {
+        work.go_on()?;
+        match walk.next().map_err(failed)? {
+            Step::Batch { batch, .. } if batch.next_offset() > end => break,
+            Step::Batch { batch, .. } => copy.write(batch.bytes())?,
+            Step::Bad => {
+                let first = walk.expected;
+                if !walk.resync(end, Epoch(u64::MAX)).map_err(failed)? {
+                    break;
+                }
+                damaged.push((first.0, walk.expected.0));
+            }
+        }
+    }
+    let end = limit.unwrap_or(walk.expected);
+    if walk.expected < end {
+        damaged.push((walk.expected.0, end.0));
+    }
+    let (bytes, checksum) = copy.finish()?;
+    let file = name(end.0);
+    let path = Manifest::path_of(dest, &part.name, &file);
+    files
+        .rename(&unfinished, &path)
+        .map_err(ToolError::io("rename", &unfinished))?;
+    report.copied += 1;
+    report.copied_bytes += bytes;
+    Ok(StoredSegment {
+        file,
+        base: base.0,
+        end: end.0,
+        bytes,
+        checksum,
+        damaged,
+    })
+}
+
+/// A file that is written from its beginning to its end.
+pub(super) struct Copy {
+    path: PathBuf,
+    file: Arc<dyn File>,
+    buffer: Vec<u8>,
+    written: u64,
+    checksum: u32,
+}
+
+impl Copy {
+    pub fn begin(work: Work<'_>, path: &Path, header: &[u8]) -> Result<Self, ToolError> {
+        let file = work.seams.files.open(path, OpenMode::Create);
+        let mut copy = Self {
+            path: path.to_owned(),
+            file: file.map_err(ToolError::io("make", path))?,
+            buffer: Vec::new(),
+            written: 0,
+            checksum: 0,
+        };
+        copy.write(header)?;
+        Ok(copy)
+    }
+
+    /// Where the next byte goes.
+    pub fn position(&self) -> u64 {
+        self.written + self.buffer.len() as u64
+    }
+
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), ToolError> {
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() >= WALK_CHUNK_BYTES {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), ToolError> {
+        let written = self.file.write_all_at(&self.buffer, self.written);
+        written.map_err(ToolError::io("write", &self.path))?;
+        self.checksum = crc32c::crc32c_append(self.checksum, &self.buffer);
+        self.written += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Length and checksum of the file, which is durable but for its name.
+    pub fn finish(mut self) -> Result<(u64, u32), ToolError> {
+        self.flush()?;
+        self.file
+            .sync_data()
+            .map_err(ToolError::io("sync", &self.path))?;
+        Ok((self.written, self.checksum))
+    }
+}
+
+/// Removes files of earlier backups that this one does not name. What stays only takes space.
+fn prune(manifest: &Manifest, dest: &Path, work: Work<'_>) {
+    let files = &*work.seams.files;
+    for partition in &manifest.partitions {
+        let folder = dest.join(&partition.name);
+        let names = files.list(&folder).unwrap_or_default();
+        let is_ours = |name: &String| name.ends_with(".seg") || name.ends_with(".tmp");
+        for name in names.iter().filter(|name| is_ours(name)) {
+            if manifest.find(&partition.name, name).is_none()
+                && let Err(error) = files.remove(&folder.join(name))
+            {
+                tracing::warn!(file = name, %error, "a file of an earlier backup is not removed");
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What a backup holds: `backup.json` says which files belong to it. It is written last and replaced as a whole.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::ToolError;
+use crate::files::Files;
+use crate::log::sync_names_of;
+use crate::meta::{Meta, read_file, replace_file};
+
+const NAME: &str = "backup.json";
+/// Says whose backup a folder is to be, before there is a manifest.
+const OWNER: &str = "backup.log";
+pub(super) const BACKUP_FORMAT: u32 = 1;
+/// Larger than the manifest of any log.
+const MAX_BYTES: usize = 256 << 20;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Manifest {
+    pub backup_format: u32,
+    pub made_us: i64,
+    /// As it stands in `log.meta`.
+    pub meta: Meta,
+    pub partitions: Vec<StoredPartition>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct StoredPartition {
+    pub name: String,
+    pub log_start: u64,
+    /// Records below it are in the backup.
+    pub high_watermark: u64,
+    pub segments: Vec<StoredSegment>,
+}
+
+/// A segment file, shortened to its valid batches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct StoredSegment {
+    pub file: String,
+    pub base: u64,
+    /// Offset up to which it was copied.
+    pub end: u64,
+    pub bytes: u64,
+    /// Of the whole file.
+    pub checksum: u32,
+    /// Offsets in between that were damaged at the source.
+    pub damaged: Vec<(u64, u64)>,
+}
+
+/// What any format's manifest has.
+#[derive(Deserialize)]
+struct FormatOnly {
+    backup_format: u32,
+}
+
+impl Manifest {
+    /// None when the folder holds no finished backup.
+    pub fn load(files: &dyn Files, dir: &Path) -> Result<Option<Self>, ToolError> {
+        let path = dir.join(NAME);
+        let bytes = match read_file(files, &path, MAX_BYTES) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(ToolError::io("read", &path)(error)),
+        };
+        let damaged = || {
+            ToolError::Refused(format!(
+                "{} is damaged; take another backup",
+                path.display()
+            ))
+        };
+        let text = String::from_utf8(bytes).map_err(|_| damaged())?;
+        let (json, rest) = text.split_once('\n').ok_or_else(damaged)?;
+        if rest != format!("{:08x}\n", crc32c::crc32c(json.as_bytes())) {
+            return Err(damaged());
+        }
+        let format: FormatOnly = serde_json::from_str(json).map_err(|_| damaged())?;
+        if format.backup_format > BACKUP_FORMAT {
+            return Err(ToolError::Refused(format!(
+                "{} has format {}, this version reads up to {BACKUP_FORMAT}; use a newer headwater",
+                path.display(),
+                format.backup_format
+            )));
+        }
+        serde_json::from_str(json).map(Some).map_err(|_| damaged())
+    }
+
+    pub fn save(&self, files: &dyn Files, dir: &Path) -> Result<(), ToolError> {
+        let path = dir.join(NAME);
+        let json = serde_json::to_string(self).expect("numbers and text always serialize");
+        let text = format!("{json}\n{:08x}\n", crc32c::crc32c(json.as_bytes()));
+        replace_file(files, &path, text.as_bytes())
+            .and_then(|()| files.sync_dir(dir))
+            .map_err(ToolError::io("write", &path))
+    }
+
+    pub fn path_of(dir: &Path, partition: &str, file: &str) -> PathBuf {
+        dir.join(partition).join(file)
+    }
+
+    /// The segment as an earlier backup stored it.
+    pub fn find(&self, partition: &str, file: &str) -> Option<&StoredSegment> {
+        let partition = self.partitions.iter().find(|one| one.name == partition)?;
+        partition.segments.iter().find(|one| one.file == file)
+    }
+}
+
+/// Makes sure that a folder is empty or one for backups of this log, and says so in it.
+pub(super) fn claim(files: &dyn Files, dir: &Path, log_id: &str) -> Result<(), ToolError> {
+    files.create_dir(dir).map_err(ToolError::io("make", dir))?;
+    let names = files.list(dir).map_err(ToolError::io("list", dir))?;
+    let path = dir.join(OWNER);
+    match read_file(files, &path, 64) {
+        Ok(owner) if owner.trim_ascii() == log_id.as_bytes() => return Ok(()),
+        Ok(_) => {
+            return Err(ToolError::Refused(format!(
+                "{} holds backups of another log; choose another folder",
+                dir.display()
+            )));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(ToolError::io("read", &path)(error)),
+    }
+    if !names.iter().all(|name| name.ends_with(".tmp")) {
+        return Err(ToolError::Refused(format!(
+            "{} is neither empty nor a backup; choose another folder",
+            dir.display()
+        )));
+    }
+    replace_file(files, &path, format!("{log_id}\n").as_bytes())
+        .and_then(|()| files.sync_dir(dir))
+        .map_err(ToolError::io("write", &path))?;
+    Ok(sync_names_of(files, dir)?)
+}

@@ -1,0 +1,332 @@
+//! `restore`: a log made of a backup, by default with an identity of its own.
+//!
+//! The log id is part of every checksum, so batches are written anew with theirs. `log.meta` is written last, and a file
+//! `restoring` stands in the folder until then: what an interrupted restore left behind is never taken for a log.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::backup::Copy;
+use super::folder::class_of;
+use super::manifest::{Manifest, StoredPartition, StoredSegment};
+use super::{ToolError, Work};
+use crate::batch::Batch;
+use crate::encode::{HEADER_BYTES, Header, Identity};
+use crate::files::{File, Files, OpenMode, read_full};
+use crate::ids::{Class, Epoch, LogId, Offset, PartitionId};
+use crate::index::Growing;
+use crate::log::{random_id, sync_names_of};
+use crate::meta::{Meta, replace_file};
+use crate::segment::{SEGMENT_HEADER_BYTES, SegmentHeader, file_name};
+use crate::walk::{Step, WALK_CHUNK_BYTES, Walk};
+
+/// With the same id the log of before may have gone on after the backup; its epochs must not be used a second time.
+const EPOCHS_AHEAD: u64 = 1 << 20;
+
+/// Stands in a folder until it is a log.
+const UNFINISHED: &str = "restoring";
+
+/// Whether these are the names in a folder that a restore did not finish.
+pub(super) fn is_unfinished(names: &[String]) -> bool {
+    let has = |wanted: &str| names.iter().any(|name| name == wanted);
+    has(UNFINISHED) && !has("log.meta")
+}
+
+#[derive(Debug, Clone, Serialize, PartialEq, Eq)]
+pub struct RestoreReport {
+    pub log_id: String,
+    /// The log that was backed up.
+    pub source_log_id: String,
+    pub dir: PathBuf,
+    pub records: u64,
+    /// Per partition: name, log start, high watermark.
+    pub partitions: Vec<(String, u64, u64)>,
+}
+
+/// Writes the backup in `source` to `dir`, which must not be there or be empty.
+pub fn restore(
+    source: &Path,
+    dir: &Path,
+    same_id: bool,
+    work: Work<'_>,
+) -> Result<RestoreReport, ToolError> {
+    let files = &*work.seams.files;
+    let manifest = Manifest::load(files, source)?.ok_or_else(|| {
+        let text = "holds no finished backup: backup.json is not there";
+        ToolError::Refused(format!("{} {text}", source.display()))
+    })?;
+    let old_id = manifest.meta.log_id(source)?;
+    let id = if same_id {
+        old_id
+    } else {
+        random_id().map_err(ToolError::io("read", Path::new("/dev/urandom")))?
+    };
+    prepare(files, dir)?;
+    let mut report = RestoreReport {
+        log_id: id.to_string(),
+        source_log_id: old_id.to_string(),
+        dir: dir.to_owned(),
+        records: 0,
+        partitions: Vec::new(),
+    };
+    let total = manifest
+        .partitions
+        .iter()
+        .flat_map(|one| &one.segments)
+        .map(|one| one.bytes)
+        .sum();
+    let mut done = 0;
+    for (number, partition) in manifest.partitions.iter().enumerate() {
+        let (class, _) = class_of(&partition.name).ok_or_else(|| {
+            ToolError::Refused(format!(
+                "{} is no partition of this version",
+                partition.name
+            ))
+        })?;
+        let mut writer = Writer {
+            work,
+            dir: dir.join(&partition.name),
+            class,
+            old: identity(old_id, number),
+            new: identity(id, number),
+            epoch: Epoch(manifest.meta.epoch),
+            open: None,
+            next: Offset(partition.log_start),
+            records: 0,
+        };
+        writer.restore(source, partition, &mut |bytes| {
+            done += bytes;
+            (work.progress)(done, total);
+        })?;
+        report.records += writer.records;
+        report.partitions.push((
+            partition.name.clone(),
+            partition.log_start,
+            partition.high_watermark,
+        ));
+    }
+    let ahead = if same_id { EPOCHS_AHEAD } else { 0 };
+    let meta = Meta {
+        log_id: id.to_string(),
+        created_us: work.seams.clock.now_us(),
+        epoch: manifest.meta.epoch + ahead,
+        ..manifest.meta
+    };
+    sync_names_of(files, dir)?;
+    meta.save(files, dir)?;
+    let marker = dir.join(UNFINISHED);
+    files
+        .remove(&marker)
+        .and_then(|()| files.sync_dir(dir))
+        .map_err(ToolError::io("remove", &marker))?;
+    Ok(report)
+}
+
+fn identity(log_id: LogId, number: usize) -> Identity {
+    Identity {
+        log_id,
+        partition: PartitionId(number as u32),
+    }
+}
+
+/// Refuses a folder that holds anything but what an interrupted restore left, and empties that.
+fn prepare(files: &dyn Files, dir: &Path) -> Result<(), ToolError> {
+    files.create_dir(dir).map_err(ToolError::io("make", dir))?;
+    let names = files.list(dir).map_err(ToolError::io("list", dir))?;
+    if !names.is_empty() && !is_unfinished(&names) {
+        return Err(ToolError::Refused(format!(
+            "{} is not empty; restore into a folder that is not there yet",
+            dir.display()
+        )));
+    }
+    let marker = dir.join(UNFINISHED);
+    replace_file(files, &marker, b"log restore has not finished here\n")
+        .and_then(|()| files.sync_dir(dir))
+        .map_err(ToolError::io("write", &marker))?;
+    for name in names.iter().filter(|name| class_of(name).is_some()) {
+        let folder = dir.join(name);
+        for file in files
+            .list(&folder)
+            .map_err(ToolError::io("list", &folder))?
+        {
+            let path = folder.join(file);
+            files
+                .remove(&path)
+                .map_err(ToolError::io("remove", &path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the segments of one partition.
+struct Writer<'a> {
+    work: Work<'a>,
+    dir: PathBuf,
+    class: Class,
+    old: Identity,
+    new: Identity,
+    epoch: Epoch,
+    open: Option<Open>,
+    /// Offset that is expected next.
+    next: Offset,
+    records: u64,
+}
+
+struct Open {
+    base: Offset,
+    copy: Copy,
+    growing: Growing,
+}
+
+impl Writer<'_> {
+    fn restore(
+        &mut self,
+        source: &Path,
+        partition: &StoredPartition,
+        done: &mut dyn FnMut(u64),
+    ) -> Result<(), ToolError> {
+        let files = &*self.work.seams.files;
+        files
+            .create_dir(&self.dir)
+            .map_err(ToolError::io("make", &self.dir))?;
+        // From the log start, so that what is damaged there is a gap.
+        self.begin(Offset(partition.log_start))?;
+        for segment in &partition.segments {
+            if Offset(segment.base) > self.open_base() {
+                self.begin(Offset(segment.base))?;
+            }
+            let path = Manifest::path_of(source, &partition.name, &segment.file);
+            self.copy_segment(&path, segment)?;
+            done(segment.bytes);
+        }
+        if self.next.0 < partition.high_watermark {
+            self.begin(Offset(partition.high_watermark))?;
+        }
+        // The last one has no index: it is the active segment.
+        if let Some(open) = self.open.take() {
+            open.copy.finish()?;
+        }
+        files
+            .sync_dir(&self.dir)
+            .map_err(ToolError::io("sync", &self.dir))
+    }
+
+    fn open_base(&self) -> Offset {
+        self.open.as_ref().map_or(Offset(0), |open| open.base)
+    }
+
+    /// Ends the file that is open, with its index, and begins one at `base`.
+    fn begin(&mut self, base: Offset) -> Result<(), ToolError> {
+        self.seal()?;
+        let header = SegmentHeader {
+            identity: self.new,
+            class: self.class,
+            recycled: false,
+            base,
+            epoch: self.epoch,
+            created_us: self.work.seams.clock.now_us(),
+        };
+        let path = self.dir.join(file_name(base, "seg"));
+        self.open = Some(Open {
+            base,
+            copy: Copy::begin(self.work, &path, &header.to_bytes())?,
+            growing: Growing::new(base),
+        });
+        self.next = base;
+        Ok(())
+    }
+
+    fn seal(&mut self) -> Result<(), ToolError> {
+        let Some(mut open) = self.open.take() else {
+            return Ok(());
+        };
+        open.copy.finish()?;
+        let path = self.dir.join(file_name(open.base, "idx"));
+        let bytes = open.growing.finish().to_bytes(&self.new);
+        let file = self.work.seams.files.open(&path, OpenMode::Create);
+        file.and_then(|file| file.write_all_at(&bytes, 0))
+            .map_err(ToolError::io("write", &path))
+    }
+
+    fn copy_segment(&mut self, path: &Path, segment: &StoredSegment) -> Result<(), ToolError> {
+        let failed = |error| ToolError::io("read", path)(error);
+        let file = self
+            .work
+            .seams
+            .files
+            .open(path, OpenMode::Read)
+            .map_err(failed)?;
+        let is_whole = file.len().map_err(failed)? == segment.bytes
+            && checksum_of(&*file).map_err(failed)? == segment.checksum;
+        let damaged = || {
+            let text = "does not match backup.json; restore another backup";
+            ToolError::Refused(format!("{} {text}", path.display()))
+        };
+        if !is_whole {
+            return Err(damaged());
+        }
+        let mut walk = Walk::new(
+            &*file,
+            self.old,
+            SEGMENT_HEADER_BYTES,
+            segment.bytes,
+            Offset(segment.base),
+        );
+        while walk.position < segment.bytes {
+            self.work.go_on()?;
+            let mut head = [0; HEADER_BYTES];
+            read_full(&*file, &mut head, walk.position).map_err(failed)?;
+            // What was damaged at the source is left out of the file.
+            let base = Header::parse(&head).map_err(|_| damaged())?.base_offset;
+            if base < walk.expected {
+                return Err(damaged());
+            }
+            walk.expected = base;
+            match walk.next().map_err(failed)? {
+                Step::Batch { batch, .. } => self.put(&batch)?,
+                Step::Bad => return Err(damaged()),
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, batch: &Batch) -> Result<(), ToolError> {
+        if batch.base_offset() != self.next {
+            self.begin(batch.base_offset())?;
+        }
+        let mut bytes = batch.bytes().to_vec();
+        let checksum = self.new.checksum(&bytes);
+        bytes[4..8].copy_from_slice(&checksum.to_le_bytes());
+        self.next = batch.next_offset();
+        self.records += batch.len() as u64;
+        let Some(open) = &mut self.open else {
+            return Ok(());
+        };
+        let position = open.copy.position();
+        open.copy.write(&bytes)?;
+        let batch = Batch::decode(&Arc::new(bytes), 0, &self.new).map_err(|error| {
+            ToolError::Refused(format!(
+                "a batch at offset {} came out wrong: {error}",
+                self.next
+            ))
+        })?;
+        open.growing.push(batch, position);
+        open.growing.catch_up();
+        Ok(())
+    }
+}
+
+fn checksum_of(file: &dyn File) -> std::io::Result<u32> {
+    let (mut checksum, mut position) = (0, 0);
+    let mut chunk = vec![0; WALK_CHUNK_BYTES];
+    loop {
+        let read = read_full(file, &mut chunk, position)?;
+        if read == 0 {
+            return Ok(checksum);
+        }
+        checksum = crc32c::crc32c_append(checksum, &chunk[..read]);
+        position += read as u64;
+    }
+}
