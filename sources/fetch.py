@@ -137,7 +137,8 @@ def _loss(piece: OffsetRange, error: RefusedError) -> Loss | None:
     detail = error.detail
     if error.code == "data_loss":
         start, end = max(piece.start, int(detail["start"])), min(piece.end, int(detail["end"]))
-        return Loss(piece.log_id, piece.partition, start, end, end, end, "they are damaged and kept aside")
+        reason = "they were purged" if detail.get("reason") == "purge" else "they are damaged and kept aside"
+        return Loss(piece.log_id, piece.partition, start, end, end, end, reason)
     if error.code != "out_of_range":
         return None
     log_start, high_watermark = int(detail["log_start"]), int(detail["high_watermark"])

@@ -132,5 +132,19 @@ def restore(
     _run("restore", source, data_dir, *_switch("--same-id", same_id), *_switch("--json", json))
 
 
+@app.command()
+def purge(
+    data_dir: DirArgument,
+    device: Annotated[str | None, typer.Option("--device", help="All it sent and got, and its state.")] = None,
+    filter_: Annotated[list[str] | None, typer.Option("--filter", help="MQTT filter of topics.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Take the records of a device, or of topics, out of the log for good; their offsets become a gap."""
+    if (device is None) == (not filter_):
+        raise typer.BadParameter("give one of --device and --filter")
+    chosen = [f"--device={device}"] if device is not None else _each("--filter", filter_)
+    _run("purge", data_dir, *chosen, *_switch("--json", json))
+
+
 def register(root: typer.Typer) -> None:
     root.add_typer(app, name="log")

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use headwater_log::tools::{
-    self, Access, DumpWish, Dumped, PartitionCheck, RepairReport, ToolError, VerifyReport, Work,
+    self, Access, DumpWish, Dumped, PartitionCheck, PurgeWhat, RepairReport, ToolError,
+    VerifyReport, Work,
 };
 use headwater_log::{Class, Offset, RecordView, Seams};
 use serde_json::{Value, json};
@@ -29,6 +30,7 @@ usage: headwaterd log verify DIR [--online] [--json]
        headwaterd log repair DIR [--dry-run] [--template CLASS=TEMPLATE]... [--json]
        headwaterd log backup DIR DEST [--json]
        headwaterd log restore SRC DIR [--same-id] [--json]
+       headwaterd log purge DIR (--device ID | --filter FILTER) [--json]
 
 DIR is the data_dir of a broker that does not run; --online looks at sealed segments while it does.
   verify   read everything and say what is whole and what is lost; changes nothing
@@ -36,6 +38,7 @@ DIR is the data_dir of a broker that does not run; --online looks at sealed segm
   repair   make log.meta and indexes again, and move aside what can not be used; deletes nothing
   backup   copy the log to DEST; again into the same folder copies only what is new
   restore  make a log of a backup in DIR, which must not be there yet; it gets a log id of its own
+  purge    take all that a device sent and got, or the topics of a filter, out of the log for good
 Exit codes: 0 done, 1 failed or damage found, 2 usage, 4 refused, 130 interrupted.
 ";
 
@@ -189,6 +192,7 @@ fn with_work(verb: &str, rest: &[String], stop: &AtomicBool) -> Result<i32, Ende
         "repair" => repair(rest, work),
         "backup" => backup(rest, work),
         "restore" => restore(rest, work),
+        "purge" => purge(rest, work),
         "--help" | "-h" | "help" => Ok(print(USAGE)),
         _ => Err(Ended::Usage(format!("there is no verb `{verb}`"))),
     }
@@ -464,6 +468,36 @@ fn restore(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
         report.source_log_id,
         report.log_id,
         report.dir.display()
+    ));
+    Ok(print(&text))
+}
+
+fn purge(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
+    let arguments = Arguments::parse(rest, &["--device", "--filter"], &["--json"])?;
+    let [dir] = arguments.places("the data folder")?;
+    let (devices, filters) = (arguments.all("--device"), arguments.all("--filter"));
+    let report = match (devices.as_slice(), filters.is_empty()) {
+        ([device], true) => tools::purge(dir, PurgeWhat::Device(device), work)?,
+        ([], false) => {
+            let filters = Filters::new(Some(filters)).map_err(|error| error.to_string())?;
+            tools::purge(dir, PurgeWhat::Topics(&|topic| filters.wants(topic)), work)?
+        }
+        _ => {
+            return Err(Ended::Usage(
+                "one --device or a --filter is needed".to_owned(),
+            ));
+        }
+    };
+    if arguments.has("--json") {
+        return Ok(print_json(&json!(report)));
+    }
+    let mut text = String::new();
+    for (name, records) in report.partitions.iter().filter(|(_, records)| *records > 0) {
+        text.push_str(&format!("{name}: {records} records purged\n"));
+    }
+    text.push_str(&format!(
+        "{} records purged, {} segments written anew, {} files that were kept aside removed\n",
+        report.records, report.segments, report.removed_files
     ));
     Ok(print(&text))
 }

@@ -272,7 +272,22 @@ fn replay(partition: &Partition) -> Result<Inner, StateError> {
     };
     let mut from = partition.log_start();
     while from < inner.end {
-        for batch in partition.read(from, READ_BYTES)? {
+        let batches = match partition.read(from, READ_BYTES) {
+            Ok(batches) => batches,
+            // What else there is of the state is better than none: a broker that does not start serves nobody.
+            Err(ReadError::Damaged { range }) => {
+                let (start, end) = (range.start.0, range.end.0);
+                tracing::error!(
+                    start,
+                    end,
+                    "state is lost: sessions or groups may be older or gone"
+                );
+                from = range.end;
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        for batch in batches {
             for record in batch.records().filter(|record| record.offset >= from) {
                 if let Some(key) = record
                     .topic

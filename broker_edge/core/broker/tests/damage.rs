@@ -5,7 +5,10 @@
 mod support;
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 
+use headwater_log::Seams;
+use headwater_log::tools::{PurgeWhat, Work, purge};
 use serde_json::{Value, json};
 use support::{Sent, TestBroker, refused};
 use tonic::Code;
@@ -73,4 +76,69 @@ async fn damage_found_by_a_read_is_reported_everywhere_at_once() {
 
     let around = json!({"partition": number, "start": 2, "end": 60});
     assert_eq!(client.read(around).await.unwrap().len(), 58);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn purged_records_are_never_served_and_whoever_reads_across_them_is_told() {
+    let mut broker = TestBroker::start(&["log.classes.telemetry.partitions=1"]);
+    let mut client = broker.client().await;
+    let sent: Vec<Sent> = (0..10)
+        .map(|n| {
+            Sent::new(
+                ["devices/a/telemetry", "devices/b/telemetry"][n % 2],
+                vec![n as u8; 9],
+            )
+        })
+        .collect();
+    client.produce(&sent).await.unwrap();
+    let number = client.act("topics", json!({})).await.unwrap()["topics"][0]["partition"].clone();
+    broker.stop();
+    let (seams, stop) = (Seams::system(), AtomicBool::new(false));
+    let work = Work {
+        seams: &seams,
+        progress: &|_, _| {},
+        stop: &stop,
+    };
+    let folder = broker.dir.path().join("log");
+    let report = purge(&folder, PurgeWhat::Device("a"), work).unwrap();
+    assert_eq!(report.records, 5);
+    broker.restart();
+    let mut client = broker.client().await;
+
+    let topics = client.act("topics", json!({})).await.unwrap();
+    assert_eq!(topics["topics"].as_array().unwrap().len(), 1);
+    assert_eq!(topics["topics"][0]["topic"], "devices/b/telemetry");
+    let (mut at, mut rows, mut told) = (0, Vec::new(), Vec::new());
+    while at < 10 {
+        let ticket =
+            json!({"partition": number, "start": at, "end": at + 1, "filters": ["devices/b/#"]});
+        match client.read(ticket).await {
+            Ok(found) => rows.extend(found),
+            Err(status) => {
+                let refusal = refused(&status);
+                assert_eq!(
+                    (refusal.code, &refusal.body["reason"]),
+                    (Code::DataLoss, &json!("purge"))
+                );
+                told.push(refusal.body["start"].as_u64().unwrap());
+            }
+        }
+        at += 1;
+    }
+    assert_eq!(told, [0, 2, 4, 6, 8]);
+    assert_eq!(
+        rows.iter().map(|row| row.offset).collect::<Vec<_>>(),
+        [1, 3, 5, 7, 9]
+    );
+    assert!(rows.iter().all(|row| row.topic == "devices/b/telemetry"));
+    let plan = client
+        .act(
+            "plan",
+            json!({"from": {number.to_string(): 0}, "filters": ["devices/#"]}),
+        )
+        .await;
+    assert_eq!(
+        plan.unwrap()["partitions"][number.to_string()]["records"],
+        5
+    );
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use crate::buffers::Chunk;
 use crate::encode::{
-    CODEC_NONE, ENTRY_BYTES, Entry, FLAG_EXTENSION, FLAG_PURGED, FLAG_QOS, FLAG_RETAIN,
-    HEADER_BYTES, Header, Identity, u16_at, u32_at,
+    BATCH_HOLDS_PURGED, CODEC_NONE, ENTRY_BYTES, Entry, FLAG_EXTENSION, FLAG_PURGED, FLAG_QOS,
+    FLAG_RETAIN, HEADER_BYTES, Header, Identity, u16_at, u32_at,
 };
 use crate::ids::{Epoch, Offset};
 use crate::view::{Extension, RecordView};
@@ -224,6 +224,22 @@ impl Batch {
 
     pub(crate) fn checksum(&self) -> u32 {
         self.0.header.checksum
+    }
+
+    /// Whether any record was purged, in one look.
+    #[must_use]
+    pub fn holds_purged(&self) -> bool {
+        self.0.header.flags & BATCH_HOLDS_PURGED != 0
+    }
+
+    /// The bytes of record `index`'s extension. Panics when there is no such record.
+    pub(crate) fn extension(&self, index: usize) -> &[u8] {
+        let start = match index.checked_sub(1) {
+            Some(before) => self.entry(before).extension_end,
+            None => 0,
+        };
+        let extensions = &self.bytes()[self.0.extensions_at..self.0.payloads_at];
+        &extensions[start as usize..self.entry(index).extension_end as usize]
     }
 
     /// The table of topics; [`topic_index`](Self::topic_index) points into it. A topic may be there twice.

@@ -23,6 +23,8 @@ pub(crate) const CODEC_NONE: u8 = 0;
 /// The batch before this one was not synced when this one was written, so a valid batch with this flag does not prove
 /// that a bad one before it had been durable.
 pub(crate) const BATCH_AFTER_UNSYNCED: u8 = 1;
+/// Some of its records were purged: who reads it looks at each.
+pub(crate) const BATCH_HOLDS_PURGED: u8 = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {

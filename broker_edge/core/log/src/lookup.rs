@@ -115,7 +115,8 @@ impl Core {
                 first: places.range.start.max(log_start),
                 next: places.range.end.min(high_watermark),
             })
-            .filter(|topic| topic.first < topic.next)
+            // Purged records have the empty topic, which is none.
+            .filter(|topic| topic.first < topic.next && !topic.topic.is_empty())
             .collect();
         topics.sort_unstable_by(|a, b| a.topic.cmp(&b.topic));
         Ok(topics)

@@ -90,7 +90,7 @@ fn matches(filter: &str, topic: &str) -> bool {
 }
 
 /// Place in `topic` of the level that `template` names in braces, when the other levels agree.
-fn level(template: &str, topic: &str) -> Option<Range<usize>> {
+pub(crate) fn level(template: &str, topic: &str) -> Option<Range<usize>> {
     let mut named = None;
     let mut start = 0;
     let mut levels = topic.split('/');

@@ -1,6 +1,8 @@
 //! Why a call is refused, and the one place where that becomes a gRPC status with its JSON.
 
-use headwater_log::{AppendError, Partition, ReadError};
+use std::ops::Range;
+
+use headwater_log::{AppendError, GapKind, Offset, Partition, ReadError};
 use serde_json::{Map, Value, json};
 use tonic::{Code, Status};
 
@@ -100,19 +102,21 @@ impl Refusal {
         Refusal::new("internal", Code::Internal, message, Value::Null)
     }
 
+    pub fn data_loss(partition: &Partition, range: &Range<Offset>, kind: GapKind) -> Refusal {
+        let (start, end, reason) = (range.start.0, range.end.0, kind.name());
+        let message = format!(
+            "offsets [{start}, {end}) of partition {} are lost: {reason}",
+            partition.name()
+        );
+        let at = partition.id().0;
+        let more = json!({"partition": at, "start": start, "end": end, "reason": reason});
+        Refusal::new("data_loss", Code::DataLoss, message, more)
+    }
+
     pub fn from_read(partition: &Partition, error: ReadError) -> Refusal {
         match error {
             ReadError::OutOfRange { wanted, .. } => Refusal::out_of_range(partition, wanted.0),
-            ReadError::Damaged { range } => {
-                let (start, end) = (range.start.0, range.end.0);
-                let message = format!(
-                    "offsets [{start}, {end}) of partition {} are lost",
-                    partition.name()
-                );
-                let at = partition.id().0;
-                let more = json!({"partition": at, "start": start, "end": end, "reason": "damage"});
-                Refusal::new("data_loss", Code::DataLoss, message, more)
-            }
+            ReadError::Damaged { range } => Refusal::data_loss(partition, &range, GapKind::Damage),
             ReadError::Io { .. } => {
                 Refusal::internal(format!("partition {}: {error}", partition.name()))
             }

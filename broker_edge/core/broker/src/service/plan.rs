@@ -314,7 +314,7 @@ impl<'a> Place<'a> {
                 u64::from(batch.payload_end(index - 1))
             }
         };
-        if wanted.iter().all(|wanted| *wanted) {
+        if wanted.iter().all(|wanted| *wanted) && !batch.holds_purged() {
             let (records, bytes) = (
                 (last - first) as u64,
                 u64::from(batch.payload_end(last - 1)) - start_of(first),
@@ -324,7 +324,11 @@ impl<'a> Place<'a> {
                 return;
             }
         }
-        for index in (first..last).filter(|index| wanted[usize::from(batch.topic_index(*index))]) {
+        let is_wanted = |index: &usize| {
+            wanted[usize::from(batch.topic_index(*index))]
+                && !(batch.holds_purged() && batch.record(*index).purged)
+        };
+        for index in (first..last).filter(is_wanted) {
             let bytes = u64::from(batch.payload_end(index)) - start_of(index);
             if !left.covers(1, bytes) {
                 self.scanned = Offset(base + index as u64);

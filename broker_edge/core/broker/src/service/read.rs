@@ -4,10 +4,11 @@
 //! a few messages. Their number is bounded by `flight.max_reads`, the memory of each by the constants below. A reader
 //! that follows parks until the high watermark moves.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headwater_log::{Batch, Offset, Partition};
+use headwater_log::{Batch, GapKind, Offset, Partition};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tonic::Status;
@@ -94,6 +95,17 @@ fn check_bounds(partition: &Partition, start: u64, end: Option<u64>) -> Result<(
     Ok(())
 }
 
+/// The first run of purged records in this part of a batch.
+fn first_purged(batch: &Batch, part: Range<usize>) -> Option<Range<usize>> {
+    if !batch.holds_purged() {
+        return None;
+    }
+    let is_purged = |index: &usize| batch.record(*index).purged;
+    let start = part.clone().find(is_purged)?;
+    let end = (start..part.end).find(|index| !is_purged(index));
+    Some(start..end.unwrap_or(part.end))
+}
+
 /// One read in progress.
 struct Read {
     shared: Arc<Shared>,
@@ -157,7 +169,8 @@ impl Read {
 
     /// Reads once and moves the position.
     fn read_on(&mut self, until: Offset) -> Result<(), Ended> {
-        let wanted = |topic: &str| self.filters.wants(topic);
+        // A purged record has no topic left: whoever may have wanted it is told.
+        let wanted = |topic: &str| topic.is_empty() || self.filters.wants(topic);
         let found = self
             .partition
             .read_matching(self.position, until, READ_BYTES, &wanted);
@@ -186,7 +199,9 @@ impl Read {
                 .unwrap_or(usize::MAX)
                 .min(batch.len())
         };
-        let (mut at, end) = (within(self.position), within(until));
+        let (mut at, asked) = (within(self.position), within(until));
+        let purged = first_purged(batch, at..asked);
+        let end = purged.as_ref().map_or(asked, |run| run.start);
         let wanted: Vec<bool> = batch
             .topics()
             .map(|topic| self.filters.wants(topic.topic))
@@ -212,7 +227,15 @@ impl Read {
             }
         }
         self.position = Offset(base + end as u64).max(self.position);
-        Ok(())
+        let Some(run) = purged else {
+            return Ok(());
+        };
+        // What was read before them still reaches the reader.
+        if self.rows.len() > 0 {
+            self.flush()?;
+        }
+        let range = Offset(base + run.start as u64)..Offset(base + run.end as u64);
+        Err(Refusal::data_loss(&self.partition, &range, GapKind::Purge).into())
     }
 
     /// Sends the rows so far, which may be none, with the place where the reader goes on.

@@ -7,6 +7,7 @@ mod backup;
 mod dump;
 mod folder;
 mod manifest;
+mod purge;
 mod repair;
 mod restore;
 mod scan;
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use backup::{BackedUp, BackupReport, backup};
 pub use dump::{DumpWish, Dumped, dump};
+pub use purge::{PurgeReport, PurgeWhat, purge};
 pub use repair::{RepairReport, repair};
 pub use restore::{RestoreReport, restore};
 pub use verify::{FoundGap, PartitionCheck, VerifyReport, verify};

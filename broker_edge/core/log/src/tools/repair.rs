@@ -321,7 +321,7 @@ fn begin_again(place: &Place, meta: &Meta, work: Work<'_>) -> Result<(), ToolErr
 }
 
 /// A start and a clean stop: recovery keeps bad bytes aside and makes indexes, the upkeep saves them.
-fn open_once(dir: &Path, meta: &Meta, work: Work<'_>) -> Result<(), ToolError> {
+pub(super) fn open_once(dir: &Path, meta: &Meta, work: Work<'_>) -> Result<(), ToolError> {
     let classes = meta.classes.iter().filter_map(|stored| {
         let mut config = ClassConfig::new(Class::from_name(&stored.class)?);
         config.partitions = stored.partitions;

@@ -306,7 +306,7 @@ impl Writer<'_> {
         };
         let position = open.copy.position();
         open.copy.write(&bytes)?;
-        let batch = Batch::decode(&Arc::new(bytes), 0, &self.new).map_err(|error| {
+        let batch = Batch::decode(&Arc::new(bytes.into()), 0, &self.new).map_err(|error| {
             ToolError::Refused(format!(
                 "a batch at offset {} came out wrong: {error}",
                 self.next
