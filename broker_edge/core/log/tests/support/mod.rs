@@ -6,6 +6,7 @@ pub mod machine;
 pub mod memory;
 pub mod reference;
 pub mod script;
+pub mod settings;
 pub mod sim;
 
 use std::path::Path;
@@ -98,9 +99,16 @@ pub fn await_durable(partition: &Partition, end: Offset) {
 /// Waits for a condition that another thread brings about.
 pub fn await_that(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
+    let mut tries = 0_u32;
     while !condition() {
         assert!(Instant::now() < deadline, "waited in vain for: {what}");
-        std::thread::yield_now();
+        tries += 1;
+        if tries < 1000 {
+            std::thread::yield_now();
+        } else {
+            // What takes this long is a retry on a timer: no need to burn a core until then.
+            std::thread::park_timeout(Duration::from_millis(2));
+        }
     }
 }
 

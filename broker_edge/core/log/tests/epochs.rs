@@ -1,0 +1,54 @@
+//! A batch is valid only when its epoch is not below that of the batch before it.
+
+mod support;
+
+use std::path::Path;
+
+use support::fuzz::mutate::batches;
+use support::sim::SimFiles;
+use support::*;
+
+const SEGMENT: &str = "/data/telemetry-0/00000000000000000000.seg";
+/// The number of the telemetry partition in these tests.
+const PARTITION: u32 = 1;
+
+/// Records of two starts, and behind them a batch that is right in everything but perhaps its epoch.
+fn followed_by(epoch: u64) -> SimFiles {
+    let files = SimFiles::new(1);
+    for text in ["of the first start", "of the second"] {
+        let log = open_with(config(Path::new("/data")), files.seams());
+        append(telemetry(&log), &[text]);
+        files.kill();
+        drop(log);
+    }
+    files.with_bytes(Path::new(SEGMENT), |bytes| {
+        let found = batches(bytes);
+        let (first, end) = (found[0].clone(), found[1].end);
+        let mut batch = bytes[first].to_vec();
+        batch[8..16].copy_from_slice(&2_u64.to_le_bytes());
+        batch[16..24].copy_from_slice(&epoch.to_le_bytes());
+        let checksum = crc32c::crc32c(&batch[8..]);
+        let checksum = crc32c::crc32c_append(checksum, &bytes[16..32]);
+        let checksum = crc32c::crc32c_append(checksum, &PARTITION.to_le_bytes());
+        batch[4..8].copy_from_slice(&checksum.to_le_bytes());
+        bytes.resize(bytes.len().max(end + batch.len()), 0);
+        bytes[end..end + batch.len()].copy_from_slice(&batch);
+    });
+    files
+}
+
+fn records_after(files: &SimFiles) -> usize {
+    let log = open_with(config(Path::new("/data")), files.seams());
+    read_all(telemetry(&log)).len()
+}
+
+#[test]
+fn a_batch_of_an_earlier_epoch_does_not_follow_one_of_a_later() {
+    assert_eq!(records_after(&followed_by(1)), 2);
+}
+
+/// Negative control: it is the epoch alone that keeps it out.
+#[test]
+fn the_same_batch_with_the_epoch_of_the_one_before_it_is_taken() {
+    assert_eq!(records_after(&followed_by(2)), 3);
+}
