@@ -117,7 +117,7 @@ with Broker({str(tmp_path / "data")!r}) as broker, broker.client() as client:
 
 def test_the_command_runs_from_it(unpacked: Path) -> None:
     shown = run_in(unpacked, "from broker_edge.cli import main; sys.exit(main(['--help']))")
-    for noun in ("broker", "demo", "pub", "sub", "tail", "topics", "offsets", "groups", "config", "doctor"):
+    for noun in ("broker", "demo", "pub", "sub", "tail", "topics", "offsets", "groups", "log", "config", "doctor"):
         assert f"  {noun} " in shown
 
 
