@@ -74,6 +74,8 @@ pub(crate) struct Run {
     pub until: Offset,
     /// Position after the run.
     pub end: u64,
+    /// Size of the first block, 0 where that is not known.
+    pub block_bytes: u64,
 }
 
 impl Index {
@@ -132,6 +134,17 @@ impl Blocks<'_> {
         after.checked_sub(1).map(|at| self.blocks[at])
     }
 
+    /// Position after a block.
+    pub fn end_of(&self, block: Option<Block>) -> u64 {
+        let position = block.map_or(0, |block| block.position);
+        let after = self
+            .blocks
+            .partition_point(|block| block.position <= position);
+        self.blocks
+            .get(after)
+            .map_or(self.data_end, |next| next.position)
+    }
+
     /// The first block whose running maximum reaches `time_us`.
     pub fn block_for_time(&self, time_us: i64) -> Option<Block> {
         let at = self
@@ -160,6 +173,7 @@ impl Blocks<'_> {
                     offset: block.offset,
                     until,
                     end,
+                    block_bytes: end.saturating_sub(block.position),
                 }),
             }
         }

@@ -309,7 +309,9 @@ impl Core {
         self.with_index(segment, &|index| {
             let blocks = index.blocks();
             let block = blocks.block_for(want.from);
-            Ok(vec![whole(segment, block, want, blocks.data_end)])
+            let mut run = whole(segment, block, want, blocks.data_end);
+            run.block_bytes = blocks.end_of(block).saturating_sub(run.position);
+            Ok(vec![run])
         })
     }
 
@@ -361,6 +363,8 @@ impl Core {
         // No more than the run: another topic's batches may follow.
         let run_bytes = usize::try_from(run.end.saturating_sub(run.position)).unwrap_or(usize::MAX);
         let chunk = want.max_bytes.saturating_add(CHUNK_BYTES_MIN);
+        // At least a block when it is known where that ends: a batch of its own size is then one read.
+        let chunk = chunk.max(run.block_bytes as usize);
         let chunk = chunk.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX).min(run_bytes);
         let mut walk = Walk::new(file, self.context.identity, run.position, end, run.offset)
             .with_chunk(chunk)
@@ -484,6 +488,7 @@ fn whole(segment: &Segment, block: Option<Block>, want: &Want<'_>, end: u64) -> 
         offset,
         until: want.until,
         end,
+        block_bytes: 0,
     }
 }
 

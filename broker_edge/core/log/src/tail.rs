@@ -23,10 +23,18 @@ pub(crate) struct Tail {
 }
 
 struct Shelf {
-    /// Dense in offsets, oldest first, each with the number of its push.
-    batches: Mutex<VecDeque<(u64, Batch)>>,
+    /// Dense in offsets, oldest first.
+    batches: Mutex<VecDeque<Shelved>>,
     /// Number of the oldest push here, `EMPTY` when there is none: tells which shelf gives way.
     oldest: AtomicU64,
+}
+
+struct Shelved {
+    /// Number of its push.
+    number: u64,
+    /// The batch's next offset, here because a search through the batches themselves misses the cache at each step.
+    next: Offset,
+    batch: Batch,
 }
 
 const EMPTY: u64 = u64::MAX;
@@ -56,7 +64,12 @@ impl Tail {
             if batches.is_empty() {
                 shelf.oldest.store(number, Ordering::Relaxed);
             }
-            batches.push_back((number, batch));
+            let next = batch.next_offset();
+            batches.push_back(Shelved {
+                number,
+                next,
+                batch,
+            });
         }
         while total > self.limit_bytes {
             let Some(freed) = self.drop_oldest() else {
@@ -75,8 +88,8 @@ impl Tail {
             .iter()
             .min_by_key(|shelf| shelf.oldest.load(Ordering::Relaxed))?;
         let mut batches = shelf.batches.lock();
-        let (_, batch) = batches.pop_front()?;
-        let oldest = batches.front().map_or(EMPTY, |(number, _)| *number);
+        let batch = batches.pop_front()?.batch;
+        let oldest = batches.front().map_or(EMPTY, |shelved| shelved.number);
         shelf.oldest.store(oldest, Ordering::Relaxed);
         Some(batch.memory())
     }
@@ -94,17 +107,17 @@ impl Tail {
         let batches = self.shelves[partition.0 as usize].batches.lock();
         // Readers that have caught up almost always want the newest batch.
         let start = match batches.back() {
-            Some((_, newest)) if newest.base_offset() <= from => batches.len() - 1,
-            _ => batches.partition_point(|(_, batch)| batch.next_offset() <= from),
+            Some(newest) if newest.batch.base_offset() <= from => batches.len() - 1,
+            _ => batches.partition_point(|shelved| shelved.next <= from),
         };
         match batches.get(start) {
-            Some((_, batch)) if batch.base_offset() <= from && from < batch.next_offset() => {}
+            Some(shelved) if shelved.batch.base_offset() <= from && from < shelved.next => {}
             _ => return false,
         }
         let mut bytes = 0;
-        for (_, batch) in batches.range(start..) {
+        for Shelved { next, batch, .. } in batches.range(start..) {
             let is_over = bytes > 0 && bytes + batch.bytes_len() > max_bytes;
-            if is_over || batch.next_offset() > until {
+            if is_over || *next > until {
                 break;
             }
             bytes += batch.bytes_len();
