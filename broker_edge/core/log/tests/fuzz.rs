@@ -6,7 +6,7 @@
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use support::fuzz::mutate::Mutator;
@@ -81,8 +81,10 @@ fn files_that_were_changed_by_somebody_who_knows_the_format_do_no_harm() {
     let started = Instant::now();
     let first = started_at();
     let (mut tried, mut opened) = (0_u64, 0_u64);
+    watch_for_a_case_without_end();
     while started.elapsed() < time {
         let seed = first.wrapping_add(tried);
+        CASE.store(seed, Ordering::Relaxed);
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| case(seed)));
         match result {
             Ok(was_opened) => opened += u64::from(was_opened),
@@ -93,11 +95,32 @@ fn files_that_were_changed_by_somebody_who_knows_the_format_do_no_harm() {
         }
         tried += 1;
     }
+    CASE.store(0, Ordering::Relaxed);
     eprintln!("{tried} folders from seed {first} on, {opened} of them opened");
     assert!(
         opened * 10 > tried,
         "most are refused: only {opened} of {tried} opened"
     );
+}
+
+/// The seed of the case that runs.
+static CASE: AtomicU64 = AtomicU64::new(0);
+
+/// Ends the process, with the seed, when a case does not end.
+fn watch_for_a_case_without_end() {
+    std::thread::spawn(|| {
+        let (mut case, mut since) = (0, Instant::now());
+        loop {
+            std::thread::park_timeout(Duration::from_secs(1));
+            let now = CASE.load(Ordering::Relaxed);
+            if now != case {
+                (case, since) = (now, Instant::now());
+            } else if now != 0 && since.elapsed() > Duration::from_secs(90) {
+                eprintln!("HEADWATER_FUZZ_SEED={case} does not end");
+                std::process::abort();
+            }
+        }
+    });
 }
 
 /// Each run tries other folders; the seed is printed when one fails.

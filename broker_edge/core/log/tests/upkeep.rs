@@ -169,3 +169,43 @@ fn what_lies_before_the_mark_is_kept_also_behind_damage() {
     );
     assert_eq!(damaged.len(), 1);
 }
+
+/// A failed sync leaves bytes in the page cache alone. On a full disk there is no room for a copy of them, so they are
+/// written again in place, and what was torn is cleared.
+#[test]
+fn what_a_start_on_a_full_disk_shows_survives_the_power_cut_after_it() {
+    let segment = std::path::Path::new("/data/telemetry-0/00000000000000000000.seg");
+    let mut whole = 0;
+    for seed in 0..20 {
+        let files = SimFiles::new(seed);
+        let log = open_with(config(std::path::Path::new("/data")), files.seams());
+        append(telemetry(&log), &["durable"]);
+        files.fail_syncs(true);
+        telemetry(&log)
+            .append(records(1, &["in the page cache".repeat(300)]))
+            .expect("queued");
+        await_that("the partition to stop", || {
+            matches!(telemetry(&log).state(), PartitionState::Stopped(_))
+        });
+        files.kill();
+        drop(log);
+        // Half a batch behind the others.
+        let end = files.bytes(segment).iter().rposition(|byte| *byte != 0);
+        let end = end.expect("batches") + 1;
+        files.write_unsynced(segment, end, b"torn");
+        files.set_free(Some(600));
+        let log = open_with(config(std::path::Path::new("/data")), files.seams());
+        let shown = read_all(telemetry(&log));
+        files.power_cut();
+        drop(log);
+        if shown.len() == 2 {
+            whole += 1;
+            let rest = &files.bytes(segment)[end..];
+            assert!(rest.iter().all(|byte| *byte == 0), "seed {seed}");
+        }
+        files.set_free(None);
+        let log = open_with(config(std::path::Path::new("/data")), files.seams());
+        assert_eq!(read_all(telemetry(&log)), shown, "seed {seed}");
+    }
+    assert!(whole > 0, "the page cache never held all of it");
+}

@@ -327,6 +327,13 @@ impl SimFiles {
         inode.disk = Arc::clone(&inode.cache);
     }
 
+    /// What a process that died has written last.
+    pub fn write_unsynced(&self, path: &Path, position: usize, bytes: &[u8]) {
+        let mut state = self.0.state.lock();
+        let inode = state.disk.file(path).expect("the file is there");
+        state.disk.inodes[inode].write(position, bytes);
+    }
+
     /// Makes a file with these bytes, synced, or replaces what it holds.
     pub fn put(&self, path: &Path, bytes: &[u8]) {
         {
