@@ -50,7 +50,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets `[start, end)` that are gone: by `damage`, `retention` or `purge`."""
+    """Offsets `[start, end)` that are gone: by `damage` or `retention`."""
 
     start: int
     end: int

@@ -99,7 +99,7 @@ pub struct PartitionFigures<'a> {
     pub oldest_time_s: Option<f64>,
     pub queued_bytes: usize,
     pub running: bool,
-    /// Offsets from the log start on that are damaged or purged.
+    /// Offsets from the log start on that are damaged.
     pub gap_offsets: u64,
     pub damaged_bytes: u64,
 }
@@ -205,7 +205,7 @@ impl PartitionMetrics {
 
     fn register_damage(&self, registry: &mut Registry) {
         register! { registry,
-            self.gap_offsets, "gap_offsets", "Offsets from the log start on that are damaged or purged";
+            self.gap_offsets, "gap_offsets", "Offsets from the log start on that are damaged";
             self.damaged_bytes, "damaged_bytes", "Damaged bytes found since the start, and those kept in .damaged files";
         }
     }
