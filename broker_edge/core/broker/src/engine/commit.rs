@@ -218,7 +218,9 @@ impl Engine {
             reason,
             "connections that wait for a stopped partition are closed"
         );
-        for key in stage.abandon() {
+        let waiting = stage.abandon();
+        self.free_abandoned(partition);
+        for key in waiting {
             self.close(key, Cause::Reason(ReasonCode::UnspecifiedError));
         }
     }
@@ -230,11 +232,14 @@ impl Engine {
         for index in 0..self.stages.len() {
             let stage = &mut self.stages[index];
             if stage.has_waited_on_full(now_ms, FULL_WAIT_MS) {
-                tracing::warn!(
-                    partition = stage.partition.name(),
-                    "connections that wait for space are closed"
-                );
-                for key in stage.abandon() {
+                let waiting = stage.let_go();
+                if !waiting.is_empty() {
+                    tracing::warn!(
+                        partition = stage.partition.name(),
+                        "connections that wait for space are closed"
+                    );
+                }
+                for key in waiting {
                     self.close(key, Cause::Reason(ReasonCode::QuotaExceeded));
                 }
             }

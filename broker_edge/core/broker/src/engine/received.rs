@@ -173,6 +173,31 @@ impl Engine {
         }
     }
 
+    /// A partition has stopped: the packet ids of what was not durable are free in this process, or a later refusal
+    /// would count them as settled and their publishes as acknowledged. A start takes those that did reach the disk
+    /// from there.
+    pub(super) fn free_abandoned(&mut self, partition: PartitionIndex) {
+        let settled = self.stages[partition.index()].settled();
+        let is_abandoned = |held: &Held| {
+            held.place
+                .is_some_and(|(of, ticket)| of == partition && ticket >= settled)
+        };
+        let holders: Vec<SessionKey> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| session.received.held.values().any(is_abandoned))
+            .map(|(key, _)| key)
+            .collect();
+        for key in holders {
+            if let Some(session) = self.sessions.get_mut(key) {
+                let held = &mut session.received.held;
+                let before = held.len();
+                held.retain(|_, held| !is_abandoned(held));
+                self.held_ids -= before - held.len();
+            }
+        }
+    }
+
     pub(super) fn handle_pubrel(&mut self, key: ConnKey, ack: &Ack<'_>) {
         let packet_id = ack.packet_id.get();
         let Some(session_key) = self.conns.get(key).and_then(|conn| conn.session) else {

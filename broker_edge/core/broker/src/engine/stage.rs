@@ -306,7 +306,18 @@ impl Stage {
         now_ms.saturating_sub(since_ms) >= limit_ms
     }
 
-    /// Every connection that waits for this partition, when it has stopped or is full for too long.
+    /// Every connection that waits for this partition, when its disk is full. What they sent may still be written, so it
+    /// stays to be settled: only then are its QoS 2 packet ids acknowledged.
+    pub fn let_go(&mut self) -> Vec<ConnKey> {
+        self.full_since_ms = None;
+        let mut conns = std::mem::take(&mut self.conns);
+        for appended in &mut self.appended {
+            conns.append(&mut appended.conns);
+        }
+        conns
+    }
+
+    /// Every connection that waits for this partition, when it has stopped for good.
     pub fn abandon(&mut self) -> Vec<ConnKey> {
         let mut conns = std::mem::take(&mut self.conns);
         for appended in self.appended.drain(..) {

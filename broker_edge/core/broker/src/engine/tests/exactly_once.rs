@@ -418,3 +418,36 @@ fn exactly_once_in_both_directions_through_reconnects_and_kills() {
             .unwrap_or_else(|error| panic!("{error}"));
     }
 }
+
+/// A refusal settles the tickets before it, which must not count for what the partition gave up.
+#[test]
+fn a_publish_that_a_stopped_partition_gave_up_is_refused_when_it_is_sent_again() {
+    let dir = dir();
+    let version = Version::V5;
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let others = rig.clients(version, MANY);
+    let mut peer = Peer::new("p", version);
+    peer.connect(&mut rig);
+    let first = peer.key.expect("connected");
+    rig.packets(first, version, 1);
+    peer.connected = true;
+    rig.gate.set(Sync::Fail);
+    for key in &others {
+        rig.publish(*key, version, 1, "x");
+    }
+    peer.publish(&mut rig, "one".to_owned());
+    assert_eq!(
+        rig.packets(first, version, 1),
+        ["disconnect UnspecifiedError"]
+    );
+    rig.engine.remove(first);
+    let idle = rig.connect(ConnectFields::new(version, "idle"));
+    rig.publish(idle, version, 1, "later");
+    assert_eq!(rig.packets(idle, version, 1), ["refused UnspecifiedError"]);
+    peer.connect(&mut rig);
+    let second = peer.key.expect("connected");
+    rig.packets(second, version, 1);
+    peer.send_flight(&mut rig, 0, true);
+    let answer = rig.packets(second, version, 1);
+    assert!(answer[0].contains("UnspecifiedError"), "{answer:?}");
+}
