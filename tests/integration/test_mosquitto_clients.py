@@ -65,7 +65,7 @@ def printed(process: subprocess.Popen[str], count: int) -> list[str]:
 
 @pytest.mark.parametrize("sub_version", VERSIONS)
 @pytest.mark.parametrize("pub_version", VERSIONS)
-@pytest.mark.parametrize("qos", ["0", "1"])
+@pytest.mark.parametrize("qos", ["0", "1", "2"])
 def test_a_message_goes_from_one_to_the_other(
     broker: BrokerProcess, start_sub: StartSub, pub_version: str, sub_version: str, qos: str
 ) -> None:
@@ -75,12 +75,13 @@ def test_a_message_goes_from_one_to_the_other(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("qos", ["1", "2"])
 def test_many_lines_arrive_in_order_and_are_in_the_log(
-    broker: BrokerProcess, client: Client, start_sub: StartSub, version: str
+    broker: BrokerProcess, client: Client, start_sub: StartSub, version: str, qos: str
 ) -> None:
     lines = [str(i) for i in range(1_000)]
-    sub = start_sub(version, "-q", "1", "-t", "devices/d1/telemetry")
-    pub(broker, version, "-q", "1", "-t", "devices/d1/telemetry", "-l", stdin="\n".join(lines) + "\n")
+    sub = start_sub(version, "-q", qos, "-c", "-i", "lasting", "-x", "60", "-t", "devices/d1/telemetry")
+    pub(broker, version, "-q", qos, "-t", "devices/d1/telemetry", "-l", stdin="\n".join(lines) + "\n")
     assert printed(sub, 1_000) == lines
     (topic,) = client.topics("devices/d1/telemetry")
     table = client.fetch(topic.partition, topic.first, topic.next, filters=topic.topic).to_table()

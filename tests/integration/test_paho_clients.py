@@ -16,7 +16,7 @@ def port(broker: BrokerProcess) -> int:
 
 
 @both
-@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_message_goes_through(broker: BrokerProcess, version: str, qos: int) -> None:
     with PahoClient(port(broker), version=version) as sub, PahoClient(port(broker), version=version) as pub:
         assert sub.subscribe("a/+/c", qos=qos).code == qos
@@ -99,6 +99,37 @@ def test_a_session_goes_on_after_a_restart_of_the_broker(broker: BrokerProcess, 
         while got[0] == b"while here" and end == "kill":
             got = [*got[1:], device.receive().payload]
         assert got == [b"while away", b"after the restart"]
+
+
+@both
+def test_qos_2_arrives_once_through_kills(broker: BrokerProcess, client: Client, version: str) -> None:
+    texts = [f"m{number}".encode() for number in range(60)]
+    with PahoClient(port(broker), version=version, client_id="d1", keep_session=True) as device:
+        assert device.subscribe("devices/d1/actions", qos=2).code == 2
+        sender = PahoClient(port(broker), version=version, client_id="sender", keep_session=True)
+        sender.connect()
+        got: list[bytes] = []
+        for start in range(0, 60, 20):
+            for text in texts[start : start + 20]:
+                sender.paho.publish("devices/d1/actions", text, qos=2)
+            got.append(device.receive().payload)
+            broker.kill()
+            for peer in (sender, device):
+                peer.lost.get(timeout=15)
+                peer.paho.loop_stop()
+            broker.start()
+            for peer in (sender, device):
+                peer.connect()
+        while len(got) < 60:
+            got.append(device.receive().payload)
+        sender.publish("devices/d1/actions", b"end", qos=2)
+        assert device.receive().payload == b"end"
+        assert got == texts
+        sender.paho.disconnect()
+        sender.paho.loop_stop()
+    (topic,) = client.topics("devices/d1/actions")
+    table = client.fetch(topic.partition, topic.first, topic.next, filters=topic.topic).to_table()
+    assert table.column("value").to_pylist() == [*texts, b"end"]
 
 
 @both

@@ -44,6 +44,10 @@ pub struct MqttMetrics {
     pub records_expired: Counter,
     /// Publishes refused or dropped (space, queue, permission, protocol).
     pub publishes_refused: Counter,
+    /// Clients that asked for a lasting session when there were as many as configured.
+    pub sessions_refused: Counter,
+    /// Publishes that would have made one retained message too many.
+    pub retained_refused: Counter,
     /// QoS 2 publishes that were in the log already: answered, not appended.
     pub publishes_repeated: Counter,
     /// Deliveries written to subscribers.
@@ -166,6 +170,8 @@ impl MqttMetrics {
             self.publishes_acknowledged, "publishes_acknowledged", "Publishes acknowledged once durable";
             self.publishes_refused, "publishes_refused", "Publishes refused or dropped";
             self.records_expired, "records_expired", "Records removed before a session had read them";
+            self.sessions_refused, "sessions_refused", "Lasting sessions refused because there were too many";
+            self.retained_refused, "retained_refused", "Publishes refused because there were too many retained messages";
             self.publishes_repeated, "publishes_repeated", "QoS 2 publishes that were in the log already";
             self.deliveries, "deliveries", "Publishes sent to subscribers";
             self.deliveries_dropped, "deliveries_dropped", "QoS 0 deliveries left out";

@@ -222,6 +222,26 @@ pub const KEYS: &[Key] = &[
         "Subscriptions of one session.",
     ),
     key(
+        "mqtt.max_filter_bytes",
+        bytes(ByteSize::kib(1), ByteSize::mib(64)),
+        "Filters of one session, all together.",
+    ),
+    key(
+        "mqtt.max_sessions",
+        whole(1, 10_000_000),
+        "Sessions that outlive their connection. One more is refused: MQTT 5 with 0x97, older clients with code 3.",
+    ),
+    key(
+        "mqtt.max_retained",
+        whole(1, 10_000_000),
+        "Topics with a retained message. One more is refused: MQTT 5 with 0x97; of older clients QoS 0 is dropped and the connection closed otherwise.",
+    ),
+    key(
+        "mqtt.max_retained_bytes",
+        bytes(ByteSize::kib(64), ByteSize::gib(64)),
+        "Retained messages with their topics, all together; refused as with `max_retained`.",
+    ),
+    key(
         "mqtt.max_topic_levels",
         whole(1, 1_024),
         "Levels of a topic or filter.",

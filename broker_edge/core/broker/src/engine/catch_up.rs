@@ -29,6 +29,8 @@ const READ_STEPS: usize = 8;
 struct Reading {
     partition: PartitionIndex,
     next: Offset,
+    /// Where it ends, if it does before the live stream.
+    until: Offset,
     source: Source,
     qos0_from: Offset,
 }
@@ -105,6 +107,7 @@ impl Engine {
             let mut reading = Reading {
                 partition: behind.partition,
                 next: behind.next,
+                until: Offset(u64::MAX),
                 source: Source::Cursor,
                 qos0_from: behind.qos0_from,
             };
@@ -171,12 +174,14 @@ impl Engine {
         }
         let (number, filter, cursors) =
             (replay.number, replay.filter.clone(), replay.cursors.clone());
+        let until = replay.until.clone();
         let mut unfinished = false;
         for (place, (partition, next)) in cursors.into_iter().enumerate() {
             let source = Source::Replay(number);
             let mut reading = Reading {
                 partition,
                 next,
+                until: ends_at(&until, partition),
                 source,
                 qos0_from: Offset(0),
             };
@@ -200,7 +205,13 @@ impl Engine {
         if unfinished {
             return Progress::Unfinished;
         }
-        self.join(key, at, &filter);
+        if until.is_empty() {
+            self.join(key, at, &filter);
+        } else if let Some(session) = self.sessions.get_mut(key)
+            && let Some(replay) = session.replays.get_mut(at)
+        {
+            replay.joined = true;
+        }
         Progress::Finished
     }
 
@@ -249,7 +260,7 @@ impl Engine {
         only: Option<&str>,
         steps: &mut usize,
     ) -> Progress {
-        let until = self.dispatched[reading.partition.index()];
+        let until = self.dispatched[reading.partition.index()].min(reading.until);
         if reading.next >= until {
             return Progress::Finished;
         }
@@ -395,6 +406,16 @@ pub(super) fn merged_for(
         .peekable();
     wanted.peek()?;
     Some(Merged::of(wanted))
+}
+
+/// Where a replay ends in a partition; one without ends goes on.
+fn ends_at(until: &[(PartitionIndex, Offset)], partition: PartitionIndex) -> Offset {
+    let end = until.iter().find(|(of, _)| *of == partition);
+    match end {
+        Some((_, end)) => *end,
+        None if until.is_empty() => Offset(u64::MAX),
+        None => Offset(0),
+    }
 }
 
 /// Moves a reading behind what cannot be read.

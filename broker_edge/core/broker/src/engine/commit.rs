@@ -62,6 +62,7 @@ impl Engine {
         self.catch_up();
         // Receipts and wills that the work above staged need not wait for another turn.
         self.append_all();
+        self.release_receipted();
         self.write_round();
         self.wake_budget_waits();
         let present = Present {

@@ -23,7 +23,10 @@ impl Engine {
                 if let Some(conn) = self.conns.get_mut(key) {
                     conn.version = connect.version;
                 }
-                match self.refusal_of_connect(&connect) {
+                let refusal = self
+                    .refusal_of_connect(&connect)
+                    .or_else(|| self.refusal_of_session(&connect));
+                match refusal {
                     Some(reason) => self.refuse_connect(key, reason),
                     None => self.accept(key, &connect),
                 }
@@ -47,6 +50,22 @@ impl Engine {
             return Some(ReasonCode::ClientIdentifierNotValid);
         }
         None
+    }
+
+    /// A lasting session more than the broker keeps.
+    fn refusal_of_session(&mut self, connect: &Connect<'_>) -> Option<ReasonCode> {
+        if self.expiry_of(connect) == 0 || self.stored_sessions < self.settings.sessions_max {
+            return None;
+        }
+        let held = self.by_client.get(connect.client_id);
+        let is_stored = held
+            .and_then(|key| self.sessions.get(*key))
+            .is_some_and(|session| session.stored);
+        if is_stored {
+            return None;
+        }
+        self.tally.sessions_refused += 1;
+        Some(ReasonCode::QuotaExceeded)
     }
 
     fn refuse_connect(&mut self, key: ConnKey, reason: ReasonCode) {
@@ -288,6 +307,7 @@ impl Engine {
                 let offset = self.write_values(&keys)?;
                 if let Some(session) = self.sessions.get_mut(key) {
                     session.stored = false;
+                    self.stored_sessions -= 1;
                     session.received.is_stored = false;
                     session.sent_stored = false;
                 }

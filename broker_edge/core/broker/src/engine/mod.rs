@@ -115,8 +115,12 @@ pub struct Engine {
     state_waits: VecDeque<(Offset, ConnKey)>,
     /// QoS 2 state on its way into the internal partition.
     rounds: Rounds,
+    /// Commands of QoS 2 that clients have received and whose receipts are not durable yet; bounded by the windows.
+    receipted: Vec<(SessionKey, u16)>,
     /// Packet ids of QoS 2 publishes that clients have in use, all sessions together.
     held_ids: usize,
+    /// Sessions that the state store has.
+    stored_sessions: usize,
     /// Sessions made since the start.
     lives: u64,
     /// What is promised to large packets that are being received.
@@ -157,7 +161,8 @@ impl Engine {
         let dispatched = partitions
             .map(|partition| partition.high_watermark())
             .collect();
-        let retained = Retained::load(&log, &state)?;
+        let limits = (settings.retained_max, settings.retained_bytes_max);
+        let retained = Retained::load(&log, &state, limits)?;
         let mut engine = Self {
             next_stamp: stages.len() as u64 + 1,
             stages,
@@ -182,7 +187,9 @@ impl Engine {
             dirty: Vec::new(),
             state_waits: VecDeque::new(),
             rounds: Rounds::default(),
+            receipted: Vec::new(),
             held_ids: 0,
+            stored_sessions: 0,
             lives: 0,
             reserved_bytes: 0,
             budget_waits: VecDeque::new(),

@@ -84,6 +84,9 @@ struct StoredCursors {
     cursors: BTreeMap<String, u64>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     replays: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Filters of replays that have caught up: they end where their subscription begins.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    joined: Vec<String>,
 }
 
 impl Engine {
@@ -105,8 +108,11 @@ impl Engine {
                 value: Some(&cursors),
             },
         ])?;
-        if let Some(session) = self.sessions.get_mut(key) {
+        if let Some(session) = self.sessions.get_mut(key)
+            && !session.stored
+        {
             session.stored = true;
+            self.stored_sessions += 1;
         }
         Ok(offset)
     }
@@ -123,6 +129,7 @@ impl Engine {
         if let Err(error) = self.write_values(&stored_keys(session)) {
             tracing::warn!(%error, client_id = &*session.client_id, "an ended session stays in the state until it expires");
         }
+        self.stored_sessions -= 1;
         self.last_removed = Some(Rc::clone(&session.client_id));
     }
 
@@ -235,6 +242,12 @@ impl Engine {
         StoredCursors {
             cursors: self.data_partitions().map(cursor).collect(),
             replays: session.replays.iter().map(replay).collect(),
+            joined: session
+                .replays
+                .iter()
+                .filter(|replay| replay.joined || !replay.until.is_empty())
+                .map(|replay| replay.filter.to_string())
+                .collect(),
         }
     }
 
@@ -273,6 +286,7 @@ impl Engine {
         };
         let mut session = Session::new(Rc::clone(&client_id), Version::V311, life);
         session.stored = true;
+        self.stored_sessions += 1;
         session.expiry_s = stored.expiry_s.unwrap_or(NEVER_EXPIRES);
         let now = self.now;
         let away_since_us = stored.away_since_us.unwrap_or(now.wall_us).min(now.wall_us);
@@ -291,17 +305,25 @@ impl Engine {
             .iter()
             .map(|held| self.restored_subscription(held))
             .collect();
+        let joined = &cursors.joined;
         for (number, (filter, cursors)) in (0..).zip(&cursors.replays) {
-            if session.subscription(filter).is_some() {
-                let cursors = self.by_partition(cursors);
-                session.replays.push(Replay {
-                    number,
-                    filter: filter.as_str().into(),
-                    cursors,
-                    joined: false,
-                });
-                session.next_replay = number + 1;
-            }
+            let Some(subscription) = session.subscription(filter) else {
+                continue;
+            };
+            let has_joined = joined.contains(filter);
+            let until = if has_joined {
+                subscription.since.clone()
+            } else {
+                Vec::new()
+            };
+            session.replays.push(Replay {
+                number,
+                filter: filter.as_str().into(),
+                cursors: self.by_partition(cursors),
+                joined: has_joined && until.is_empty(),
+                until,
+            });
+            session.next_replay = number + 1;
         }
         self.restore_sent(&mut session);
         let away_ms = u64::try_from(now.wall_us - away_since_us).unwrap_or(0) / 1000;

@@ -37,6 +37,10 @@ impl Engine {
         if publish.qos == QoS::ExactlyOnce && self.is_answered(key, publish) {
             return true;
         }
+        if publish.retain && !publish.payload.is_empty() && self.refuses_retained(key, id, publish)
+        {
+            return true;
+        }
         if self.stages[partition.index()].stalled {
             if let Some(conn) = self.conns.get_mut(key) {
                 conn.paused_on = Some(partition);
@@ -65,10 +69,37 @@ impl Engine {
             return true;
         }
         if self.holds_too_many() {
-            self.refuse_publish(key, publish, ReasonCode::QuotaExceeded);
+            self.refuse_or_close(key, publish);
             return true;
         }
         false
+    }
+
+    /// A publish over a limit: MQTT 5 is told, an older client that waits for an acknowledgement loses its connection, as
+    /// on a full disk.
+    fn refuse_or_close(&mut self, key: ConnKey, publish: &Publish<'_>) {
+        let is_v5 = self.conns.get(key).is_some_and(Connection::is_v5);
+        if is_v5 || publish.qos == QoS::AtMostOnce {
+            self.refuse_publish(key, publish, ReasonCode::QuotaExceeded);
+        } else {
+            self.tally.publishes_refused += 1;
+            self.close(key, Cause::Reason(ReasonCode::QuotaExceeded));
+        }
+    }
+
+    /// Whether this would be one retained message too many.
+    fn refuses_retained(&mut self, key: ConnKey, id: TopicId, publish: &Publish<'_>) -> bool {
+        let Some(topic) = self.topics.get(id) else {
+            return false;
+        };
+        let retained = self.retained.lock();
+        if !retained.is_full_for(&topic.name, publish.payload.len()) {
+            return false;
+        }
+        drop(retained);
+        self.tally.retained_refused += 1;
+        self.refuse_or_close(key, publish);
+        true
     }
 
     /// The topic of a publish, by name or alias; nothing when it was refused.

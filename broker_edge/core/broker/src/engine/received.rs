@@ -40,7 +40,13 @@ pub struct Held {
     place: Option<(PartitionIndex, Ticket)>,
     /// The connection whose receive maximum it counts in.
     counted: Option<ConnKey>,
+    /// How often its publish was repeated on that connection.
+    repeats: u8,
 }
+
+/// A client repeats a publish when it comes back. One that does it over and over breaks the protocol, as Mosquitto has it.
+const REPEATS_MAX: u8 = 1;
+
 
 /// The packet ids that a client has in use.
 #[derive(Debug, Default)]
@@ -93,7 +99,13 @@ impl Engine {
         self.tally.publishes_repeated += 1;
         if held.counted != Some(key) {
             held.counted = Some(key);
+            held.repeats = 0;
             conn.publishes_owed = conn.publishes_owed.saturating_add(1);
+        }
+        held.repeats = held.repeats.saturating_add(1);
+        if held.repeats > REPEATS_MAX {
+            self.close(key, Cause::Reason(ReasonCode::ProtocolError));
+            return true;
         }
         let too_many = conn.is_v5() && conn.publishes_owed > self.settings.receive_maximum;
         match held.place {
@@ -144,6 +156,7 @@ impl Engine {
         let held = Held {
             place: Some((partition, ticket)),
             counted: Some(conn),
+            repeats: 0,
         };
         self.held_ids += usize::from(received.held.insert(packet_id, held).is_none());
         self.stages[partition.index()]
@@ -476,6 +489,7 @@ impl Held {
         Self {
             place: None,
             counted: None,
+            repeats: 0,
         }
     }
 }

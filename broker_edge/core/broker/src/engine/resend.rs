@@ -7,8 +7,9 @@ use headwater_mqtt::{PacketId, QoS};
 use super::catch_up::{Progress, merged_for};
 use super::deliver::{Delivered, extra_properties, format_place, offset_topic};
 use super::encode::{self, Form};
+use super::receipt;
 use super::send_retained::OwnedRecord;
-use super::session::Session;
+use super::session::{Command, Session};
 use super::stage::PartitionIndex;
 use super::topics::Merged;
 use super::unread::is_passing;
@@ -170,6 +171,14 @@ impl Engine {
             (Some(packet), Some(id)) if packet.total_len <= conn.packet_max as usize => {
                 packet.set_packet_id(&mut conn.out[base..], id);
                 self.tally.deliveries += u64::from(flight != Flight::Assigned);
+                // An entry that comes from the state does not know it yet.
+                if let Some(record) = record
+                    && !sent.receipt
+                    && receipt::device_of(record.topic) == Some(&*session.client_id)
+                {
+                    session.window.note_receipt(packet_id);
+                    session.commands.push(Command::of(packet_id, record));
+                }
                 self.touch(conn_key);
                 Delivered::Sent
             }

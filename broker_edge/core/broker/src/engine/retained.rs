@@ -25,6 +25,8 @@ pub struct Place {
     pub offset: Offset,
     /// The segment is gone, the state store has the value.
     pub stored: bool,
+    /// Of the topic, and of the payload where it is known.
+    pub bytes: u64,
 }
 
 /// A retained message whose segment is gone, as the state store keeps it.
@@ -45,6 +47,13 @@ pub struct StoredValue {
 #[derive(Debug, Default)]
 pub struct Retained {
     by_topic: BTreeMap<Arc<str>, Place>,
+    bytes: u64,
+    topics_max: usize,
+    bytes_max: u64,
+}
+
+fn bytes_of(topic: &str, payload_bytes: usize) -> u64 {
+    (topic.len() + payload_bytes) as u64
 }
 
 pub fn state_key(topic: &str) -> String {
@@ -54,8 +63,17 @@ pub fn state_key(topic: &str) -> String {
 impl Retained {
     /// # Errors
     /// A log that cannot be read.
-    pub fn load(log: &Log, state: &StateStore) -> Result<Self, ReadError> {
-        let mut retained = Self::default();
+    pub fn load(
+        log: &Log,
+        state: &StateStore,
+        (topics_max, bytes_max): (usize, u64),
+    ) -> Result<Self, ReadError> {
+        // What was taken stays, also when the limits were lowered since.
+        let mut retained = Self {
+            topics_max: usize::MAX,
+            bytes_max: u64::MAX,
+            ..Self::default()
+        };
         state.for_each_prefix("retained/", |key, value| {
             let Some(topic) = key.strip_prefix("retained/") else {
                 return;
@@ -69,8 +87,9 @@ impl Retained {
                         partition,
                         offset: Offset(stored.offset),
                         stored: true,
+                        bytes: bytes_of(&topic, stored.payload.len() / 2),
                     };
-                    retained.by_topic.insert(topic, place);
+                    retained.put(topic, place);
                 }
                 Err(error) => {
                     tracing::error!(%error, topic, "a stored retained message cannot be read")
@@ -84,9 +103,11 @@ impl Retained {
         {
             let index = PartitionIndex::of(partition.id());
             partition.for_each_retained_place(&mut |topic, place| {
-                retained.apply_place(topic, index, place);
+                // The index does not say how large the value is, and it takes no memory before it is copied.
+                retained.apply_place(topic, index, place, 0);
             })?;
         }
+        retained.limit(topics_max, bytes_max);
         Ok(retained)
     }
 
@@ -96,7 +117,15 @@ impl Retained {
             offset: record.offset,
             is_cleared: record.payload.is_empty(),
         };
-        self.apply_place(record.topic, partition, place)
+        // Publishers are refused before: this is for records that other ways than MQTT brought in.
+        if !place.is_cleared
+            && !self.by_topic.contains_key(record.topic)
+            && self.is_full_for(record.topic, record.payload.len())
+        {
+            tracing::debug!(topic = record.topic, "one retained message too many");
+            return None;
+        }
+        self.apply_place(record.topic, partition, place, record.payload.len())
     }
 
     fn apply_place(
@@ -104,22 +133,48 @@ impl Retained {
         topic: &str,
         partition: PartitionIndex,
         place: RetainedPlace,
+        payload_bytes: usize,
     ) -> Option<Place> {
         let old = self.by_topic.get(topic);
         if old.is_some_and(|old| old.partition == partition && old.offset > place.offset) {
             return None;
         }
         if place.is_cleared {
-            return self.by_topic.remove(topic);
+            let old = self.by_topic.remove(topic)?;
+            self.bytes -= old.bytes;
+            return Some(old);
         }
+        let bytes = bytes_of(topic, payload_bytes);
         let topic = old.map_or_else(|| topic.into(), |old| Arc::clone(&old.topic));
         let place = Place {
             topic: Arc::clone(&topic),
             partition,
             offset: place.offset,
             stored: false,
+            bytes,
         };
-        self.by_topic.insert(topic, place)
+        self.put(topic, place)
+    }
+
+    /// Sets how much there may be.
+    pub fn limit(&mut self, topics_max: usize, bytes_max: u64) {
+        (self.topics_max, self.bytes_max) = (topics_max, bytes_max);
+    }
+
+    fn put(&mut self, topic: Arc<str>, place: Place) -> Option<Place> {
+        self.bytes += place.bytes;
+        let old = self.by_topic.insert(topic, place)?;
+        self.bytes -= old.bytes;
+        Some(old)
+    }
+
+    /// Whether the retained message of one topic more, or a larger one, is over the limits.
+    pub fn is_full_for(&self, topic: &str, payload_bytes: usize) -> bool {
+        let old = self.by_topic.get(topic);
+        let freed = old.map_or(0, |old| old.bytes);
+        let bytes = bytes_of(topic, payload_bytes);
+        (old.is_none() && self.by_topic.len() >= self.topics_max)
+            || (bytes > freed && self.bytes - freed + bytes > self.bytes_max)
     }
 
     pub fn get(&self, topic: &str) -> Option<&Place> {
@@ -162,12 +217,15 @@ impl Retained {
         self.by_topic.values().filter(wanted).cloned().collect()
     }
 
-    fn mark_stored(&mut self, place: &Place) {
+    fn mark_stored(&mut self, place: &Place, payload_bytes: usize) {
         if let Some(current) = self.by_topic.get_mut(&place.topic)
             && current.partition == place.partition
             && current.offset == place.offset
         {
             current.stored = true;
+            let bytes = bytes_of(&place.topic, payload_bytes);
+            self.bytes = self.bytes - current.bytes + bytes;
+            current.bytes = bytes;
         }
     }
 }
@@ -196,7 +254,7 @@ impl Engine {
                         tracing::warn!(%error, topic = &*place.topic, "a retained message cannot be kept, its segment stays");
                         return false;
                     }
-                    retained.lock().mark_stored(&place);
+                    retained.lock().mark_stored(&place, value.payload.len() / 2);
                 }
                 // What was just put has to survive a crash before the segment may go.
                 state.durable() >= state.end()
@@ -248,6 +306,7 @@ mod tests {
             partition: PartitionIndex(3),
             offset: Offset(offset),
             stored: false,
+            bytes: 0,
         }
     }
 

@@ -173,12 +173,14 @@ impl Engine {
             Some((_, Flight::AwaitsPubrec)) if ack.reason.is_error() => {
                 self.finish(session_key, packet_id);
             }
-            Some((sent, Flight::AwaitsPubrec)) => {
-                if sent.receipt {
+            Some((sent, Flight::AwaitsPubrec)) if sent.receipt => {
+                // What says that the command arrived has to be durable before the command is forgotten.
+                if !self.receipted.contains(&(session_key, packet_id)) {
                     self.append_receipt(session_key, packet_id, sent);
+                    self.receipted.push((session_key, packet_id));
                 }
-                self.release(session_key, packet_id);
             }
+            Some((_, Flight::AwaitsPubrec)) => self.release(session_key, packet_id),
             Some((_, Flight::AwaitsPubcomp)) => {
                 let waits = session.releases.iter().any(|(_, id)| *id == packet_id);
                 if !waits {
@@ -189,6 +191,27 @@ impl Engine {
             // Like Mosquitto: what is unknown is released, so that the client can forget it too.
             None if !ack.reason.is_error() => self.write_pubrel(key, packet_id),
             None => {}
+        }
+    }
+
+    /// Releases the commands whose receipts are durable.
+    pub(super) fn release_receipted(&mut self) {
+        for (key, packet_id) in std::mem::take(&mut self.receipted) {
+            self.stage_receipts(key);
+            let Some(session) = self.sessions.get(key) else {
+                continue;
+            };
+            let Some((sent, Flight::AwaitsPubrec)) = session.window.flight(packet_id) else {
+                continue;
+            };
+            let waits = session.receipts.iter().any(|receipt| {
+                (receipt.partition, receipt.offset) == (sent.partition, sent.offset)
+            });
+            if waits {
+                self.receipted.push((key, packet_id));
+            } else {
+                self.release(key, packet_id);
+            }
         }
     }
 

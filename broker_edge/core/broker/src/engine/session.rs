@@ -61,6 +61,9 @@ pub struct Replay {
     pub filter: Box<str>,
     /// Next offset per partition.
     pub cursors: Vec<(PartitionIndex, Offset)>,
+    /// Where it ends, for one that had caught up before a restart: what follows came from the session's own place. Empty
+    /// for one that goes on until it has caught up.
+    pub until: Vec<(PartitionIndex, Offset)>,
     /// It has caught up everywhere and only waits for acknowledgements; the subscription is part of the live stream.
     pub joined: bool,
 }
@@ -221,7 +224,7 @@ impl Session {
     pub fn is_replaying(&self, filter: &str) -> bool {
         self.replays
             .iter()
-            .any(|replay| !replay.joined && &*replay.filter == filter)
+            .any(|replay| !replay.joined && replay.until.is_empty() && &*replay.filter == filter)
     }
 
     /// Where the session reads a partition on; `live_at` is where the loop's pull stands.
@@ -261,6 +264,16 @@ impl Session {
         let window = &self.window;
         self.replays
             .retain(|replay| !replay.joined || window.holds(Source::Replay(replay.number)));
+        self.forget_assigned();
+    }
+
+    /// Forgets what was assigned for replays that are over.
+    pub fn forget_assigned(&mut self) {
+        let replays = &self.replays;
+        self.assigned.retain(|range| match range.source {
+            Source::Replay(number) => replays.iter().any(|replay| replay.number == number),
+            _ => true,
+        });
     }
 }
 

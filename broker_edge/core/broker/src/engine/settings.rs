@@ -14,6 +14,14 @@ pub struct Settings {
     pub topic_alias_maximum: u16,
     /// Of one session.
     pub subscriptions_max: usize,
+    /// Bytes of the filters of one session.
+    pub filter_bytes_max: usize,
+    /// Sessions that outlive their connection.
+    pub sessions_max: usize,
+    /// Topics with a retained message.
+    pub retained_max: usize,
+    /// Those topics and messages together.
+    pub retained_bytes_max: u64,
     /// Of a topic or a filter.
     pub topic_levels_max: usize,
     /// Time from opening a connection to its CONNECT.
@@ -38,6 +46,10 @@ impl Default for Settings {
             receive_maximum: 1024,
             topic_alias_maximum: 10,
             subscriptions_max: 1024,
+            filter_bytes_max: 256 << 10,
+            sessions_max: 100_000,
+            retained_max: 100_000,
+            retained_bytes_max: 256 << 20,
             topic_levels_max: 64,
             connect_timeout_ms: 10_000,
             session_expiry_max_s: 30 * 24 * 3600,

@@ -197,6 +197,16 @@ impl Engine {
             let sentence = format!("a session has at most {subscriptions_max} subscriptions");
             return refuse(ReasonCode::QuotaExceeded, sentence);
         }
+        let bytes_max = self.settings.filter_bytes_max;
+        let is_long = self.sessions.get(key).is_some_and(|session| {
+            let held = session.subscriptions.iter();
+            session.subscription(filter).is_none()
+                && held.map(|held| held.filter.len()).sum::<usize>() + filter.len() > bytes_max
+        });
+        if is_long {
+            let sentence = format!("the filters of a session have at most {bytes_max} bytes");
+            return refuse(ReasonCode::QuotaExceeded, sentence);
+        }
         Ok(())
     }
 
@@ -260,6 +270,7 @@ impl Engine {
                     number,
                     filter: filter.into(),
                     cursors,
+                    until: Vec::new(),
                     joined: false,
                 });
             }
@@ -306,6 +317,7 @@ impl Engine {
             if held {
                 session.subscriptions.retain(|held| &*held.filter != filter);
                 session.replays.retain(|replay| &*replay.filter != filter);
+                session.forget_assigned();
                 session.retained.retain(|work| &*work.filter != filter);
                 self.router.remove(filter, session_key);
             }

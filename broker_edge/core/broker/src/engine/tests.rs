@@ -2,6 +2,8 @@
 
 mod exactly_once;
 mod hostile;
+mod qos2;
+mod quotas;
 
 use std::io;
 use std::path::Path;
@@ -16,7 +18,7 @@ use headwater_log::{
 use headwater_mqtt::encode::{self, ConnectFields, PublishFields};
 use headwater_mqtt::packet::subscribe::{Subscription, SubscriptionOptions};
 use headwater_mqtt::packet::{ServerPacket, decode_from_server};
-use headwater_mqtt::{Frame, PacketId, QoS, ReasonCode, Version, frame};
+use headwater_mqtt::{Frame, PacketId, Property, QoS, ReasonCode, Version, frame};
 use parking_lot::{Condvar, Mutex};
 
 use super::*;
@@ -136,13 +138,19 @@ impl Rig {
     }
 
     fn open_with(config: LogConfig) -> Self {
+        Self::open_compacting(config, 1 << 20)
+    }
+
+    fn open_compacting(config: LogConfig, compact_after_bytes: u64) -> Self {
         let gate = Arc::new(Gate::default());
         let seams = Seams {
             files: Arc::new(GatedFiles(Arc::clone(&gate))),
             ..Seams::system()
         };
         let (log, _) = Log::open(config, seams).expect("a log opens in its own folder");
-        let state = Arc::new(StateStore::open(&log, 1 << 20).expect("state follows from the log"));
+        let state = Arc::new(
+            StateStore::open(&log, compact_after_bytes).expect("state follows from the log"),
+        );
         let (tell, moved) = channel();
         for partition in log.partitions() {
             let tell = tell.clone();

@@ -139,6 +139,15 @@ impl Window {
         (entry.flight != Flight::Done).then_some((entry.sent, entry.flight))
     }
 
+    /// Notes that a delivery is a command of its client.
+    pub fn note_receipt(&mut self, packet_id: u16) {
+        if let Some(place) = self.place(packet_id)
+            && let Some(entry) = self.entries.get_mut(place)
+        {
+            entry.sent.receipt = true;
+        }
+    }
+
     /// Takes a delivery that is in flight a step further.
     pub fn advance(&mut self, packet_id: u16, flight: Flight) {
         if let Some(place) = self.place(packet_id)

@@ -160,7 +160,13 @@ impl EventLoop {
             .engine
             .next_deadline_ms()
             .map(|due_ms| Duration::from_millis(due_ms.saturating_sub(now_ms)));
-        self.listener.rest().into_iter().chain(due).min()
+        let linger = self.sockets.linger();
+        self.listener
+            .rest()
+            .into_iter()
+            .chain(due)
+            .chain(linger)
+            .min()
     }
 
     fn take_events(&mut self, events: &Events) {
@@ -296,6 +302,7 @@ impl EventLoop {
             self.sockets.remove(key, self.poll.registry());
             self.engine.remove(key);
         }
+        self.sockets.drain(&mut self.buffer);
     }
 
     /// The clean stop: clients are told, wills and sessions are stored.

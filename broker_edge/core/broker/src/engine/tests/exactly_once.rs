@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use headwater_mqtt::Property;
 use headwater_mqtt::packet::ack::Ack;
 use proptest::prelude::*;
 use proptest::test_runner::{Config as RunnerConfig, TestRunner};
@@ -14,29 +13,32 @@ use proptest::test_runner::{Config as RunnerConfig, TestRunner};
 use super::*;
 
 /// A client that remembers what the protocol has it remember.
-struct Peer {
+pub(super) struct Peer {
     client_id: &'static str,
     version: Version,
-    key: Option<ConnKey>,
-    connected: bool,
+    pub(super) key: Option<ConnKey>,
+    pub(super) connected: bool,
+    /// Its SUBACK has come.
+    subscribed: bool,
     next_id: u16,
     /// Publishes in flight in order: packet id, text, and whether the PUBREC has come.
-    flights: Vec<(u16, String, bool)>,
+    pub(super) flights: Vec<(u16, String, bool)>,
     /// Packet ids of QoS 2 deliveries that are not released.
     held: BTreeSet<u16>,
     /// What the application got with QoS 2, and with less.
-    got: Vec<String>,
+    pub(super) got: Vec<String>,
     got_qos1: Vec<String>,
-    completed: Vec<String>,
+    pub(super) completed: Vec<String>,
 }
 
 impl Peer {
-    fn new(client_id: &'static str, version: Version) -> Self {
+    pub(super) fn new(client_id: &'static str, version: Version) -> Self {
         Self {
             client_id,
             version,
             key: None,
             connected: false,
+            subscribed: false,
             next_id: 0,
             flights: Vec::new(),
             held: BTreeSet::new(),
@@ -46,7 +48,7 @@ impl Peer {
         }
     }
 
-    fn connect(&mut self, rig: &mut Rig) {
+    pub(super) fn connect(&mut self, rig: &mut Rig) {
         let key = rig.engine.open();
         let lasts = [Property::SessionExpiryInterval(3600)];
         let mut fields = ConnectFields::new(self.version, self.client_id);
@@ -60,26 +62,31 @@ impl Peer {
     }
 
     /// The connection is gone without a word.
-    fn lose(&mut self, rig: &mut Rig) {
+    pub(super) fn lose(&mut self, rig: &mut Rig) {
         if let Some(key) = self.key.take() {
             rig.engine.remove(key);
         }
         self.connected = false;
     }
 
-    fn subscribe(&mut self, rig: &mut Rig, qos: QoS) {
+    pub(super) fn subscribe(&mut self, rig: &mut Rig, qos: QoS, from: Option<&str>) {
         let (key, version) = (self.key.expect("connected"), self.version);
+        let from = from.map(|value| Property::UserProperty {
+            key: "stream-offset",
+            value,
+        });
+        let properties: Vec<Property<'_>> = from.into_iter().collect();
         let options = SubscriptionOptions::new(qos);
         let one = [Subscription {
             filter: "t",
             options,
         }];
         rig.feed(key, |out| {
-            encode::subscribe(out, version, PacketId::FIRST, &[], &one);
+            encode::subscribe(out, version, PacketId::FIRST, &properties, &one);
         });
     }
 
-    fn publish(&mut self, rig: &mut Rig, text: String) {
+    pub(super) fn publish(&mut self, rig: &mut Rig, text: String) {
         self.next_id = self.next_id % 50 + 1;
         if self.flights.iter().any(|(id, _, _)| *id == self.next_id) {
             return;
@@ -87,6 +94,13 @@ impl Peer {
         self.flights.push((self.next_id, text, false));
         if self.connected {
             self.send_flight(rig, self.flights.len() - 1, false);
+        }
+    }
+
+    /// A message that is sent once and never again.
+    fn publish_qos1(&mut self, rig: &mut Rig, text: &str) {
+        if let (true, Some(key)) = (self.connected, self.key) {
+            rig.publish(key, self.version, 1000, text);
         }
     }
 
@@ -117,7 +131,7 @@ impl Peer {
     }
 
     /// Takes what the broker sent and answers it. Says whether there was anything.
-    fn work(&mut self, rig: &mut Rig) -> bool {
+    pub(super) fn work(&mut self, rig: &mut Rig) -> bool {
         let Some(key) = self.key else { return false };
         let bytes = rig.engine.out(key).to_vec();
         rig.engine.written(key, bytes.len());
@@ -149,6 +163,11 @@ impl Peer {
             ServerPacket::Connack(_) => {
                 self.connected = true;
                 (0..self.flights.len()).for_each(|at| self.send_flight(rig, at, true));
+            }
+            ServerPacket::Suback(suback) => {
+                let codes: Vec<ReasonCode> = suback.codes.iter().collect();
+                assert_eq!(codes, [ReasonCode::GrantedQos2], "{suback:?}");
+                self.subscribed = true;
             }
             ServerPacket::Pubrec(ack) => {
                 let id = id_of(ack);
@@ -200,7 +219,7 @@ impl Peer {
     }
 }
 
-fn small(dir: &Path) -> LogConfig {
+pub(super) fn small(dir: &Path) -> LogConfig {
     let mut config = LogConfig::new(dir);
     config.segment_bytes = 256 << 10;
     config
@@ -221,14 +240,14 @@ fn copy_all(from: &Path, to: &Path) {
 }
 
 /// A broker that can be killed.
-struct World {
+pub(super) struct World {
     root: tempfile::TempDir,
     lives: usize,
-    rig: Rig,
+    pub(super) rig: Rig,
 }
 
 impl World {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let root = dir();
         let rig = Rig::open_with(small(&root.path().join("0")));
         Self {
@@ -238,8 +257,16 @@ impl World {
         }
     }
 
+    pub(super) fn with(rig: Rig) -> Self {
+        Self {
+            root: dir(),
+            lives: 0,
+            rig,
+        }
+    }
+
     /// Ends the broker where it stands and starts another on what its files held.
-    fn kill(&mut self, peers: &mut [&mut Peer]) {
+    pub(super) fn kill(&mut self, peers: &mut [&mut Peer]) {
         for peer in peers {
             peer.key = None;
             peer.connected = false;
@@ -254,7 +281,7 @@ impl World {
     }
 
     /// Turns until the peers have nothing left to say and the broker waits for nothing.
-    fn settle(&mut self, peers: &mut [&mut Peer]) {
+    pub(super) fn settle(&mut self, peers: &mut [&mut Peer]) {
         loop {
             self.rig.turn();
             let mut busy = false;
@@ -285,7 +312,7 @@ impl World {
     }
 
     /// The payloads of the log, in order.
-    fn log(&self) -> Vec<String> {
+    pub(super) fn log(&self) -> Vec<String> {
         let partition = self
             .rig
             .log
@@ -310,6 +337,7 @@ impl World {
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Publish(u8),
+    PublishQos1,
     Turn,
     /// The publisher, or the subscriber, handles what it was sent.
     Work(bool),
@@ -323,6 +351,7 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         6 => (1_u8..4).prop_map(Step::Publish),
+        2 => Just(Step::PublishQos1),
         10 => Just(Step::Turn),
         10 => any::<bool>().prop_map(Step::Work),
         2 => any::<bool>().prop_map(Step::Lose),
@@ -334,16 +363,31 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 30..150)
 }
 
-fn each_message_arrives_once(version: Version, steps: &[Step]) {
+fn each_message_arrives_once(version: Version, replays: bool, steps: &[Step]) {
     let mut world = World::new();
     let mut publisher = Peer::new("publisher", version);
     let mut subscriber = Peer::new("subscriber", version);
     publisher.connect(&mut world.rig);
     subscriber.connect(&mut world.rig);
     world.settle(&mut [&mut publisher, &mut subscriber]);
-    subscriber.subscribe(&mut world.rig, QoS::ExactlyOnce);
-    world.settle(&mut [&mut publisher, &mut subscriber]);
     let mut count = 0;
+    if replays {
+        // So much that the subscription is still replaying for a while.
+        for _ in 0..40 {
+            publisher.publish(&mut world.rig, format!("m{count}"));
+            count += 1;
+        }
+        world.settle(&mut [&mut publisher]);
+    }
+    world.rig.engine.settings.inflight_max = 7;
+    subscriber.subscribe(
+        &mut world.rig,
+        QoS::ExactlyOnce,
+        replays.then_some("earliest"),
+    );
+    if !replays {
+        world.settle(&mut [&mut publisher, &mut subscriber]);
+    }
     for step in steps {
         let pick = |of_publisher: bool| if of_publisher { 0 } else { 1 };
         let mut peers = [&mut publisher, &mut subscriber];
@@ -354,9 +398,21 @@ fn each_message_arrives_once(version: Version, steps: &[Step]) {
                     count += 1;
                 }
             }
+            Step::PublishQos1 => {
+                peers[0].publish_qos1(&mut world.rig, &format!("n{count}"));
+                count += 1;
+            }
             Step::Turn => world.rig.turn(),
             Step::Work(which) => {
                 peers[pick(which)].work(&mut world.rig);
+            }
+            // A client that was never told that it is subscribed would have to ask again.
+            Step::Lose(_) | Step::Connect(_) | Step::Kill if !peers[1].subscribed => {
+                while !peers[1].subscribed {
+                    world.rig.turn();
+                    peers[1].work(&mut world.rig);
+                    let _ = world.rig.moved.recv_timeout(Duration::from_millis(2));
+                }
             }
             Step::Lose(which) => peers[pick(which)].lose(&mut world.rig),
             Step::Connect(which) => {
@@ -379,7 +435,15 @@ fn each_message_arrives_once(version: Version, steps: &[Step]) {
         peer.connect(&mut world.rig);
     }
     world.settle(&mut [&mut publisher, &mut subscriber]);
-    let log = world.log();
+    let (log, qos1): (Vec<String>, Vec<String>) = world
+        .log()
+        .into_iter()
+        .partition(|text| text.starts_with('m'));
+    let got_qos1: BTreeSet<&String> = subscriber.got_qos1.iter().collect();
+    assert!(
+        qos1.iter().all(|text| got_qos1.contains(text)),
+        "QoS 1 arrives at least once"
+    );
     let mut counts: BTreeMap<&String, usize> = BTreeMap::new();
     for text in &log {
         *counts.entry(text).or_default() += 1;
@@ -404,15 +468,19 @@ fn each_message_arrives_once(version: Version, steps: &[Step]) {
 
 #[test]
 fn exactly_once_in_both_directions_through_reconnects_and_kills() {
-    for version in [Version::V311, Version::V5] {
+    for (version, replays) in [
+        (Version::V311, false),
+        (Version::V5, false),
+        (Version::V5, true),
+    ] {
         let mut runner = TestRunner::new(RunnerConfig {
-            cases: std::env::var("QOS2_CASES").map_or(12, |text| text.parse().expect("a number")),
+            cases: std::env::var("QOS2_CASES").map_or(8, |text| text.parse().expect("a number")),
             failure_persistence: None,
             ..RunnerConfig::default()
         });
         runner
             .run(&steps(), |steps| {
-                each_message_arrives_once(version, &steps);
+                each_message_arrives_once(version, replays, &steps);
                 Ok(())
             })
             .unwrap_or_else(|error| panic!("{error}"));

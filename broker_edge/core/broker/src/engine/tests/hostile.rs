@@ -1,7 +1,6 @@
 //! Clients that do not behave, and those that have to live beside them: stuck, slow, flooding, back with less room.
 
 use headwater_log::PartitionState;
-use headwater_mqtt::Property;
 use headwater_mqtt::encode::WillFields;
 
 use super::*;
