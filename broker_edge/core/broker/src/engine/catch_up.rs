@@ -71,6 +71,7 @@ impl Engine {
         let kinds = [
             Self::resend,
             Self::send_assigned,
+            Self::end_replays,
             Self::catch_up_behind,
             Self::catch_up_replays,
             Self::send_retained,
@@ -129,6 +130,14 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Replays that had caught up before a restart go first: what follows them comes from the session's own place.
+    fn end_replays(&mut self, key: SessionKey, conn: ConnKey, steps: &mut usize) -> Progress {
+        if self.sessions.get(key).is_some_and(Session::ends_replays) {
+            return self.catch_up_replays(key, conn, steps);
+        }
+        Progress::Finished
     }
 
     fn catch_up_replays(&mut self, key: SessionKey, conn: ConnKey, steps: &mut usize) -> Progress {

@@ -274,7 +274,7 @@ impl Engine {
         };
         session.active = true;
         // What has to be sent again goes before anything new.
-        if session.resend.is_none() {
+        if session.resend.is_none() && !session.ends_replays() {
             let dispatched = &self.dispatched;
             session
                 .behind

@@ -47,7 +47,6 @@ pub struct Held {
 /// A client repeats a publish when it comes back. One that does it over and over breaks the protocol, as Mosquitto has it.
 const REPEATS_MAX: u8 = 1;
 
-
 /// The packet ids that a client has in use.
 #[derive(Debug, Default)]
 pub struct Received {

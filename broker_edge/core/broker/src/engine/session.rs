@@ -221,6 +221,13 @@ impl Session {
             .find(|subscription| &*subscription.filter == filter)
     }
 
+    /// Whether a replay that had caught up before a restart has not caught up again.
+    pub fn ends_replays(&self) -> bool {
+        self.replays
+            .iter()
+            .any(|replay| !replay.joined && !replay.until.is_empty())
+    }
+
     pub fn is_replaying(&self, filter: &str) -> bool {
         self.replays
             .iter()

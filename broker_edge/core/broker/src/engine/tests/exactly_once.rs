@@ -299,6 +299,8 @@ impl World {
             {
                 let waits = peers.iter().any(|peer| {
                     peer.key.is_some() && (!peer.connected || !peer.flights.is_empty())
+                }) || self.rig.engine.sessions.iter().any(|(_, session)| {
+                    session.active && (session.has_work() || session.window.front().is_some())
                 });
                 if !waits {
                     return;
