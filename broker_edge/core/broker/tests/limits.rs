@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
-use common::{Client, Got, start_with};
+use common::{Client, Got, start, start_with};
 use headwater_mqtt::Version;
 use headwater_mqtt::encode::{self, ConnectFields};
 
@@ -86,4 +86,22 @@ fn without_file_descriptors_new_connections_are_closed_and_the_others_go_on() {
     assert_eq!(early.message().text(), "still here");
     drop(served);
     while is_served(address, "late").is_none() {}
+}
+
+#[test]
+fn a_client_that_still_sends_reads_why_its_connection_ends() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let broker = start(dir.path());
+    for _ in 0..20 {
+        let mut client = Client::connect(broker.mqtt_address(), Version::V5, "talker");
+        // A packet of the reserved type, and much behind it that nobody reads.
+        let mut bytes = vec![0x00, 0x00];
+        bytes.extend(std::iter::repeat_n(0xc0, 128 << 10));
+        client.send(|out| out.extend_from_slice(&bytes));
+        assert!(
+            matches!(client.next(), Got::Disconnect(_)),
+            "a reset has overtaken the reason"
+        );
+        assert_eq!(client.next(), Got::Closed);
+    }
 }

@@ -174,11 +174,7 @@ impl Engine {
                 self.finish(session_key, packet_id);
             }
             Some((sent, Flight::AwaitsPubrec)) if sent.receipt => {
-                // What says that the command arrived has to be durable before the command is forgotten.
-                if !self.receipted.contains(&(session_key, packet_id)) {
-                    self.append_receipt(session_key, packet_id, sent);
-                    self.receipted.push((session_key, packet_id));
-                }
+                self.take_receipt(session_key, packet_id, sent);
             }
             Some((_, Flight::AwaitsPubrec)) => self.release(session_key, packet_id),
             Some((_, Flight::AwaitsPubcomp)) => {
@@ -191,6 +187,14 @@ impl Engine {
             // Like Mosquitto: what is unknown is released, so that the client can forget it too.
             None if !ack.reason.is_error() => self.write_pubrel(key, packet_id),
             None => {}
+        }
+    }
+
+    /// A client has received a command: what says so has to be durable before the command is released.
+    fn take_receipt(&mut self, key: SessionKey, packet_id: u16, sent: Sent) {
+        if !self.receipted.contains(&(key, packet_id)) {
+            self.append_receipt(key, packet_id, sent);
+            self.receipted.push((key, packet_id));
         }
     }
 

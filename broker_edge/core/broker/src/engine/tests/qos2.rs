@@ -282,7 +282,7 @@ fn the_internal_partition_stays_bounded_under_qos_2() {
         "snapshots let old records go"
     );
     // A segment that is written, the one before, and what came during a snapshot.
-    assert!(most < 4 * compact_after + (3 * 256 << 10), "{most} bytes");
+    assert!(most < 4 * compact_after + 3 * (256 << 10), "{most} bytes");
     drop(compaction);
     world.rig.crash();
 }
