@@ -119,6 +119,7 @@ def test_qos_2_arrives_once_through_kills(broker: BrokerProcess, client: Client,
                 peer.paho.loop_stop()
             broker.start()
             for peer in (sender, device):
+                peer.port = port(broker)
                 peer.connect()
         while len(got) < 60:
             got.append(device.receive().payload)
