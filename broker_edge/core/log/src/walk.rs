@@ -50,7 +50,8 @@ impl<'a> Walk<'a> {
         Self {
             file,
             identity,
-            position,
+            // An index may claim any position.
+            position: position.min(end),
             end,
             expected,
             epoch: Epoch(0),
