@@ -102,7 +102,7 @@ def test_a_session_goes_on_after_a_restart_of_the_broker(broker: BrokerProcess, 
 
 
 @both
-def test_qos_2_arrives_once_through_kills(broker: BrokerProcess, client: Client, version: str) -> None:
+def test_qos_2_arrives_once_through_kills(broker: BrokerProcess, version: str) -> None:
     texts = [f"m{number}".encode() for number in range(60)]
     with PahoClient(port(broker), version=version, client_id="d1", keep_session=True) as device:
         assert device.subscribe("devices/d1/actions", qos=2).code == 2
@@ -123,13 +123,14 @@ def test_qos_2_arrives_once_through_kills(broker: BrokerProcess, client: Client,
                 peer.connect()
         while len(got) < 60:
             got.append(device.receive().payload)
-        sender.publish("devices/d1/actions", b"end", qos=2)
+        sender.paho.publish("devices/d1/actions", b"end", qos=2).wait_for_publish(15)
         assert device.receive().payload == b"end"
         assert got == texts
         sender.paho.disconnect()
         sender.paho.loop_stop()
-    (topic,) = client.topics("devices/d1/actions")
-    table = client.fetch(topic.partition, topic.first, topic.next, filters=topic.topic).to_table()
+    with Client("grpc://{}:{}".format(*broker.flight), timeout_s=20) as client:
+        (topic,) = client.topics("devices/d1/actions")
+        table = client.fetch(topic.partition, topic.first, topic.next, filters=topic.topic).to_table()
     assert table.column("value").to_pylist() == [*texts, b"end"]
 
 

@@ -240,7 +240,8 @@ impl Engine {
             if publish.qos == QoS::ExactlyOnce
                 && let Some(session) = self.conns.get(key).and_then(|conn| conn.session)
             {
-                self.hold_id(session, key, packet_id.get(), partition, ticket);
+                let publish = (packet_id.get(), publish.payload);
+                self.hold_id(session, key, publish, partition, ticket);
             }
         }
         Ok(())

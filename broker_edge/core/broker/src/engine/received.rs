@@ -11,6 +11,7 @@ use headwater_mqtt::packet::ack::Ack;
 use headwater_mqtt::{Publish, ReasonCode};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::ack::{AckKind, Reply};
 use super::close::Cause;
@@ -42,6 +43,8 @@ pub struct Held {
     counted: Option<ConnKey>,
     /// How often its publish was repeated on that connection.
     repeats: u8,
+    /// Of its payload; nothing when that was seen by an earlier life of the broker.
+    hash: Option<u64>,
 }
 
 /// A client repeats a publish when it comes back. One that does it over and over breaks the protocol, as Mosquitto has it.
@@ -95,6 +98,14 @@ impl Engine {
         else {
             return false;
         };
+        if held
+            .hash
+            .is_some_and(|hash| hash != xxh3_64(publish.payload))
+        {
+            // A client that uses its packet id for another message has lost its state: as Mosquitto does, it is taken.
+            conn.publishes_owed -= u16::from(held.counted == Some(key) && conn.publishes_owed > 0);
+            return false;
+        }
         self.tally.publishes_repeated += 1;
         if held.counted != Some(key) {
             held.counted = Some(key);
@@ -144,7 +155,7 @@ impl Engine {
         &mut self,
         key: SessionKey,
         conn: ConnKey,
-        packet_id: u16,
+        (packet_id, payload): (u16, &[u8]),
         partition: PartitionIndex,
         ticket: Ticket,
     ) {
@@ -156,6 +167,7 @@ impl Engine {
             place: Some((partition, ticket)),
             counted: Some(conn),
             repeats: 0,
+            hash: Some(xxh3_64(payload)),
         };
         self.held_ids += usize::from(received.held.insert(packet_id, held).is_none());
         self.stages[partition.index()]
@@ -489,6 +501,7 @@ impl Held {
             place: None,
             counted: None,
             repeats: 0,
+            hash: None,
         }
     }
 }
