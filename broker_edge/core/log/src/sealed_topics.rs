@@ -130,6 +130,9 @@ impl Core {
             sealed.add(&index);
         }
         sealed.forget_below(self.log_start());
+        drop(sealed);
+        // At once: a start that is killed now would read the same indexes again the next time.
+        self.save_topics();
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use crate::index_file::{push_numbers, retained_from, retained_number};
 use crate::meta::read_file;
 use crate::saved_index::stored_checksum;
 use crate::sealed_topics::{TOPICS_MAX, TopicMap};
-use crate::segment::Segment;
+use crate::segment::{IndexPlace, Segment};
 
 const NAME: &str = "topics";
 const MAGIC: &[u8; 8] = b"hwatrtop";
@@ -47,17 +47,14 @@ impl TopicsFile {
         }
         let (covered, count) = (u32_at(fixed, 36) as usize, u32_at(fixed, 40) as usize);
         let (table, mut rest) = bytes[FIXED_BYTES..].split_at_checked(covered.checked_mul(12)?)?;
-        let held: FxHashSet<Offset> = segments.iter().map(|segment| segment.base).collect();
         let mut covers = FxHashSet::default();
         let first = segments.first().map(|segment| segment.base);
         for row in table.chunks_exact(12) {
             let base = Offset(u64_at(row, 0));
             // Those that retention has removed are below the log start, and so are forgotten.
             if first.is_some_and(|first| base >= first) {
-                if !held.contains(&base) {
-                    return None;
-                }
-                if stored_checksum(context, base).ok()? != Some(u32_at(row, 8)) {
+                let at = segments.binary_search_by_key(&base, |segment| segment.base);
+                if index_checksum(context, &segments[at.ok()?])? != u32_at(row, 8) {
                     return None;
                 }
                 covers.insert(base);
@@ -117,12 +114,25 @@ impl TopicsFile {
         out
     }
 
-    /// Puts the file in place. Not synced: after a power cut it is whole, older or not used.
+    /// Puts the file in place. Synced, unlike an index: a start without it reads every index, however large the log is.
     pub fn save(context: &Context, bytes: &[u8]) -> io::Result<()> {
         let path = context.dir.join(NAME);
         let unfinished = path.with_extension("tmp");
         let file = context.open(&unfinished, OpenMode::Create)?;
         file.write_all_at(bytes, 0)?;
+        file.sync_data()?;
         context.seams.files.rename(&unfinished, &path)
+    }
+}
+
+/// The checksum of a segment's index: of its file, or of the one that a start made again because the file was lost.
+fn index_checksum(context: &Context, segment: &Segment) -> Option<u32> {
+    let made = match &*segment.index.lock() {
+        IndexPlace::Memory(index) | IndexPlace::Provisional(index) => Some(Arc::clone(index)),
+        IndexPlace::Growing(_) | IndexPlace::Saved => None,
+    };
+    match made {
+        Some(index) => Some(u32_at(&index.to_bytes(&context.identity), 12)),
+        None => stored_checksum(context, segment.base).ok()?,
     }
 }
