@@ -263,7 +263,7 @@ fn a_batch_takes_no_more_than_its_limit_and_the_rest_goes_on() {
     let client = records.client("c").expect("room");
     for _ in 0..6 {
         records
-            .push(RecordMeta::new(topic, client, 0), &vec![7; 1 << 20])
+            .push(RecordMeta::new(topic, client, 0), &vec![7; 1 << 18])
             .expect("room");
     }
     let mut first = 0;

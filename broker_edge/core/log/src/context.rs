@@ -85,7 +85,7 @@ pub(crate) fn fill_zeros(file: &dyn File, from: u64, to: u64) -> io::Result<()> 
     Ok(())
 }
 
-/// A new segment file with its header and zeros up to `fill_to`, synced, under an unfinished name.
+/// A new segment file with its header and zeros up to `fill_to`, synced unless nothing is, under an unfinished name.
 pub(crate) fn create_segment_file(
     context: &Context,
     path: &Path,
@@ -94,6 +94,9 @@ pub(crate) fn create_segment_file(
 ) -> io::Result<Arc<dyn File>> {
     let file = context.open(path, OpenMode::Create)?;
     file.write_all_at(header, 0)?;
+    if context.sync == SyncMode::Never && context.class != Class::Internal {
+        return Ok(file); // Its batches are not synced either: zeros would only be written twice.
+    }
     fill_zeros(&*file, SEGMENT_HEADER_BYTES, fill_to)?;
     file.sync_data()?;
     Ok(file)

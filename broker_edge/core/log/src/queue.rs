@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use crate::ids::Offset;
 use crate::records::Records;
 
-/// Cleared `Records` kept for their buffers.
-const SPARES_MAX: usize = 8;
-const SPARE_BYTES_MAX: usize = 1 << 20;
+/// Cleared `Records` kept for their buffers: as many as a loop queues that appends records one by one, within few bytes.
+const SPARES_MAX: usize = 4096;
+const SPARES_BYTES_MAX: usize = 4 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Queued {
@@ -31,6 +31,8 @@ pub(crate) struct Queue {
     /// No more appends; what is queued is still written.
     pub closing: bool,
     spares: Vec<Records>,
+    /// Memory of the spares.
+    spares_bytes: usize,
 }
 
 impl Queue {
@@ -55,15 +57,19 @@ impl Queue {
     }
 
     pub fn take_spare(&mut self) -> Records {
-        self.spares.pop().unwrap_or_default()
+        let spare = self.spares.pop().unwrap_or_default();
+        self.spares_bytes -= spare.capacity_bytes();
+        spare
     }
 
     /// Takes back the records that were written.
     pub fn give_back(&mut self, written: impl Iterator<Item = Records>) {
         for mut records in written {
             self.bytes = self.bytes.saturating_sub(records.bytes());
-            if self.spares.len() < SPARES_MAX && records.bytes() <= SPARE_BYTES_MAX {
+            let kept_bytes = self.spares_bytes + records.capacity_bytes();
+            if self.spares.len() < SPARES_MAX && kept_bytes <= SPARES_BYTES_MAX {
                 records.clear();
+                self.spares_bytes = kept_bytes;
                 self.spares.push(records);
             }
         }

@@ -122,6 +122,16 @@ impl Records {
             + self.payloads.len()
     }
 
+    /// Memory that it keeps when it is cleared.
+    pub(crate) fn capacity_bytes(&self) -> usize {
+        self.topics.capacity()
+            + self.clients.capacity()
+            + self.entries.capacity()
+            + self.extensions.capacity()
+            + self.payloads.capacity()
+            + self.keyed.capacity() * size_of::<u32>()
+    }
+
     /// Adds a topic to the table; `key` is the range of its routing level. Callers keep the index for further records.
     pub fn topic(&mut self, topic: &str, key: Range<u16>) -> Result<TopicIndex, RecordsFull> {
         let length = u16::try_from(topic.len()).map_err(|_| RecordsFull)?;
