@@ -281,6 +281,16 @@ impl Batch {
         &self.bytes()[self.0.payloads_at..]
     }
 
+    /// The payload of record `index`, without looking at anything else of it. Panics when there is none.
+    #[must_use]
+    pub fn payload(&self, index: usize) -> &[u8] {
+        let start = match index.checked_sub(1) {
+            Some(before) => self.payload_end(before),
+            None => 0,
+        };
+        &self.payloads()[start as usize..self.payload_end(index) as usize]
+    }
+
     /// Where the payload of record `index` ends in [`payloads`](Self::payloads); it begins where the one before ends.
     #[inline]
     #[must_use]

@@ -14,6 +14,7 @@ use crate::files::File;
 use crate::ids::{Offset, PartitionId};
 use crate::keys::Keys;
 use crate::partition::{DeleteHook, Gap, Holders, PartitionState, Watcher};
+use crate::places::Places;
 use crate::queue::Queue;
 use crate::saved_index::SavedIndex;
 use crate::sealed_topics::SealedTopics;
@@ -55,6 +56,7 @@ pub(crate) struct Core {
     pub files: Mutex<VecDeque<(Offset, Arc<dyn File>)>>,
     /// The one used last stands last.
     pub indexes: Mutex<VecDeque<(Offset, Arc<SavedIndex>)>>,
+    pub places: Mutex<Places>,
     pub found: Mutex<Vec<Gap>>,
     /// Bytes that are damaged, as far as a start or a reader has met them.
     pub damaged_bytes: AtomicU64,
@@ -105,6 +107,7 @@ impl Core {
             topics_reading: Mutex::default(),
             sealed_topics: Mutex::new(parts.topics),
             indexes: Mutex::default(),
+            places: Mutex::default(),
             found: Mutex::default(),
             damaged_bytes: AtomicU64::new(parts.damaged_bytes),
             removing: Mutex::default(),

@@ -34,6 +34,7 @@ mod maintain;
 mod mark;
 mod meta;
 mod partition;
+mod places;
 mod plan;
 mod queue;
 mod read;

@@ -360,18 +360,13 @@ impl Core {
             Some(summary) => (summary.data_end, summary.next),
             None => (file.len().map_err(failed)?, self.high_watermark()),
         };
-        // No more than the run: another topic's batches may follow.
-        let run_bytes = usize::try_from(run.end.saturating_sub(run.position)).unwrap_or(usize::MAX);
-        let chunk = want.max_bytes.saturating_add(CHUNK_BYTES_MIN);
-        // At least a block when it is known where that ends: a batch of its own size is then one read.
-        let chunk = chunk.max(run.block_bytes as usize);
-        let chunk = chunk.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX).min(run_bytes);
-        let mut walk = Walk::new(file, self.context.identity, run.position, end, run.offset)
-            .with_chunk(chunk)
-            .with_buffers(&self.tail.buffers);
-        walk.skip_before(want.from).map_err(failed)?;
-        let mut has_skipped = walk.expected > run.offset;
+        let (mut walk, mut has_skipped) = self
+            .walk_to(segment.base, file, end, run, want)
+            .map_err(failed)?;
         while walk.expected < run.until.min(want.until) {
+            if taken.is_enough(1, want) {
+                return Ok(walk.expected);
+            }
             match walk.next().map_err(failed)? {
                 Step::Batch { batch, .. } => {
                     // Its offset is the one expected, so what was passed over was whole.
@@ -387,6 +382,7 @@ impl Core {
                 Step::Bad if has_skipped => {
                     // What was passed over may be what is bad.
                     has_skipped = false;
+                    self.places.lock().forget((segment.base, run.position));
                     walk = Walk::new(file, self.context.identity, run.position, end, run.offset)
                         .with_buffers(&self.tail.buffers);
                 }
@@ -411,6 +407,45 @@ impl Core {
             }
         }
         Ok(walk.expected)
+    }
+
+    /// A walk of a run that stands where `want` begins, and whether it passed over batches that nobody has checked.
+    fn walk_to<'a>(
+        &'a self,
+        base: Offset,
+        file: &'a dyn File,
+        end: u64,
+        run: &Run,
+        want: &Want<'_>,
+    ) -> io::Result<(Walk<'a>, bool)> {
+        let walk = |position, offset, chunk| {
+            Walk::new(file, self.context.identity, position, end, offset)
+                .with_chunk(chunk)
+                .with_buffers(&self.tail.buffers)
+        };
+        let block = (base, run.position);
+        let is_single = want.topics.is_none() && want.max_bytes < CHUNK_BYTES_MIN;
+        if is_single {
+            let place = self.places.lock().find(block, want.from);
+            if let Some(place) = place.filter(|place| place.bytes > want.max_bytes) {
+                let walk = walk(place.position, place.offset, place.bytes);
+                return Ok((walk, place.offset > run.offset));
+            }
+        }
+        // No more than the run: another topic's batches may follow.
+        let run_bytes = usize::try_from(run.end.saturating_sub(run.position)).unwrap_or(usize::MAX);
+        let chunk = want.max_bytes.saturating_add(CHUNK_BYTES_MIN);
+        // At least a block when it is known where that ends: a batch of its own size is then one read.
+        let chunk = chunk.max(run.block_bytes as usize);
+        let chunk = chunk.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX).min(run_bytes);
+        let mut walk = walk(run.position, run.offset, chunk);
+        walk.skip_before(want.from)?;
+        if is_single {
+            let batches = walk.headers_held((run.offset, run.position), want.until);
+            self.places.lock().learn(block, &batches);
+        }
+        let has_skipped = walk.expected > run.offset;
+        Ok((walk, has_skipped))
     }
 
     /// Asks the index of a sealed segment: in memory, in its file, or made again when that is not whole.

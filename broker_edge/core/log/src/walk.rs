@@ -95,6 +95,30 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
+    /// Offsets and positions of the batches from a place on whose headers are in the bytes at hand, below `until`, and of
+    /// the end of the last. Nothing of them is checked.
+    pub fn headers_held(
+        &self,
+        (mut offset, mut position): (Offset, u64),
+        until: Offset,
+    ) -> Vec<(Offset, u64)> {
+        let mut found = Vec::new();
+        while offset < until
+            && let Some(at) = position.checked_sub(self.chunk_start)
+            && let Some(bytes) = self.chunk.get(at as usize..)
+            && let Ok(header) = Header::parse(bytes)
+            && header.base_offset == offset
+        {
+            found.push((offset, position));
+            position += header.total() as u64;
+            offset = header.next_offset();
+        }
+        if !found.is_empty() {
+            found.push((offset, position));
+        }
+        found
+    }
+
     pub fn next(&mut self) -> io::Result<Step> {
         match self.decode_at(self.position, self.expected, true)? {
             Ok(batch) => {
