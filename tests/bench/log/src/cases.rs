@@ -75,9 +75,11 @@ fn append_round(mut subject: impl Subject, payloads: &Payloads, records: u64) ->
 
 pub fn appends(root: &Path, payloads: &Payloads, scale: Scale) -> Case {
     let count = scale.records;
-    let ours = |per_append: u64| -> Round<'_> {
+    let ours = |per_append: u64, is_inline: bool| -> Round<'_> {
         Box::new(move |dir| {
-            append_round(headwater(dir, SyncMode::Never, per_append), payloads, count)
+            let log = headwater(dir, SyncMode::Never, per_append);
+            let log = if is_inline { log.inline() } else { log };
+            append_round(log, payloads, count)
         })
     };
     run(
@@ -86,8 +88,11 @@ pub fn appends(root: &Path, payloads: &Payloads, scale: Scale) -> Case {
         root,
         scale.rounds,
         vec![
-            ("headwater, 64 records an append", false, ours(64)),
-            ("headwater, 1 record an append", false, ours(1)),
+            ("headwater, 1000 an append, inline", false, ours(1000, true)),
+            ("headwater, 64 an append, inline", false, ours(64, true)),
+            ("headwater, 1000 an append", false, ours(1000, false)),
+            ("headwater, 64 an append", false, ours(64, false)),
+            ("headwater, 1 an append", false, ours(1, false)),
             (
                 "rumqttlog",
                 true,

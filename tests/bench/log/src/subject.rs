@@ -56,6 +56,7 @@ pub struct Headwater {
     log: Log,
     partition: Partition,
     per_append: u64,
+    is_inline: bool,
 }
 
 impl Headwater {
@@ -73,6 +74,15 @@ impl Headwater {
             log,
             partition,
             per_append,
+            is_inline: false,
+        }
+    }
+
+    /// Writes on the thread that appends, as the peers do; otherwise the log's own thread writes.
+    pub fn inline(self) -> Self {
+        Self {
+            is_inline: true,
+            ..self
         }
     }
 
@@ -99,7 +109,12 @@ impl Headwater {
         while self.partition.queued_bytes() + records.bytes() > QUEUE_BYTES {
             std::thread::park_timeout(std::time::Duration::from_millis(10));
         }
-        match self.partition.append(records) {
+        let appended = if self.is_inline {
+            self.partition.append_inline(records)
+        } else {
+            self.partition.append(records)
+        };
+        match appended {
             Ok(_) => {}
             Err(AppendError::QueueFull { .. }) => unreachable!("only this thread appends"),
             Err(error) => panic!("{error}"),
@@ -138,9 +153,10 @@ impl Subject for Headwater {
     fn read_one(&mut self, offset: u64) -> u64 {
         let batches = self.partition.read(Offset(offset), 1).expect("it is there");
         let batch = &batches[0];
-        let record = batch.record((offset - batch.base_offset().0) as usize);
-        assert_eq!(record.payload.len(), RECORD_BYTES);
-        first_bytes(record.payload)
+        // The payload and no more, as the peers give it.
+        let payload = batch.payload((offset - batch.base_offset().0) as usize);
+        assert_eq!(payload.len(), RECORD_BYTES);
+        first_bytes(payload)
     }
 
     fn read_all(&mut self, count: u64, read_bytes: usize) -> u64 {
