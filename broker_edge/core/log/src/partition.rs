@@ -218,7 +218,7 @@ impl Partition {
         self.0.read(from, max_bytes)
     }
 
-    /// As [`read`](Self::read), from memory only; None when `from` is older than what is kept there.
+    /// As [`read`](Self::read), from memory only; None when `from` is older than what is kept there, or removed.
     #[must_use]
     pub fn read_tail(&self, from: Offset, max_bytes: usize) -> Option<Vec<Batch>> {
         self.0.read_tail(from, max_bytes)

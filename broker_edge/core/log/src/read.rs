@@ -78,10 +78,13 @@ impl Core {
     pub(crate) fn read_tail(&self, from: Offset, max_bytes: usize) -> Option<Vec<Batch>> {
         let until = self.high_watermark();
         let mut batches = Vec::new();
+        // What retention has removed may still be in memory, and is gone all the same.
+        let is_there = from >= self.log_start();
         (from == until
-            || self
-                .tail
-                .read(self.id(), from, until, max_bytes, &mut batches))
+            || is_there
+                && self
+                    .tail
+                    .read(self.id(), from, until, max_bytes, &mut batches))
         .then_some(batches)
     }
 

@@ -186,6 +186,41 @@ fn advancing_the_log_start_removes_whole_segments_only() {
 }
 
 #[test]
+fn removed_records_are_not_served_from_memory_either() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open_with(
+        LogConfig {
+            // All of it stays in the tail.
+            tail_bytes: 16 << 20,
+            ..config(dir.path())
+        },
+        Seams::system(),
+    );
+    fill(&log, 300);
+    let partition = telemetry(&log);
+    let held = partition.read_tail(Offset(0), 100).expect("in the tail");
+    assert_eq!(held[0].base_offset(), Offset(0));
+    partition.advance_log_start(Offset(250));
+    let start = partition.log_start();
+    assert!(start > Offset(0));
+    for removed in [Offset(0), Offset(start.0 - 1)] {
+        let error = partition.read(removed, 100).expect_err("removed");
+        assert!(
+            matches!(error, ReadError::OutOfRange { log_start, .. } if log_start == start),
+            "{error}"
+        );
+        let matching = partition.read_matching(removed, Offset(300), 100, &|_| true);
+        let error = matching.expect_err("removed");
+        assert!(
+            matches!(error, ReadError::OutOfRange { log_start, .. } if log_start == start),
+            "{error}"
+        );
+        assert!(partition.read_tail(removed, 100).is_none());
+    }
+    assert_eq!(read_all(partition)[0].0, start.0);
+}
+
+#[test]
 fn a_key_whose_record_was_removed_is_fresh_again() {
     let dir = tempfile::tempdir().expect("a folder");
     let log = open_with(
