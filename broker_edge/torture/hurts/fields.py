@@ -22,6 +22,7 @@ _SEGMENT = (
     ("base offset", 40, 8),
     ("epoch", 48, 8),
     ("time", 56, 8),
+    ("secret", 64, 8),
 )
 _BATCH = (
     ("length", 0, 4),

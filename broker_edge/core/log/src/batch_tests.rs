@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::buffers::Chunk;
-use crate::ids::{LogId, PartitionId};
+use crate::ids::{LogId, PartitionId, Secret};
 use crate::plan::Plan;
 use crate::records::{RecordMeta, Records};
 use crate::view::PublishId;
@@ -28,6 +28,7 @@ fn identity() -> Identity {
     Identity {
         log_id: LogId::from_bytes([3; 16]),
         partition: PartitionId(2),
+        secret: Secret::from_bytes([5; 8]),
     }
 }
 
@@ -230,7 +231,7 @@ fn any_flipped_bit_is_noticed() {
 }
 
 #[test]
-fn a_batch_of_another_log_or_partition_is_refused() {
+fn a_batch_of_another_log_partition_or_secret_is_refused() {
     let bytes = Arc::new(Chunk::from(sample()));
     let other_log = Identity {
         log_id: LogId::from_bytes([4; 16]),
@@ -240,7 +241,11 @@ fn a_batch_of_another_log_or_partition_is_refused() {
         partition: PartitionId(3),
         ..identity()
     };
-    for identity in [other_log, other_partition] {
+    let other_secret = Identity {
+        secret: Secret::from_bytes([4; 8]),
+        ..identity()
+    };
+    for identity in [other_log, other_partition, other_secret] {
         assert!(matches!(
             Batch::decode(&bytes, 0, &identity),
             Err(DecodeError::Checksum { .. })

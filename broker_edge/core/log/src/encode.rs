@@ -3,7 +3,7 @@
 //! `docs/format.md` is the authority. Writing whole batches is `plan.rs`, reading them back is `batch.rs`.
 
 use crate::batch::DecodeError;
-use crate::ids::{Epoch, LogId, Offset, PartitionId};
+use crate::ids::{Epoch, LogId, Offset, PartitionId, Secret};
 
 pub(crate) const HEADER_BYTES: usize = 64;
 pub(crate) const ENTRY_BYTES: usize = 20;
@@ -189,13 +189,21 @@ impl Header {
 pub(crate) struct Identity {
     pub log_id: LogId,
     pub partition: PartitionId,
+    pub secret: Secret,
 }
 
 impl Identity {
-    /// CRC-32C over everything after the checksum field, then log id and partition number.
+    /// The checksum of a batch: of everything after its checksum field, and of the identity.
     pub fn checksum(&self, batch: &[u8]) -> u32 {
-        let crc = crc32c::crc32c(&batch[8..]);
-        let crc = crc32c::crc32c_append(crc, self.log_id.as_bytes());
-        crc32c::crc32c_append(crc, &self.partition.0.to_le_bytes())
+        self.checksum_of(&batch[8..])
+    }
+
+    /// CRC-32C over `bytes`, then log id, partition number and secret.
+    pub fn checksum_of(&self, bytes: &[u8]) -> u32 {
+        let mut identity = [0; 28];
+        identity[..16].copy_from_slice(self.log_id.as_bytes());
+        identity[16..20].copy_from_slice(&self.partition.0.to_le_bytes());
+        identity[20..].copy_from_slice(self.secret.as_bytes());
+        crc32c::crc32c_append(crc32c::crc32c(bytes), &identity)
     }
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 /// Global number of a partition, given at creation and never changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PartitionId(pub u32);
@@ -111,6 +113,45 @@ impl FromStr for LogId {
     }
 }
 
+/// What a batch must know to pass its checksum, and nobody outside the data folder does: the log id is public, so without
+/// it a payload could hold bytes that pass for a batch. It is never shown, not even by `Debug`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Secret([u8; 8]);
+
+impl Secret {
+    pub const fn from_bytes(bytes: [u8; 8]) -> Self {
+        Self(bytes)
+    }
+
+    pub const fn as_bytes(&self) -> &[u8; 8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(not shown)")
+    }
+}
+
+/// 16 hexadecimal digits, for `log.meta` alone.
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:016x}", u64::from_be_bytes(self.0)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // The text does not go into the error: it may be the secret but for a digit.
+        let wrong = || serde::de::Error::custom("the secret is not 16 hexadecimal digits");
+        let text = String::deserialize(deserializer)?;
+        let is_hex = text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        let number = u64::from_str_radix(&text, 16).ok().filter(|_| is_hex);
+        Ok(Self(number.ok_or_else(wrong)?.to_be_bytes()))
+    }
+}
+
 /// A set of partitions with its own retention. The number is what segment headers carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
@@ -165,6 +206,19 @@ mod tests {
         let id = LogId::from_random([7; 16]);
         assert_eq!(id.to_string().parse::<LogId>(), Ok(id));
         assert_eq!(id.to_string().len(), 36);
+    }
+
+    #[test]
+    fn a_secret_reads_back_from_log_meta_and_is_not_shown() {
+        let secret = Secret::from_bytes([0, 1, 2, 3, 0xfc, 0xfd, 0xfe, 0xff]);
+        let text = serde_json::to_string(&secret).expect("text");
+        assert_eq!(text, "\"00010203fcfdfeff\"");
+        assert_eq!(serde_json::from_str::<Secret>(&text).ok(), Some(secret));
+        assert!(!format!("{secret:?}").contains("fc"));
+        for wrong in ["\"\"", "\"+0010203fcfdfeff\"", "\"00010203fcfdfef\"", "7"] {
+            let error = serde_json::from_str::<Secret>(wrong).expect_err("refused");
+            assert!(!error.to_string().contains("0203"), "{error}");
+        }
     }
 
     #[test]

@@ -1,12 +1,13 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::ids::{LogId, PartitionId};
+use crate::ids::{LogId, PartitionId, Secret};
 
 fn identity() -> Identity {
     Identity {
         log_id: LogId::from_bytes([3; 16]),
         partition: PartitionId(7),
+        secret: Secret::from_bytes([5; 8]),
     }
 }
 

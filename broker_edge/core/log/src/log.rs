@@ -18,7 +18,7 @@ use crate::error::OpenError;
 use crate::failpoint;
 use crate::figures::{Counted, Tally};
 use crate::files::{Files, LockError, LockGuard};
-use crate::ids::{Class, Epoch, LogId, Offset, PartitionId};
+use crate::ids::{Class, Epoch, LogId, Offset, PartitionId, Secret};
 use crate::maintain::maintain;
 use crate::meta::{Meta, write_error};
 use crate::partition::{Gap, Holders, Partition};
@@ -84,7 +84,7 @@ impl Log {
         let epoch = crate::faults::epoch_of_start(meta.epoch);
         failpoint!("recovery-begun");
         crate::faults::set_recovering(true);
-        let contexts = contexts(&config, &seams, id, epoch);
+        let contexts = contexts(&config, &seams, (id, meta.secret), epoch);
         let tail = Arc::new(Tail::new(contexts.len(), config.tail_bytes));
         let mut report = RecoveryReport {
             created,
@@ -296,16 +296,18 @@ fn load_or_create(config: &LogConfig, seams: &Seams) -> Result<(Meta, bool), Ope
             dir: dir.to_owned(),
         });
     }
+    let failed = |source| OpenError::Io {
+        action: "read",
+        path: "/dev/urandom".into(),
+        source,
+    };
     let id = match config.expected_id {
         Some(id) => id,
-        None => random_id().map_err(|source| OpenError::Io {
-            action: "read",
-            path: "/dev/urandom".into(),
-            source,
-        })?,
+        None => random_id().map_err(failed)?,
     };
+    let secret = random_secret().map_err(failed)?;
     sync_names_of(files, dir)?;
-    let meta = Meta::new(id, seams.clock.now_us(), &config.classes);
+    let meta = Meta::new(id, secret, seams.clock.now_us(), &config.classes);
     meta.save(files, dir)?;
     Ok((meta, true))
 }
@@ -335,12 +337,25 @@ pub(crate) fn sync_names_of(files: &dyn Files, dir: &Path) -> Result<(), OpenErr
 }
 
 pub(crate) fn random_id() -> io::Result<LogId> {
-    let mut bytes = [0; 16];
-    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(LogId::from_random(bytes))
+    Ok(LogId::from_random(random()?))
 }
 
-fn contexts(config: &LogConfig, seams: &Seams, log_id: LogId, epoch: Epoch) -> Vec<Context> {
+pub(crate) fn random_secret() -> io::Result<Secret> {
+    Ok(Secret::from_bytes(random()?))
+}
+
+fn random<const BYTES: usize>() -> io::Result<[u8; BYTES]> {
+    let mut bytes = [0; BYTES];
+    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn contexts(
+    config: &LogConfig,
+    seams: &Seams,
+    (log_id, secret): (LogId, Secret),
+    epoch: Epoch,
+) -> Vec<Context> {
     let mut contexts: Vec<Context> = Vec::new();
     let ages = Arc::new(AgeClock::default());
     let disk = Arc::new(Disk::new(config.disk.clone(), &config.dir));
@@ -363,6 +378,7 @@ fn contexts(config: &LogConfig, seams: &Seams, log_id: LogId, epoch: Epoch) -> V
                 identity: Identity {
                     log_id,
                     partition: PartitionId(contexts.len() as u32),
+                    secret,
                 },
                 epoch,
                 seams: Seams {

@@ -38,7 +38,7 @@ impl Mark {
         bytes[24..32].copy_from_slice(&self.next.0.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.epoch.0.to_le_bytes());
         bytes[40..48].copy_from_slice(&(self.kind as u64).to_le_bytes());
-        let checksum = checksum(&bytes, identity);
+        let checksum = identity.checksum_of(&bytes[..48]);
         bytes[48..52].copy_from_slice(&checksum.to_le_bytes());
         bytes
     }
@@ -46,7 +46,7 @@ impl Mark {
     fn from_bytes(bytes: &[u8], identity: &Identity) -> Option<Self> {
         if bytes.len() != BYTES
             || &bytes[0..8] != MAGIC
-            || u32_at(bytes, 48) != checksum(bytes, identity)
+            || u32_at(bytes, 48) != identity.checksum_of(&bytes[..48])
             || u32_at(bytes, 52) != 0
         {
             return None;
@@ -85,10 +85,4 @@ impl Mark {
     pub fn save(self, files: &dyn Files, dir: &Path, identity: &Identity) -> std::io::Result<()> {
         replace_file(files, &dir.join(NAME), &self.to_bytes(identity))
     }
-}
-
-fn checksum(bytes: &[u8], identity: &Identity) -> u32 {
-    let crc = crc32c::crc32c(&bytes[..48]);
-    let crc = crc32c::crc32c_append(crc, identity.log_id.as_bytes());
-    crc32c::crc32c_append(crc, &identity.partition.0.to_le_bytes())
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::ClassConfig;
 use crate::error::OpenError;
 use crate::files::{Files, OpenMode, is_full, read_full};
-use crate::ids::LogId;
+use crate::ids::{LogId, Secret};
 use crate::salvage::says_nothing_of_bytes;
 use crate::segment::FORMAT;
 
@@ -21,6 +21,7 @@ const MAX_BYTES: usize = 1 << 20;
 pub(crate) struct Meta {
     pub format: u32,
     pub log_id: String,
+    pub secret: Secret,
     pub created_us: i64,
     /// Newest epoch used; 0 until every partition folder has been made.
     pub epoch: u64,
@@ -42,7 +43,7 @@ struct FormatOnly {
 }
 
 impl Meta {
-    pub fn new(log_id: LogId, created_us: i64, classes: &[ClassConfig]) -> Self {
+    pub fn new(log_id: LogId, secret: Secret, created_us: i64, classes: &[ClassConfig]) -> Self {
         let classes = classes
             .iter()
             .map(|class| MetaClass {
@@ -54,6 +55,7 @@ impl Meta {
         Self {
             format: FORMAT,
             log_id: log_id.to_string(),
+            secret,
             created_us,
             epoch: 0,
             hash: HASH.to_owned(),

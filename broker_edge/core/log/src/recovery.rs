@@ -223,10 +223,14 @@ fn check_header(
                 });
             }
             if header.identity != context.identity || header.base != base {
-                let reason = format!(
-                    "it is offset {} of partition {}, moved or renamed",
-                    header.base, header.identity.partition
-                );
+                let reason = if header.identity.secret == context.identity.secret {
+                    format!(
+                        "it is offset {} of partition {}, moved or renamed",
+                        header.base, header.identity.partition
+                    )
+                } else {
+                    "its header has another secret than log.meta".to_owned()
+                };
                 return Err(OpenError::Damaged { path, reason });
             }
         }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use crate::context::Context;
 use crate::encode::{Identity, u32_at, u64_at};
 use crate::files::OpenMode;
-use crate::ids::{Class, Epoch, LogId, Offset, PartitionId};
+use crate::ids::{Class, Epoch, LogId, Offset, PartitionId, Secret};
 use crate::index::{Growing, Index};
 
 /// Batches begin here.
@@ -53,6 +53,7 @@ impl SegmentHeader {
         bytes[40..48].copy_from_slice(&self.base.0.to_le_bytes());
         bytes[48..56].copy_from_slice(&self.epoch.0.to_le_bytes());
         bytes[56..64].copy_from_slice(&self.created_us.to_le_bytes());
+        bytes[64..72].copy_from_slice(self.identity.secret.as_bytes());
         let checksum = crc32c::crc32c(&bytes[16..HEADER_USED]);
         bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
         bytes
@@ -75,6 +76,8 @@ impl SegmentHeader {
         }
         let mut log_id = [0; 16];
         log_id.copy_from_slice(&bytes[16..32]);
+        let mut secret = [0; 8];
+        secret.copy_from_slice(&bytes[64..72]);
         let Some(class) = Class::from_number(bytes[36]) else {
             return HeaderFound::Bad;
         };
@@ -82,6 +85,7 @@ impl SegmentHeader {
             identity: Identity {
                 log_id: LogId::from_bytes(log_id),
                 partition: PartitionId(u32_at(bytes, 32)),
+                secret: Secret::from_bytes(secret),
             },
             class,
             recycled: bytes[37] != 0,
@@ -275,6 +279,7 @@ mod tests {
             identity: Identity {
                 log_id: LogId::from_bytes([9; 16]),
                 partition: PartitionId(3),
+                secret: Secret::from_bytes([6; 8]),
             },
             class: Class::Artifacts,
             recycled: true,
@@ -301,6 +306,7 @@ mod tests {
             identity: Identity {
                 log_id: LogId::from_bytes([9; 16]),
                 partition: PartitionId(3),
+                secret: Secret::from_bytes([6; 8]),
             },
             class: Class::Telemetry,
             recycled: false,

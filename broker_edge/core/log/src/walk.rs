@@ -1,6 +1,6 @@
 //! Walks the batches of a segment file one after the other, and finds the next one after bytes that are none.
 //!
-//! Every batch that comes out has had its checksum verified, with the log id and partition it was asked for, and
+//! Every batch that comes out has had its checksum verified, with the identity it was asked for, and
 //! carries the offset that was expected at its place.
 
 use std::io;

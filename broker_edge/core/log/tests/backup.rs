@@ -32,6 +32,12 @@ fn restored(source: &Path, dir: &Path, same_id: bool) -> Result<RestoreReport, T
     with(&Seams::system(), |work| restore(source, dir, same_id, work))
 }
 
+fn secret_of(dir: &Path) -> String {
+    let meta = fs::read_to_string(dir.join("log.meta")).expect("log.meta");
+    let (_, rest) = meta.split_once("\"secret\":\"").expect("a secret");
+    rest[..16].to_owned()
+}
+
 fn fill(log: &Log, range: std::ops::Range<u64>) {
     for n in range {
         append(telemetry(log), &[format!("record {n} ").repeat(80)]);
@@ -70,6 +76,7 @@ fn a_backup_under_load_restores_every_record_below_its_high_watermark_once() {
     let copy = open(&target);
     assert_eq!(copy.id().to_string(), made.log_id);
     assert_eq!(read_all(telemetry(&copy)), all[..end as usize]);
+    assert_ne!(secret_of(&target), secret_of(&dir.path().join("data")));
     assert!(
         telemetry(&copy).epoch() > telemetry(&log).epoch(),
         "epochs go on"
@@ -148,6 +155,7 @@ fn the_same_id_is_kept_when_asked_and_no_epoch_is_used_twice() {
     }
     let target = dir.path().join("restored");
     restored(&dest, &target, true).expect("a restore");
+    assert_eq!(secret_of(&target), secret_of(&dir.path().join("data")));
     let config = LogConfig {
         expected_id: Some(id),
         ..config(&target)

@@ -308,9 +308,11 @@ fn a_change_that_a_checksum_covers_would_be_served_if_it_were_right() {
         .map(|at| u8::from_str_radix(&id[at * 2..at * 2 + 2], 16).expect("hex"))
         .collect();
     copy.change(&segments[0], |bytes| {
+        let secret = bytes[64..72].to_vec();
         bytes[place.end - 1] ^= 1;
         let crc = crc32c::crc32c(&bytes[place.start + 8..place.end]);
         let crc = crc32c::crc32c_append(crc32c::crc32c_append(crc, &id), &0_u32.to_le_bytes());
+        let crc = crc32c::crc32c_append(crc, &secret);
         bytes[place.start + 4..place.start + 8].copy_from_slice(&crc.to_le_bytes());
     });
     let seen = look(&copy).expect("it opens");

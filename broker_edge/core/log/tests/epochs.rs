@@ -30,6 +30,7 @@ fn followed_by(epoch: u64) -> SimFiles {
         let checksum = crc32c::crc32c(&batch[8..]);
         let checksum = crc32c::crc32c_append(checksum, &bytes[16..32]);
         let checksum = crc32c::crc32c_append(checksum, &PARTITION.to_le_bytes());
+        let checksum = crc32c::crc32c_append(checksum, &bytes[64..72]);
         batch[4..8].copy_from_slice(&checksum.to_le_bytes());
         bytes.resize(bytes.len().max(end + batch.len()), 0);
         bytes[end..end + batch.len()].copy_from_slice(&batch);

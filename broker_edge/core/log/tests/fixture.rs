@@ -33,8 +33,25 @@ fn payload(n: u64) -> Vec<u8> {
         .into_bytes()
 }
 
+/// `log.meta` of a first start that got no further: a log makes its own secret, which would differ each time.
+fn begin_with_a_known_secret(dir: &Path) {
+    let class = |name: &str| {
+        format!("{{\"class\":\"{name}\",\"partitions\":1,\"template\":\"devices/{{device}}/#\"}}")
+    };
+    let json = format!(
+        "{{\"format\":1,\"log_id\":\"{}\",\"secret\":\"00112233ccddeeff\",\"created_us\":{START_US},\"epoch\":0,\
+         \"hash\":\"xxh3-64\",\"classes\":[{},{}]}}",
+        id(),
+        class("control"),
+        class("telemetry")
+    );
+    let text = format!("{json}\n{:08x}\n", crc32c::crc32c(json.as_bytes()));
+    fs::write(dir.join("log.meta"), text).expect("written");
+}
+
 /// A log of three segments in which every part of a batch occurs.
 fn write(dir: &Path) {
+    begin_with_a_known_secret(dir);
     let clock = HandClock::at(START_US);
     let log = open_with(fixture_config(dir), with_clock(&clock));
     let partition = telemetry(&log);

@@ -220,6 +220,26 @@ fn senseless_settings_are_refused() {
 }
 
 #[test]
+fn a_segment_with_another_secret_is_refused_without_showing_either() {
+    let (dir, _) = made();
+    let path = dir.path().join("telemetry-0/00000000000000000000.seg");
+    let mut bytes = fs::read(&path).expect("read");
+    let hex = |secret: &[u8]| -> String { secret.iter().map(|b| format!("{b:02x}")).collect() };
+    let ours = hex(&bytes[64..72]);
+    let meta = fs::read_to_string(dir.path().join("log.meta")).expect("read");
+    assert!(meta.contains(&ours), "log.meta and the headers have one");
+    bytes[64] ^= 1;
+    let theirs = hex(&bytes[64..72]);
+    let checksum = crc32c::crc32c(&bytes[16..72]);
+    bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
+    fs::write(&path, &bytes).expect("written");
+    let error = refused(config(dir.path()));
+    let told = format!("{error} {error:?}");
+    assert!(told.contains("another secret"), "{told}");
+    assert!(!told.contains(&ours) && !told.contains(&theirs));
+}
+
+#[test]
 fn a_first_start_that_was_interrupted_is_finished_by_the_next() {
     let dir = tempfile::tempdir().expect("a folder");
     drop(open(dir.path()));

@@ -9,7 +9,7 @@ use super::{Access, ToolError, Work};
 use crate::encode::Identity;
 use crate::error::OpenError;
 use crate::files::{File, Files, LockError, LockGuard, OpenMode, read_full};
-use crate::ids::{Class, LogId, Offset, PartitionId};
+use crate::ids::{Class, LogId, Offset, PartitionId, Secret};
 use crate::meta::Meta;
 use crate::salvage::says_nothing_of_bytes;
 use crate::segment::{HeaderFound, SEGMENT_HEADER_BYTES, SegmentHeader, base_of, file_name};
@@ -37,6 +37,7 @@ pub(super) struct Folder {
     /// Why there is no good `log.meta`, if so.
     pub meta: Result<Meta, OpenError>,
     pub log_id: LogId,
+    pub secret: Secret,
     pub partitions: Vec<Place>,
     /// None when another process has the log open.
     pub lock: Option<LockGuard>,
@@ -74,9 +75,12 @@ impl Folder {
             Err(error) => Err(error),
         };
         let folders = partition_folders(&names);
-        let (log_id, mut partitions) = match &meta {
-            Ok(meta) => (meta.log_id(dir)?, from_meta(dir, meta)?),
-            Err(_) => from_headers(files, dir, &folders)?,
+        let (log_id, secret, mut partitions) = match &meta {
+            Ok(meta) => (meta.log_id(dir)?, meta.secret, from_meta(dir, meta)?),
+            Err(_) => {
+                let (first, places) = from_headers(files, dir, &folders)?;
+                (first.log_id, first.secret, places)
+            }
         };
         for place in &mut partitions {
             list(files, place)?;
@@ -84,6 +88,7 @@ impl Folder {
         Ok(Self {
             meta,
             log_id,
+            secret,
             partitions,
             lock,
         })
@@ -162,6 +167,7 @@ fn from_meta(dir: &Path, meta: &Meta) -> Result<Vec<Place>, ToolError> {
                 identity: Identity {
                     log_id,
                     partition: PartitionId(places.len() as u32),
+                    secret: meta.secret,
                 },
                 bases: Vec::new(),
                 aside: Vec::new(),
@@ -171,12 +177,12 @@ fn from_meta(dir: &Path, meta: &Meta) -> Result<Vec<Place>, ToolError> {
     Ok(places)
 }
 
-/// Identities as the segment headers say them. A folder without a good header has none and is left out.
+/// Identities as the segment headers say them, that of the first partition before all. A folder without a good header has none and is left out.
 fn from_headers(
     files: &dyn Files,
     dir: &Path,
     folders: &BTreeMap<String, (Class, u32)>,
-) -> Result<(LogId, Vec<Place>), ToolError> {
+) -> Result<(Identity, Vec<Place>), ToolError> {
     let mut places: Vec<Place> = Vec::new();
     for (name, (class, _)) in folders {
         let mut place = Place {
@@ -186,6 +192,7 @@ fn from_headers(
             identity: Identity {
                 log_id: LogId::from_bytes([0; 16]),
                 partition: PartitionId(0),
+                secret: Secret::from_bytes([0; 8]),
             },
             bases: Vec::new(),
             aside: Vec::new(),
@@ -203,29 +210,48 @@ fn from_headers(
         let Some(first) = identities.first() else {
             continue;
         };
-        if let Some(other) = identities.iter().find(|identity| *identity != first) {
+        let place_of = |identity: &Identity| (identity.log_id, identity.partition);
+        if let Some(other) = identities
+            .iter()
+            .find(|identity| place_of(identity) != place_of(first))
+        {
             return Err(ToolError::Refused(format!(
                 "the segments of {} name partition {} of log {} and partition {} of log {}; move those of the other log away",
                 name, first.partition, first.log_id, other.partition, other.log_id
             )));
         }
+        if identities.iter().any(|one| one.secret != first.secret) {
+            return Err(secrets_differ(name));
+        }
         place.identity = *first;
         places.push(place);
     }
     places.sort_by_key(|place| place.identity.partition);
-    let Some(log_id) = places.first().map(|place| place.identity.log_id) else {
+    let Some(first) = places.first().map(|place| place.identity) else {
         return Err(ToolError::NotALog {
             dir: dir.to_owned(),
             reason: "no segment has a header that says which log it is".to_owned(),
         });
     };
-    if let Some(other) = places.iter().find(|place| place.identity.log_id != log_id) {
-        return Err(ToolError::Refused(format!(
-            "{} is of log {}, {} of log {log_id}; move one of them away",
-            other.name, other.identity.log_id, places[0].name
-        )));
+    for other in &places {
+        if other.identity.log_id != first.log_id {
+            return Err(ToolError::Refused(format!(
+                "{} is of log {}, {} of log {}; move one of them away",
+                other.name, other.identity.log_id, places[0].name, first.log_id
+            )));
+        }
+        if other.identity.secret != first.secret {
+            return Err(secrets_differ(&other.name));
+        }
     }
-    Ok((log_id, places))
+    Ok((first, places))
+}
+
+/// No log has two: one of the files was made by somebody else.
+fn secrets_differ(name: &str) -> ToolError {
+    ToolError::Refused(format!(
+        "the segment headers up to {name} name different secrets; restore a backup, or move those of the other log away"
+    ))
 }
 
 fn list(files: &dyn Files, place: &mut Place) -> Result<(), ToolError> {

@@ -123,7 +123,12 @@ fn mended_meta(
         }
         Err(error) => {
             let classes = classes_of(folder, templates)?;
-            let mut meta = Meta::new(folder.log_id, work.seams.clock.now_us(), &classes);
+            let mut meta = Meta::new(
+                folder.log_id,
+                folder.secret,
+                work.seams.clock.now_us(),
+                &classes,
+            );
             meta.epoch = newest.max(1);
             Ok((meta, Some(error.to_string())))
         }

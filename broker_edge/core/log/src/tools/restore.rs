@@ -1,6 +1,6 @@
 //! `restore`: a log made of a backup, by default with an identity of its own.
 //!
-//! The log id is part of every checksum, so batches are written anew with theirs. `log.meta` is written last, and a file
+//! Log id and secret are part of every checksum, so batches are written anew with theirs. `log.meta` is written last, and a file
 //! `restoring` stands in the folder until then: what an interrupted restore left behind is never taken for a log.
 
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ use super::{ToolError, Work};
 use crate::batch::Batch;
 use crate::encode::{HEADER_BYTES, Header, Identity};
 use crate::files::{File, Files, OpenMode, read_full};
-use crate::ids::{Class, Epoch, LogId, Offset, PartitionId};
+use crate::ids::{Class, Epoch, LogId, Offset, PartitionId, Secret};
 use crate::index::Growing;
-use crate::log::{random_id, sync_names_of};
+use crate::log::{random_id, random_secret, sync_names_of};
 use crate::meta::{Meta, replace_file};
 use crate::segment::{SEGMENT_HEADER_BYTES, SegmentHeader, file_name};
 use crate::walk::{Step, WALK_CHUNK_BYTES, Walk};
@@ -58,10 +58,12 @@ pub fn restore(
         ToolError::Refused(format!("{} {text}", source.display()))
     })?;
     let old_id = manifest.meta.log_id(source)?;
-    let id = if same_id {
-        old_id
+    let old_secret = manifest.meta.secret;
+    let (id, secret) = if same_id {
+        (old_id, old_secret)
     } else {
-        random_id().map_err(ToolError::io("read", Path::new("/dev/urandom")))?
+        let made = random_id().and_then(|id| Ok((id, random_secret()?)));
+        made.map_err(ToolError::io("read", Path::new("/dev/urandom")))?
     };
     prepare(files, dir)?;
     let mut report = RestoreReport {
@@ -89,8 +91,8 @@ pub fn restore(
             work,
             dir: dir.join(&partition.name),
             class,
-            old: identity(old_id, number),
-            new: identity(id, number),
+            old: identity(old_id, old_secret, number),
+            new: identity(id, secret, number),
             epoch: Epoch(manifest.meta.epoch),
             open: None,
             next: Offset(partition.log_start),
@@ -110,6 +112,7 @@ pub fn restore(
     let ahead = if same_id { EPOCHS_AHEAD } else { 0 };
     let meta = Meta {
         log_id: id.to_string(),
+        secret,
         created_us: work.seams.clock.now_us(),
         epoch: manifest.meta.epoch + ahead,
         ..manifest.meta
@@ -124,10 +127,11 @@ pub fn restore(
     Ok(report)
 }
 
-fn identity(log_id: LogId, number: usize) -> Identity {
+fn identity(log_id: LogId, secret: Secret, number: usize) -> Identity {
     Identity {
         log_id,
         partition: PartitionId(number as u32),
+        secret,
     }
 }
 

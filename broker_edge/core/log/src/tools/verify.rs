@@ -217,6 +217,10 @@ fn check_header(
 ) {
     match header {
         HeaderFound::Good(header) if header.identity == place.identity && header.base == base => {}
+        HeaderFound::Good(header) if header.identity.secret != place.identity.secret => {
+            let text = "the header has another secret than the log";
+            check.flaws.push(format!("{file}: {text}"));
+        }
         HeaderFound::Good(header) => check.flaws.push(format!(
             "{file}: it is offset {} of partition {} of log {}, moved or renamed",
             header.base, header.identity.partition, header.identity.log_id

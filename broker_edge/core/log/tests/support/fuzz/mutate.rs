@@ -68,8 +68,9 @@ const INDEX_FIXED: usize = 128;
 pub struct Mutator<'a> {
     pub image: &'a mut Image,
     pub random: &'a mut Random,
-    /// Log id as the checksums take it.
+    /// Log id and secret as the checksums take them.
     log_id: [u8; 16],
+    secret: [u8; 8],
 }
 
 fn read(bytes: &[u8], at: usize, width: usize) -> u64 {
@@ -98,14 +99,16 @@ pub fn batches(bytes: &[u8]) -> Vec<Range<usize>> {
 
 impl<'a> Mutator<'a> {
     pub fn new(image: &'a mut Image, random: &'a mut Random) -> Self {
-        let mut log_id = [0; 16];
+        let (mut log_id, mut secret) = ([0; 16], [0; 8]);
         if let Some(at) = image.with_suffix(".seg").first() {
             log_id.copy_from_slice(&image.files[*at].1[16..32]);
+            secret.copy_from_slice(&image.files[*at].1[64..72]);
         }
         Self {
             image,
             random,
             log_id,
+            secret,
         }
     }
 
@@ -351,6 +354,7 @@ impl<'a> Mutator<'a> {
             let checksum = crc32c::crc32c(&bytes[batch.start + 8..batch.end]);
             let checksum = crc32c::crc32c_append(checksum, &self.log_id);
             let checksum = crc32c::crc32c_append(checksum, &partition.to_le_bytes());
+            let checksum = crc32c::crc32c_append(checksum, &self.secret);
             write(bytes, batch.start + 4, 4, u64::from(checksum));
         }
     }
@@ -369,6 +373,7 @@ impl<'a> Mutator<'a> {
             let checksum = crc32c::crc32c(&bytes[..48]);
             let checksum = crc32c::crc32c_append(checksum, &self.log_id);
             let checksum = crc32c::crc32c_append(checksum, &partition.to_le_bytes());
+            let checksum = crc32c::crc32c_append(checksum, &self.secret);
             write(bytes, 48, 4, u64::from(checksum));
         } else if name.ends_with("log.meta") {
             let line = bytes
