@@ -161,25 +161,45 @@ fn a_failed_sync_stops_the_partition_and_shows_nothing_of_it() {
 }
 
 /// After a failed sync the page cache shows bytes that are not on the disk, and a killed process leaves them there.
+/// The next start has room for this many more bytes.
+fn what_a_start_shows_survives(seed: u64, free: Option<usize>) -> bool {
+    let files = SimFiles::new(seed);
+    let log = open_with(sim_config(SyncMode::Always), files.seams());
+    append_many(&log, 0, 3);
+    files.fail_syncs(true);
+    telemetry(&log)
+        .append(records(1, &["only in the page cache"]))
+        .expect("queued");
+    await_that("the partition to stop", || stopped(&log));
+    files.kill();
+    abandon(log);
+    files.set_free(free);
+    let (log, report) =
+        Log::open(sim_config(SyncMode::Always), files.seams()).expect("the log opens");
+    let notes = |partition: &headwater_log::PartitionReport| {
+        partition.notes.iter().any(|note| note.contains("in place"))
+    };
+    assert_eq!(report.partitions.iter().any(notes), free.is_some());
+    let shown = read_all(telemetry(&log));
+    files.power_cut();
+    abandon(log);
+    files.set_free(None);
+    let log = open_with(sim_config(SyncMode::Always), files.seams());
+    holds(&log, &shown)
+}
+
 #[test]
 fn what_a_start_shows_survives_the_power_cut_after_it() {
     for seed in 0..20 {
-        let files = SimFiles::new(seed);
-        let log = open_with(sim_config(SyncMode::Always), files.seams());
-        append_many(&log, 0, 3);
-        files.fail_syncs(true);
-        telemetry(&log)
-            .append(records(1, &["only in the page cache"]))
-            .expect("queued");
-        await_that("the partition to stop", || stopped(&log));
-        files.kill();
-        abandon(log);
-        let log = open_with(sim_config(SyncMode::Always), files.seams());
-        let shown = read_all(telemetry(&log));
-        files.power_cut();
-        abandon(log);
-        let log = open_with(sim_config(SyncMode::Always), files.seams());
-        assert!(holds(&log, &shown), "seed {seed}");
+        assert!(what_a_start_shows_survives(seed, None), "seed {seed}");
+    }
+}
+
+#[test]
+fn what_a_start_on_a_full_disk_shows_survives_the_power_cut_after_it() {
+    for seed in 0..20 {
+        // Room for log.meta, none for a copy of the active segment.
+        assert!(what_a_start_shows_survives(seed, Some(600)), "seed {seed}");
     }
 }
 
