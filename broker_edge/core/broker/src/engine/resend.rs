@@ -45,8 +45,17 @@ impl Engine {
                 .nth(1)
                 .map(|(id, _, _)| id);
             match flight {
-                // It has never left and goes with what waits for its round.
-                Flight::Assigned => {}
+                // It has never left. What follows it may need the room that it takes in the window, so it goes first.
+                Flight::Assigned => {
+                    if !self.is_assigned_durably(key, packet_id) {
+                        // The round wakes the session.
+                        return Progress::NoRoom;
+                    }
+                    let sent = self.send_first(key, conn, packet_id, &mut recent);
+                    if sent == Delivered::NoRoom {
+                        return Progress::NoRoom;
+                    }
+                }
                 Flight::AwaitsPubcomp => {
                     let waits = session.releases.iter().any(|(_, id)| *id == packet_id);
                     if !waits {

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
 
-use headwater_log::Offset;
+use headwater_log::{Batch, Offset};
 use headwater_mqtt::packet::ack::Ack;
 use headwater_mqtt::{PacketId, ReasonCode, encode};
 use serde::{Deserialize, Serialize};
@@ -146,19 +146,51 @@ impl Engine {
                 return Progress::Unfinished;
             }
             *steps -= 1;
-            if let Some((sent, Flight::Assigned)) = session.window.flight(packet_id)
-                && self.send_entry(key, conn, packet_id, sent, Flight::Assigned, &mut recent)
-                    == Delivered::NoRoom
-            {
+            if self.send_first(key, conn, packet_id, &mut recent) == Delivered::NoRoom {
                 return Progress::NoRoom;
             }
-            if let Some(session) = self.sessions.get_mut(key) {
-                if let Some((_, Flight::Assigned)) = session.window.flight(packet_id) {
-                    session.window.advance(packet_id, Flight::AwaitsPubrec);
-                }
+        }
+    }
+
+    /// Whether the packet id of a delivery that has not left would be known after a crash.
+    pub(super) fn is_assigned_durably(&self, key: SessionKey, packet_id: u16) -> bool {
+        let settled = self.rounds.settled();
+        self.sessions.get(key).is_none_or(|session| {
+            let mut unsent = session.unsent.iter();
+            !session.stored || !unsent.any(|(round, id)| *id == packet_id && *round > settled)
+        })
+    }
+
+    /// Sends a delivery that has only been given its packet id, unless that is over.
+    pub(super) fn send_first(
+        &mut self,
+        key: SessionKey,
+        conn: ConnKey,
+        packet_id: u16,
+        recent: &mut Option<(PartitionIndex, Batch)>,
+    ) -> Delivered {
+        let flight_of = |engine: &Self| engine.sessions.get(key)?.window.flight(packet_id);
+        let mut delivered = Delivered::Skipped;
+        if let Some((sent, Flight::Assigned)) = flight_of(self) {
+            delivered = self.send_entry(key, conn, packet_id, sent, Flight::Assigned, recent);
+        }
+        if delivered != Delivered::NoRoom
+            && let Some(session) = self.sessions.get_mut(key)
+        {
+            if let Some((_, Flight::Assigned)) = session.window.flight(packet_id) {
+                session.window.advance(packet_id, Flight::AwaitsPubrec);
+            }
+            if session
+                .unsent
+                .front()
+                .is_some_and(|(_, id)| *id == packet_id)
+            {
                 session.unsent.pop_front();
+            } else {
+                session.unsent.retain(|(_, id)| *id != packet_id);
             }
         }
+        delivered
     }
 
     pub(super) fn handle_pubrec(&mut self, key: ConnKey, ack: &Ack<'_>) {

@@ -305,12 +305,48 @@ impl World {
                 if !waits {
                     return;
                 }
-                self.rig
-                    .moved
-                    .recv_timeout(DEADLINE)
-                    .expect("somebody waits for ever");
+                if self.rig.moved.recv_timeout(DEADLINE).is_err() {
+                    self.tell_who_waits(peers);
+                }
             }
         }
+    }
+
+    fn tell_who_waits(&self, peers: &[&mut Peer]) -> ! {
+        let peers: Vec<String> = peers
+            .iter()
+            .map(|peer| {
+                let Peer {
+                    client_id,
+                    key,
+                    connected,
+                    flights,
+                    held,
+                    ..
+                } = &**peer;
+                format!(
+                    "{client_id} {key:?} connected {connected} flights {flights:?} held {held:?}"
+                )
+            })
+            .collect();
+        let sessions: Vec<String> = self
+            .rig
+            .engine
+            .sessions
+            .iter()
+            .map(|(_, session)| {
+                format!(
+                    "{} of {:?} active {} has work {} window {:?}",
+                    session.client_id,
+                    session.conn,
+                    session.active,
+                    session.has_work(),
+                    session.window.front()
+                )
+            })
+            .collect();
+        let rounds = &self.rig.engine.rounds;
+        panic!("somebody waits for ever: {peers:#?} {sessions:#?} {rounds:?}")
     }
 
     /// The payloads of the log, in order.
@@ -487,6 +523,41 @@ fn exactly_once_in_both_directions_through_reconnects_and_kills() {
             })
             .unwrap_or_else(|error| panic!("{error}"));
     }
+}
+
+/// What was given packet ids and has not left must not wait for room that it takes itself.
+#[test]
+fn a_client_that_comes_back_with_a_smaller_window_gets_what_was_assigned_in_the_larger_one() {
+    let mut world = World::new();
+    let mut publisher = Peer::new("publisher", Version::V5);
+    let mut subscriber = Peer::new("subscriber", Version::V5);
+    publisher.connect(&mut world.rig);
+    subscriber.connect(&mut world.rig);
+    world.settle(&mut [&mut publisher, &mut subscriber]);
+    for number in 0..40 {
+        publisher.publish(&mut world.rig, format!("m{number}"));
+    }
+    world.settle(&mut [&mut publisher]);
+    subscriber.subscribe(&mut world.rig, QoS::ExactlyOnce, Some("earliest"));
+    let unsent = |world: &World| {
+        let sessions = world.rig.engine.sessions.iter();
+        sessions
+            .map(|(_, session)| session.unsent.len())
+            .sum::<usize>()
+    };
+    // The packet ids of a turn are durable in a later one, so none of these has left.
+    while unsent(&world) <= 7 {
+        world.rig.turn();
+        if unsent(&world) <= 7 && !subscriber.work(&mut world.rig) {
+            let _ = world.rig.moved.recv_timeout(Duration::from_millis(2));
+        }
+    }
+    subscriber.lose(&mut world.rig);
+    world.rig.engine.settings.inflight_max = 7;
+    subscriber.connect(&mut world.rig);
+    world.settle(&mut [&mut publisher, &mut subscriber]);
+    assert_eq!(subscriber.got, world.log());
+    world.rig.crash();
 }
 
 /// A refusal settles the tickets before it, which must not count for what the partition gave up.
