@@ -153,6 +153,10 @@ impl Engine {
                     self.received_value(session),
                 ));
             }
+            // Together, or a crash between the two would have the whole replay delivered again as something new.
+            if session.sent_changed && session.replay_forgotten {
+                values.push(self.cursor_value(session));
+            }
             if session.sent_changed {
                 values.push((sent_key(&session.client_id), self.sent_value(session)));
             }
@@ -161,7 +165,10 @@ impl Engine {
         for key in keys {
             if let Some(session) = self.sessions.get_mut(*key) {
                 session.received.is_stored |= std::mem::take(&mut session.received.is_changed);
-                session.sent_stored |= std::mem::take(&mut session.sent_changed);
+                if std::mem::take(&mut session.sent_changed) {
+                    session.sent_stored = true;
+                    session.replay_forgotten = false;
+                }
             }
         }
         Ok(end)

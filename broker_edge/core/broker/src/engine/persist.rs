@@ -221,6 +221,12 @@ impl Engine {
         }
     }
 
+    /// The checkpoint of a session as a value of the state store.
+    pub(super) fn cursor_value(&self, session: &Session) -> (String, Vec<u8>) {
+        let cursors = to_json(&self.stored_cursors(session));
+        (cursor_key(&session.client_id), cursors)
+    }
+
     fn stored_cursors(&self, session: &Session) -> StoredCursors {
         let cursor = |partition: PartitionIndex| {
             (

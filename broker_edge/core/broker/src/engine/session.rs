@@ -142,6 +142,8 @@ pub struct Session {
     pub releases: Waiting,
     /// The stored value of `assigned` and the window is old.
     pub sent_changed: bool,
+    /// `assigned` no longer says what a replay that is over has delivered, so the stored cursors have to say that it is.
+    pub replay_forgotten: bool,
     /// The state store holds such a value.
     pub sent_stored: bool,
     /// In the list of sessions to write in this round.
@@ -178,6 +180,7 @@ impl Session {
             unsent: Waiting::new(),
             releases: Waiting::new(),
             sent_changed: false,
+            replay_forgotten: false,
             sent_stored: false,
             in_round: false,
         }
@@ -277,10 +280,12 @@ impl Session {
     /// Forgets what was assigned for replays that are over.
     pub fn forget_assigned(&mut self) {
         let replays = &self.replays;
+        let before = self.assigned.len();
         self.assigned.retain(|range| match range.source {
             Source::Replay(number) => replays.iter().any(|replay| replay.number == number),
             _ => true,
         });
+        self.replay_forgotten |= self.assigned.len() < before;
     }
 }
 
