@@ -32,6 +32,7 @@ from broker_edge.torture.witness import witnesses
 
 QUIET_S = 5.0  # without any delivery, after which what is missing counts as skipped
 ACKED_S = 20.0  # for the acknowledgements that a cycle wants; the broker hangs if it takes longer
+RECYCLED_S = 15.0  # for the first segment that is made of a removed one
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,12 @@ class Life:
             self.wait_acked(load, wanted // 2)
             self.observe()
         self.wait_acked(load, wanted)
+        if self.has_retention and self.report.recycled == 0:
+            # Retention looks each second, which a load may be too short for.
+            deadline = time.monotonic() + RECYCLED_S
+            while self._count_recycled() == 0 and not load.over and time.monotonic() < deadline:
+                wanted += self.bench.records_max
+                self.wait_acked(load, wanted)
 
     def wait_acked(self, load: MqttLoad, count: int) -> None:
         """Also returns when an armed broker has ended by itself."""
