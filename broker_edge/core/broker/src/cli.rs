@@ -173,7 +173,8 @@ fn start_talking() {
         .try_init();
 }
 
-fn print(text: &str) -> i32 {
+/// Writes to stdout; gives the exit code.
+pub(crate) fn print(text: &str) -> i32 {
     let mut stdout = std::io::stdout().lock();
     match stdout
         .write_all(text.as_bytes())

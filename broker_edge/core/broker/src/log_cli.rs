@@ -17,7 +17,7 @@ use headwater_log::{Class, Offset, RecordView, Seams};
 use serde_json::{Value, json};
 use signal_hook::consts::SIGINT;
 
-use crate::cli::{EXIT_FAILED, EXIT_OK, EXIT_USAGE};
+use crate::cli::{EXIT_FAILED, EXIT_OK, EXIT_USAGE, print};
 use crate::filter::Filters;
 
 pub const EXIT_REFUSED: i32 = 4;
@@ -504,17 +504,6 @@ fn purge(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
 
 fn print_json(value: &Value) -> i32 {
     print(&format!("{value}\n"))
-}
-
-fn print(text: &str) -> i32 {
-    let mut stdout = std::io::stdout().lock();
-    match stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-    {
-        Ok(()) => EXIT_OK,
-        Err(_) => EXIT_FAILED,
-    }
 }
 
 fn say(sentence: &str) {
