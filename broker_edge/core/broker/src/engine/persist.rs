@@ -148,8 +148,8 @@ impl Engine {
                 left.push(key);
             }
             if let Some(session) = self.sessions.get(key).filter(|session| session.stored) {
-                let cursors = to_json(&self.stored_cursors(session));
-                changes.push((key, cursor_key(&session.client_id), cursors));
+                let (cursor_key, cursors) = self.cursor_value(session);
+                changes.push((key, cursor_key, cursors));
                 if session.sent_changed {
                     self.change(key);
                 }

@@ -560,6 +560,31 @@ fn a_client_that_comes_back_with_a_smaller_window_gets_what_was_assigned_in_the_
     world.rig.crash();
 }
 
+/// Forgetting what a replay delivered and storing that it is over are one write: a crash may come after any of them.
+#[test]
+fn a_replay_that_is_over_is_not_delivered_again_after_a_kill() {
+    let mut world = World::new();
+    let mut publisher = Peer::new("publisher", Version::V5);
+    let mut subscriber = Peer::new("subscriber", Version::V5);
+    publisher.connect(&mut world.rig);
+    subscriber.connect(&mut world.rig);
+    world.settle(&mut [&mut publisher, &mut subscriber]);
+    for number in 0..5 {
+        publisher.publish(&mut world.rig, format!("m{number}"));
+    }
+    world.settle(&mut [&mut publisher]);
+    subscriber.subscribe(&mut world.rig, QoS::ExactlyOnce, Some("earliest"));
+    world.settle(&mut [&mut publisher, &mut subscriber]);
+    // Its delivery stores the session's deliveries anew, with no second passing for a checkpoint of the cursors.
+    publisher.publish(&mut world.rig, "m5".to_owned());
+    world.settle(&mut [&mut publisher, &mut subscriber]);
+    world.kill(&mut [&mut publisher, &mut subscriber]);
+    subscriber.connect(&mut world.rig);
+    world.settle(&mut [&mut subscriber]);
+    assert_eq!(subscriber.got, ["m0", "m1", "m2", "m3", "m4", "m5"]);
+    world.rig.crash();
+}
+
 /// A refusal settles the tickets before it, which must not count for what the partition gave up.
 #[test]
 fn a_publish_that_a_stopped_partition_gave_up_is_refused_when_it_is_sent_again() {
