@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -35,7 +36,7 @@ class Served:
         return any(start <= offset < end for start, end in self.lost.get(partition, ()))
 
 
-class StoppedNode(Life):
+class StoppedNode(Life, ABC):
     """Makes one log, and gives each cycle a fresh copy of it to be damaged with the broker down."""
 
     name = ""
@@ -73,8 +74,9 @@ class StoppedNode(Life):
     def finish(self) -> None:
         return
 
+    @abstractmethod
     def damage_and_check(self, number: int) -> None:
-        raise NotImplementedError
+        """Hurts the fresh copy, starts the broker on it, and reports what it should not have served."""
 
     def read(self) -> Served:
         """Everything that the running broker serves."""
