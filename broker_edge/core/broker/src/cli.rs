@@ -100,6 +100,7 @@ fn exit_code(error: &ConfigError) -> i32 {
 
 fn serve(config: Config) -> i32 {
     start_talking();
+    raise_open_files();
     // Before the start, so that a signal that comes early is not lost.
     let mut signals = match Signals::new([SIGINT, SIGTERM]) {
         Ok(signals) => signals,
@@ -129,6 +130,16 @@ fn serve(config: Config) -> i32 {
     }
     broker.shutdown();
     code
+}
+
+/// Raises the limit of open files to what the system allows: a connection costs one, and a shell's default is 1,024.
+fn raise_open_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
 }
 
 fn parse(arguments: &[String]) -> Result<Arguments, String> {

@@ -14,6 +14,7 @@ mod event_loop;
 pub mod filter;
 mod log_cli;
 pub mod metrics;
+pub mod peer;
 pub mod service;
 pub mod state;
 

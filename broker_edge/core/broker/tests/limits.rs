@@ -2,8 +2,8 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 
 use common::{Client, Got, start, start_with};
@@ -32,6 +32,27 @@ fn a_connection_beyond_the_limit_is_closed_and_a_place_that_is_free_again_is_giv
     second.subscribe("t", 1);
     second.publish("t", "still here");
     broker.shutdown();
+}
+
+fn address_in(ready: &str, prefix: &str) -> SocketAddr {
+    let word = ready
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix(prefix));
+    word.and_then(|address| address.parse().ok())
+        .unwrap_or_else(|| panic!("no {prefix} in {ready:?}"))
+}
+
+/// The first line of the answer.
+fn health(admin: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(admin).expect("the admin listener takes connections");
+    stream
+        .write_all(b"GET /healthz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        .expect("the request is taken");
+    let mut line = String::new();
+    BufReader::new(stream)
+        .read_line(&mut line)
+        .expect("it answers");
+    line.trim_end().to_owned()
 }
 
 struct Process(Child);
@@ -69,11 +90,7 @@ fn without_file_descriptors_new_connections_are_closed_and_the_others_go_on() {
     BufReader::new(stdout)
         .read_line(&mut line)
         .expect("a line when it listens");
-    let address = line
-        .split_whitespace()
-        .find_map(|word| word.strip_prefix("mqtt="))
-        .and_then(|address| address.parse().ok())
-        .unwrap_or_else(|| panic!("no address in {line:?}"));
+    let address = address_in(&line, "mqtt=");
 
     let mut early = is_served(address, "early").expect("descriptors are left");
     let mut served = Vec::new();
@@ -84,6 +101,7 @@ fn without_file_descriptors_new_connections_are_closed_and_the_others_go_on() {
     early.subscribe("t", 1);
     early.publish("t", "still here");
     assert_eq!(early.message().text(), "still here");
+    assert_eq!(health(address_in(&line, "admin=")), "HTTP/1.1 200 OK");
     drop(served);
     while is_served(address, "late").is_none() {}
 }

@@ -100,6 +100,10 @@ impl Engine {
             }
         };
         self.open_connection(key, connect, session_key);
+        if let Some(conn) = self.conns.get(key) {
+            let peer = &conn.peer;
+            tracing::debug!(client_id, address = %peer.address, transport = peer.transport, "connected");
+        }
         let mut bytes = Vec::new();
         if connect.version.is_v5() {
             self.encode_connack(

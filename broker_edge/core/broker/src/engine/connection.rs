@@ -5,6 +5,8 @@
 use headwater_log::ClientIndex;
 use headwater_mqtt::Version;
 
+use crate::peer::Peer;
+
 use super::SessionKey;
 use super::ack::AckFifo;
 use super::stage::PartitionIndex;
@@ -41,6 +43,7 @@ pub struct Alias {
 
 #[derive(Debug)]
 pub struct Connection {
+    pub peer: Box<Peer>,
     pub phase: Phase,
     pub version: Version,
     pub session: Option<SessionKey>,
@@ -94,8 +97,9 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub fn new(now_ms: u64) -> Self {
+    pub fn new(peer: Peer, now_ms: u64) -> Self {
         Self {
+            peer: Box::new(peer),
             phase: Phase::New,
             version: Version::V311,
             session: None,

@@ -49,6 +49,7 @@ use headwater_log::{Class, Log, Offset};
 use parking_lot::Mutex;
 
 use crate::metrics::Metrics;
+use crate::peer::Peer;
 use crate::state::StateStore;
 
 pub use connection::Connection;
@@ -217,8 +218,8 @@ impl Engine {
     }
 
     /// Takes a new connection in.
-    pub fn open(&mut self) -> ConnKey {
-        let key = self.conns.insert(Connection::new(self.now.mono_ms));
+    pub fn open(&mut self, peer: Peer) -> ConnKey {
+        let key = self.conns.insert(Connection::new(peer, self.now.mono_ms));
         self.timers.set(
             self.now.mono_ms + self.settings.connect_timeout_ms,
             Timer::Silence(key),

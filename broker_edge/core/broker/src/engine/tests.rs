@@ -253,7 +253,7 @@ impl Rig {
     }
 
     fn connect(&mut self, fields: ConnectFields<'_>) -> ConnKey {
-        let key = self.engine.open();
+        let key = self.engine.open(crate::peer::Peer::nobody());
         self.feed(key, |out| encode::connect(out, &fields));
         let connack = self.packets(key, fields.version, 1);
         assert!(connack[0].starts_with("connack"), "{connack:?}");
@@ -419,7 +419,7 @@ fn a_crash_repeats_what_came_after_the_checkpoint_and_skips_nothing() {
     rig.crash();
 
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    let key = rig.engine.open();
+    let key = rig.engine.open(crate::peer::Peer::nobody());
     rig.feed(key, |out| encode::connect(out, &fields));
     let packets = rig.packets(key, version, 4);
     assert_eq!(
@@ -442,7 +442,7 @@ fn silence_is_measured_from_the_last_packet_and_ends_the_connection() {
     assert_eq!(rig.sent(key, Version::V5), ["Pingresp"]);
     rig.pass_time(1_000);
     assert_eq!(rig.sent(key, Version::V5), ["disconnect KeepAliveTimeout"]);
-    let mute = rig.engine.open();
+    let mute = rig.engine.open(crate::peer::Peer::nobody());
     rig.pass_time(Settings::default().connect_timeout_ms);
     assert!(rig.engine.take_closed().contains(&mute));
 }
@@ -452,7 +452,7 @@ fn bytes_split_anywhere_are_the_same_packets() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
     let version = Version::V5;
-    let key = rig.engine.open();
+    let key = rig.engine.open(crate::peer::Peer::nobody());
     let mut bytes = Vec::new();
     encode::connect(&mut bytes, &ConnectFields::new(version, "c"));
     for _ in 0..3 {

@@ -1,7 +1,11 @@
-//! Accepting connections, also when the process has run out of file descriptors.
+//! Accepting connections, also when the process runs out of file descriptors.
+//!
+//! The last descriptors are a reserve for files of the log, of its service and of its tools: a connection that would be
+//! given one of them is accepted and closed. So clients, however many, never keep the log from opening a file.
 
-use std::fs::File;
 use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
@@ -9,16 +13,19 @@ use mio::{Interest, Registry, Token};
 
 /// Connections accepted in a turn, so that a storm of them does not hold up those that are there.
 const ACCEPTS_MAX: usize = 256;
-/// Without a descriptor even to close waiting connections, the listener rests this long.
+/// When the reserve is used up as well, connections wait in the backlog and the listener rests this long.
 const REST: Duration = Duration::from_millis(500);
+/// The reserve is this part of the limit, within bounds.
+const RESERVE_PART: u64 = 8;
+const RESERVE_MIN: u64 = 16;
+const RESERVE_MAX: u64 = 256;
 /// A lack of descriptors is told at most this often.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 pub struct Listener {
     listener: TcpListener,
-    /// Given up for a moment to accept and close a connection when no descriptor is left: otherwise the connection would
-    /// stay in the backlog and the listener would never be ready again.
-    spare: Option<File>,
+    /// Descriptors from this number on are the reserve: the system gives the lowest that is free.
+    reserve_from: u64,
     ready: bool,
     accepted: usize,
     rests_until: Option<Instant>,
@@ -37,7 +44,7 @@ impl Listener {
         // Connections that came before the registration make no event.
         Ok(Self {
             listener,
-            spare: spare(),
+            reserve_from: reserve_from(open_files_max()),
             ready: true,
             accepted: 0,
             rests_until: None,
@@ -61,60 +68,68 @@ impl Listener {
     }
 
     /// The next connection of this turn.
-    pub fn accept(&mut self) -> Option<TcpStream> {
+    pub fn accept(&mut self) -> Option<(TcpStream, SocketAddr)> {
         if self.rest().is_some_and(|rest| !rest.is_zero()) {
             return None;
         }
         self.rests_until = None;
         while self.ready && self.accepted < ACCEPTS_MAX {
+            self.accepted += 1;
             match self.listener.accept() {
-                Ok((stream, _)) => {
-                    self.accepted += 1;
-                    return Some(stream);
+                Ok((stream, _)) if self.is_reserve(&stream) => {
+                    self.tell("a new connection was closed");
                 }
+                Ok(accepted) => return Some(accepted),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.ready = false,
-                Err(error) if is_out_of_descriptors(&error) => self.shed(&error),
-                // The peer went away in between, or a passing error of the network.
-                Err(error) => {
-                    self.accepted += 1;
-                    tracing::debug!(%error, "a connection could not be accepted");
+                Err(error) if is_out_of_descriptors(&error) => {
+                    self.tell("new connections wait");
+                    self.rests_until = Some(Instant::now() + REST);
+                    break;
                 }
+                // The peer went away in between, or a passing error of the network.
+                Err(error) => tracing::debug!(%error, "a connection could not be accepted"),
             }
         }
         self.accepted = 0;
         None
     }
 
-    /// Closes one waiting connection with the spare descriptor.
-    fn shed(&mut self, error: &io::Error) {
+    fn is_reserve(&self, stream: &TcpStream) -> bool {
+        u64::try_from(stream.as_raw_fd()).is_ok_and(|number| number >= self.reserve_from)
+    }
+
+    fn tell(&mut self, what: &str) {
         if self.told_at.is_none_or(|at| at.elapsed() > TELL_EVERY) {
             self.told_at = Some(Instant::now());
-            tracing::warn!(%error, "no file descriptor for a new connection; raise the limit of open files");
-        }
-        self.accepted += 1;
-        match self.spare.take() {
-            Some(file) => {
-                drop(file);
-                if let Ok((stream, _)) = self.listener.accept() {
-                    drop(stream);
-                }
-                self.spare = spare();
-            }
-            None => {
-                self.spare = spare();
-                if self.spare.is_none() {
-                    self.rests_until = Some(Instant::now() + REST);
-                }
-                self.accepted = ACCEPTS_MAX;
-            }
+            tracing::warn!("{what}: file descriptors run out; raise the limit of open files");
         }
     }
 }
 
-fn spare() -> Option<File> {
-    File::open("/dev/null").ok()
+/// The limit of open files of this process.
+fn open_files_max() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile)
+        .current
+        .unwrap_or(u64::MAX)
+}
+
+fn reserve_from(limit: u64) -> u64 {
+    limit.saturating_sub((limit / RESERVE_PART).clamp(RESERVE_MIN, RESERVE_MAX))
 }
 
 fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reserve_from;
+
+    #[test]
+    fn the_reserve_is_an_eighth_of_the_limit_within_bounds() {
+        assert_eq!(reserve_from(60), 44);
+        assert_eq!(reserve_from(1024), 896);
+        assert_eq!(reserve_from(1 << 20), (1 << 20) - 256);
+        assert_eq!(reserve_from(8), 0);
+    }
 }

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use mio::{Events, Poll, Token, Waker};
 
 use crate::engine::{ConnKey, Engine, Now, ReadPlan};
+use crate::peer::Peer;
 
 use listener::Listener;
 use socket::{Received, Sockets};
@@ -194,12 +195,12 @@ impl EventLoop {
     }
 
     fn accept(&mut self) {
-        while let Some(stream) = self.listener.accept() {
+        while let Some((stream, address)) = self.listener.accept() {
             if self.engine.connections() >= self.connections_max {
                 self.engine.count_refused();
                 continue;
             }
-            let key = self.engine.open();
+            let key = self.engine.open(Peer::plain(address));
             if let Err(error) = self.sockets.insert(key, stream, self.poll.registry()) {
                 tracing::warn!(%error, "a connection cannot be served");
                 self.engine.remove(key);

@@ -49,7 +49,7 @@ impl Peer {
     }
 
     pub(super) fn connect(&mut self, rig: &mut Rig) {
-        let key = rig.engine.open();
+        let key = rig.engine.open(crate::peer::Peer::nobody());
         let lasts = [Property::SessionExpiryInterval(3600)];
         let mut fields = ConnectFields::new(self.version, self.client_id);
         fields.clean_start = false;

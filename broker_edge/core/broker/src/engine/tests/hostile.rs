@@ -49,7 +49,7 @@ fn a_session_that_has_caught_up_in_one_partition_goes_on_in_the_others() {
         rig.publish_to(topic, false, publisher, version, id, &noise);
         assert_eq!(rig.packets(publisher, version, 1), [format!("puback {id}")]);
     }
-    let key = rig.engine.open();
+    let key = rig.engine.open(crate::peer::Peer::nobody());
     rig.feed(key, |out| {
         encode::connect(out, &persistent(version, "lasting"))
     });
@@ -190,7 +190,7 @@ fn who_comes_back_with_less_room_is_sent_no_more_than_that_again_and_nothing_new
     rig.engine.remove(client);
 
     fields.properties = &narrow;
-    let client = rig.engine.open();
+    let client = rig.engine.open(crate::peer::Peer::nobody());
     rig.feed(client, |out| encode::connect(out, &fields));
     assert_eq!(rig.packets(client, version, 2), ["connack true", &sent(0)]);
     rig.publish(publisher, version, 4, "3");
@@ -240,7 +240,7 @@ fn a_retained_value_that_changes_before_the_connack_of_a_clean_start_is_not_miss
     let earlier = rig.connect(persistent(version, "c"));
     rig.engine.remove(earlier);
 
-    let client = rig.engine.open();
+    let client = rig.engine.open(crate::peer::Peer::nobody());
     let one = [Subscription {
         filter: "t",
         options: SubscriptionOptions::new(QoS::AtLeastOnce),
@@ -288,7 +288,7 @@ fn a_will_that_waits_for_its_delay_is_published_when_the_broker_stops() {
     rig.crash();
 
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    let key = rig.engine.open();
+    let key = rig.engine.open(crate::peer::Peer::nobody());
     rig.feed(key, |out| encode::connect(out, &witness));
     let packets = rig.packets(key, Version::V311, 2);
     assert_eq!(packets, ["connack true", "publish gone"]);

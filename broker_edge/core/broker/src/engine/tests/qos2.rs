@@ -218,7 +218,7 @@ fn a_command_of_qos_2_is_released_only_after_its_receipt_is_durable_also_after_a
     assert_eq!(world.rig.packets(key, version, 1), ["publish blink"]);
     world.kill(&mut []);
     fields.clean_start = false;
-    let key = world.rig.engine.open();
+    let key = world.rig.engine.open(crate::peer::Peer::nobody());
     world.rig.feed(key, |out| encode::connect(out, &fields));
     assert_eq!(
         world.rig.packets(key, version, 2),

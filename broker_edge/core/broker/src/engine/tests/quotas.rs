@@ -23,7 +23,7 @@ fn i7_one_lasting_session_too_many_is_refused_with_the_code_of_the_version() {
         if version.is_v5() {
             fields.properties = &expiry;
         }
-        let key = rig.engine.open();
+        let key = rig.engine.open(crate::peer::Peer::nobody());
         rig.feed(key, |out| encode::connect(out, &fields));
         rig.turn();
         let connack = rig.engine.out(key).to_vec();
