@@ -9,6 +9,8 @@ use std::rc::Rc;
 use headwater_log::{Batch, Offset, ReadError};
 use headwater_mqtt::{QoS, filter_matches};
 
+use crate::auth::Access;
+
 use super::deliver::{Delivered, Delivery};
 use super::router::Subscriber;
 use super::session::Session;
@@ -403,6 +405,10 @@ pub(super) fn merged_for(
     at: Offset,
     only: Option<&str>,
 ) -> Option<Merged> {
+    let access = only.map_or(Access::Receive, |_| Access::Replay);
+    if !session.may(access, topic) {
+        return None;
+    }
     let mut wanted = session
         .subscriptions
         .iter()

@@ -5,6 +5,8 @@ use std::rc::Rc;
 use headwater_mqtt::packet::disconnect::Disconnect;
 use headwater_mqtt::{DecodeError, ReasonCode, encode};
 
+use crate::auth::Access;
+
 use super::connection::{Phase, Will};
 use super::publish::OwnRecord;
 use super::session::NEVER_EXPIRES;
@@ -173,7 +175,8 @@ impl Engine {
         else {
             return;
         };
-        if self.refusal_of_name(&will.topic).is_some() {
+        let may_publish = self.may(key, Access::Publish, &will.topic);
+        if self.refusal_of_name(&will.topic).is_some() || !may_publish {
             self.tally.publishes_refused += 1;
             return;
         }

@@ -5,6 +5,7 @@
 //! sessions, subscriptions and timers outright; the log, the state store and the retained places are shared. It never
 //! blocks, but for log reads that miss the tail cache and for inline commits, both bounded per turn.
 
+mod access;
 mod ack;
 mod catch_up;
 mod close;
@@ -48,6 +49,7 @@ use headwater_log::faults::{Sabotage, is_sabotaged};
 use headwater_log::{Class, Log, Offset};
 use parking_lot::Mutex;
 
+use crate::auth::Authority;
 use crate::metrics::Metrics;
 use crate::peer::Peer;
 use crate::state::StateStore;
@@ -58,6 +60,7 @@ pub use retained::Retained;
 pub use session::Session;
 pub use settings::Settings;
 
+use access::Guard;
 use exactly_once::Rounds;
 use router::Router;
 use slab::{Key, Slab};
@@ -88,6 +91,7 @@ pub struct Engine {
     state: Arc<StateStore>,
     metrics: Arc<Metrics>,
     settings: Settings,
+    guard: Guard,
     now: Now,
     conns: Slab<Connection>,
     sessions: Slab<Session>,
@@ -173,6 +177,7 @@ impl Engine {
             state,
             metrics,
             settings,
+            guard: Guard::new(&Authority::open()),
             now,
             conns: Slab::default(),
             sessions: Slab::default(),

@@ -34,6 +34,10 @@ impl Engine {
         let Some(partition) = self.topics.get(id).map(|topic| topic.partition) else {
             return true;
         };
+        if !self.may_publish(key, id) {
+            self.refuse_publish(key, publish, ReasonCode::NotAuthorized);
+            return true;
+        }
         if publish.qos == QoS::ExactlyOnce && self.is_answered(key, publish) {
             return true;
         }

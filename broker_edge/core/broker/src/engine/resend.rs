@@ -4,6 +4,8 @@
 use headwater_log::{Batch, Offset, ReadError, RecordView};
 use headwater_mqtt::{PacketId, QoS};
 
+use crate::auth::Access;
+
 use super::catch_up::{Progress, merged_for};
 use super::deliver::{Delivered, extra_properties, format_place, offset_topic};
 use super::encode::{self, Form};
@@ -150,6 +152,12 @@ impl Engine {
             conn.wake_when_drained = true;
             return Delivered::NoRoom;
         }
+        // Rights may have been taken away since it was first sent.
+        let access = match sent.source {
+            Source::Replay(_) => Access::Replay,
+            Source::Cursor | Source::Retained => Access::Receive,
+        };
+        let record = record.filter(|record| session.may(access, record.topic));
         let base = conn.out.len();
         let stage = &self.stages[sent.partition.index()];
         let packet = record.and_then(|record| {

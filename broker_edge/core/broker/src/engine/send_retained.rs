@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use headwater_log::{Batch, Epoch, Headers, Offset, RecordView};
 
+use crate::auth::Access;
+
 use super::catch_up::Progress;
 use super::deliver::{Delivered, Delivery};
 use super::retained::{Place, StoredValue, from_hex, state_key};
@@ -45,6 +47,7 @@ impl Engine {
             let options = session
                 .subscription(&session.retained[0].filter)
                 .map(|held| held.options);
+            let may_receive = session.may(Access::Receive, &place.topic);
             let merged = Merged {
                 no_local: false,
                 ..Merged::of(options.into_iter())
@@ -54,7 +57,7 @@ impl Engine {
                 .lock()
                 .get(&place.topic)
                 .is_some_and(|now| now.offset == place.offset);
-            if unchanged && options.is_some() {
+            if unchanged && options.is_some() && may_receive {
                 if *steps == 0 {
                     return Progress::Unfinished;
                 }

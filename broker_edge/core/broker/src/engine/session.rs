@@ -11,6 +11,8 @@ use headwater_log::Offset;
 use headwater_mqtt::Version;
 use headwater_mqtt::packet::subscribe::RetainHandling;
 
+use crate::auth::{Access, Rights};
+
 use super::ConnKey;
 use super::connection::Will;
 use super::received::Received;
@@ -98,6 +100,8 @@ pub struct Command {
 #[derive(Debug)]
 pub struct Session {
     pub client_id: Rc<str>,
+    /// What the client of its last connection may do; `None` where nothing is restricted.
+    pub rights: Option<Rc<Rights>>,
     pub version: Version,
     /// The client's connection, if it has one.
     pub conn: Option<ConnKey>,
@@ -154,6 +158,7 @@ impl Session {
     pub fn new(client_id: Rc<str>, version: Version, life: u64) -> Self {
         Self {
             client_id,
+            rights: None,
             version,
             conn: None,
             active: false,
@@ -184,6 +189,14 @@ impl Session {
             sent_stored: false,
             in_round: false,
         }
+    }
+
+    /// Whether the client may do this with a topic (a filter, for [`Access::Subscribe`]).
+    #[inline]
+    pub fn may(&self, access: Access, topic: &str) -> bool {
+        self.rights
+            .as_ref()
+            .is_none_or(|rights| rights.may(access, topic))
     }
 
     pub fn active_conn(&self) -> Option<ConnKey> {

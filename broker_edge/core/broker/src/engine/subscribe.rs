@@ -5,6 +5,8 @@ use headwater_mqtt::packet::subscribe::{RetainHandling, Subscribe};
 use headwater_mqtt::packet::unsubscribe::Unsubscribe;
 use headwater_mqtt::{PacketId, Property, QoS, ReasonCode, encode};
 
+use crate::auth::Access;
+
 use super::ack::PacketKind;
 use super::close::Cause;
 use super::position::{Located, Policy, Position, Refusal, Start, split_filter};
@@ -137,6 +139,7 @@ impl Engine {
     ) -> Result<(), Refusal> {
         let filter = located.filter;
         self.check_filter(key, filter)?;
+        self.check_access(key, filter, Access::Subscribe)?;
         let position = located.position.or(common.position);
         let held = self
             .sessions
@@ -146,6 +149,9 @@ impl Engine {
             Some(text) if !held => {
                 report.located = true;
                 let position = Position::parse(text)?;
+                if position != Position::Latest {
+                    self.check_access(key, filter, Access::Replay)?;
+                }
                 let policy = common.policy.as_ref().map_err(|refusal| Refusal {
                     reason: refusal.reason,
                     sentence: refusal.sentence.clone(),
@@ -208,6 +214,21 @@ impl Engine {
             return refuse(ReasonCode::QuotaExceeded, sentence);
         }
         Ok(())
+    }
+
+    /// Whether the client may subscribe to a filter, or replay what it matches.
+    fn check_access(&self, key: SessionKey, filter: &str, access: Access) -> Result<(), Refusal> {
+        if self.may(key, access, filter) {
+            return Ok(());
+        }
+        let what = match access {
+            Access::Replay => "replaying",
+            _ => "subscribing to",
+        };
+        Err(Refusal {
+            reason: ReasonCode::NotAuthorized,
+            sentence: format!("{what} this filter is not allowed"),
+        })
     }
 
     /// Writes the subscription into the session and the index. Says whether it replays.

@@ -11,6 +11,8 @@ use headwater_log::{Log, TopicIndex};
 use headwater_mqtt::QoS;
 use xxhash_rust::xxh3::Xxh3DefaultBuilder;
 
+use crate::auth::Access;
+
 use super::router::{Options, Router};
 use super::session::Session;
 use super::slab::Slab;
@@ -156,7 +158,10 @@ fn find(topic: &str, router: &Router, sessions: &Slab<Session>) -> Matches {
     found.sort_unstable_by_key(|(session, _)| *session);
     for group in found.chunk_by(|a, b| a.0 == b.0) {
         let session = group[0].0;
-        if let Some(conn) = sessions.get(session).and_then(Session::active_conn) {
+        let receiver = sessions
+            .get(session)
+            .filter(|session| session.may(Access::Receive, topic));
+        if let Some(conn) = receiver.and_then(Session::active_conn) {
             let merged = Merged::of(group.iter().map(|(_, options)| *options));
             matches.targets.push(Target {
                 session,
