@@ -18,6 +18,8 @@ pub mod metrics;
 pub mod peer;
 pub mod service;
 pub mod state;
+#[allow(dead_code, reason = "the listeners that put layers on sockets follow")]
+mod transport;
 
 mod broker;
 

@@ -17,6 +17,7 @@ use mio::{Events, Poll, Token, Waker};
 
 use crate::engine::{ConnKey, Engine, Now, ReadPlan};
 use crate::peer::Peer;
+use crate::transport::Stream;
 
 use listener::Listener;
 use socket::{Received, Sockets};
@@ -178,7 +179,10 @@ impl EventLoop {
                 token => {
                     let key = ConnKey::from_bits(token.0 as u64);
                     if event.is_writable() {
-                        self.engine.writable(key);
+                        self.writable(key);
+                    }
+                    if event.is_read_closed() || event.is_error() {
+                        self.sockets.mark_ending(key);
                     }
                     if event.is_readable() || event.is_read_closed() || event.is_error() {
                         self.want_read(key);
@@ -186,6 +190,14 @@ impl EventLoop {
                 }
             }
         }
+    }
+
+    fn writable(&mut self, key: ConnKey) {
+        if let Err(error) = self.sockets.flush(key) {
+            tracing::debug!(%error, "a send failed");
+            self.engine.lost(key);
+        }
+        self.engine.writable(key);
     }
 
     fn want_read(&mut self, key: ConnKey) {
@@ -201,7 +213,10 @@ impl EventLoop {
                 continue;
             }
             let key = self.engine.open(Peer::plain(address));
-            if let Err(error) = self.sockets.insert(key, stream, self.poll.registry()) {
+            if let Err(error) =
+                self.sockets
+                    .insert(key, Stream::plain(stream), self.poll.registry())
+            {
                 tracing::warn!(%error, "a connection cannot be served");
                 self.engine.remove(key);
             }
@@ -224,18 +239,18 @@ impl EventLoop {
                 return;
             };
             self.sockets.unmark_readable(key);
-            let (received, filled) = match self.engine.read_plan(key) {
+            let received = match self.engine.read_plan(key) {
                 // It stays unread; the engine names it when it may go on.
                 ReadPlan::Wait => continue,
                 ReadPlan::Shared { held, bytes_max } => self.read_shared(key, &held, bytes_max),
                 ReadPlan::Own { wanted } => self.read_own(key, wanted.min(READ_BYTES_MAX)),
             };
             match received {
-                Received::Bytes(count) => {
+                Received::Bytes { count, more } => {
                     left = left.saturating_sub(count);
                     self.engine.count_received(count);
-                    // A short read emptied the socket; what comes later is a new event.
-                    if filled {
+                    // Otherwise the socket is empty, and what comes later is a new event.
+                    if more {
                         self.want_read(key);
                     }
                 }
@@ -245,41 +260,31 @@ impl EventLoop {
         }
     }
 
-    fn read_shared(&mut self, key: ConnKey, held: &[u8], bytes_max: usize) -> (Received, bool) {
+    fn read_shared(&mut self, key: ConnKey, held: &[u8], bytes_max: usize) -> Received {
         self.buffer[..held.len()].copy_from_slice(held);
         let end = bytes_max.min(self.buffer.len());
-        let room = &mut self.buffer[held.len()..end];
-        let room_len = room.len();
-        let received = self.sockets.receive(key, room);
-        let count = if let Received::Bytes(count) = received {
-            count
-        } else {
-            0
-        };
+        let received = self.sockets.receive(key, &mut self.buffer[held.len()..end]);
+        let count = received.count();
         if count > 0 || !held.is_empty() {
             self.engine
                 .receive(key, &self.buffer[..held.len() + count], count > 0);
         }
-        (received, count == room_len)
+        received
     }
 
-    fn read_own(&mut self, key: ConnKey, wanted: usize) -> (Received, bool) {
+    fn read_own(&mut self, key: ConnKey, wanted: usize) -> Received {
         let Some(held) = self.engine.held_mut(key) else {
-            return (Received::Nothing, false);
+            return Received::Nothing;
         };
         let base = held.len();
         held.resize(base + wanted, 0);
         let received = self.sockets.receive(key, &mut held[base..]);
-        let count = if let Received::Bytes(count) = received {
-            count
-        } else {
-            0
-        };
+        let count = received.count();
         held.truncate(base + count);
         if count > 0 {
             self.engine.receive_held(key);
         }
-        (received, count == wanted)
+        received
     }
 
     /// One send per connection with something to say; then connections that were given up are forgotten.

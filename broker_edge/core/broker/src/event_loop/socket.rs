@@ -1,20 +1,21 @@
 //! The sockets of the loop, in a table beside the engine's connections and under the same keys.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
-use std::net::Shutdown;
+use std::io::{self, IoSlice};
 use std::time::{Duration, Instant};
 
-use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 
 use crate::engine::ConnKey;
+use crate::transport::{Stream, Taken};
 
 struct Socket {
-    stream: TcpStream,
+    stream: Stream,
     key: ConnKey,
     /// In the loop's list of connections to read.
     readable: bool,
+    /// The poll has told that the peer is done: it is read to its end, because no other event will tell.
+    is_ending: bool,
     /// The peer has closed it, or it failed.
     ended: bool,
 }
@@ -22,7 +23,7 @@ struct Socket {
 /// A socket that was shut down for writing. What its peer still sends is read and dropped for a while: closing it with
 /// bytes unread would make the kernel send a reset, which can overtake the last packet.
 struct Lingering {
-    stream: TcpStream,
+    stream: Stream,
     until: Instant,
     bytes_left: usize,
 }
@@ -43,23 +44,36 @@ pub struct Sockets {
 /// What one receive gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Received {
-    Bytes(usize),
+    /// With `more`, there may be more without a new event.
+    Bytes {
+        count: usize,
+        more: bool,
+    },
     Nothing,
     Closed,
 }
 
+impl Received {
+    pub fn count(self) -> usize {
+        match self {
+            Received::Bytes { count, .. } => count,
+            Received::Nothing | Received::Closed => 0,
+        }
+    }
+}
+
 impl Sockets {
+    /// Takes a stream in whose socket nobody watches yet.
     pub fn insert(
         &mut self,
         key: ConnKey,
-        mut stream: TcpStream,
+        mut stream: Stream,
         registry: &Registry,
     ) -> io::Result<()> {
-        stream.set_nodelay(true)?;
-        let token = usize::try_from(key.to_bits()).map_err(io::Error::other)?;
+        stream.socket_mut().set_nodelay(true)?;
         registry.register(
-            &mut stream,
-            Token(token),
+            stream.socket_mut(),
+            token(key)?,
             Interest::READABLE | Interest::WRITABLE,
         )?;
         if self.slots.len() <= key.index() {
@@ -69,6 +83,7 @@ impl Sockets {
             stream,
             key,
             readable: false,
+            is_ending: false,
             ended: false,
         });
         Ok(())
@@ -81,7 +96,7 @@ impl Sockets {
         let Some(mut socket) = slot.take_if(|socket| socket.key == key) else {
             return;
         };
-        if !socket.ended && socket.stream.shutdown(Shutdown::Write).is_ok() {
+        if !socket.ended && socket.stream.shut_down().is_ok() {
             if self.lingering.len() >= LINGERING_MAX {
                 self.lingering.pop_front();
             }
@@ -94,7 +109,7 @@ impl Sockets {
             return;
         }
         // Closing takes the socket out of the poll anyway.
-        let _ = registry.deregister(&mut socket.stream);
+        let _ = registry.deregister(socket.stream.socket_mut());
     }
 
     /// Drops what came for sockets that were shut down, and closes those whose peer is done or whose time is over.
@@ -135,52 +150,78 @@ impl Sockets {
         }
     }
 
+    /// The poll has told that the peer is done.
+    pub fn mark_ending(&mut self, key: ConnKey) {
+        if let Some(socket) = self.get(key) {
+            socket.is_ending = true;
+        }
+    }
+
     pub fn receive(&mut self, key: ConnKey, buffer: &mut [u8]) -> Received {
         let Some(socket) = self.get(key) else {
             return Received::Nothing;
         };
-        loop {
-            return match socket.stream.read(buffer) {
-                Ok(0) => {
-                    socket.ended = true;
-                    Received::Closed
-                }
-                Ok(count) => Received::Bytes(count),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Received::Nothing,
-                Err(_) => {
-                    socket.ended = true;
-                    Received::Closed
-                }
-            };
+        match socket.stream.receive(buffer) {
+            Ok(Taken::Bytes { count, more }) => Received::Bytes {
+                count,
+                more: more || socket.is_ending,
+            },
+            Ok(Taken::Nothing) => Received::Nothing,
+            Ok(Taken::Ended) => {
+                socket.ended = socket.stream.is_over();
+                Received::Closed
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a receive failed");
+                socket.ended = error.kind() != io::ErrorKind::InvalidData;
+                Received::Closed
+            }
         }
     }
 
     /// Sends what the socket takes; zero bytes when it is full.
     pub fn send(&mut self, key: ConnKey, bytes: &[u8]) -> io::Result<usize> {
-        let Some(socket) = self.get(key) else {
-            return Ok(0);
-        };
-        loop {
-            return match socket.stream.write(bytes) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
-                result => result,
-            };
+        match self.get(key) {
+            Some(socket) => socket.stream.send(bytes),
+            None => Ok(0),
         }
     }
+
+    /// Sends these bytes in order, as far as the socket takes them. What it does not take has to be the beginning of what
+    /// is sent next.
+    #[allow(dead_code, reason = "the write path takes it up")]
+    pub fn send_vectored(&mut self, key: ConnKey, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self.get(key) {
+            Some(socket) => socket.stream.send_vectored(slices),
+            None => Ok(0),
+        }
+    }
+
+    /// Sends what lies between MQTT and the socket.
+    #[inline]
+    pub fn flush(&mut self, key: ConnKey) -> io::Result<()> {
+        match self.get(key) {
+            Some(socket) => socket.stream.flush(),
+            None => Ok(()),
+        }
+    }
+}
+
+fn token(key: ConnKey) -> io::Result<Token> {
+    usize::try_from(key.to_bits())
+        .map(Token)
+        .map_err(io::Error::other)
 }
 
 impl Lingering {
     /// False when the peer is done, or has sent too much.
     fn drain(&mut self, buffer: &mut [u8]) -> bool {
         loop {
-            match self.stream.read(buffer) {
-                Ok(0) => return false,
-                Ok(count) if count >= self.bytes_left => return false,
-                Ok(count) => self.bytes_left -= count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            match self.stream.receive_raw(buffer) {
+                Ok(Some(0)) | Err(_) => return false,
+                Ok(Some(count)) if count >= self.bytes_left => return false,
+                Ok(Some(count)) => self.bytes_left -= count,
+                Ok(None) => return true,
             }
         }
     }

@@ -1,0 +1,332 @@
+//! A connection's socket with the layers on it, as one stream of MQTT bytes that never blocks.
+//!
+//! Two rules hold whatever the layers, because sockets are watched for edges: a receive that gives less than was asked
+//! for and does not say `more` has emptied the socket; a send that takes less than it was given has filled it.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::Shutdown;
+
+use mio::net::TcpStream;
+use rustls::ServerConnection;
+
+use super::tls_link;
+use super::websocket::{CloseCode, WebSocket};
+
+/// A socket, and what is spoken on it below MQTT. Plain MQTT has no layers and costs a null check.
+pub struct Stream {
+    tcp: TcpStream,
+    layers: Option<Box<Layers>>,
+}
+
+/// Boxed each, so that WebSocket without TLS does not pay for TLS.
+#[derive(Default)]
+struct Layers {
+    tls: Option<Box<ServerConnection>>,
+    websocket: Option<Box<WebSocket>>,
+    /// The peer has ended its side of TCP.
+    is_over: bool,
+}
+
+/// What a receive gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// Bytes of MQTT. `more` says that the socket or a layer may have more without a new event.
+    Bytes {
+        count: usize,
+        more: bool,
+    },
+    Nothing,
+    /// The peer is done; nothing will come any more.
+    Ended,
+}
+
+impl Stream {
+    pub fn plain(tcp: TcpStream) -> Self {
+        Self { tcp, layers: None }
+    }
+
+    /// The socket, for registrations with the poll.
+    pub fn socket_mut(&mut self) -> &mut TcpStream {
+        &mut self.tcp
+    }
+
+    /// Puts TLS on the socket. Nothing else may lie on it yet.
+    pub fn set_tls(&mut self, mut tls: ServerConnection) {
+        tls.set_buffer_limit(Some(tls_link::UNSENT_BYTES_MAX));
+        self.layers.get_or_insert_default().tls = Some(Box::new(tls));
+    }
+
+    pub fn tls_mut(&mut self) -> Option<&mut ServerConnection> {
+        self.layers.as_mut()?.tls.as_deref_mut()
+    }
+
+    /// From here on, the bytes are those in WebSocket frames.
+    pub fn set_websocket(&mut self) {
+        self.layers.get_or_insert_default().websocket = Some(Box::default());
+    }
+
+    pub fn websocket_mut(&mut self) -> Option<&mut WebSocket> {
+        self.layers.as_mut()?.websocket.as_deref_mut()
+    }
+
+    /// Whether the peer has ended its side of the socket, so that shutting it down first would be late.
+    pub fn is_over(&self) -> bool {
+        self.layers.as_ref().is_none_or(|layers| layers.is_over)
+    }
+
+    /// Receives into `buffer`, which is not empty.
+    ///
+    /// # Errors
+    /// The socket failed, or the peer broke the rules of a layer; the peer was told if it could be.
+    #[inline]
+    pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Taken> {
+        match &mut self.layers {
+            None => Ok(match receive_some(&mut self.tcp, buffer)? {
+                Some(0) => Taken::Ended,
+                Some(count) => Taken::Bytes {
+                    count,
+                    more: count == buffer.len(),
+                },
+                None => Taken::Nothing,
+            }),
+            Some(layers) => layers.receive(&mut self.tcp, buffer),
+        }
+    }
+
+    /// Sends what the socket takes; zero bytes when it is full.
+    ///
+    /// # Errors
+    /// The socket failed.
+    #[inline]
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut self.layers {
+            None => send_some(&mut self.tcp, bytes),
+            Some(layers) => layers.send(&mut self.tcp, &[IoSlice::new(bytes)]),
+        }
+    }
+
+    /// Sends these bytes in order, as far as the socket takes them. What it does not take has to be the beginning of what
+    /// is sent next.
+    ///
+    /// # Errors
+    /// The socket failed.
+    pub fn send_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match &mut self.layers {
+            None => send_some_vectored(&mut self.tcp, slices),
+            Some(layers) => layers.send(&mut self.tcp, slices),
+        }
+    }
+
+    /// Sends what a layer could not send when it was made: a part of a TLS record, an answer to a ping.
+    ///
+    /// # Errors
+    /// The socket failed.
+    #[inline]
+    pub fn flush(&mut self) -> io::Result<()> {
+        match &mut self.layers {
+            None => Ok(()),
+            Some(layers) => layers.send(&mut self.tcp, &[]).map(|_| ()),
+        }
+    }
+
+    /// Says goodbye in each layer, as far as the socket takes it, and ends this side of the socket.
+    ///
+    /// # Errors
+    /// The socket is not connected any more.
+    pub fn shut_down(&mut self) -> io::Result<()> {
+        if let Some(layers) = &mut self.layers {
+            layers.say_goodbye(&mut self.tcp);
+        }
+        self.tcp.shutdown(Shutdown::Write)
+    }
+
+    /// Receives from the socket below all layers, to drop what it gives.
+    pub fn receive_raw(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        receive_some(&mut self.tcp, buffer)
+    }
+}
+
+impl Layers {
+    fn receive(&mut self, tcp: &mut TcpStream, buffer: &mut [u8]) -> io::Result<Taken> {
+        let mut filled = 0;
+        loop {
+            let room = &mut buffer[filled..];
+            let wanted = room.len();
+            let taken = match self.receive_lower(tcp, room)? {
+                Taken::Bytes { count, more } => (count, more),
+                Taken::Nothing | Taken::Ended if filled > 0 => {
+                    let more = self.is_over;
+                    let count = filled;
+                    return Ok(Taken::Bytes { count, more });
+                }
+                other => return Ok(other),
+            };
+            let (count, more) = taken;
+            let Some(websocket) = &mut self.websocket else {
+                return Ok(Taken::Bytes { count, more });
+            };
+            let decoded = websocket.decode(&mut room[..count]);
+            // Answers to pings and to a goodbye.
+            if websocket.has_unsent() {
+                self.send(tcp, &[])?;
+            }
+            match decoded {
+                Ok(bytes) => filled += bytes.count,
+                Err(code) => {
+                    self.refuse(tcp, code);
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        "broken WebSocket framing",
+                    ));
+                }
+            }
+            if self.websocket.as_ref().is_some_and(|ws| ws.is_closed()) {
+                return Ok(if filled > 0 {
+                    let (count, more) = (filled, true);
+                    Taken::Bytes { count, more }
+                } else {
+                    Taken::Ended
+                });
+            }
+            let is_emptied = count < wanted && !more;
+            if is_emptied || filled == buffer.len() {
+                return Ok(match filled {
+                    0 => Taken::Nothing,
+                    count => Taken::Bytes {
+                        count,
+                        more: !is_emptied,
+                    },
+                });
+            }
+        }
+    }
+
+    /// Bytes below WebSocket: TLS or the socket itself.
+    fn receive_lower(&mut self, tcp: &mut TcpStream, buffer: &mut [u8]) -> io::Result<Taken> {
+        if self.websocket.as_ref().is_some_and(|ws| ws.is_closed()) {
+            return Ok(Taken::Ended);
+        }
+        let Some(tls) = &mut self.tls else {
+            return Ok(match receive_some(tcp, buffer)? {
+                Some(0) => {
+                    self.is_over = true;
+                    Taken::Ended
+                }
+                Some(count) => Taken::Bytes {
+                    count,
+                    more: count == buffer.len(),
+                },
+                None => Taken::Nothing,
+            });
+        };
+        tls_link::receive(tls, tcp, buffer, &mut self.is_over)
+    }
+
+    fn send(&mut self, tcp: &mut TcpStream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let Some(websocket) = &mut self.websocket else {
+            return send_lower(self.tls.as_deref_mut(), tcp, slices);
+        };
+        let total: usize = slices.iter().map(|slice| slice.len()).sum();
+        let mut sent = 0;
+        loop {
+            let payload_max = websocket.begin_frame(total - sent);
+            let mut pieces = Vec::with_capacity(slices.len() + 1);
+            let head = websocket.unsent();
+            let head_len = head.len();
+            pieces.push(IoSlice::new(head));
+            push_range(&mut pieces, slices, sent, payload_max);
+            let wanted = head_len + payload_max;
+            let taken = send_lower(self.tls.as_deref_mut(), tcp, &pieces)?;
+            sent += websocket.advance(taken);
+            if taken < wanted || sent == total {
+                return Ok(sent);
+            }
+            if websocket.has_said_goodbye() {
+                // Nothing may follow; what is left is dropped.
+                return Ok(total);
+            }
+        }
+    }
+
+    /// Tells the peer why its frames are not read any further.
+    fn refuse(&mut self, tcp: &mut TcpStream, code: CloseCode) {
+        if let Some(websocket) = &mut self.websocket {
+            websocket.close(code);
+            // It is told if the socket takes it; it is closed in any case.
+            let _ = self.send(tcp, &[]);
+        }
+    }
+
+    fn say_goodbye(&mut self, tcp: &mut TcpStream) {
+        self.refuse(tcp, CloseCode::Normal);
+        if let Some(tls) = &mut self.tls {
+            tls.send_close_notify();
+            // As above.
+            let _ = tls_link::flush(tls, tcp);
+        }
+    }
+}
+
+/// Adds the part of `slices` from `from` on, `len` bytes at most.
+fn push_range<'a>(
+    pieces: &mut Vec<IoSlice<'a>>,
+    slices: &'a [IoSlice<'_>],
+    mut from: usize,
+    mut len: usize,
+) {
+    for slice in slices {
+        let start = from.min(slice.len());
+        let end = (start + len).min(slice.len());
+        if end > start {
+            pieces.push(IoSlice::new(&slice[start..end]));
+        }
+        from -= start;
+        len -= end - start;
+    }
+}
+
+fn send_lower(
+    tls: Option<&mut ServerConnection>,
+    tcp: &mut TcpStream,
+    slices: &[IoSlice<'_>],
+) -> io::Result<usize> {
+    match tls {
+        Some(tls) => tls_link::send(tls, tcp, slices),
+        None if slices.iter().all(|slice| slice.is_empty()) => Ok(0),
+        None => send_some_vectored(tcp, slices),
+    }
+}
+
+/// None when there is nothing now; zero at the end.
+#[inline]
+pub(super) fn receive_some(tcp: &mut TcpStream, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        return match tcp.read(buffer) {
+            Ok(count) => Ok(Some(count)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        };
+    }
+}
+
+#[inline]
+fn send_some(tcp: &mut TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    loop {
+        return match tcp.write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            result => result,
+        };
+    }
+}
+
+fn send_some_vectored(tcp: &mut TcpStream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    loop {
+        return match tcp.write_vectored(slices) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            result => result,
+        };
+    }
+}

@@ -1,0 +1,186 @@
+//! TLS over a socket that does not block: rustls keeps the state, this moves the bytes.
+//!
+//! Received bytes are decrypted inside the caller's buffer, a large piece per system call, so that a connection that is
+//! idle keeps no buffer of its own beyond what rustls needs for a record that is not complete.
+
+use std::io::{self, IoSlice, Read, Write};
+
+use mio::net::TcpStream;
+use rustls::ServerConnection;
+
+use super::stream::{Taken, receive_some};
+
+/// What rustls may hold of a record that is not complete is less than this. So bytes of the socket that are put this far
+/// behind the front of a buffer are never overtaken by what is decrypted to the front.
+const SLACK: usize = 20 << 10;
+/// Plaintext that rustls may keep encrypted while the socket is full.
+pub const UNSENT_BYTES_MAX: usize = 64 << 10;
+
+/// Receives plaintext. See [`Taken`] for what the answer promises.
+pub fn receive(
+    tls: &mut ServerConnection,
+    tcp: &mut TcpStream,
+    buffer: &mut [u8],
+    is_over: &mut bool,
+) -> io::Result<Taken> {
+    let mut filled = 0;
+    loop {
+        let is_done = drain(tls, buffer, &mut filled)?;
+        if is_done || *is_over {
+            // The goodbye, or the end of the socket, comes with the next call.
+            return Ok(taken(filled, true));
+        }
+        if filled == buffer.len() {
+            return Ok(taken(filled, true));
+        }
+        let more = if buffer.len() - filled > 2 * SLACK {
+            receive_large(tls, tcp, buffer, &mut filled, is_over)?
+        } else {
+            receive_small(tls, tcp, is_over)?
+        };
+        if !more {
+            let is_done = drain(tls, buffer, &mut filled)?;
+            return Ok(taken(filled, is_done || *is_over || filled == buffer.len()));
+        }
+    }
+}
+
+fn taken(count: usize, more: bool) -> Taken {
+    match (count, more) {
+        (0, true) => Taken::Ended,
+        (0, false) => Taken::Nothing,
+        (count, more) => Taken::Bytes { count, more },
+    }
+}
+
+/// One receive into the back of the buffer, decrypted to its front. False when the socket is empty.
+fn receive_large(
+    tls: &mut ServerConnection,
+    tcp: &mut TcpStream,
+    buffer: &mut [u8],
+    filled: &mut usize,
+    is_over: &mut bool,
+) -> io::Result<bool> {
+    let base = *filled + SLACK;
+    let wanted = buffer.len() - base;
+    let count = match receive_some(tcp, &mut buffer[base..])? {
+        Some(0) => {
+            *is_over = true;
+            return Ok(false);
+        }
+        Some(count) => count,
+        None => return Ok(false),
+    };
+    let mut fed = 0;
+    while fed < count {
+        let mut source = &buffer[base + fed..base + count];
+        fed += feed(tls, tcp, &mut source)?;
+        if drain(tls, &mut buffer[..base + fed], filled)? {
+            break;
+        }
+    }
+    Ok(count == wanted)
+}
+
+/// One receive of what rustls takes at a time. False when the socket is empty.
+fn receive_small(
+    tls: &mut ServerConnection,
+    tcp: &mut TcpStream,
+    is_over: &mut bool,
+) -> io::Result<bool> {
+    loop {
+        return match tls.read_tls(tcp) {
+            Ok(0) => {
+                *is_over = true;
+                Ok(false)
+            }
+            Ok(_) => process(tls, tcp).map(|()| true),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        };
+    }
+}
+
+/// Hands bytes that were received elsewhere to rustls and gives how many it took.
+pub fn feed(
+    tls: &mut ServerConnection,
+    tcp: &mut TcpStream,
+    source: &mut &[u8],
+) -> io::Result<usize> {
+    let count = tls.read_tls(source)?;
+    process(tls, tcp)?;
+    if count == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(count)
+}
+
+fn process(tls: &mut ServerConnection, tcp: &mut TcpStream) -> io::Result<()> {
+    match tls.process_new_packets() {
+        Ok(_) => {
+            // Answers of the handshake, new keys.
+            if tls.wants_write() {
+                flush(tls, tcp)?;
+            }
+            Ok(())
+        }
+        Err(error) => {
+            // The alert is sent if the socket takes it; the connection ends in any case.
+            let _ = flush(tls, tcp);
+            Err(io::Error::new(io::ErrorKind::InvalidData, error))
+        }
+    }
+}
+
+/// Moves decrypted bytes behind `filled`. True when the peer has said goodbye.
+fn drain(tls: &mut ServerConnection, buffer: &mut [u8], filled: &mut usize) -> io::Result<bool> {
+    while *filled < buffer.len() {
+        match tls.reader().read(&mut buffer[*filled..]) {
+            Ok(0) => return Ok(true),
+            Ok(count) => *filled += count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            // The socket ended without a goodbye; MQTT has its own, so that takes nothing from what came before.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(true),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}
+
+/// Sends what the socket takes and up to [`UNSENT_BYTES_MAX`] beyond.
+pub fn send(
+    tls: &mut ServerConnection,
+    tcp: &mut TcpStream,
+    slices: &[IoSlice<'_>],
+) -> io::Result<usize> {
+    let mut pieces = slices.to_vec();
+    let mut rest = &mut pieces[..];
+    let mut sent = 0;
+    loop {
+        if !flush(tls, tcp)? {
+            return Ok(sent);
+        }
+        IoSlice::advance_slices(&mut rest, 0);
+        if rest.is_empty() {
+            return Ok(sent);
+        }
+        // Never zero, because nothing is unsent. All together, so that small pieces share a record.
+        let count = tls.writer().write_vectored(rest)?;
+        sent += count;
+        IoSlice::advance_slices(&mut rest, count);
+    }
+}
+
+/// False when the socket is full.
+pub fn flush(tls: &mut ServerConnection, tcp: &mut TcpStream) -> io::Result<bool> {
+    while tls.wants_write() {
+        match tls.write_tls(tcp) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,434 @@
+//! WebSocket frames as a layer of a byte stream (RFC 6455, the server's side), without a socket.
+//!
+//! MQTT takes a packet over several frames and several packets in one, so frames are not put together: what comes is
+//! unmasked in place and passed on, and a frame, however long, costs no memory. Only headers and the payloads of control
+//! frames (125 bytes) are ever kept.
+
+use std::io::Cursor;
+
+use tungstenite::protocol::frame::FrameHeader;
+use tungstenite::protocol::frame::coding::{Control, Data, OpCode};
+
+/// The longest header: two bytes, eight of length, four of mask.
+const HEADER_BYTES_MAX: usize = 14;
+const CONTROL_BYTES_MAX: u64 = 125;
+/// The largest packet of MQTT. Nobody needs a longer frame.
+const FRAME_BYTES_MAX: u64 = 268_435_460;
+/// A longer send goes in several frames, for clients that put frames together.
+const SENT_FRAME_BYTES_MAX: usize = 1 << 20;
+
+/// Why a WebSocket ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CloseCode {
+    Normal,
+    Protocol,
+    /// A text frame: MQTT is binary.
+    Unsupported,
+    TooLarge,
+}
+
+impl CloseCode {
+    fn number(self) -> u16 {
+        match self {
+            CloseCode::Normal => 1000,
+            CloseCode::Protocol => 1002,
+            CloseCode::Unsupported => 1003,
+            CloseCode::TooLarge => 1009,
+        }
+    }
+}
+
+/// The frame that is being received.
+#[derive(Debug)]
+enum Inside {
+    /// Between frames: this much of the next header is here.
+    Header {
+        bytes: [u8; HEADER_BYTES_MAX],
+        len: u8,
+    },
+    Data {
+        left: u64,
+        mask: [u8; 4],
+        /// Bytes of this frame that were unmasked, modulo four.
+        turn: u8,
+    },
+    Control {
+        kind: Control,
+        left: u8,
+        mask: [u8; 4],
+        payload: Vec<u8>,
+    },
+}
+
+const BETWEEN: Inside = Inside::Header {
+    bytes: [0; HEADER_BYTES_MAX],
+    len: 0,
+};
+
+/// What was found in bytes of the peer: so many of MQTT, now at the front.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Decoded {
+    pub count: usize,
+}
+
+#[derive(Debug)]
+pub struct WebSocket {
+    inside: Inside,
+    /// A message of several frames has begun.
+    is_continued: bool,
+    /// The peer has said goodbye.
+    is_closed: bool,
+    said_goodbye: bool,
+    /// Headers and control frames to send before anything else.
+    unsent: Vec<u8>,
+    /// A control frame to send when the frame that is being sent is whole. At most one: an answer to the last ping.
+    answer: Vec<u8>,
+    /// Payload that the header sent last promised and that has not been sent.
+    frame_left: usize,
+}
+
+impl Default for WebSocket {
+    fn default() -> Self {
+        Self {
+            inside: BETWEEN,
+            is_continued: false,
+            is_closed: false,
+            said_goodbye: false,
+            unsent: Vec::new(),
+            answer: Vec::new(),
+            frame_left: 0,
+        }
+    }
+}
+
+impl WebSocket {
+    /// Takes the payload of data frames out of `bytes` and moves it to their front.
+    ///
+    /// # Errors
+    /// The code with which the connection has to be closed.
+    pub fn decode(&mut self, bytes: &mut [u8]) -> Result<Decoded, CloseCode> {
+        let mut from = 0;
+        let mut count = 0;
+        while from < bytes.len() && !self.is_closed {
+            match &mut self.inside {
+                Inside::Header { .. } => from += self.take_header(&bytes[from..])?,
+                Inside::Data { left, mask, turn } => {
+                    let here =
+                        (bytes.len() - from).min(usize::try_from(*left).unwrap_or(usize::MAX));
+                    unmask(&mut bytes[from..from + here], *mask, usize::from(*turn));
+                    bytes.copy_within(from..from + here, count);
+                    *turn = ((usize::from(*turn) + here) % 4) as u8;
+                    *left -= here as u64;
+                    if *left == 0 {
+                        self.inside = BETWEEN;
+                    }
+                    from += here;
+                    count += here;
+                }
+                Inside::Control { .. } => from += self.take_control(&mut bytes[from..]),
+            }
+        }
+        Ok(Decoded { count })
+    }
+
+    /// Completes a header; gives how many bytes it took.
+    fn take_header(&mut self, bytes: &[u8]) -> Result<usize, CloseCode> {
+        let Inside::Header { bytes: kept, len } = &mut self.inside else {
+            return Ok(0);
+        };
+        let had = usize::from(*len);
+        let more = bytes.len().min(HEADER_BYTES_MAX - had);
+        kept[had..had + more].copy_from_slice(&bytes[..more]);
+        let mut cursor = Cursor::new(&kept[..had + more]);
+        let parsed = FrameHeader::parse(&mut cursor).map_err(|_| CloseCode::Protocol)?;
+        let Some((header, length)) = parsed else {
+            *len = (had + more) as u8;
+            return Ok(more);
+        };
+        let header_len = usize::try_from(cursor.position()).unwrap_or(HEADER_BYTES_MAX);
+        self.begin_received(&header, length)?;
+        Ok(header_len - had)
+    }
+
+    fn begin_received(&mut self, header: &FrameHeader, length: u64) -> Result<(), CloseCode> {
+        let mask = header.mask.ok_or(CloseCode::Protocol)?;
+        if header.rsv1 || header.rsv2 || header.rsv3 {
+            return Err(CloseCode::Protocol);
+        }
+        let begins = match header.opcode {
+            OpCode::Control(kind) => {
+                if matches!(kind, Control::Reserved(_))
+                    || !header.is_final
+                    || length > CONTROL_BYTES_MAX
+                {
+                    return Err(CloseCode::Protocol);
+                }
+                self.inside = Inside::Control {
+                    kind,
+                    left: length as u8,
+                    mask,
+                    payload: Vec::new(),
+                };
+                if length == 0 {
+                    self.take_control(&mut []);
+                }
+                return Ok(());
+            }
+            OpCode::Data(Data::Binary) => true,
+            OpCode::Data(Data::Continue) => false,
+            OpCode::Data(Data::Text) => return Err(CloseCode::Unsupported),
+            OpCode::Data(Data::Reserved(_)) => return Err(CloseCode::Protocol),
+        };
+        // A message begins where none is open, and goes on where one is.
+        if begins == self.is_continued {
+            return Err(CloseCode::Protocol);
+        }
+        if length > FRAME_BYTES_MAX {
+            return Err(CloseCode::TooLarge);
+        }
+        self.is_continued = !header.is_final;
+        self.inside = if length == 0 {
+            BETWEEN
+        } else {
+            Inside::Data {
+                left: length,
+                mask,
+                turn: 0,
+            }
+        };
+        Ok(())
+    }
+
+    /// Completes a control frame and does what it asks; gives how many bytes it took.
+    fn take_control(&mut self, bytes: &mut [u8]) -> usize {
+        let Inside::Control {
+            kind,
+            left,
+            mask,
+            payload,
+        } = &mut self.inside
+        else {
+            return 0;
+        };
+        let here = bytes.len().min(usize::from(*left));
+        unmask(&mut bytes[..here], *mask, payload.len() % 4);
+        payload.extend_from_slice(&bytes[..here]);
+        *left -= here as u8;
+        if *left > 0 {
+            return here;
+        }
+        let (kind, payload) = (*kind, std::mem::take(payload));
+        self.inside = BETWEEN;
+        match kind {
+            Control::Ping => self.answer(Control::Pong, &payload),
+            Control::Close => {
+                self.is_closed = true;
+                // The same code comes back; without one, none.
+                let code = payload.get(..2).unwrap_or_default().to_vec();
+                self.goodbye(&code);
+            }
+            Control::Pong | Control::Reserved(_) => {}
+        }
+        here
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    pub fn has_said_goodbye(&self) -> bool {
+        self.said_goodbye
+    }
+
+    /// Says goodbye, once.
+    pub fn close(&mut self, code: CloseCode) {
+        self.goodbye(&code.number().to_be_bytes());
+    }
+
+    fn goodbye(&mut self, payload: &[u8]) {
+        // Within a frame it would be taken for a part of it.
+        if !self.said_goodbye && self.frame_left == 0 {
+            self.answer(Control::Close, payload);
+        }
+        self.said_goodbye = true;
+    }
+
+    fn answer(&mut self, kind: Control, payload: &[u8]) {
+        if self.said_goodbye {
+            return;
+        }
+        let mut frame = Vec::with_capacity(2 + payload.len());
+        write_header(&mut frame, OpCode::Control(kind), payload.len());
+        frame.extend_from_slice(payload);
+        if self.frame_left == 0 && self.unsent.is_empty() {
+            self.unsent = frame;
+        } else {
+            self.answer = frame;
+        }
+    }
+
+    pub fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// What goes before the payload.
+    pub fn unsent(&self) -> &[u8] {
+        &self.unsent
+    }
+
+    /// Prepares to send `offered` bytes of MQTT; gives how many of them may follow [`unsent`](Self::unsent) now.
+    pub fn begin_frame(&mut self, offered: usize) -> usize {
+        if self.frame_left == 0 {
+            if !self.answer.is_empty() {
+                let answer = std::mem::take(&mut self.answer);
+                self.unsent.extend_from_slice(&answer);
+            }
+            if self.said_goodbye {
+                return 0;
+            }
+            if offered > 0 {
+                self.frame_left = offered.min(SENT_FRAME_BYTES_MAX);
+                let binary = OpCode::Data(Data::Binary);
+                write_header(&mut self.unsent, binary, self.frame_left);
+            }
+        }
+        self.frame_left.min(offered)
+    }
+
+    /// Tells that so many bytes were sent of [`unsent`](Self::unsent) and the payload behind it; gives those of the payload.
+    pub fn advance(&mut self, sent: usize) -> usize {
+        let head = sent.min(self.unsent.len());
+        if head == self.unsent.len() {
+            // An idle connection holds no buffer.
+            self.unsent = Vec::new();
+        } else {
+            self.unsent.drain(..head);
+        }
+        self.frame_left -= sent - head;
+        sent - head
+    }
+}
+
+fn write_header(out: &mut Vec<u8>, opcode: OpCode, length: usize) {
+    let header = FrameHeader {
+        opcode,
+        ..FrameHeader::default()
+    };
+    header
+        .format(length as u64, out)
+        .expect("writing to memory does not fail");
+}
+
+/// Applies the mask to bytes that begin `turn` bytes into it.
+fn unmask(bytes: &mut [u8], mut mask: [u8; 4], turn: usize) {
+    mask.rotate_left(turn % 4);
+    let word = u32::from_ne_bytes(mask);
+    let mut words = bytes.chunks_exact_mut(4);
+    for chunk in &mut words {
+        let value = u32::from_ne_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]) ^ word;
+        chunk.copy_from_slice(&value.to_ne_bytes());
+    }
+    for (byte, mask) in words.into_remainder().iter_mut().zip(mask) {
+        *byte ^= mask;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+        let mask = [1, 2, 3, 4];
+        let mut bytes = vec![first];
+        if payload.len() < 126 {
+            bytes.push(0x80 | payload.len() as u8);
+        } else {
+            bytes.push(0x80 | 126);
+            bytes.extend((payload.len() as u16).to_be_bytes());
+        }
+        bytes.extend(mask);
+        bytes.extend(payload.iter().zip(mask.iter().cycle()).map(|(b, m)| b ^ m));
+        bytes
+    }
+
+    const BINARY: u8 = 0x82;
+
+    fn decode_in_pieces(bytes: &[u8], piece: usize) -> (Result<Vec<u8>, CloseCode>, WebSocket) {
+        let mut ws = WebSocket::default();
+        let mut found = Vec::new();
+        for chunk in bytes.chunks(piece) {
+            let mut chunk = chunk.to_vec();
+            match ws.decode(&mut chunk) {
+                Ok(decoded) => found.extend_from_slice(&chunk[..decoded.count]),
+                Err(code) => return (Err(code), ws),
+            }
+        }
+        (Ok(found), ws)
+    }
+
+    #[test]
+    fn payloads_come_out_the_same_however_the_bytes_are_cut() {
+        let long: Vec<u8> = (0..300u32).map(|n| n as u8).collect();
+        let mut bytes = frame(BINARY, b"hello");
+        bytes.extend(frame(0x02, b"wor"));
+        bytes.extend(frame(0x89, b"ping me"));
+        bytes.extend(frame(0x80, b"ld"));
+        bytes.extend(frame(BINARY, b""));
+        bytes.extend(frame(BINARY, &long));
+        let expected = [b"helloworld".as_slice(), &long].concat();
+        for piece in 1..bytes.len() {
+            let (found, ws) = decode_in_pieces(&bytes, piece);
+            assert_eq!(found.unwrap(), expected, "in pieces of {piece}");
+            assert_eq!(ws.unsent(), b"\x8a\x07ping me");
+        }
+    }
+
+    #[test]
+    fn what_a_client_may_not_send_is_closed_with_its_code() {
+        let protocol = CloseCode::Protocol;
+        for (bytes, code) in [
+            (frame(0x81, b"text"), CloseCode::Unsupported),
+            (vec![BINARY, 1, b'x'], protocol),
+            (frame(0xc2, b"reserved bit"), protocol),
+            (frame(0x80, b"nothing to continue"), protocol),
+            ([frame(0x02, b"a"), frame(0x02, b"b")].concat(), protocol),
+            (frame(0x09, b"a ping in parts"), protocol),
+            (frame(0x8b, b"reserved"), protocol),
+            (frame(0x89, &[0; 126]), protocol),
+            (
+                vec![BINARY, 0xff, 0, 0, 0, 0, 0x10, 0, 0, 5, 0, 0, 0, 0],
+                CloseCode::TooLarge,
+            ),
+        ] {
+            assert_eq!(decode_in_pieces(&bytes, 3).0, Err(code), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn a_goodbye_is_answered_with_its_code_and_nothing_follows() {
+        let mut bytes = frame(0x88, &1001u16.to_be_bytes());
+        bytes.extend(frame(BINARY, b"late"));
+        let (found, mut ws) = decode_in_pieces(&bytes, 64);
+        assert_eq!(found.unwrap(), b"");
+        assert!(ws.is_closed());
+        assert_eq!(ws.unsent(), b"\x88\x02\x03\xe9");
+        ws.advance(4);
+        assert_eq!(ws.begin_frame(10), 0);
+    }
+
+    #[test]
+    fn an_answer_waits_for_the_end_of_the_frame_that_is_being_sent() {
+        let mut ws = WebSocket::default();
+        assert_eq!(ws.begin_frame(5), 5);
+        assert_eq!(ws.unsent(), b"\x82\x05");
+        // The socket takes the header and two bytes.
+        assert_eq!(ws.advance(4), 2);
+        ws.decode(&mut frame(0x89, b"p")).unwrap();
+        assert!(!ws.has_unsent());
+        // Three bytes are owed, and the sender has two more.
+        assert_eq!(ws.begin_frame(5), 3);
+        assert_eq!(ws.advance(3), 3);
+        assert_eq!(ws.begin_frame(2), 2);
+        assert_eq!(ws.unsent(), b"\x8a\x01p\x82\x02");
+    }
+}
