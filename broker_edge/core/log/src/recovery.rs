@@ -129,7 +129,8 @@ pub(crate) fn recover(context: &Context, newest: Epoch) -> Result<(Parts, Findin
         findings.notes.push(format!("{what}: it is ignored"));
         None
     });
-    let is_recycled = !matches!(active_header, HeaderFound::Good(header) if !header.recycled);
+    // With a damaged header nobody knows: what follows the batches may be records, and is kept aside.
+    let is_recycled = matches!(active_header, HeaderFound::Good(header) if header.recycled);
     let recovered = recover_active(
         context,
         *active_base,

@@ -172,6 +172,31 @@ fn damage_to_a_header_is_a_gap_too() {
 }
 
 #[test]
+fn a_bad_end_is_kept_aside_also_when_a_damaged_header_hides_whether_the_file_was_recycled() {
+    let dir = tempfile::tempdir().expect("a folder");
+    log_of(dir.path(), 5, false);
+    let segment = files_of(dir.path(), ".seg").remove(0);
+    let mut torn = Vec::new();
+    change(&segment, |bytes| {
+        let (at, length) = batches(bytes)[4];
+        bytes[0] ^= 1;
+        // The batch does not even look like one any more.
+        bytes[at] ^= 1;
+        torn = bytes[at..at + length].to_vec();
+    });
+    let (_log, report) = reopen(dir.path());
+    let report = report_of(&report);
+    assert_eq!((report.high_watermark, report.gaps.len()), (Offset(4), 0));
+    let kept = fs::read(&files_of(dir.path(), ".torn")[0]).expect("kept");
+    assert!(
+        torn.starts_with(&kept),
+        "up to the last byte that is not zero"
+    );
+    assert_eq!(report.torn_bytes, kept.len() as u64);
+    assert!(kept.len() > torn.len() - 8);
+}
+
+#[test]
 fn a_bad_end_before_the_mark_is_damage_and_its_offsets_are_not_given_again() {
     let dir = tempfile::tempdir().expect("a folder");
     log_of(dir.path(), 5, true);
