@@ -104,6 +104,10 @@ test-rust: ## the tests of the crates
 test-python: setup $(CACHE)/faults.stamp ## pytest (ARGS='-k name')
 	$(PY) -m pytest $(ARGS)
 
+.PHONY: conformance-table
+conformance-table: ## docs/conformance.md from the clauses and their tests
+	HEADWATER_WRITE_CONFORMANCE=1 $(CARGO) test --quiet --manifest-path $(CORE)/Cargo.toml --package headwater-broker --profile $(PROFILE) --test conformance table::
+
 .PHONY: fmt
 fmt: $(VENV)/.stamp ## write the formats
 	cargo fmt --manifest-path $(CORE)/Cargo.toml --all

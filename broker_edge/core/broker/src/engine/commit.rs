@@ -408,5 +408,10 @@ fn write_located_ack(
         AckKind::Puback => encode::puback,
         AckKind::Pubrec => encode::pubrec,
     };
+    let start = conn.out.len();
     encode(&mut conn.out, conn.version, id, reason, &properties);
+    if conn.out.len() - start > conn.packet_max as usize {
+        conn.out.truncate(start);
+        encode(&mut conn.out, conn.version, id, reason, &[]);
+    }
 }

@@ -130,12 +130,14 @@ impl Engine {
         conn.session = Some(session);
         conn.keep_alive_s = connect.keep_alive_s;
         conn.packet_max = connect.properties.maximum_packet_size().unwrap_or(u32::MAX);
-        conn.stream_ack =
-            connect.version.is_v5() && connect.properties.user_property("stream-ack") == Some("1");
         conn.problem_info = connect
             .properties
             .request_problem_information()
             .unwrap_or(true);
+        // The answer would be user properties, which this client does not want there.
+        conn.stream_ack = connect.version.is_v5()
+            && conn.problem_info
+            && connect.properties.user_property("stream-ack") == Some("1");
         conn.will = connect.will.as_ref().map(|will| Box::new(own_will(will)));
         if conn.keep_alive_s > 0 {
             let silence_ms = u64::from(conn.keep_alive_s) * 1500;
@@ -240,6 +242,21 @@ impl Engine {
             properties.push(Property::AssignedClientIdentifier(client_id));
         }
         encode::connack(out, present, ReasonCode::Success, &properties);
+        // What a client with very little room can do without is left out: it stays within its limits all the same.
+        let size_max = connect.properties.maximum_packet_size();
+        if size_max.is_some_and(|size_max| out.len() > size_max as usize) {
+            out.clear();
+            properties.retain(|property| {
+                !matches!(
+                    property,
+                    Property::ReceiveMaximum(_)
+                        | Property::MaximumPacketSize(_)
+                        | Property::TopicAliasMaximum(_)
+                        | Property::SharedSubscriptionAvailable(_)
+                )
+            });
+            encode::connack(out, present, ReasonCode::Success, &properties);
+        }
     }
 
     /// Names a session for the records of its QoS 2 publishes. No two sessions of a log have the same, because an epoch is

@@ -92,13 +92,15 @@ impl Engine {
         let Some(conn) = self.conns.get(key) else {
             return;
         };
-        let (version, problem_info) = (conn.version, conn.problem_info);
+        let (version, tells, size_max) =
+            (conn.version, conn.problem_info, conn.packet_max as usize);
         let (start, end) = (
             self.format_places(&report.starts),
             self.format_places(&self.ends_of(&report.starts)),
         );
         let mut properties = Vec::new();
-        if report.located && !report.starts.is_empty() {
+        // Who wants no problem information gets no user properties here either (3.1.2.11.7).
+        if tells && report.located && !report.starts.is_empty() {
             properties.push(Property::UserProperty {
                 key: "stream-start",
                 value: &start,
@@ -112,11 +114,15 @@ impl Engine {
                 value: gap,
             }));
         }
-        if let (Some(sentence), true) = (&report.sentence, problem_info) {
+        if let (Some(sentence), true) = (&report.sentence, tells) {
             properties.push(Property::ReasonString(sentence));
         }
         let mut bytes = Vec::new();
         encode::suback(&mut bytes, version, id, &properties, codes);
+        if bytes.len() > size_max {
+            bytes.clear();
+            encode::suback(&mut bytes, version, id, &[], codes);
+        }
         self.owe(key, after, PacketKind::Suback, bytes);
     }
 
