@@ -6,6 +6,8 @@ use crate::batch::DecodeError;
 use crate::ids::{Epoch, LogId, Offset, PartitionId, Secret};
 
 pub(crate) const HEADER_BYTES: usize = 64;
+/// Where the base offset stands in a header, 8 bytes.
+pub(crate) const BASE_OFFSET_AT: usize = 8;
 pub(crate) const ENTRY_BYTES: usize = 20;
 
 pub(crate) const FLAG_QOS: u16 = 0b11;

@@ -262,7 +262,7 @@ fn scan(
         stretches[stretches.len() - 1].end
     } else if let Some(bytes) = walk.claimed_bytes()? {
         (accepted_end + bytes).min(end)
-    } else if is_recycled {
+    } else if is_recycled && !walk.is_spoiled_batch()? {
         accepted_end // Bytes of an earlier life of the file, which nobody misses.
     } else {
         accepted_end + leftover_bytes(file, accepted_end)?

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::batch::{Batch, DecodeError};
 use crate::buffers::{Buffers, Chunk};
-use crate::encode::{HEADER_BYTES, Header, Identity};
+use crate::encode::{BASE_OFFSET_AT, HEADER_BYTES, Header, Identity};
 use crate::files::{File, read_full};
 use crate::ids::{Epoch, Offset};
 
@@ -142,6 +142,29 @@ impl<'a> Walk<'a> {
             .ok()
             .filter(|header| header.base_offset == self.expected && header.epoch >= self.epoch)
             .map(|header| header.total() as u64))
+    }
+
+    /// Whether the bytes at the walk's position are the batch expected there with something of its header spoiled, and not
+    /// what an earlier life of a recycled file left: its base offset is there, or it is all that is wrong.
+    pub fn is_spoiled_batch(&mut self) -> io::Result<bool> {
+        let Some(at) = self.load(self.position, HEADER_BYTES)? else {
+            return Ok(false);
+        };
+        let expected = self.expected.0.to_le_bytes();
+        let base_at = |at: usize| at + BASE_OFFSET_AT..at + BASE_OFFSET_AT + expected.len();
+        if self.chunk[base_at(at)] == expected {
+            return Ok(true);
+        }
+        let Ok(header) = Header::parse(&self.chunk[at..]) else {
+            return Ok(false);
+        };
+        let Some(at) = self.load(self.position, header.total())? else {
+            return Ok(false);
+        };
+        let mut mended = self.chunk[at..at + header.total()].to_vec();
+        mended[base_at(0)].copy_from_slice(&expected);
+        let mended = Arc::new(Chunk::from(mended));
+        Ok(Batch::decode(&mended, 0, &self.identity).is_ok())
     }
 
     /// Moves to the next valid batch after a bad place: one with a later offset, which ends at or before `limit`, and

@@ -373,34 +373,44 @@ fn an_index_that_is_missing_short_or_of_another_segment_is_made_again() {
     );
 }
 
-#[test]
-fn stale_bytes_of_a_recycled_segment_never_pass() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let mut config = config(dir.path());
+/// A log killed while its active segment is a recycled file with stale batches behind the live ones, and how many
+/// records it has.
+fn killed_in_a_recycled_segment(dir: &Path) -> (LogConfig, u64) {
+    let mut config = config(dir);
     config.classes[1].retention_bytes = Some(200 << 10);
     let log = open_with(config.clone(), Seams::system());
     let mut count = 0;
-    while fs::read(files_of(dir.path(), ".seg").last().expect("a segment")).expect("read")[37] != 1
-    {
+    while fs::read(files_of(dir, ".seg").last().expect("a segment")).expect("read")[37] != 1 {
         for _ in 0..60 {
             append(telemetry(&log), &[format!("{count:05}").repeat(80)]);
             count += 1;
         }
         log.maintain();
     }
-    let bytes = fs::read(files_of(dir.path(), ".seg").last().expect("a segment")).expect("read");
-    // All batches are of one size here, so the stale ones begin exactly where the next one is expected.
-    let bases: Vec<u64> = batches(&bytes)
-        .iter()
-        .map(|(at, _)| u64::from_le_bytes(bytes[at + 8..at + 16].try_into().expect("8 bytes")))
-        .collect();
-    assert!(
-        bases.windows(2).any(|pair| pair[1] < pair[0]),
-        "whole stale batches follow: {bases:?}"
-    );
     log.shutdown();
     drop(log);
-    let _ = fs::remove_file(dir.path().join("telemetry-0/mark"));
+    let _ = fs::remove_file(dir.join("telemetry-0/mark"));
+    (config, count)
+}
+
+/// Base offsets of the batches of the active segment, the stale ones too, with their places.
+fn bases_of_active(dir: &Path) -> Vec<(u64, usize)> {
+    let bytes = fs::read(files_of(dir, ".seg").last().expect("a segment")).expect("read");
+    let base = |at| u64::from_le_bytes(bytes[at + 8..at + 16].try_into().expect("8 bytes"));
+    let places = batches(&bytes).into_iter();
+    places.map(|(at, _)| (base(at), at)).collect()
+}
+
+#[test]
+fn stale_bytes_of_a_recycled_segment_never_pass() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (config, count) = killed_in_a_recycled_segment(dir.path());
+    // All batches are of one size here, so the stale ones begin exactly where the next one is expected.
+    let bases = bases_of_active(dir.path());
+    assert!(
+        bases.windows(2).any(|pair| pair[1].0 < pair[0].0),
+        "whole stale batches follow: {bases:?}"
+    );
     let (log, report) = Log::open(config, Seams::system()).expect("the log opens");
     let report = report_of(&report);
     assert_eq!(
@@ -414,4 +424,29 @@ fn stale_bytes_of_a_recycled_segment_never_pass() {
             .all(|(offset, payload)| *payload == format!("{offset:05}").repeat(80).into_bytes())
     );
     assert_eq!(found.last().map(|(offset, _)| *offset), Some(count - 1));
+}
+
+#[test]
+fn a_flip_anywhere_in_the_last_header_of_a_recycled_segment_does_not_pass_for_stale_bytes() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (config, count) = killed_in_a_recycled_segment(dir.path());
+    let segment = files_of(dir.path(), ".seg").pop().expect("a segment");
+    let whole = fs::read(&segment).expect("read");
+    let meta = fs::read(dir.path().join("log.meta")).expect("read");
+    let bases = bases_of_active(dir.path());
+    let (_, last) = bases
+        .into_iter()
+        .find(|(base, _)| *base == count - 1)
+        .expect("the last batch");
+    for byte in 0..64 {
+        let mut bytes = whole.clone();
+        bytes[last + byte] ^= 1 << (byte % 8);
+        fs::write(&segment, bytes).expect("written");
+        fs::write(dir.path().join("log.meta"), &meta).expect("written");
+        let (log, report) = Log::open(config.clone(), Seams::system()).expect("the log opens");
+        let report = report_of(&report);
+        assert_eq!(report.high_watermark, Offset(count - 1), "byte {byte}");
+        assert!(report.torn_bytes > 0, "byte {byte}");
+        drop(log);
+    }
 }
