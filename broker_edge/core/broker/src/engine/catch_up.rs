@@ -381,6 +381,7 @@ impl Engine {
                 let (partition, source) = (reading.partition, reading.source);
                 let delivery = Delivery {
                     record: &record,
+                    batch: Some(batch),
                     partition,
                     merged,
                     source,

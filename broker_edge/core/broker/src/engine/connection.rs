@@ -9,6 +9,7 @@ use crate::peer::Peer;
 
 use super::SessionKey;
 use super::ack::AckFifo;
+use super::out::Shares;
 use super::stage::PartitionIndex;
 use super::topics::TopicId;
 
@@ -61,6 +62,8 @@ pub struct Connection {
     /// Encoded and not taken by the socket yet, from `out_sent` on.
     pub out: Vec<u8>,
     pub out_sent: usize,
+    /// Large payloads that go between the bytes of `out`.
+    pub shares: Shares,
     /// `out` waits until the socket is writable again.
     pub out_blocked: bool,
     /// The session has more to send than fitted into `out`.
@@ -111,6 +114,7 @@ impl Connection {
             subacks_owed: 0,
             out: Vec::new(),
             out_sent: 0,
+            shares: Shares::default(),
             out_blocked: false,
             wake_when_drained: false,
             touched: false,
@@ -139,7 +143,7 @@ impl Connection {
     /// Bytes that wait for the socket.
     #[inline]
     pub fn out_len(&self) -> usize {
-        self.out.len() - self.out_sent
+        self.out.len() - self.out_sent + self.shares.bytes()
     }
 
     /// Whether reading is held back until the engine says otherwise.

@@ -9,11 +9,11 @@ use std::rc::Rc;
 use headwater_log::{Batch, Class, Offset, ReadError, RecordView};
 use headwater_mqtt::{PacketId, Property, QoS};
 
-use super::encode::{self, Form};
+use super::encode::{self, Form, Payload};
 use super::receipt;
 use super::session::Command;
 use super::stage::{PartitionIndex, Stage};
-use super::template::{NO_PACKET_ID, Run, layout_of};
+use super::template::{NO_PACKET_ID, Run, layout_of, payload_of};
 use super::topics::{Matches, Merged, Target};
 use super::unread::{RETRY_MS, is_passing};
 use super::window::{Flight, Sent, Source};
@@ -36,6 +36,8 @@ pub enum Delivered {
 #[derive(Clone, Copy)]
 pub struct Delivery<'a> {
     pub record: &'a RecordView<'a>,
+    /// Where the record lies, if its payload may be sent from there.
+    pub batch: Option<&'a Batch>,
     pub partition: PartitionIndex,
     pub merged: &'a Merged,
     pub source: Source,
@@ -172,7 +174,7 @@ impl Engine {
         let template = self.templates.get(run, layout, self.now.wall_us);
         if session.window.room(session.window_max) < template.with_id
             || (template.has_qos2 && session.stored)
-            || conn.out_len() + template.bytes.len() > self.settings.out_buffer_bytes
+            || conn.out_len() + template.total_len > self.settings.out_buffer_bytes
             || template.largest > conn.packet_max as usize
         {
             return false;
@@ -184,6 +186,9 @@ impl Engine {
         }
         let base = conn.out.len();
         conn.out.extend_from_slice(&template.bytes);
+        for (at, index) in &template.shares {
+            conn.shares.push(base + at, run.batch, *index);
+        }
         let copied = &mut conn.out[base..];
         for entry in &template.entries {
             if entry.packet_id_at != NO_PACKET_ID {
@@ -222,6 +227,7 @@ impl Engine {
             }
             let delivery = Delivery {
                 record: &record,
+                batch: Some(run.batch),
                 partition: run.partition,
                 merged: &target.merged,
                 source: Source::Cursor,
@@ -306,12 +312,19 @@ impl Engine {
             extra: &extra,
         };
         let base = conn.out.len();
-        let Some(packet) = encode::record(&mut conn.out, record, form, now_us) else {
+        let payload = delivery
+            .batch
+            .map_or(Payload::Copied, |_| payload_of(record));
+        let Some(packet) = encode::record(&mut conn.out, record, form, payload, now_us) else {
             return Delivered::Skipped;
         };
         if packet.total_len > conn.packet_max as usize {
             conn.out.truncate(base);
             return Delivered::Skipped;
+        }
+        if let (Payload::Shared, Some(batch)) = (payload, delivery.batch) {
+            let index = (record.offset.0 - batch.base_offset().0) as usize;
+            conn.shares.push(conn.out.len(), batch, index);
         }
         if qos != QoS::AtMostOnce {
             let flight = if qos == QoS::ExactlyOnce {

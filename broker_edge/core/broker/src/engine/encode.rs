@@ -20,19 +20,27 @@ pub struct Form<'a> {
     pub extra: &'a [u8],
 }
 
-/// Appends the PUBLISH. Nothing when the record is not to be delivered: expired, purged, or too large to be encoded.
+/// Whether the payload follows, or is sent from where it lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Payload {
+    Copied,
+    Shared,
+}
+
+/// Appends the PUBLISH, without its payload when that is shared. Nothing when the record is not to be delivered: expired, purged, or too large to be encoded.
 #[inline]
 pub fn record(
     out: &mut Vec<u8>,
     record: &RecordView<'_>,
     form: Form<'_>,
+    payload: Payload,
     now_us: i64,
 ) -> Option<PublishLayout> {
     if record.purged {
         return None;
     }
     if record.properties.is_empty() && record.headers.is_empty() {
-        return put(out, record, form, &[]);
+        return put(out, record, form, &[], payload);
     }
     let mut properties = record.properties.to_vec();
     if let Some(expiry_s) = message_expiry_s(record.properties) {
@@ -47,7 +55,7 @@ pub fn record(
             Property::UserProperty { key, value }.encode(&mut properties);
         }
     }
-    put(out, record, form, &properties)
+    put(out, record, form, &properties, payload)
 }
 
 #[inline]
@@ -56,6 +64,7 @@ fn put(
     record: &RecordView<'_>,
     form: Form<'_>,
     properties: &[u8],
+    payload: Payload,
 ) -> Option<PublishLayout> {
     let fields = PublishFields {
         version: form.version,
@@ -67,7 +76,10 @@ fn put(
         properties,
         extra: form.extra,
     };
-    fields.encode(out, record.payload).ok()
+    match payload {
+        Payload::Copied => fields.encode(out, record.payload).ok(),
+        Payload::Shared => fields.encode_head(out, record.payload.len()).ok(),
+    }
 }
 
 /// The expiry interval that a publisher gave its message.

@@ -15,6 +15,7 @@ mod connection;
 mod deliver;
 mod encode;
 mod exactly_once;
+mod out;
 mod persist;
 mod position;
 mod publish;
@@ -55,6 +56,7 @@ use crate::peer::Peer;
 use crate::state::StateStore;
 
 pub use connection::Connection;
+pub use out::{Out, SLICES_MAX};
 pub use receive::ReadPlan;
 pub use retained::Retained;
 pub use session::Session;
@@ -292,57 +294,6 @@ impl Engine {
     /// Connections whose reading was held back and may go on.
     pub fn take_resumed(&mut self) -> Vec<ConnKey> {
         std::mem::take(&mut self.resumed)
-    }
-
-    /// What a connection has to send.
-    pub fn out(&mut self, key: ConnKey) -> &[u8] {
-        match self.conns.get_mut(key) {
-            Some(conn) => {
-                conn.touched = false;
-                &conn.out[conn.out_sent..]
-            }
-            None => &[],
-        }
-    }
-
-    /// Tells how much of [`Engine::out`] the socket took. Whatever is left is asked for again when it is writable.
-    pub fn written(&mut self, key: ConnKey, count: usize) {
-        let Some(conn) = self.conns.get_mut(key) else {
-            return;
-        };
-        self.tally.bytes_sent += count as u64;
-        conn.out_sent += count;
-        let left = conn.out_len();
-        if left > 0 {
-            conn.out_blocked = true;
-            // A client that takes what it is sent but never all of it must not make the buffer grow.
-            if conn.out_sent >= left {
-                conn.out.drain(..conn.out_sent);
-                conn.out_sent = 0;
-            }
-        } else {
-            let mut buffer = std::mem::take(&mut conn.out);
-            conn.out_sent = 0;
-            if buffer.capacity() <= POOL_BUFFER_MAX && self.pool.len() < POOL_MAX {
-                buffer.clear();
-                self.pool.push(buffer);
-            }
-            conn.wake_when_drained |= std::mem::take(&mut conn.out_blocked);
-        }
-        if conn.paused_on_out && count > 0 {
-            conn.last_read_ms = self.now.mono_ms;
-        }
-        if left > self.settings.out_buffer_bytes / 2 {
-            return;
-        }
-        if std::mem::take(&mut conn.paused_on_out) {
-            self.resumed.push(key);
-        }
-        if std::mem::take(&mut conn.wake_when_drained)
-            && let Some(session) = conn.session
-        {
-            self.wake_session(session);
-        }
     }
 
     /// The socket can be written again.

@@ -8,7 +8,7 @@ use crate::auth::Access;
 
 use super::catch_up::{Progress, merged_for};
 use super::deliver::{Delivered, extra_properties, format_place, offset_topic};
-use super::encode::{self, Form};
+use super::encode::{self, Form, Payload};
 use super::receipt;
 use super::send_retained::OwnedRecord;
 use super::session::{Command, Session};
@@ -182,7 +182,7 @@ impl Engine {
                 topic: at_topic.as_deref(),
                 extra: &extra,
             };
-            encode::record(&mut conn.out, record, form, now_us)
+            encode::record(&mut conn.out, record, form, Payload::Copied, now_us)
         });
         match (packet, PacketId::new(packet_id)) {
             (Some(packet), Some(id)) if packet.total_len <= conn.packet_max as usize => {

@@ -99,6 +99,7 @@ impl Engine {
                 conn,
                 &Delivery {
                     record: &record,
+                    batch: None,
                     partition,
                     merged,
                     source,
@@ -129,6 +130,7 @@ impl Engine {
                 conn,
                 &Delivery {
                     record: &record,
+                    batch: None,
                     partition,
                     merged,
                     source,
@@ -147,6 +149,7 @@ impl Engine {
                 conn,
                 &Delivery {
                     record: &record,
+                    batch: None,
                     partition,
                     merged,
                     source,

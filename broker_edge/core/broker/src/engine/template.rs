@@ -3,10 +3,11 @@
 //! A layout is what the PUBLISH packets of several subscribers have in common: version (without or with properties),
 //! granted QoS, retain as published. What remains to be written per subscriber are the packet ids.
 
-use headwater_log::{Batch, Offset};
+use headwater_log::{Batch, Offset, RecordView};
 use headwater_mqtt::{QoS, Version};
 
-use super::encode::{self, Form};
+use super::encode::{self, Form, Payload};
+use super::out::SHARED_BYTES_MIN;
 use super::stage::PartitionIndex;
 use super::topics::Merged;
 
@@ -24,7 +25,12 @@ pub struct Entry {
 #[derive(Debug, Default)]
 pub struct Template {
     built: bool,
+    /// The packets, without the payloads in `shares`.
     pub bytes: Vec<u8>,
+    /// Payloads that stay in the batch: the places in `bytes` that they follow, and their records.
+    pub shares: Vec<(usize, usize)>,
+    /// Bytes of all packets, payloads included.
+    pub total_len: usize,
     pub entries: Vec<Entry>,
     /// Entries with a packet id.
     pub with_id: usize,
@@ -55,6 +61,16 @@ pub fn layout_of(version: Version, merged: &Merged) -> usize {
         | usize::from(merged.retain_as_published)
 }
 
+/// How the payload of a record that lies in a batch is sent.
+#[inline]
+pub fn payload_of(record: &RecordView<'_>) -> Payload {
+    if record.payload.len() >= SHARED_BYTES_MIN {
+        Payload::Shared
+    } else {
+        Payload::Copied
+    }
+}
+
 /// Consecutive records of one topic in a batch.
 #[derive(Clone, Copy)]
 pub struct Run<'a> {
@@ -80,6 +96,8 @@ impl Template {
     fn build(&mut self, run: Run<'_>, layout: usize, now_us: i64) {
         self.built = true;
         self.bytes.clear();
+        self.shares.clear();
+        self.total_len = 0;
         self.entries.clear();
         self.with_id = 0;
         self.has_qos2 = false;
@@ -103,9 +121,15 @@ impl Template {
                 extra: &[],
             };
             let at = self.bytes.len();
-            let Some(packet) = encode::record(&mut self.bytes, &record, form, now_us) else {
+            let payload = payload_of(&record);
+            let Some(packet) = encode::record(&mut self.bytes, &record, form, payload, now_us)
+            else {
                 continue;
             };
+            self.total_len += packet.total_len;
+            if payload == Payload::Shared {
+                self.shares.push((self.bytes.len(), index));
+            }
             let packet_id_at = packet
                 .packet_id_at
                 .map_or(NO_PACKET_ID, |place| (at + place) as u32);

@@ -2,6 +2,7 @@
 
 mod exactly_once;
 mod hostile;
+mod large;
 mod qos2;
 mod quotas;
 

@@ -291,11 +291,11 @@ impl EventLoop {
     fn write(&mut self) {
         let touched = self.engine.take_touched();
         for key in &touched {
-            let bytes = self.engine.out(*key);
-            if bytes.is_empty() {
+            let out = self.engine.out(*key);
+            if out.is_empty() {
                 continue;
             }
-            match self.sockets.send(*key, bytes) {
+            match self.sockets.send(*key, out) {
                 Ok(count) => self.engine.written(*key, count),
                 Err(error) => {
                     tracing::debug!(%error, "a send failed");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mio::{Interest, Registry, Token};
 
-use crate::engine::ConnKey;
+use crate::engine::{ConnKey, Out, SLICES_MAX};
 use crate::transport::{Stream, Taken};
 
 struct Socket {
@@ -179,22 +179,18 @@ impl Sockets {
         }
     }
 
-    /// Sends what the socket takes; zero bytes when it is full.
-    pub fn send(&mut self, key: ConnKey, bytes: &[u8]) -> io::Result<usize> {
-        match self.get(key) {
-            Some(socket) => socket.stream.send(bytes),
-            None => Ok(0),
+    /// Sends what the socket takes; zero bytes when it is full. What it does not take has to be the beginning of what is
+    /// sent next.
+    pub fn send(&mut self, key: ConnKey, out: Out<'_>) -> io::Result<usize> {
+        let Some(socket) = self.get(key) else {
+            return Ok(0);
+        };
+        if let Some(bytes) = out.whole() {
+            return socket.stream.send(bytes);
         }
-    }
-
-    /// Sends these bytes in order, as far as the socket takes them. What it does not take has to be the beginning of what
-    /// is sent next.
-    #[allow(dead_code, reason = "the write path takes it up")]
-    pub fn send_vectored(&mut self, key: ConnKey, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        match self.get(key) {
-            Some(socket) => socket.stream.send_vectored(slices),
-            None => Ok(0),
-        }
+        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+        let count = out.fill(&mut slices);
+        socket.stream.send_vectored(&slices[..count])
     }
 
     /// Sends what lies between MQTT and the socket.

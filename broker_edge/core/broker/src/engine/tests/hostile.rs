@@ -11,7 +11,7 @@ fn persistent(version: Version, client_id: &str) -> ConnectFields<'_> {
     fields
 }
 
-fn subscribe_to(rig: &mut Rig, key: ConnKey, filter: &str, qos: QoS) {
+pub(super) fn subscribe_to(rig: &mut Rig, key: ConnKey, filter: &str, qos: QoS) {
     let version = rig.engine.conns.get(key).expect("it is open").version;
     let options = SubscriptionOptions::new(qos);
     let one = [Subscription { filter, options }];
