@@ -11,7 +11,7 @@ use headwater_log::{
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::config::{Ack, ClassSettings, Config, Disk, DiskAction, LogSettings, Sync};
-use crate::data_plane::{self, DataPlane, DataPlaneConfig};
+use crate::data_plane::{self, DataPlane, DataPlaneConfig, Seat};
 use crate::metrics::Metrics;
 use crate::service::{self, Service, ServiceConfig};
 use crate::state::{Compaction, StateError, StateStore};
@@ -148,12 +148,14 @@ fn start_on(
     let state = Arc::new(StateStore::open(log, COMPACT_AFTER_BYTES)?);
     let metrics = Arc::new(Metrics::default());
     let compaction = Compaction::start(&state).map_err(thread("compaction of the state"))?;
+    let seat = Seat::new().map_err(thread("MQTT data plane"))?;
     let service_config = ServiceConfig::new(config);
     let service = service::start(
         service_config,
         log.clone(),
         Arc::clone(&state),
         Arc::clone(&metrics),
+        seat.commands(),
         flight,
         admin,
     )
@@ -165,7 +167,7 @@ fn start_on(
         queue_bytes: config.log.queue_bytes.as_usize(),
         ack_written: acks_written(&config.log),
     };
-    let data_plane = data_plane::start(data_plane_config, log.clone(), state, metrics, mqtt)
+    let data_plane = data_plane::start(seat, data_plane_config, log.clone(), state, metrics, mqtt)
         .map_err(thread("MQTT data plane"))?;
     // Only now, when those who may need old records are there to be asked, may retention begin.
     log.hold_with(&service.holders());

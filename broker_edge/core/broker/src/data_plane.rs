@@ -6,7 +6,7 @@
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,12 +15,9 @@ use mio::{Poll, Waker};
 
 use crate::config::{BrokerSettings, MqttSettings};
 use crate::engine::{Engine, Now, Settings};
-use crate::event_loop::{Command, EventLoop, LoopWaker, WAKER};
+use crate::event_loop::{CommandSender, Commands, EventLoop, LoopWaker, WAKER, queue};
 use crate::metrics::Metrics;
 use crate::state::StateStore;
-
-/// Commands that may wait for a turn of the loop; a sender beyond it waits for the loop.
-const COMMANDS_MAX: usize = 64;
 
 /// What the data plane is told about its settings.
 #[derive(Clone, Debug)]
@@ -36,9 +33,37 @@ pub struct DataPlaneConfig {
 
 /// The running data plane. Stopping it closes every connection and waits for its threads.
 pub struct DataPlane {
-    commands: SyncSender<Command>,
-    waker: Arc<LoopWaker>,
+    commands: CommandSender,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What a loop needs before it has anything to serve, so that others can be given the way into it.
+pub struct Seat {
+    poll: Poll,
+    waker: Arc<LoopWaker>,
+    sender: CommandSender,
+    commands: Commands,
+}
+
+impl Seat {
+    /// # Errors
+    /// When the system refuses a poll.
+    pub fn new() -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(LoopWaker::new(Waker::new(poll.registry(), WAKER)?));
+        let (sender, commands) = queue(Arc::clone(&waker));
+        Ok(Self {
+            poll,
+            waker,
+            sender,
+            commands,
+        })
+    }
+
+    /// The way into the loop. What is asked before it runs waits for it.
+    pub fn commands(&self) -> CommandSender {
+        self.sender.clone()
+    }
 }
 
 /// Starts to serve `listener`, which is already bound and listening.
@@ -46,21 +71,24 @@ pub struct DataPlane {
 /// # Errors
 /// When the system refuses a thread or a poll, or retained messages cannot be read from the log.
 pub fn start(
+    seat: Seat,
     config: DataPlaneConfig,
     log: Log,
     state: Arc<StateStore>,
     metrics: Arc<Metrics>,
     listener: TcpListener,
 ) -> io::Result<DataPlane> {
-    let poll = Poll::new()?;
-    let waker = Arc::new(LoopWaker::new(Waker::new(poll.registry(), WAKER)?));
+    let Seat {
+        poll,
+        waker,
+        sender,
+        commands,
+    } = seat;
     for partition in log.partitions() {
         let waker = Arc::clone(&waker);
         partition.watch(Arc::new(move || waker.wake()));
     }
-    let (commands, receiver) = sync_channel(COMMANDS_MAX);
     let (ready, started) = sync_channel(1);
-    let own_waker = Arc::clone(&waker);
     // The engine is built on the thread that owns it: it is full of what must not be shared.
     let thread = std::thread::Builder::new()
         .name("loop-0".to_owned())
@@ -70,7 +98,7 @@ pub fn start(
             let event_loop = Engine::new(settings, log, state, metrics, start_of_time())
                 .map_err(io::Error::other)
                 .and_then(|engine| {
-                    EventLoop::new(poll, own_waker, receiver, listener, engine, connections_max)
+                    EventLoop::new(poll, waker, commands, listener, engine, connections_max)
                 });
             match event_loop {
                 Ok(event_loop) => {
@@ -85,8 +113,7 @@ pub fn start(
         })?;
     started.recv().map_err(io::Error::other)??;
     Ok(DataPlane {
-        commands,
-        waker,
+        commands: sender,
         thread: Some(thread),
     })
 }
@@ -136,9 +163,7 @@ impl DataPlane {
         let Some(thread) = self.thread.take() else {
             return;
         };
-        // An error means that the loop has ended already.
-        let _ = self.commands.send(Command::Stop);
-        self.waker.wake();
+        self.commands.stop();
         if thread.join().is_err() {
             tracing::error!("the loop ended by a panic");
         }

@@ -12,6 +12,7 @@ use super::ack::AckFifo;
 use super::out::Shares;
 use super::stage::PartitionIndex;
 use super::topics::TopicId;
+use super::traffic::Traffic;
 
 /// Where a connection is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +98,11 @@ pub struct Connection {
     pub stream_ack: bool,
     /// MQTT 5 reason strings are wanted.
     pub problem_info: bool,
+    pub traffic: Traffic,
+    /// It is among those that moved lately.
+    pub moves: bool,
+    /// When it was opened, in seconds of the monotonic clock.
+    pub since_s: u32,
 }
 
 impl Connection {
@@ -133,6 +139,9 @@ impl Connection {
             will: None,
             stream_ack: false,
             problem_info: true,
+            traffic: Traffic::default(),
+            moves: false,
+            since_s: u32::try_from(now_ms / 1000).unwrap_or(u32::MAX),
         }
     }
 

@@ -212,6 +212,7 @@ impl Engine {
             conn.touched = true;
             self.touched.push(target.conn);
         }
+        conn.traffic.sent_messages += template.entries.len() as u64;
         self.tally.deliveries += template.entries.len() as u64;
         true
     }
@@ -340,6 +341,7 @@ impl Engine {
                 packet.set_packet_id(&mut conn.out[base..], id);
             }
         }
+        conn.traffic.sent_messages += 1;
         self.tally.deliveries += 1;
         self.touch(conn_key);
         Delivered::Sent

@@ -8,6 +8,7 @@
 mod access;
 mod ack;
 mod catch_up;
+mod clients;
 mod close;
 mod commit;
 mod connect;
@@ -39,10 +40,11 @@ mod tests;
 mod tick;
 mod timers;
 mod topics;
+mod traffic;
 mod unread;
 mod window;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -55,6 +57,7 @@ use crate::metrics::Metrics;
 use crate::peer::Peer;
 use crate::state::StateStore;
 
+pub use clients::{ClientsRequest, PAGE_MAX, PageQuery};
 pub use connection::Connection;
 pub use out::{Out, SLICES_MAX};
 pub use receive::ReadPlan;
@@ -71,6 +74,7 @@ use tally::Tally;
 use template::Templates;
 use timers::{Timer, Timers};
 use topics::Topics;
+use traffic::Movers;
 
 pub type ConnKey = Key<Connection>;
 pub type SessionKey = Key<Session>;
@@ -97,7 +101,8 @@ pub struct Engine {
     now: Now,
     conns: Slab<Connection>,
     sessions: Slab<Session>,
-    by_client: HashMap<Rc<str>, SessionKey>,
+    /// In order, so that clients can be listed page by page.
+    by_client: BTreeMap<Rc<str>, SessionKey>,
     router: Router,
     topics: Topics,
     retained: Arc<Mutex<Retained>>,
@@ -138,6 +143,8 @@ pub struct Engine {
     pool: Vec<Vec<u8>>,
     templates: Templates,
     tally: Tally,
+    /// Connections that moved lately, with their rates.
+    movers: Movers,
     next_stamp: u64,
     /// A pull stopped at its bound: the next turn must not sleep.
     more: bool,
@@ -183,7 +190,7 @@ impl Engine {
             now,
             conns: Slab::default(),
             sessions: Slab::default(),
-            by_client: HashMap::new(),
+            by_client: BTreeMap::new(),
             router: Router::default(),
             topics: Topics::new(),
             timers: Timers::default(),
@@ -205,6 +212,7 @@ impl Engine {
             pool: Vec::new(),
             templates: Templates::default(),
             tally: Tally::default(),
+            movers: Movers::default(),
             more: false,
             last_removed: None,
             assigned: now.wall_us.unsigned_abs(),

@@ -7,6 +7,7 @@ use std::io::IoSlice;
 
 use headwater_log::Batch;
 
+use super::traffic::Traffic;
 use super::{ConnKey, Engine, POOL_BUFFER_MAX, POOL_MAX};
 
 /// From here on a payload is sent from its batch: below, copying costs less than another slice for the kernel.
@@ -153,10 +154,15 @@ impl Engine {
 
     /// Tells how much of [`Engine::out`] the socket took. Whatever is left is asked for again when it is writable.
     pub fn written(&mut self, key: ConnKey, count: usize) {
+        self.tally.bytes_sent += count as u64;
+        let moved = Traffic {
+            sent_bytes: count as u64,
+            ..Traffic::default()
+        };
+        self.count_moved(key, moved);
         let Some(conn) = self.conns.get_mut(key) else {
             return;
         };
-        self.tally.bytes_sent += count as u64;
         if count < conn.out_len() && conn.shares.bytes() > 0 {
             let out = Out {
                 own: &conn.out[conn.out_sent..],

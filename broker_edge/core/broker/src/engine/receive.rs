@@ -10,6 +10,7 @@ use headwater_mqtt::{Frame, ReasonCode, encode, frame};
 use super::ack::{PacketKind, Reply};
 use super::close::Cause;
 use super::connection::Phase;
+use super::traffic::Traffic;
 use super::{ConnKey, Engine};
 
 /// How the event loop is to read a connection.
@@ -123,12 +124,30 @@ impl Engine {
     }
 
     /// Counts bytes that came from the socket.
-    pub fn count_received(&mut self, count: usize) {
+    pub fn count_received(&mut self, key: ConnKey, count: usize) {
         self.tally.bytes_received += count as u64;
+        let moved = Traffic {
+            received_bytes: count as u64,
+            ..Traffic::default()
+        };
+        self.count_moved(key, moved);
     }
 
     /// Handles the packets in `bytes` and keeps what is not whole. `is_news` when some of them were just received.
     pub fn receive(&mut self, key: ConnKey, bytes: &[u8], is_news: bool) {
+        let before = self.tally.publishes_received;
+        self.handle_packets(key, bytes, is_news);
+        let received_messages = self.tally.publishes_received - before;
+        if received_messages > 0 {
+            let moved = Traffic {
+                received_messages,
+                ..Traffic::default()
+            };
+            self.count_moved(key, moved);
+        }
+    }
+
+    fn handle_packets(&mut self, key: ConnKey, bytes: &[u8], is_news: bool) {
         let mut at = 0;
         let size_max = self.settings.packet_bytes_max;
         let Some(conn) = self.conns.get_mut(key) else {

@@ -23,6 +23,7 @@ impl Engine {
                 Timer::Expiry(key) => self.check_expiry(key),
                 Timer::Checkpoint => {
                     self.checkpoint();
+                    self.movers.look(&mut self.conns, self.now.mono_ms);
                     self.mark_received(false);
                     self.end_slow_packets();
                     self.close_waits_on_full();

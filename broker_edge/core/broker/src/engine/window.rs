@@ -73,8 +73,8 @@ pub struct Window {
 }
 
 impl Window {
-    #[cfg(test)]
-    fn unacked(&self) -> usize {
+    /// Deliveries that wait for the client.
+    pub fn unacked(&self) -> usize {
         usize::from(self.unacked)
     }
 

@@ -3,6 +3,7 @@
 //! Sockets are registered once, edge-triggered for both directions, so a turn costs no system call but the poll, one
 //! receive per readable connection and one send per connection with something to say.
 
+mod commands;
 mod listener;
 mod socket;
 
@@ -10,7 +11,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mio::{Events, Poll, Token, Waker};
@@ -19,6 +19,7 @@ use crate::engine::{ConnKey, Engine, Now, ReadPlan};
 use crate::peer::Peer;
 use crate::transport::Stream;
 
+pub use commands::{Command, CommandSender, Commands, queue};
 use listener::Listener;
 use socket::{Received, Sockets};
 
@@ -30,13 +31,6 @@ const EVENTS_MAX: usize = 1024;
 
 const LISTENER: Token = Token(usize::MAX);
 pub const WAKER: Token = Token(usize::MAX - 1);
-
-/// What other threads ask of the loop.
-#[derive(Debug)]
-pub enum Command {
-    /// Close every connection and end the thread.
-    Stop,
-}
 
 /// Wakes the loop from other threads, at the cost of a system call only while it sleeps.
 #[derive(Debug)]
@@ -66,7 +60,7 @@ impl LoopWaker {
 pub struct EventLoop {
     poll: Poll,
     waker: Arc<LoopWaker>,
-    commands: Receiver<Command>,
+    commands: Commands,
     listener: Listener,
     sockets: Sockets,
     engine: Engine,
@@ -83,7 +77,7 @@ impl EventLoop {
     pub fn new(
         poll: Poll,
         waker: Arc<LoopWaker>,
-        commands: Receiver<Command>,
+        commands: Commands,
         listener: std::net::TcpListener,
         engine: Engine,
         connections_max: usize,
@@ -114,9 +108,8 @@ impl EventLoop {
                 return;
             }
             self.engine.begin(self.now());
-            match self.commands.try_recv() {
-                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return self.stop(),
-                Err(TryRecvError::Empty) => {}
+            if self.obey() {
+                return self.stop();
             }
             self.take_events(&events);
             self.accept();
@@ -125,6 +118,18 @@ impl EventLoop {
             self.engine.commit();
             self.write();
         }
+    }
+
+    /// Does what other threads ask. True when that is to stop.
+    fn obey(&mut self) -> bool {
+        for _ in 0..commands::TAKEN_MAX {
+            match self.commands.take() {
+                Some(Command::Stop) => return true,
+                Some(Command::Clients(request)) => self.engine.answer_clients(request),
+                None => return false,
+            }
+        }
+        false
     }
 
     fn now(&self) -> Now {
@@ -145,8 +150,8 @@ impl EventLoop {
             return self.poll.poll(events, Some(Duration::ZERO));
         }
         self.waker.sleeping.store(true, Ordering::SeqCst);
-        // Whoever moved the log before this line found the loop awake and did not wake it.
-        let timeout = if self.engine.is_behind_log() {
+        // Whoever moved the log, or asked, before this line found the loop awake and did not wake it.
+        let timeout = if self.engine.is_behind_log() || !self.commands.is_empty() {
             Some(Duration::ZERO)
         } else {
             self.timeout()
@@ -248,7 +253,7 @@ impl EventLoop {
             match received {
                 Received::Bytes { count, more } => {
                     left = left.saturating_sub(count);
-                    self.engine.count_received(count);
+                    self.engine.count_received(key, count);
                     // Otherwise the socket is empty, and what comes later is a new event.
                     if more {
                         self.want_read(key);

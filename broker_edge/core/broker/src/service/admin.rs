@@ -1,4 +1,4 @@
-//! Admin HTTP: health, readiness, metrics, status. Read-only.
+//! Admin HTTP: health, readiness, metrics, status. What is asked of the loop has files of its own.
 
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use super::clients;
 use super::offsets::gap_rows;
 use super::{Shared, stopped};
 use crate::VERSION;
@@ -32,6 +33,7 @@ pub(super) async fn serve(
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .route("/api/v1/status", get(status))
+        .merge(clients::routes())
         .with_state(shared);
     if let Err(error) = axum::serve(listener, routes)
         .with_graceful_shutdown(stopped(stopping))

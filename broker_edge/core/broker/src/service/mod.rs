@@ -5,6 +5,7 @@
 
 mod admin;
 mod backup;
+mod clients;
 mod columns;
 mod error;
 mod flight;
@@ -36,6 +37,7 @@ use tonic::transport::server::TcpIncoming;
 
 use crate::broker::log_config;
 use crate::config::{Config, FlightSettings};
+use crate::event_loop::CommandSender;
 use crate::metrics::Metrics;
 use crate::state::StateStore;
 use error::Refusal;
@@ -84,6 +86,8 @@ pub(crate) struct Shared {
     log: Log,
     log_id: String,
     metrics: Arc<Metrics>,
+    /// The way to the connections.
+    commands: CommandSender,
     groups: Groups,
     holds: Arc<GroupHolds>,
     progress: Vec<Progress>,
@@ -139,6 +143,7 @@ pub fn start(
     log: Log,
     state: Arc<StateStore>,
     metrics: Arc<Metrics>,
+    commands: CommandSender,
     flight: TcpListener,
     admin: TcpListener,
 ) -> std::io::Result<Service> {
@@ -162,6 +167,7 @@ pub fn start(
         config,
         log,
         metrics,
+        commands,
         stopping: stopping.clone(),
     });
     flight.set_nonblocking(true)?;

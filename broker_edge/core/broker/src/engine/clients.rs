@@ -1,0 +1,342 @@
+//! What an operator asks about clients: a page of them, one of them, or that one goes.
+//!
+//! A page is bounded by what is looked at, not only by what is found, so that a filter over 100,000 clients does not hold
+//! up a turn: a page may be short, and `next` says where the following one begins.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::ops::Bound;
+
+use headwater_mqtt::{ReasonCode, Version};
+use serde::Serialize;
+use tokio::sync::oneshot::Sender;
+
+use super::close::Cause;
+use super::connection::Phase;
+use super::session::{NEVER_EXPIRES, Session};
+use super::stage::PartitionIndex;
+use super::traffic::{Rates, Traffic};
+use super::{Engine, SessionKey};
+
+/// Clients and subscriptions that one page looks at.
+const STEPS_MAX: usize = 4096;
+/// Clients of one page.
+pub const PAGE_MAX: usize = 1000;
+
+/// What is asked; the answer goes where the asker waits. One that waits no more is no error.
+#[derive(Debug)]
+pub enum ClientsRequest {
+    List {
+        query: PageQuery,
+        answer: Sender<Page>,
+    },
+    Show {
+        client_id: String,
+        answer: Sender<Option<ClientDetail>>,
+    },
+    Kick {
+        client_id: String,
+        /// The session ends as well.
+        ends_session: bool,
+        answer: Sender<Option<Kicked>>,
+    },
+}
+
+/// Which clients are wanted.
+#[derive(Debug, Clone, Default)]
+pub struct PageQuery {
+    /// Clients behind this id.
+    pub after: Option<String>,
+    /// At most [`PAGE_MAX`].
+    pub limit: usize,
+    /// Clients whose id contains this.
+    pub contains: Option<String>,
+    /// Only those that are connected, or only those that are away.
+    pub connected: Option<bool>,
+}
+
+/// Clients in the order of their ids.
+#[derive(Debug, Serialize)]
+pub struct Page {
+    pub clients: Vec<ClientRow>,
+    /// Where the next page begins; none behind the last client.
+    pub next: Option<String>,
+}
+
+/// One client: a session and, unless it is away, its connection.
+#[derive(Debug, Serialize)]
+pub struct ClientRow {
+    pub client_id: String,
+    pub user: Option<String>,
+    pub connected: bool,
+    pub address: Option<SocketAddr>,
+    pub transport: Option<&'static str>,
+    pub version: &'static str,
+    /// Unix microseconds: connected since, or away since.
+    pub since_us: Option<i64>,
+    pub keep_alive_s: Option<u16>,
+    /// What the session outlives its connection by; null when it never ends.
+    pub session_expiry_s: Option<u32>,
+    pub subscriptions: usize,
+    /// Deliveries that the client has not acknowledged.
+    pub inflight_out: usize,
+    /// Publishes of the client that are not acknowledged.
+    pub inflight_in: u16,
+    /// Of this connection.
+    pub total: Traffic,
+    pub per_second: Rates,
+    /// Records behind the high watermarks of the partitions that the subscriptions reach.
+    pub lag_records: u64,
+}
+
+/// One client with everything that is known of it.
+#[derive(Debug, Serialize)]
+pub struct ClientDetail {
+    #[serde(flatten)]
+    pub row: ClientRow,
+    /// The subscriptions by filter.
+    pub filters: Vec<FilterRow>,
+    pub cursors: Vec<CursorRow>,
+    /// Deliveries that the client takes unacknowledged.
+    pub window_max: u16,
+    pub has_will: bool,
+    /// Bytes that wait for the socket.
+    pub out_bytes: usize,
+}
+
+#[derive(Debug, Serialize)]
+pub struct FilterRow {
+    pub filter: String,
+    pub qos: u8,
+    pub no_local: bool,
+    pub retain_as_published: bool,
+    pub identifier: Option<u32>,
+    /// It reads older records at a place of its own.
+    pub replaying: bool,
+}
+
+/// Where the session stands in a partition that its subscriptions reach.
+#[derive(Debug, Serialize)]
+pub struct CursorRow {
+    pub partition: u32,
+    pub name: String,
+    /// The first offset that is still needed, unacknowledged deliveries included.
+    pub next: u64,
+    pub high_watermark: u64,
+    /// It is served with what has just been written.
+    pub live: bool,
+}
+
+/// What a kick did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Kicked {
+    pub was_connected: bool,
+    pub session_ended: bool,
+}
+
+impl Engine {
+    pub fn answer_clients(&mut self, request: ClientsRequest) {
+        match request {
+            ClientsRequest::List { query, answer } => drop(answer.send(self.page(&query))),
+            ClientsRequest::Show { client_id, answer } => {
+                let detail = self.by_client.get(client_id.as_str()).copied();
+                drop(answer.send(detail.and_then(|key| self.detail(key))));
+            }
+            ClientsRequest::Kick {
+                client_id,
+                ends_session,
+                answer,
+            } => drop(answer.send(self.kick(&client_id, ends_session))),
+        }
+    }
+
+    fn page(&self, query: &PageQuery) -> Page {
+        let limit = query.limit.clamp(1, PAGE_MAX);
+        let after = query
+            .after
+            .as_deref()
+            .map_or(Bound::Unbounded, Bound::Excluded);
+        let mut clients = Vec::new();
+        let mut steps = 0;
+        let mut rest = self
+            .by_client
+            .range::<str, _>((after, Bound::Unbounded))
+            .peekable();
+        while let Some((client_id, key)) = rest.next() {
+            steps += 1;
+            if let Some(session) = self.sessions.get(*key)
+                && query.wants(session)
+            {
+                steps += session.subscriptions.len();
+                clients.push(self.row(session));
+            }
+            if (clients.len() == limit || steps >= STEPS_MAX) && rest.peek().is_some() {
+                let next = Some(client_id.to_string());
+                return Page { clients, next };
+            }
+        }
+        Page {
+            clients,
+            next: None,
+        }
+    }
+
+    fn row(&self, session: &Session) -> ClientRow {
+        let key = session.conn;
+        let conn = key.and_then(|key| self.conns.get(key));
+        let since_us = match conn {
+            Some(conn) => Some(self.now.wall_us - self.age_us(u64::from(conn.since_s) * 1000)),
+            None => session.away_since.map(|(_, since_us)| since_us),
+        };
+        ClientRow {
+            client_id: session.client_id.to_string(),
+            user: session
+                .rights
+                .as_ref()
+                .and_then(|rights| rights.identity().user.as_deref())
+                .map(str::to_owned),
+            connected: conn.is_some(),
+            address: conn.map(|conn| conn.peer.address),
+            transport: conn.map(|conn| conn.peer.transport),
+            version: name_of(session.version),
+            since_us,
+            keep_alive_s: conn.map(|conn| conn.keep_alive_s),
+            session_expiry_s: (session.expiry_s != NEVER_EXPIRES).then_some(session.expiry_s),
+            subscriptions: session.subscriptions.len(),
+            inflight_out: session.window.unacked(),
+            inflight_in: conn.map_or(0, |conn| conn.publishes_owed),
+            total: conn.map_or_else(Traffic::default, |conn| conn.traffic),
+            per_second: key.map_or_else(Rates::default, |key| self.movers.rates(key)),
+            lag_records: self.lag(session),
+        }
+    }
+
+    /// Microseconds since a moment of the monotonic clock.
+    fn age_us(&self, then_ms: u64) -> i64 {
+        i64::try_from(self.now.mono_ms.saturating_sub(then_ms) * 1000).unwrap_or(i64::MAX)
+    }
+
+    fn detail(&self, key: SessionKey) -> Option<ClientDetail> {
+        let session = self.sessions.get(key)?;
+        let conn = session.conn.and_then(|key| self.conns.get(key));
+        let filters = session.subscriptions.iter().map(|held| FilterRow {
+            filter: held.filter.to_string(),
+            qos: held.options.qos.as_u8(),
+            no_local: held.options.no_local,
+            retain_as_published: held.options.retain_as_published,
+            identifier: (held.options.id != 0).then_some(held.options.id),
+            replaying: session.is_replaying(&held.filter),
+        });
+        let cursors = self.reached(session).into_iter().map(|partition| {
+            let stage = &self.stages[partition.index()].partition;
+            let live_at = self.dispatched[partition.index()];
+            CursorRow {
+                partition: stage.id().0,
+                name: stage.name().to_owned(),
+                next: session.cursor(partition, live_at).0,
+                high_watermark: stage.high_watermark().0,
+                live: session.is_live(partition),
+            }
+        });
+        Some(ClientDetail {
+            row: self.row(session),
+            filters: filters.collect(),
+            cursors: cursors.collect(),
+            window_max: session.window_max,
+            has_will: session.will.is_some() || conn.is_some_and(|conn| conn.will.is_some()),
+            out_bytes: conn.map_or(0, super::Connection::out_len),
+        })
+    }
+
+    /// The partitions that a session's subscriptions reach.
+    fn reached(&self, session: &Session) -> BTreeSet<PartitionIndex> {
+        let mut reached = BTreeSet::new();
+        for subscription in &session.subscriptions {
+            let filter = plain_filter(&subscription.filter);
+            if filter.starts_with("$SYS") {
+                continue;
+            }
+            reached.extend(self.partitions_of(filter));
+            if filter.contains(['+', '#']) {
+                break;
+            }
+        }
+        reached
+    }
+
+    fn lag(&self, session: &Session) -> u64 {
+        let lag_of = |partition: PartitionIndex| {
+            let place = session.place(partition, self.dispatched[partition.index()]);
+            let replays = session.replays.iter().filter(|replay| !replay.joined);
+            let oldest = replays
+                .flat_map(|replay| &replay.cursors)
+                .filter(|(of, _)| *of == partition)
+                .map(|(_, next)| *next)
+                .fold(place, Ord::min);
+            let end = self.stages[partition.index()].partition.high_watermark();
+            end.0.saturating_sub(oldest.0)
+        };
+        self.reached(session).into_iter().map(lag_of).sum()
+    }
+
+    /// Closes the client's connection, and ends its session where that is asked for.
+    fn kick(&mut self, client_id: &str, ends_session: bool) -> Option<Kicked> {
+        let key = *self.by_client.get(client_id)?;
+        let conn = self.sessions.get(key)?.conn;
+        if let Some(conn) = conn {
+            self.close(conn, Cause::Reason(ReasonCode::AdministrativeAction));
+        }
+        let session_ended = ends_session || self.sessions.get(key).is_none();
+        if ends_session {
+            self.end_session(key);
+        }
+        tracing::info!(client_id, ends_session, "a client was kicked");
+        Some(Kicked {
+            was_connected: conn.is_some(),
+            session_ended,
+        })
+    }
+
+    /// Adds what was read from a connection.
+    #[inline]
+    pub(super) fn count_moved(&mut self, key: super::ConnKey, moved: Traffic) {
+        let Some(conn) = self.conns.get_mut(key) else {
+            return;
+        };
+        if !conn.moves && conn.phase == Phase::Open {
+            conn.moves = true;
+            self.movers.start(key, conn.traffic);
+        }
+        conn.traffic.received_bytes += moved.received_bytes;
+        conn.traffic.sent_bytes += moved.sent_bytes;
+        conn.traffic.received_messages += moved.received_messages;
+        conn.traffic.sent_messages += moved.sent_messages;
+    }
+}
+
+impl PageQuery {
+    fn wants(&self, session: &Session) -> bool {
+        self.contains
+            .as_deref()
+            .is_none_or(|part| session.client_id.contains(part))
+            && self
+                .connected
+                .is_none_or(|connected| session.conn.is_some() == connected)
+    }
+}
+
+/// The filter of a shared subscription without the name of its group.
+fn plain_filter(filter: &str) -> &str {
+    filter
+        .strip_prefix("$share/")
+        .and_then(|rest| rest.split_once('/'))
+        .map_or(filter, |(_, filter)| filter)
+}
+
+fn name_of(version: Version) -> &'static str {
+    match version {
+        Version::V31 => "3.1",
+        Version::V311 => "3.1.1",
+        Version::V5 => "5",
+    }
+}

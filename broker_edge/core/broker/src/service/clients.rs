@@ -1,0 +1,166 @@
+//! `/api/v1/clients`: asks the loop about its clients and waits for the answer, for a bounded time.
+//!
+//! The loop does the work, bounded per turn; here is only HTTP. Nothing is kept between requests: a page names where the
+//! next begins.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::oneshot::{Sender, channel};
+
+use super::Shared;
+use crate::engine::{ClientsRequest, PAGE_MAX, PageQuery};
+use crate::event_loop::Command;
+
+/// How long the loop may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Clients of a page when the request names no limit.
+const PAGE_DEFAULT: usize = 100;
+
+pub(super) fn routes() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/api/v1/clients", get(list))
+        .route("/api/v1/clients/{client_id}", get(show).delete(kick))
+}
+
+/// Why there is no answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub status: StatusCode,
+    pub error: &'static str,
+    pub message: String,
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let body = json!({"error": self.error, "message": self.message});
+        (self.status, Json(body)).into_response()
+    }
+}
+
+impl Failure {
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self {
+            status: StatusCode::BAD_REQUEST,
+            error: "invalid_argument",
+            message: message.into(),
+        }
+    }
+
+    fn unavailable(message: impl Into<String>) -> Self {
+        Self {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            error: "unavailable",
+            message: message.into(),
+        }
+    }
+
+    fn no_client(client_id: &str) -> Self {
+        Self {
+            status: StatusCode::NOT_FOUND,
+            error: "not_found",
+            message: format!("there is no client `{client_id}`"),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListParameters {
+    limit: Option<usize>,
+    after: Option<String>,
+    filter: Option<String>,
+    connected: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KickParameters {
+    #[serde(default)]
+    session: bool,
+}
+
+/// Asks the loop and waits. A queue without room is told at once.
+pub(super) async fn ask<T>(
+    shared: &Shared,
+    command: impl FnOnce(Sender<T>) -> Command,
+) -> Result<T, Failure> {
+    let (answer, answered) = channel();
+    shared
+        .commands
+        .ask(command(answer))
+        .map_err(|error| Failure::unavailable(error.to_string()))?;
+    match tokio::time::timeout(ANSWER_TIMEOUT, answered).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(_)) => Err(Failure::unavailable("the MQTT loop has stopped")),
+        Err(_) => Err(Failure::unavailable(format!(
+            "the MQTT loop did not answer within {} s",
+            ANSWER_TIMEOUT.as_secs()
+        ))),
+    }
+}
+
+async fn list(
+    State(shared): State<Arc<Shared>>,
+    parameters: Result<Query<ListParameters>, axum::extract::rejection::QueryRejection>,
+) -> Result<Response, Failure> {
+    let Query(wanted) = parameters.map_err(|error| Failure::invalid(error.body_text()))?;
+    let limit = wanted.limit.unwrap_or(PAGE_DEFAULT);
+    if limit == 0 || limit > PAGE_MAX {
+        let message = format!("limit: {limit} is out of range; write 1 to {PAGE_MAX}");
+        return Err(Failure::invalid(message));
+    }
+    let query = PageQuery {
+        after: wanted.after,
+        limit,
+        contains: wanted.filter,
+        connected: wanted.connected,
+    };
+    let page = ask(&shared, |answer| {
+        Command::Clients(ClientsRequest::List { query, answer })
+    })
+    .await?;
+    Ok(Json(page).into_response())
+}
+
+async fn show(
+    State(shared): State<Arc<Shared>>,
+    Path(client_id): Path<String>,
+) -> Result<Response, Failure> {
+    let wanted = client_id.clone();
+    let detail = ask(&shared, |answer| {
+        Command::Clients(ClientsRequest::Show {
+            client_id: wanted,
+            answer,
+        })
+    })
+    .await?;
+    let detail = detail.ok_or_else(|| Failure::no_client(&client_id))?;
+    Ok(Json(detail).into_response())
+}
+
+async fn kick(
+    State(shared): State<Arc<Shared>>,
+    Path(client_id): Path<String>,
+    parameters: Result<Query<KickParameters>, axum::extract::rejection::QueryRejection>,
+) -> Result<Response, Failure> {
+    let Query(wanted) = parameters.map_err(|error| Failure::invalid(error.body_text()))?;
+    let named = client_id.clone();
+    let kicked = ask(&shared, |answer| {
+        Command::Clients(ClientsRequest::Kick {
+            client_id: named,
+            ends_session: wanted.session,
+            answer,
+        })
+    })
+    .await?;
+    let kicked = kicked.ok_or_else(|| Failure::no_client(&client_id))?;
+    Ok(Json(kicked).into_response())
+}

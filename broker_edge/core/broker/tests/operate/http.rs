@@ -1,0 +1,49 @@
+//! A request to the admin listener, as any HTTP client makes it.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use serde_json::Value;
+
+use crate::common::DEADLINE;
+
+/// Status and body.
+pub fn text(admin: SocketAddr, method: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(admin).expect("the admin listener takes connections");
+    stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("it is taken");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    let (head, body) = answer
+        .split_once("\r\n\r\n")
+        .unwrap_or_else(|| panic!("no head in {answer:?}"));
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+    let status = status.unwrap_or_else(|| panic!("no status in {head:?}"));
+    let is_chunked = head.to_lowercase().contains("transfer-encoding: chunked");
+    let body = if is_chunked {
+        dechunk(body)
+    } else {
+        body.to_owned()
+    };
+    (status, body)
+}
+
+fn dechunk(mut rest: &str) -> String {
+    let mut body = String::new();
+    while let Some((size, behind)) = rest.split_once("\r\n") {
+        let size = usize::from_str_radix(size.trim(), 16).expect("the size of a chunk");
+        if size == 0 {
+            break;
+        }
+        body.push_str(&behind[..size]);
+        rest = &behind[size + 2..];
+    }
+    body
+}
+
+pub fn json(admin: SocketAddr, method: &str, path: &str) -> (u16, Value) {
+    let (status, body) = text(admin, method, path);
+    let value = serde_json::from_str(&body).unwrap_or_else(|_| panic!("no JSON: {body:?}"));
+    (status, value)
+}
