@@ -10,9 +10,11 @@ use headwater_log::{
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::auth::{self, Keeper};
 use crate::config::{Ack, ClassSettings, Config, Disk, DiskAction, LogSettings, Sync};
 use crate::data_plane::{self, DataPlane, DataPlaneConfig, Seat};
 use crate::metrics::Metrics;
+use crate::reload::Reloads;
 use crate::service::{self, Service, ServiceConfig};
 use crate::state::{Compaction, StateError, StateStore};
 
@@ -38,6 +40,8 @@ pub enum StartError {
         reason: std::io::Error,
     },
     #[error(transparent)]
+    Auth(#[from] auth::StartError),
+    #[error(transparent)]
     Log(#[from] OpenError),
     #[error("cannot restore the broker's state: {0}")]
     State(#[from] StateError),
@@ -54,6 +58,7 @@ pub struct Broker {
     flight: SocketAddr,
     admin: SocketAddr,
     log: Log,
+    reloads: Arc<Reloads>,
     /// In the order in which they stop; None once stopped.
     running: Option<Running>,
 }
@@ -77,18 +82,29 @@ impl Broker {
         let admin = listen("admin", config.listeners.admin.bind.0)?;
         let (mqtt_at, flight_at, admin_at) = (address(&mqtt)?, address(&flight)?, address(&admin)?);
 
+        let auth = Keeper::start(&config.auth)?;
+        let metrics = Arc::new(Metrics::default());
+        let reloads = Arc::new(Reloads::new(Arc::clone(&metrics)));
+        let reloaded = Arc::clone(&auth);
+        reloads.add(move || reloaded.reload().map_err(|error| error.to_string()));
         std::fs::create_dir_all(&config.data_dir).map_err(|reason| StartError::Folder {
             dir: config.data_dir.clone(),
             reason,
         })?;
         let (log, report) = Log::open(log_config(&config), Seams::system())?;
         tell(&log, &report);
-        match start_on(&config, &log, mqtt, flight, admin) {
+        let parts = Parts {
+            metrics,
+            auth,
+            reloads: Arc::clone(&reloads),
+        };
+        match start_on(&config, &log, parts, mqtt, flight, admin) {
             Ok(running) => Ok(Broker {
                 mqtt: mqtt_at,
                 flight: flight_at,
                 admin: admin_at,
                 log,
+                reloads,
                 running: Some(running),
             }),
             Err(error) => {
@@ -114,6 +130,14 @@ impl Broker {
         self.log.id()
     }
 
+    /// Reads users, keys of tokens and the ACL again. What of them is bad stays as it was.
+    ///
+    /// # Errors
+    /// What is wrong with a file, in one sentence.
+    pub fn reload(&self) -> Result<(), String> {
+        self.reloads.run()
+    }
+
     /// Closes the listeners and connections, ends the calls in progress, writes and syncs what is queued, and marks the
     /// clean stop.
     pub fn shutdown(mut self) {
@@ -137,16 +161,24 @@ impl Drop for Broker {
     }
 }
 
+/// What the parts of a broker share, beside the log.
+struct Parts {
+    metrics: Arc<Metrics>,
+    auth: Arc<Keeper>,
+    reloads: Arc<Reloads>,
+}
+
 fn start_on(
     config: &Config,
     log: &Log,
+    parts: Parts,
     mqtt: TcpListener,
     flight: TcpListener,
     admin: TcpListener,
 ) -> Result<Running, StartError> {
     let thread = |what| move |reason| StartError::Thread { what, reason };
     let state = Arc::new(StateStore::open(log, COMPACT_AFTER_BYTES)?);
-    let metrics = Arc::new(Metrics::default());
+    let metrics = parts.metrics;
     let compaction = Compaction::start(&state).map_err(thread("compaction of the state"))?;
     let seat = Seat::new().map_err(thread("MQTT data plane"))?;
     let service_config = ServiceConfig::new(config);
@@ -156,6 +188,8 @@ fn start_on(
         Arc::clone(&state),
         Arc::clone(&metrics),
         seat.commands(),
+        Arc::clone(&parts.auth),
+        parts.reloads,
         flight,
         admin,
     )
@@ -163,12 +197,19 @@ fn start_on(
     let data_plane_config = DataPlaneConfig {
         mqtt: config.mqtt.clone(),
         broker: config.broker.clone(),
-        allow_anonymous: config.auth.allow_anonymous,
         queue_bytes: config.log.queue_bytes.as_usize(),
         ack_written: acks_written(&config.log),
     };
-    let data_plane = data_plane::start(seat, data_plane_config, log.clone(), state, metrics, mqtt)
-        .map_err(thread("MQTT data plane"))?;
+    let data_plane = data_plane::start(
+        seat,
+        data_plane_config,
+        log.clone(),
+        state,
+        metrics,
+        parts.auth,
+        mqtt,
+    )
+    .map_err(thread("MQTT data plane"))?;
     // Only now, when those who may need old records are there to be asked, may retention begin.
     log.hold_with(&service.holders());
     Ok(Running {

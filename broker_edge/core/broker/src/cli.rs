@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
@@ -102,7 +102,7 @@ fn serve(config: Config) -> i32 {
     start_talking();
     raise_open_files();
     // Before the start, so that a signal that comes early is not lost.
-    let mut signals = match Signals::new([SIGINT, SIGTERM]) {
+    let mut signals = match Signals::new([SIGHUP, SIGINT, SIGTERM]) {
         Ok(signals) => signals,
         Err(error) => {
             complain(&format!("cannot wait for signals: {error}"));
@@ -125,8 +125,14 @@ fn serve(config: Config) -> i32 {
         "ready mqtt={mqtt} flight={flight} admin={admin}\n"
     ));
     if code == EXIT_OK {
-        let signal = signals.forever().next();
-        tracing::info!(signal, "stopping");
+        for signal in signals.forever() {
+            if signal != SIGHUP {
+                tracing::info!(signal, "stopping");
+                break;
+            }
+            // What is wrong was said on the log, and what was there stays.
+            let _ = broker.reload();
+        }
     }
     broker.shutdown();
     code

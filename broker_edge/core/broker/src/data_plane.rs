@@ -13,6 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use headwater_log::Log;
 use mio::{Poll, Waker};
 
+use crate::auth::Keeper;
 use crate::config::{BrokerSettings, MqttSettings};
 use crate::engine::{Engine, Now, Settings};
 use crate::event_loop::{CommandSender, Commands, EventLoop, LoopWaker, WAKER, queue};
@@ -24,7 +25,6 @@ use crate::state::StateStore;
 pub struct DataPlaneConfig {
     pub mqtt: MqttSettings,
     pub broker: BrokerSettings,
-    pub allow_anonymous: bool,
     /// The bound of a partition's append queue, as the log has it.
     pub queue_bytes: usize,
     /// Acknowledge what is written, before it is synced.
@@ -76,6 +76,7 @@ pub fn start(
     log: Log,
     state: Arc<StateStore>,
     metrics: Arc<Metrics>,
+    auth: Arc<Keeper>,
     listener: TcpListener,
 ) -> io::Result<DataPlane> {
     let Seat {
@@ -97,7 +98,9 @@ pub fn start(
             let connections_max = settings.connections_max;
             let event_loop = Engine::new(settings, log, state, metrics, start_of_time())
                 .map_err(io::Error::other)
-                .and_then(|engine| {
+                .and_then(|mut engine| {
+                    let own = Arc::clone(&waker);
+                    engine.guard_with(auth, Arc::new(move || own.wake()));
                     EventLoop::new(poll, waker, commands, listener, engine, connections_max)
                 });
             match event_loop {

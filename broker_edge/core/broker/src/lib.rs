@@ -16,6 +16,7 @@ pub mod filter;
 mod log_cli;
 pub mod metrics;
 pub mod peer;
+pub mod reload;
 pub mod service;
 pub mod state;
 #[allow(dead_code, reason = "the listeners that put layers on sockets follow")]

@@ -3,6 +3,7 @@
 //! Names begin with `headwater_`, units are base units, and the only label that is not a fixed word is the partition,
 //! whose number configuration bounds. What the log counts itself is in `log`. Counters are plain atomics: a loop adds once a turn, not once a record.
 
+mod auth;
 mod log;
 
 use std::sync::atomic::AtomicU64;
@@ -13,6 +14,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+pub use auth::AuthMetrics;
 pub use log::LogMetrics;
 
 /// Everything that the broker counts. Gauges of partitions are set when they are asked for.
@@ -20,6 +22,7 @@ pub use log::LogMetrics;
 pub struct Metrics {
     pub mqtt: MqttMetrics,
     pub flight: FlightMetrics,
+    pub auth: AuthMetrics,
     partitions: PartitionMetrics,
     pub log: LogMetrics,
 }
@@ -139,6 +142,8 @@ impl Metrics {
             .register(registry.sub_registry_with_prefix("mqtt"));
         self.flight
             .register(registry.sub_registry_with_prefix("flight"));
+        self.auth
+            .register(registry.sub_registry_with_prefix("auth"));
         self.partitions
             .register(registry.sub_registry_with_prefix("partition"));
         self.partitions

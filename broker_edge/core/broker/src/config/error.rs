@@ -28,8 +28,8 @@ pub enum ConfigError {
     #[error("{key}: {reason}")]
     Joined { key: &'static str, reason: String },
     #[error(
-        "{key}: {bind} can be reached from other hosts and authentication is not configured; bind to 127.0.0.1, or \
-         write `auth.allow_anonymous: true` to let anybody in"
+        "{key}: {bind} can be reached from other hosts and authentication is not configured; set `auth.password_file`, \
+         bind to 127.0.0.1, or write `auth.allow_anonymous: true` to let anybody in"
     )]
     Exposed { key: &'static str, bind: SocketAddr },
 }

@@ -12,6 +12,8 @@ use super::{Config, ConfigError};
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     Folder,
+    File,
+    Text,
     Address,
     Bool,
     Whole { min: u64, max: u64 },
@@ -289,7 +291,68 @@ pub const KEYS: &[Key] = &[
     key(
         "auth.allow_anonymous",
         Kind::Bool,
-        "Lets anybody in who reaches a listener. Needed to bind beyond loopback.",
+        "Lets in who has no credentials. Without any way to authenticate, needed to bind beyond loopback.",
+    ),
+    optional(
+        "auth.password_file",
+        Kind::File,
+        "Users with their passwords, as `headwater users add` writes them; Mosquitto's files are read too.",
+    ),
+    optional(
+        "auth.acl_file",
+        Kind::File,
+        "Who may do what, in Mosquitto's syntax; what it does not allow is denied. Without it who was let in may do \
+         everything.",
+    ),
+    key(
+        "auth.threads",
+        whole(1, 64),
+        "Threads that check passwords and tokens; each needs 19 MiB while it checks a password.",
+    ),
+    key(
+        "auth.max_waiting",
+        whole(1, 1_000_000),
+        "Clients that wait to be checked. One more is refused: MQTT 5 with 0x89, older clients with code 3.",
+    ),
+    key(
+        "auth.open_metrics",
+        Kind::Bool,
+        "Whether `/metrics` needs no credentials.",
+    ),
+    optional(
+        "auth.token.keys_file",
+        Kind::File,
+        "Public keys of who signs tokens, a JWKS or a PEM file; without it tokens (JWT) are refused.",
+    ),
+    optional(
+        "auth.token.issuer",
+        Kind::Text,
+        "What the claim `iss` of a token must be.",
+    ),
+    optional(
+        "auth.token.audience",
+        Kind::Text,
+        "What the claim `aud` of a token must be or contain.",
+    ),
+    key(
+        "auth.token.user_claim",
+        Kind::Text,
+        "The claim of a token that names the user.",
+    ),
+    key(
+        "auth.token.leeway",
+        age(0, 1),
+        "How far the clocks of broker and issuer may be apart.",
+    ),
+    key(
+        "auth.certificate.user",
+        Kind::Choice(&["ignored", "common_name", "alternative_name"]),
+        "Where a client certificate names the user; who has one needs no password then.",
+    ),
+    key(
+        "auth.certificate.bind_client_id",
+        Kind::Bool,
+        "Whether the client id must be the user that the certificate names.",
     ),
 ];
 
@@ -347,6 +410,12 @@ fn check_value(path: String, kind: Kind, value: &Value) -> Result<(), ConfigErro
             key: path,
             reason: "a folder is needed".to_owned(),
         }),
+        (Kind::File | Kind::Text, Value::String(text)) if text.is_empty() => {
+            Err(ConfigError::BadValue {
+                key: path,
+                reason: "a text that is not empty is needed".to_owned(),
+            })
+        }
         (Kind::LogId, Value::String(text)) if !is_uuid(text) => Err(ConfigError::BadValue {
             key: path,
             reason: format!(

@@ -4,6 +4,7 @@
 //! [`keys`], the layering in [`layers`], human units in [`units`]. This module opens nothing but the file it is given
 //! and never fills in a value that it could not understand.
 
+mod auth;
 mod error;
 pub mod keys;
 mod layers;
@@ -15,6 +16,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use auth::{AuthSettings, CertificateSettings, CertificateUser, TokenSettings};
 pub use error::ConfigError;
 pub use layers::Source;
 pub use print::{json_schema, to_json, to_yaml};
@@ -182,12 +184,6 @@ pub struct BrokerSettings {
     pub max_connections: u32,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AuthSettings {
-    pub allow_anonymous: bool,
-}
-
 /// A section whose keys are all commented out is null in YAML and means its defaults.
 fn or_default<'de, D: serde::Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,
@@ -343,7 +339,7 @@ impl Config {
     /// Limits of every key, and the rules that join keys.
     fn check(&self) -> Result<(), ConfigError> {
         keys::check_limits(self)?;
-        if !self.auth.allow_anonymous {
+        if !self.auth.allow_anonymous && !self.auth.is_configured() {
             for (key, listener) in [
                 ("listeners.mqtt.bind", &self.listeners.mqtt),
                 ("listeners.flight.bind", &self.listeners.flight),

@@ -71,7 +71,9 @@ fn insert(schema: &mut Value, path: &str, leaf: Value) {
 
 fn leaf(key: &Key, default: &Value) -> Value {
     let mut leaf = match key.kind {
-        Kind::Folder | Kind::Address | Kind::Template => json!({"type": "string"}),
+        Kind::Folder | Kind::File | Kind::Text | Kind::Address | Kind::Template => {
+            json!({"type": "string"})
+        }
         Kind::LogId => json!({"type": "string", "format": "uuid"}),
         Kind::Bool => json!({"type": "boolean"}),
         Kind::Whole { min, max } => json!({"type": "integer", "minimum": min, "maximum": max}),

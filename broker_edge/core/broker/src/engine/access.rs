@@ -1,36 +1,32 @@
-//! The one place where the engine asks whether somebody may do something.
+//! The one place where the engine asks whether somebody may do something, and where a reload of the rights arrives.
 //!
-//! A session has rights only where there is something to restrict, so an open broker pays one branch. Deliveries of the
-//! live stream are checked when the list of a topic's subscribers is made, which is kept under the epoch of the
-//! subscriptions; publishes when they come.
+//! A session has rights only where there is something to know about its client, so an open broker pays one branch.
+//! Deliveries of the live stream are checked when the list of a topic's subscribers is made, which is kept under the
+//! epoch of the subscriptions; publishes are checked once per topic and connection, and kept by the guard.
 
-use crate::auth::{Access, Authority};
+use headwater_mqtt::ReasonCode;
 
+use crate::auth::Access;
+
+use super::close::Cause;
 use super::topics::TopicId;
 use super::{ConnKey, Engine, SessionKey};
-
-/// What the hot path has to know of the authority.
-pub(super) struct Guard {
-    pub restricts: bool,
-}
-
-impl Guard {
-    pub fn new(authority: &Authority) -> Self {
-        Self {
-            restricts: authority.restricts(),
-        }
-    }
-}
 
 impl Engine {
     /// Whether the client of a session may do this with a topic (a filter, for [`Access::Subscribe`]).
     #[inline]
     pub(super) fn may(&self, session: SessionKey, access: Access, topic: &str) -> bool {
-        !self.guard.restricts
-            || self
-                .sessions
-                .get(session)
-                .is_some_and(|session| session.may(access, topic))
+        self.sessions
+            .get(session)
+            .is_some_and(|session| session.may(access, topic))
+    }
+
+    /// Whether there may be a topic under a filter that the client of a session may use so.
+    pub(super) fn may_filter(&self, session: SessionKey, access: Access, filter: &str) -> bool {
+        self.sessions.get(session).is_some_and(|session| {
+            let rights = session.rights.as_ref();
+            rights.is_none_or(|rights| rights.may_filter(access, filter, Some(&session.client_id)))
+        })
     }
 
     /// Whether the client of a connection may publish to a topic.
@@ -39,13 +35,61 @@ impl Engine {
         !self.guard.restricts || self.may_publish_restricted(key, topic)
     }
 
-    fn may_publish_restricted(&mut self, key: ConnKey, topic: TopicId) -> bool {
+    fn may_publish_restricted(&mut self, key: ConnKey, id: TopicId) -> bool {
+        if let Some(verdict) = self.guard.verdict(key, id) {
+            return verdict;
+        }
         let (Some(session), Some(topic)) = (
             self.conns.get(key).and_then(|conn| conn.session),
-            self.topics.get(topic),
+            self.topics.get(id),
         ) else {
             return false;
         };
-        self.may(session, Access::Publish, &topic.name)
+        let verdict = self.may(session, Access::Publish, &topic.name);
+        self.guard.keep_verdict(key, id, verdict);
+        verdict
+    }
+
+    /// Takes what other threads have left for the loop: a newer authority, and answers about credentials.
+    pub(super) fn take_news(&mut self) {
+        if !self.guard.has_news() {
+            return;
+        }
+        if self.guard.is_old() {
+            self.guard.take_authority();
+            self.renew_rights();
+        }
+        for (key, answer) in self.guard.take_answers() {
+            self.take_answer(key, answer);
+        }
+    }
+
+    /// Gives every session the rights of the new authority, and ends the connections of who is not let in any more.
+    fn renew_rights(&mut self) {
+        let authority = &self.guard.authority;
+        let mut revoked = Vec::new();
+        let keys: Vec<SessionKey> = self.sessions.keys().collect();
+        for key in keys {
+            let Some(session) = self.sessions.get_mut(key) else {
+                continue;
+            };
+            let Some(rights) = &session.rights else {
+                continue;
+            };
+            let identity = std::sync::Arc::clone(rights.identity());
+            if authority.still_admits(&identity) {
+                session.rights = self.guard.rights(identity);
+            } else {
+                // A will that waits is refused with them.
+                session.rights = Some(authority.no_rights(&identity));
+                revoked.extend(session.conn);
+            }
+        }
+        self.router.advance();
+        tracing::info!(revoked = revoked.len(), "users and rights were loaded anew");
+        for key in revoked {
+            self.metrics.auth.end("revoked");
+            self.close(key, Cause::Reason(ReasonCode::AdministrativeAction));
+        }
     }
 }

@@ -177,6 +177,10 @@ impl Engine {
         };
         let may_publish = self.may(key, Access::Publish, &will.topic);
         if self.refusal_of_name(&will.topic).is_some() || !may_publish {
+            self.metrics
+                .auth
+                .publishes_denied
+                .inc_by(u64::from(!may_publish));
             self.tally.publishes_refused += 1;
             return;
         }

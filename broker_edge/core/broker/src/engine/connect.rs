@@ -1,14 +1,19 @@
 //! CONNECT: who the client is, what becomes of an earlier connection and session of that client, and the CONNACK.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use headwater_log::Offset;
 use headwater_mqtt::packet::connect;
 use headwater_mqtt::{Connect, ConnectReturnCode, Property, ReasonCode, encode};
 
+use crate::auth::scram::METHOD;
+use crate::auth::{Access, Denied, Rights};
+
 use super::ack::PacketKind;
 use super::close::Cause;
 use super::connection::{Phase, Will};
+use super::identify::Identified;
 use super::session::{NEVER_EXPIRES, Session};
 use super::timers::Timer;
 use super::{ConnKey, Engine, SessionKey};
@@ -17,18 +22,25 @@ use super::{ConnKey, Engine, SessionKey};
 const CLIENT_ID_BYTES_MAX: usize = 32 << 10;
 
 impl Engine {
-    pub(super) fn handle_connect(&mut self, key: ConnKey, first_byte: u8, body: &[u8]) {
+    /// False when it has to be handled again later, because its credentials are being checked.
+    pub(super) fn handle_connect(&mut self, key: ConnKey, first_byte: u8, body: &[u8]) -> bool {
         match connect::decode(first_byte, body) {
             Ok(connect) => {
                 if let Some(conn) = self.conns.get_mut(key) {
                     conn.version = connect.version;
                 }
-                let refusal = self
-                    .refusal_of_connect(&connect)
-                    .or_else(|| self.refusal_of_session(&connect));
-                match refusal {
-                    Some(reason) => self.refuse_connect(key, reason),
-                    None => self.accept(key, &connect),
+                if connect.client_id.len() > CLIENT_ID_BYTES_MAX {
+                    self.refuse_connect(key, ReasonCode::ClientIdentifierNotValid);
+                } else if connect.properties.authentication_method().is_some() {
+                    self.begin_exchange(key, &connect, body);
+                } else {
+                    match self.identify(key, &connect) {
+                        Identified::As(rights) => self.admit_client(key, &connect, rights, None),
+                        Identified::Waits => return false,
+                        Identified::Refused(denied) => {
+                            self.deny_connect(key, connect.client_id, denied);
+                        }
+                    }
                 }
             }
             Err(error) => {
@@ -40,16 +52,27 @@ impl Engine {
                 self.close(key, Cause::Refused);
             }
         }
+        true
     }
 
-    fn refusal_of_connect(&self, connect: &Connect<'_>) -> Option<ReasonCode> {
-        if connect.properties.authentication_method().is_some() {
-            return Some(ReasonCode::BadAuthenticationMethod);
+    /// Answers the CONNECT of somebody who is not let in.
+    pub(super) fn deny_connect(&mut self, key: ConnKey, client_id: &str, denied: Denied) {
+        self.note_denied(key, client_id, denied);
+        self.refuse_with(key, denied.reason(), denied.return_code());
+    }
+
+    /// Takes a client in that is who it says; `proof` is the broker's own, for who asked for it.
+    pub(super) fn admit_client(
+        &mut self,
+        key: ConnKey,
+        connect: &Connect<'_>,
+        rights: Option<Arc<Rights>>,
+        proof: Option<&str>,
+    ) {
+        match self.refusal_of_session(connect) {
+            Some(reason) => self.refuse_connect(key, reason),
+            None => self.accept(key, connect, rights, proof),
         }
-        if connect.client_id.len() > CLIENT_ID_BYTES_MAX {
-            return Some(ReasonCode::ClientIdentifierNotValid);
-        }
-        None
     }
 
     /// A lasting session more than the broker keeps.
@@ -69,28 +92,42 @@ impl Engine {
     }
 
     fn refuse_connect(&mut self, key: ConnKey, reason: ReasonCode) {
+        let code = match reason {
+            ReasonCode::ClientIdentifierNotValid => ConnectReturnCode::IdentifierRejected,
+            _ => ConnectReturnCode::ServerUnavailable,
+        };
+        self.refuse_with(key, reason, code);
+    }
+
+    fn refuse_with(&mut self, key: ConnKey, reason: ReasonCode, code: ConnectReturnCode) {
         self.tally.refused += 1;
         if let Some(conn) = self.writer(key) {
             if conn.version.is_v5() {
                 encode::connack(&mut conn.out, false, reason, &[]);
             } else {
-                let code = match reason {
-                    ReasonCode::ClientIdentifierNotValid => ConnectReturnCode::IdentifierRejected,
-                    _ => ConnectReturnCode::ServerUnavailable,
-                };
                 encode::connack_v3(&mut conn.out, false, code);
             }
         }
         self.close(key, Cause::Refused);
     }
 
-    fn accept(&mut self, key: ConnKey, connect: &Connect<'_>) {
+    fn accept(
+        &mut self,
+        key: ConnKey,
+        connect: &Connect<'_>,
+        rights: Option<Arc<Rights>>,
+        proof: Option<&str>,
+    ) {
         let assigned = connect
             .client_id
             .is_empty()
             .then(|| self.assign_client_id());
         let client_id = assigned.as_deref().unwrap_or(connect.client_id);
         let (session_key, present) = self.session_for(key, connect, client_id);
+        self.watch_expiry(key, rights.as_deref());
+        if let Some(session) = self.sessions.get_mut(session_key) {
+            session.rights = rights;
+        }
         let after = match self.settle_state_of(session_key) {
             Ok(after) => after,
             Err(error) => {
@@ -112,6 +149,7 @@ impl Engine {
                 assigned.as_deref(),
                 session_key,
                 present,
+                proof,
             );
         } else {
             // MQTT 3.1 has no such flag.
@@ -123,6 +161,20 @@ impl Engine {
 
     /// Sets the connection up with what the client announced.
     fn open_connection(&mut self, key: ConnKey, connect: &Connect<'_>, session: SessionKey) {
+        // One that may not be published is not kept; it is asked again when it is due.
+        let will = connect.will.as_ref().filter(|will| {
+            let may = self.may(session, Access::Publish, will.topic);
+            if !may {
+                let client_id = connect.client_id;
+                tracing::warn!(
+                    client_id,
+                    "the will of a client is dropped: it may not publish to that topic"
+                );
+                self.metrics.auth.publishes_denied.inc();
+            }
+            may
+        });
+        let will = will.map(|will| Box::new(own_will(will)));
         let Some(conn) = self.conns.get_mut(key) else {
             return;
         };
@@ -138,7 +190,7 @@ impl Engine {
         conn.stream_ack = connect.version.is_v5()
             && conn.problem_info
             && connect.properties.user_property("stream-ack") == Some("1");
-        conn.will = connect.will.as_ref().map(|will| Box::new(own_will(will)));
+        conn.will = will;
         if conn.keep_alive_s > 0 {
             let silence_ms = u64::from(conn.keep_alive_s) * 1500;
             conn.silence_due_ms = self.now.mono_ms + silence_ms;
@@ -218,6 +270,7 @@ impl Engine {
         assigned: Option<&str>,
         session: SessionKey,
         present: bool,
+        proof: Option<&str>,
     ) {
         let mut properties = vec![
             Property::ReceiveMaximum(self.settings.receive_maximum),
@@ -237,6 +290,10 @@ impl Engine {
             .is_some_and(|wanted| wanted != granted)
         {
             properties.push(Property::SessionExpiryInterval(granted));
+        }
+        if let Some(proof) = proof {
+            properties.push(Property::AuthenticationMethod(METHOD));
+            properties.push(Property::AuthenticationData(proof.as_bytes()));
         }
         if let Some(client_id) = assigned {
             properties.push(Property::AssignedClientIdentifier(client_id));

@@ -9,6 +9,7 @@ use crate::peer::Peer;
 
 use super::SessionKey;
 use super::ack::AckFifo;
+use super::identify::AuthStep;
 use super::out::Shares;
 use super::stage::PartitionIndex;
 use super::topics::TopicId;
@@ -19,6 +20,8 @@ use super::traffic::Traffic;
 pub enum Phase {
     /// No CONNECT yet.
     New,
+    /// A CONNECT that waits for the end of its enhanced authentication.
+    Authenticating,
     Open,
     /// Given up: what is in `out` may still be sent, nothing is read.
     Closed,
@@ -49,6 +52,10 @@ pub struct Connection {
     pub phase: Phase,
     pub version: Version,
     pub session: Option<SessionKey>,
+    /// Where authentication stands, as long as there is something to remember of it.
+    pub auth: Option<Box<AuthStep>>,
+    /// Reading is held back until the credentials are checked.
+    pub paused_on_auth: bool,
     pub acks: AckFifo,
     /// Publishes of QoS 1 that are not acknowledged yet.
     pub publishes_owed: u16,
@@ -112,6 +119,8 @@ impl Connection {
             phase: Phase::New,
             version: Version::V311,
             session: None,
+            auth: None,
+            paused_on_auth: false,
             acks: AckFifo::default(),
             publishes_owed: 0,
             paused_on_acks: false,
@@ -162,6 +171,9 @@ impl Connection {
 
     /// Whether it is the broker, and not the client, that holds reading back.
     pub fn is_held_back(&self) -> bool {
-        self.paused_on.is_some() || self.paused_on_acks || self.paused_on_budget
+        self.paused_on.is_some()
+            || self.paused_on_acks
+            || self.paused_on_budget
+            || self.paused_on_auth
     }
 }

@@ -15,7 +15,10 @@ mod connect;
 mod connection;
 mod deliver;
 mod encode;
+mod enhanced;
 mod exactly_once;
+mod guard;
+mod identify;
 mod out;
 mod persist;
 mod position;
@@ -52,7 +55,7 @@ use headwater_log::faults::{Sabotage, is_sabotaged};
 use headwater_log::{Class, Log, Offset};
 use parking_lot::Mutex;
 
-use crate::auth::Authority;
+use crate::auth::Keeper;
 use crate::metrics::Metrics;
 use crate::peer::Peer;
 use crate::state::StateStore;
@@ -65,8 +68,8 @@ pub use retained::Retained;
 pub use session::Session;
 pub use settings::Settings;
 
-use access::Guard;
 use exactly_once::Rounds;
+use guard::{Guard, Wake};
 use router::Router;
 use slab::{Key, Slab};
 use stage::{PartitionIndex, Stage};
@@ -98,6 +101,9 @@ pub struct Engine {
     metrics: Arc<Metrics>,
     settings: Settings,
     guard: Guard,
+    /// Refusals of credentials since the last that was logged, and when the next may be.
+    denied_unlogged: u64,
+    denied_log_due_ms: u64,
     now: Now,
     conns: Slab<Connection>,
     sessions: Slab<Session>,
@@ -186,7 +192,9 @@ impl Engine {
             state,
             metrics,
             settings,
-            guard: Guard::new(&Authority::open()),
+            guard: Guard::open(),
+            denied_unlogged: 0,
+            denied_log_due_ms: 0,
             now,
             conns: Slab::default(),
             sessions: Slab::default(),
@@ -226,10 +234,16 @@ impl Engine {
         Ok(engine)
     }
 
+    /// Puts whoever connects from now on under an authority; `wake` makes the loop take a turn.
+    pub fn guard_with(&mut self, keeper: Arc<Keeper>, wake: Wake) {
+        self.guard = Guard::new(Some(keeper), wake);
+    }
+
     /// Begins a turn at this time.
     pub fn begin(&mut self, now: Now) {
         self.now = now;
         self.more = false;
+        self.take_news();
     }
 
     /// Takes a new connection in.
@@ -268,6 +282,7 @@ impl Engine {
         let state_waits = self.state_waits.front();
         let mark = self.state_mark();
         moved
+            || self.guard.has_news()
             || state_waits.is_some_and(|(offset, _)| mark >= *offset)
             || self.rounds.is_settleable(mark)
     }

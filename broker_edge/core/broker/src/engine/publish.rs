@@ -35,6 +35,7 @@ impl Engine {
             return true;
         };
         if !self.may_publish(key, id) {
+            self.metrics.auth.publishes_denied.inc();
             self.refuse_publish(key, publish, ReasonCode::NotAuthorized);
             return true;
         }

@@ -249,10 +249,19 @@ impl Engine {
             return Step::Next;
         };
         if conn.phase == Phase::New {
-            self.handle_connect(key, first_byte, body);
-            return Step::Next;
+            return if self.handle_connect(key, first_byte, body) {
+                Step::Next
+            } else {
+                Step::Pause
+            };
         }
         let version = conn.version;
+        if conn.phase == Phase::Authenticating
+            && !matches!(first_byte >> 4, kind::AUTH | kind::DISCONNECT)
+        {
+            self.close(key, Cause::Reason(ReasonCode::ProtocolError));
+            return Step::Next;
+        }
         if first_byte >> 4 == kind::PUBLISH {
             return match packet::publish::decode(version, first_byte, body) {
                 Ok(publish) => {
@@ -291,7 +300,7 @@ impl Engine {
             Packet::Pubrel(ack) => self.handle_pubrel(key, &ack),
             Packet::Pubrec(ack) => self.handle_pubrec(key, &ack),
             Packet::Pubcomp(ack) => self.handle_pubcomp(key, &ack),
-            Packet::Auth(_) => self.close(key, Cause::Reason(ReasonCode::ProtocolError)),
+            Packet::Auth(auth) => self.handle_auth(key, &auth),
         }
     }
 

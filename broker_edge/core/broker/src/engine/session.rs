@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use headwater_log::Offset;
 use headwater_mqtt::Version;
@@ -101,7 +102,7 @@ pub struct Command {
 pub struct Session {
     pub client_id: Rc<str>,
     /// What the client of its last connection may do; `None` where nothing is restricted.
-    pub rights: Option<Rc<Rights>>,
+    pub rights: Option<Arc<Rights>>,
     pub version: Version,
     /// The client's connection, if it has one.
     pub conn: Option<ConnKey>,
@@ -196,7 +197,7 @@ impl Session {
     pub fn may(&self, access: Access, topic: &str) -> bool {
         self.rights
             .as_ref()
-            .is_none_or(|rights| rights.may(access, topic))
+            .is_none_or(|rights| rights.may(access, topic, Some(&self.client_id)))
     }
 
     pub fn active_conn(&self) -> Option<ConnKey> {

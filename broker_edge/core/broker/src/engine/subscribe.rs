@@ -224,13 +224,14 @@ impl Engine {
 
     /// Whether the client may subscribe to a filter, or replay what it matches.
     fn check_access(&self, key: SessionKey, filter: &str, access: Access) -> Result<(), Refusal> {
-        if self.may(key, access, filter) {
+        if self.may_filter(key, access, filter) {
             return Ok(());
         }
         let what = match access {
             Access::Replay => "replaying",
             _ => "subscribing to",
         };
+        self.metrics.auth.subscriptions_denied.inc();
         Err(Refusal {
             reason: ReasonCode::NotAuthorized,
             sentence: format!("{what} this filter is not allowed"),

@@ -21,6 +21,7 @@ impl Engine {
                 Timer::Silence(key) => self.check_silence(key),
                 Timer::Will(key) => self.check_will(key),
                 Timer::Expiry(key) => self.check_expiry(key),
+                Timer::Credentials(key) => self.check_credentials(key),
                 Timer::Checkpoint => {
                     self.checkpoint();
                     self.movers.look(&mut self.conns, self.now.mono_ms);
@@ -49,9 +50,10 @@ impl Engine {
         let (conns, sessions) = (&self.conns, &self.sessions);
         self.timers.retain(|due_ms, timer| match timer {
             Timer::Checkpoint => true,
+            Timer::Credentials(key) => conns.get(key).is_some(),
             Timer::Silence(key) => conns
                 .get(key)
-                .is_some_and(|conn| conn.phase == Phase::New || conn.silence_due_ms == due_ms),
+                .is_some_and(|conn| conn.phase != Phase::Open || conn.silence_due_ms == due_ms),
             Timer::Will(key) => sessions
                 .get(key)
                 .and_then(|session| session.will.as_ref())
@@ -72,7 +74,12 @@ impl Engine {
             return;
         }
         match conn.phase {
-            Phase::New => self.close(key, Cause::Lost),
+            // It is the broker that has not looked at the credentials yet.
+            Phase::New if conn.paused_on_auth => {
+                let due_ms = now_ms + self.settings.connect_timeout_ms;
+                self.timers.set(due_ms, Timer::Silence(key));
+            }
+            Phase::New | Phase::Authenticating => self.close(key, Cause::Lost),
             Phase::Closed => {}
             Phase::Open => {
                 let silence_ms = u64::from(conn.keep_alive_s) * 1500;

@@ -17,6 +17,8 @@ pub enum Timer {
     Will(SessionKey),
     /// A session that is away may have expired.
     Expiry(SessionKey),
+    /// The credentials of a client may have expired.
+    Credentials(ConnKey),
     /// Cursors are to be checkpointed.
     Checkpoint,
 }

@@ -25,7 +25,7 @@ const TOPICS_MAX: usize = 100_000;
 const NAMES_BYTES_MAX: usize = 16 << 20;
 
 /// An entry of the table, while the table is not emptied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct TopicId {
     index: u32,
     /// Zero belongs to no table, so the default finds nothing.

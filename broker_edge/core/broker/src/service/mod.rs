@@ -35,10 +35,12 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tonic::transport::server::TcpIncoming;
 
+use crate::auth::Keeper;
 use crate::broker::log_config;
 use crate::config::{Config, FlightSettings};
 use crate::event_loop::CommandSender;
 use crate::metrics::Metrics;
+use crate::reload::Reloads;
 use crate::state::StateStore;
 use error::Refusal;
 use groups::Groups;
@@ -88,6 +90,8 @@ pub(crate) struct Shared {
     metrics: Arc<Metrics>,
     /// The way to the connections.
     commands: CommandSender,
+    auth: Arc<Keeper>,
+    reloads: Arc<Reloads>,
     groups: Groups,
     holds: Arc<GroupHolds>,
     progress: Vec<Progress>,
@@ -144,6 +148,8 @@ pub fn start(
     state: Arc<StateStore>,
     metrics: Arc<Metrics>,
     commands: CommandSender,
+    auth: Arc<Keeper>,
+    reloads: Arc<Reloads>,
     flight: TcpListener,
     admin: TcpListener,
 ) -> std::io::Result<Service> {
@@ -168,6 +174,8 @@ pub fn start(
         log,
         metrics,
         commands,
+        auth,
+        reloads,
         stopping: stopping.clone(),
     });
     flight.set_nonblocking(true)?;

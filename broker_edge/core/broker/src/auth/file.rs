@@ -1,0 +1,54 @@
+//! Reading the files that an authority is made of, and saying what is wrong with one.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// A file beyond this size is refused instead of read: these are written by people or by small programs.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// What is wrong with a file, as one sentence for the operator.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    #[error("cannot read {}: {reason}; check the path and that the broker's user may read it", file.display())]
+    Unreadable {
+        file: PathBuf,
+        reason: std::io::Error,
+    },
+    #[error("{}, line {line}: {reason}", file.display())]
+    Line {
+        file: PathBuf,
+        line: usize,
+        reason: String,
+    },
+    #[error("{}: {reason}", file.display())]
+    Whole { file: PathBuf, reason: String },
+}
+
+/// The text of a file of bounded size.
+///
+/// # Errors
+/// A file that cannot be read, is too large, or is not UTF-8.
+pub fn read(file: &Path) -> Result<String, FileError> {
+    let unreadable = |reason| FileError::Unreadable {
+        file: file.to_owned(),
+        reason,
+    };
+    let mut text = String::new();
+    let opened = std::fs::File::open(file).map_err(unreadable)?;
+    let read = opened.take(BYTES_MAX + 1).read_to_string(&mut text);
+    if read.map_err(unreadable)? as u64 > BYTES_MAX {
+        return Err(FileError::Whole {
+            file: file.to_owned(),
+            reason: format!("the file is larger than {} MiB", BYTES_MAX >> 20),
+        });
+    }
+    Ok(text)
+}
+
+/// The lines that say something, with their numbers: not empty, and not a comment.
+pub fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    (1..)
+        .zip(text.lines())
+        .map(|(number, line)| (number, line.trim()))
+        .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+}

@@ -1,0 +1,88 @@
+//! Where the current authority is: loaded at the start, replaced as a whole by a reload, kept when a file is bad.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::{Authority, FileError, Verifier};
+use crate::config::AuthSettings;
+
+/// Who has to look when the authority has changed.
+type Watcher = Box<dyn Fn() + Send + Sync>;
+
+pub struct Keeper {
+    settings: AuthSettings,
+    current: RwLock<Arc<Authority>>,
+    /// Grows with every reload, so that who keeps a copy sees that it is old.
+    epoch: AtomicU64,
+    verifier: Verifier,
+    watchers: Mutex<Vec<Watcher>>,
+}
+
+impl Keeper {
+    /// # Errors
+    /// A file that is not right, or threads that the system refuses.
+    pub fn start(settings: &AuthSettings) -> Result<Arc<Self>, StartError> {
+        let authority = Authority::load(settings)?;
+        // Nobody asks for checks where nothing can be checked.
+        let threads = if settings.is_configured() {
+            settings.threads
+        } else {
+            0
+        };
+        let verifier =
+            Verifier::start(threads, settings.max_waiting).map_err(StartError::Threads)?;
+        Ok(Arc::new(Self {
+            settings: settings.clone(),
+            current: RwLock::new(Arc::new(authority)),
+            epoch: AtomicU64::new(1),
+            verifier,
+            watchers: Mutex::default(),
+        }))
+    }
+
+    pub fn current(&self) -> Arc<Authority> {
+        Arc::clone(&self.current.read())
+    }
+
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    pub fn verifier(&self) -> &Verifier {
+        &self.verifier
+    }
+
+    pub fn opens_metrics(&self) -> bool {
+        self.settings.open_metrics
+    }
+
+    /// Has `watcher` called after every reload.
+    pub fn watch(&self, watcher: impl Fn() + Send + Sync + 'static) {
+        self.watchers.lock().push(Box::new(watcher));
+    }
+
+    /// Reads all files again. When one of them is bad nothing changes.
+    ///
+    /// # Errors
+    /// The file that is not right, in one sentence.
+    pub fn reload(&self) -> Result<(), FileError> {
+        let authority = Arc::new(Authority::load(&self.settings)?);
+        *self.current.write() = authority;
+        self.epoch.fetch_add(1, Ordering::Release);
+        for watcher in self.watchers.lock().iter() {
+            watcher();
+        }
+        Ok(())
+    }
+}
+
+/// Why there is no authority.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("cannot start the threads that check passwords: {0}")]
+    Threads(std::io::Error),
+}

@@ -1,0 +1,486 @@
+//! Rules on topics: filters compiled to levels, and what a list of them says about a topic or a filter.
+//!
+//! A rule of a pattern has `%c` (client id) and `%u` (user name) in it. They stand for text within one level and are
+//! compared, never put into a filter, so nothing that a client calls itself can act as a wildcard or add a level.
+
+use headwater_mqtt::topic::{TopicError, check_filter};
+
+use super::Access;
+
+/// What a rule allows, as a set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Allowed(u8);
+
+impl Allowed {
+    pub const READ: Self = Self(1);
+    pub const WRITE: Self = Self(2);
+    pub const READ_WRITE: Self = Self(1 | 2);
+    /// Reading from an offset of one's own choosing, and all other reading.
+    pub const REPLAY: Self = Self(1 | 4);
+
+    const fn has(self, access: Access) -> bool {
+        let needed = match access {
+            Access::Publish => 2,
+            Access::Subscribe | Access::Receive => 1,
+            Access::Replay => 4,
+        };
+        self.0 & needed != 0
+    }
+}
+
+/// The names that a pattern may refer to.
+#[derive(Debug, Clone, Copy)]
+pub struct Names<'a> {
+    pub user: Option<&'a str>,
+    /// `None` outside MQTT.
+    pub client_id: Option<&'a str>,
+}
+
+impl Names<'_> {
+    /// The text that a part of a level stands for; nothing for a name that cannot be part of one level.
+    fn text<'a>(&'a self, part: &'a Part) -> Option<&'a str> {
+        let name = match part {
+            Part::Text(text) => return Some(text),
+            Part::ClientId => self.client_id,
+            Part::User => self.user,
+        };
+        name.filter(|name| !name.is_empty() && !name.contains(['/', '+', '#']))
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Part {
+    Text(Box<str>),
+    ClientId,
+    User,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Level {
+    Text(Box<str>),
+    /// `+`
+    Any,
+    /// `#`
+    Rest,
+    /// Text with names in it.
+    Named(Box<[Part]>),
+}
+
+/// How one level of a rule compares with a level of a topic.
+#[derive(Debug, PartialEq, Eq)]
+enum Compared {
+    Same,
+    Other,
+    /// The rule needs a name that there is not, or that cannot be part of a level.
+    NoName,
+}
+
+impl Level {
+    fn compare(&self, level: &str, names: &Names<'_>) -> Compared {
+        let is_same = match self {
+            Self::Text(text) => **text == *level,
+            Self::Any | Self::Rest => true,
+            Self::Named(parts) => {
+                let mut rest = level;
+                for part in parts {
+                    let Some(text) = names.text(part) else {
+                        return Compared::NoName;
+                    };
+                    match rest.strip_prefix(text) {
+                        Some(left) => rest = left,
+                        None => return Compared::Other,
+                    }
+                }
+                rest.is_empty()
+            }
+        };
+        if is_same {
+            Compared::Same
+        } else {
+            Compared::Other
+        }
+    }
+}
+
+/// A filter to compare topics and filters with.
+#[derive(Debug)]
+pub struct RuleFilter {
+    levels: Box<[Level]>,
+    /// Written with a `$` in front: only such rules reach topics that begin with one.
+    reaches_dollar: bool,
+}
+
+impl RuleFilter {
+    /// A filter as it stands.
+    ///
+    /// # Errors
+    /// Text that is not a filter.
+    pub fn plain(text: &str) -> Result<Self, TopicError> {
+        Self::compile(text, |level| Level::Text(level.into()))
+    }
+
+    /// A filter in which `%c` and `%u` stand for names.
+    ///
+    /// # Errors
+    /// Text that is not a filter.
+    pub fn pattern(text: &str) -> Result<Self, TopicError> {
+        Self::compile(text, named_level)
+    }
+
+    fn compile(text: &str, level_of: impl Fn(&str) -> Level) -> Result<Self, TopicError> {
+        check_filter(text.as_bytes())?;
+        let levels = text.split('/').map(|level| match level {
+            "+" => Level::Any,
+            "#" => Level::Rest,
+            _ => level_of(level),
+        });
+        Ok(Self {
+            levels: levels.collect(),
+            reaches_dollar: text.starts_with('$'),
+        })
+    }
+
+    fn needs_missing_name(&self, names: &Names<'_>) -> bool {
+        self.levels.iter().any(|level| match level {
+            Level::Named(parts) => parts.iter().any(|part| names.text(part).is_none()),
+            _ => false,
+        })
+    }
+
+    /// Whether this matches the topic.
+    fn matches(&self, topic: &str, names: &Names<'_>) -> bool {
+        if topic.starts_with('$') != self.reaches_dollar {
+            return false;
+        }
+        let mut levels = topic.split('/');
+        for own in &self.levels {
+            if *own == Level::Rest {
+                return true;
+            }
+            match levels.next() {
+                Some(level) if own.compare(level, names) == Compared::Same => {}
+                _ => return false,
+            }
+        }
+        levels.next().is_none()
+    }
+
+    /// Whether some topic matches both this and `filter`.
+    fn overlaps(&self, filter: &str, names: &Names<'_>) -> bool {
+        if filter.starts_with('$') != self.reaches_dollar {
+            return false;
+        }
+        let mut levels = filter.split('/');
+        for own in &self.levels {
+            let level = levels.next();
+            if *own == Level::Rest || level == Some("#") {
+                return !self.needs_missing_name(names);
+            }
+            match level {
+                Some("+") => {}
+                Some(level) if own.compare(level, names) == Compared::Same => {}
+                _ => return false,
+            }
+        }
+        matches!(levels.next(), None | Some("#")) && !self.needs_missing_name(names)
+    }
+
+    /// Whether this matches every topic that `filter` matches.
+    fn covers(&self, filter: &str, names: &Names<'_>) -> bool {
+        if filter.starts_with('$') != self.reaches_dollar {
+            return false;
+        }
+        let mut levels = filter.split('/');
+        for own in &self.levels {
+            match (own, levels.next()) {
+                (Level::Rest, _) => return true,
+                (_, None | Some("#")) => return false,
+                (Level::Any, Some(_)) => {}
+                (_, Some("+")) => return false,
+                (own, Some(level)) if own.compare(level, names) == Compared::Same => {}
+                _ => return false,
+            }
+        }
+        levels.next().is_none()
+    }
+}
+
+/// A level of a pattern, cut at its names.
+fn named_level(level: &str) -> Level {
+    let mut parts = Vec::new();
+    let mut rest = level;
+    let mut text_len = 0;
+    while text_len < rest.len() {
+        let part = match rest.get(text_len..text_len + 2) {
+            Some("%c") => Part::ClientId,
+            Some("%u") => Part::User,
+            _ => {
+                text_len += rest[text_len..].chars().next().map_or(1, char::len_utf8);
+                continue;
+            }
+        };
+        if text_len > 0 {
+            parts.push(Part::Text(rest[..text_len].into()));
+        }
+        parts.push(part);
+        rest = &rest[text_len + 2..];
+        text_len = 0;
+    }
+    if parts.is_empty() {
+        return Level::Text(level.into());
+    }
+    if !rest.is_empty() {
+        parts.push(Part::Text(rest.into()));
+    }
+    Level::Named(parts.into())
+}
+
+/// Rules that are asked together; denials come first, whatever their place.
+#[derive(Debug, Default)]
+pub struct Rules {
+    denied: Vec<RuleFilter>,
+    allowed: Vec<(RuleFilter, Allowed)>,
+}
+
+/// What rules say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Allowed,
+    Denied,
+    /// No rule is about it.
+    Silent,
+}
+
+impl Rules {
+    pub fn allow(&mut self, filter: RuleFilter, allowed: Allowed) {
+        self.allowed.push((filter, allowed));
+    }
+
+    pub fn deny(&mut self, filter: RuleFilter) {
+        self.denied.push(filter);
+    }
+
+    /// Whether anything at all is allowed so.
+    pub fn allow_some(&self, access: Access) -> bool {
+        self.allowed.iter().any(|(_, allowed)| allowed.has(access))
+    }
+
+    /// About a topic.
+    pub fn on_topic(&self, access: Access, topic: &str, names: &Names<'_>) -> Verdict {
+        // A denial that cannot be looked at, because its name is none, counts: it must not be evaded by a name.
+        let is_denied = |rule: &RuleFilter| rule.matches(topic, names) || rule.has_unusable(names);
+        self.decide(access, is_denied, |rule| rule.matches(topic, names))
+    }
+
+    /// About a filter: allowed when something that it matches may be, denied when a denial has all of it.
+    pub fn on_filter(&self, access: Access, filter: &str, names: &Names<'_>) -> Verdict {
+        let is_denied = |rule: &RuleFilter| rule.covers(filter, names) || rule.has_unusable(names);
+        self.decide(access, is_denied, |rule| rule.overlaps(filter, names))
+    }
+
+    fn decide(
+        &self,
+        access: Access,
+        is_denied: impl Fn(&RuleFilter) -> bool,
+        is_allowed: impl Fn(&RuleFilter) -> bool,
+    ) -> Verdict {
+        if self.denied.iter().any(is_denied) {
+            return Verdict::Denied;
+        }
+        let mut allowed = self.allowed.iter();
+        if allowed.any(|(rule, allowed)| allowed.has(access) && is_allowed(rule)) {
+            Verdict::Allowed
+        } else {
+            Verdict::Silent
+        }
+    }
+}
+
+impl RuleFilter {
+    /// Whether it refers to a name that is there but cannot be part of a level.
+    fn has_unusable(&self, names: &Names<'_>) -> bool {
+        let is_unusable = |part: &Part| {
+            let is_there = match part {
+                Part::Text(_) => false,
+                Part::ClientId => names.client_id.is_some(),
+                Part::User => names.user.is_some(),
+            };
+            is_there && names.text(part).is_none()
+        };
+        self.levels.iter().any(|level| match level {
+            Level::Named(parts) => parts.iter().any(is_unusable),
+            _ => false,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NAMES: Names<'_> = Names {
+        user: Some("ann"),
+        client_id: Some("pump-7"),
+    };
+
+    fn rules(allowed: &[&str], denied: &[&str]) -> Rules {
+        let mut rules = Rules::default();
+        for text in allowed {
+            rules.allow(RuleFilter::pattern(text).unwrap(), Allowed::READ_WRITE);
+        }
+        for text in denied {
+            rules.deny(RuleFilter::pattern(text).unwrap());
+        }
+        rules
+    }
+
+    #[test]
+    fn names_stand_for_text_within_a_level() {
+        let rules = rules(&["devices/%c/#", "of-%u-%c/x", "100%/%"], &[]);
+        let on = |topic| rules.on_topic(Access::Publish, topic, &NAMES);
+        assert_eq!(on("devices/pump-7/telemetry"), Verdict::Allowed);
+        assert_eq!(on("devices/pump-7"), Verdict::Allowed);
+        assert_eq!(on("devices/pump-8/telemetry"), Verdict::Silent);
+        assert_eq!(on("devices/pump-77"), Verdict::Silent);
+        assert_eq!(on("of-ann-pump-7/x"), Verdict::Allowed);
+        assert_eq!(on("of-ann-pump-7x/x"), Verdict::Silent);
+        assert_eq!(on("100%/%"), Verdict::Allowed);
+    }
+
+    #[test]
+    fn a_name_with_slashes_or_wildcards_matches_nothing_and_evades_no_denial() {
+        let allowed = rules(&["devices/%c/#", "public/#"], &[]);
+        let denied = rules(&["public/#"], &["public/%c"]);
+        for client_id in ["+", "#", "a/b", "pump-7/#", ""] {
+            let names = Names {
+                client_id: Some(client_id),
+                ..NAMES
+            };
+            for topic in [
+                "devices/a/b",
+                "devices/+/x",
+                "devices/pump-7/x",
+                "devices//x",
+            ] {
+                assert_eq!(
+                    allowed.on_topic(Access::Receive, topic, &names),
+                    Verdict::Silent,
+                    "{client_id} {topic}"
+                );
+            }
+            assert_eq!(
+                allowed.on_filter(Access::Subscribe, "devices/#", &names),
+                Verdict::Silent
+            );
+            assert_eq!(
+                allowed.on_topic(Access::Receive, "public/x", &names),
+                Verdict::Allowed
+            );
+            assert_eq!(
+                denied.on_topic(Access::Receive, "public/x", &names),
+                Verdict::Denied
+            );
+        }
+        let nobody = Names {
+            user: None,
+            client_id: Some("c"),
+        };
+        let of_user = rules(&["users/%u/#"], &[]);
+        assert_eq!(
+            of_user.on_topic(Access::Receive, "users//x", &nobody),
+            Verdict::Silent
+        );
+    }
+
+    #[test]
+    fn only_rules_that_begin_with_a_dollar_reach_topics_that_do() {
+        let rules = rules(&["#", "%c/#", "+/gaps"], &[]);
+        let names = Names {
+            client_id: Some("$SYS"),
+            ..NAMES
+        };
+        for topic in ["$SYS/broker/uptime", "$SYS", "$gaps"] {
+            assert_eq!(
+                rules.on_topic(Access::Receive, topic, &names),
+                Verdict::Silent,
+                "{topic}"
+            );
+        }
+        let system = self::rules(&["$SYS/#"], &[]);
+        assert_eq!(
+            system.on_topic(Access::Receive, "$SYS/broker/uptime", &names),
+            Verdict::Allowed
+        );
+        assert_eq!(
+            system.on_filter(Access::Subscribe, "#", &names),
+            Verdict::Silent
+        );
+    }
+
+    #[test]
+    fn a_filter_is_allowed_when_it_may_match_something_and_denied_when_all_of_it_is() {
+        let rules = rules(&["a/#", "b/+/c"], &["a/secret/#"]);
+        let on = |filter| rules.on_filter(Access::Subscribe, filter, &NAMES);
+        for filter in ["#", "a/+", "+/+/c", "b/x/c", "a", "b/#", "a/secret"] {
+            let expected = if filter == "a/secret" {
+                Verdict::Denied
+            } else {
+                Verdict::Allowed
+            };
+            assert_eq!(on(filter), expected, "{filter}");
+        }
+        for filter in ["c/#", "b/x/d", "b", "$SYS/#"] {
+            assert_eq!(on(filter), Verdict::Silent, "{filter}");
+        }
+        assert_eq!(on("a/secret/#"), Verdict::Denied);
+    }
+
+    #[test]
+    fn what_is_allowed_is_read_write_or_replay_each_for_itself() {
+        let mut rules = Rules::default();
+        rules.allow(RuleFilter::plain("r").unwrap(), Allowed::READ);
+        rules.allow(RuleFilter::plain("w").unwrap(), Allowed::WRITE);
+        rules.allow(RuleFilter::plain("h").unwrap(), Allowed::REPLAY);
+        let may = |access, topic| rules.on_topic(access, topic, &NAMES) == Verdict::Allowed;
+        assert!(may(Access::Receive, "r") && !may(Access::Publish, "r"));
+        assert!(!may(Access::Replay, "r") && may(Access::Publish, "w"));
+        assert!(!may(Access::Receive, "w") && may(Access::Replay, "h"));
+        assert!(may(Access::Receive, "h") && !may(Access::Publish, "h"));
+    }
+
+    fn level() -> impl Strategy<Value = &'static str> {
+        prop::sample::select(vec!["a", "b", "", "$c", "pump-7"])
+    }
+
+    fn filter() -> impl Strategy<Value = String> {
+        let part = prop_oneof![3 => level(), 1 => Just("+")];
+        (prop::collection::vec(part, 1..4), any::<bool>()).prop_map(|(mut levels, all)| {
+            if all {
+                levels.push("#");
+            }
+            levels.join("/")
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn rules_agree_with_matching(
+            rule in filter(),
+            asked in filter(),
+            topic in prop::collection::vec(level(), 1..5).prop_map(|levels| levels.join("/")),
+        ) {
+            prop_assume!(!rule.is_empty() && !asked.is_empty() && !topic.is_empty());
+            let compiled = RuleFilter::plain(&rule).unwrap();
+            // Stricter than matching only where a wildcard stands in front of a topic that begins with `$`.
+            let matches = headwater_mqtt::filter_matches(&rule, &topic);
+            prop_assert_eq!(compiled.matches(&topic, &NAMES), matches, "{} {}", rule, topic);
+            if matches && headwater_mqtt::filter_matches(&asked, &topic) {
+                prop_assert!(compiled.overlaps(&asked, &NAMES), "{} {}", rule, asked);
+            }
+            if compiled.covers(&asked, &NAMES) && headwater_mqtt::filter_matches(&asked, &topic) {
+                prop_assert!(matches, "{} {} {}", rule, asked, topic);
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Tokens (JWT) as passwords: whose signature counts, and what a token says about its bearer.
+//!
+//! The claims `exp`, `nbf`, `iss` and `aud` are checked; a token that never expires is refused. A claim `acl` with
+//! lists of filters, `{"publish": […], "subscribe": […], "replay": […]}`, takes the place of the ACL file for its bearer.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::jwk::JwkSet;
+use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, DecodingKeyKind, Validation};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::file::{FileError, read};
+use super::rules::{Allowed, RuleFilter, Rules};
+use super::signature;
+use super::users::{Fingerprint, NAME_BYTES_MAX};
+use super::{Denied, Identity, Proof};
+use crate::config::TokenSettings;
+
+/// A password beyond this is no token.
+pub const TOKEN_BYTES_MAX: usize = 16 << 10;
+/// Filters in the claims of a token.
+const FILTERS_MAX: usize = 1024;
+/// Keys in a file: a token that names none is tried with each.
+const KEYS_MAX: usize = 64;
+
+#[derive(Debug)]
+struct SigningKey {
+    id: Option<String>,
+    algorithm: Algorithm,
+    key: DecodingKey,
+    fingerprint: Fingerprint,
+}
+
+#[derive(Debug)]
+pub struct Tokens {
+    keys: Vec<SigningKey>,
+    settings: TokenSettings,
+}
+
+/// The lists of filters in a token.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct AclClaim {
+    publish: Vec<String>,
+    subscribe: Vec<String>,
+    replay: Vec<String>,
+}
+
+impl Tokens {
+    /// # Errors
+    /// A file that cannot be read, or that holds a key which cannot be used.
+    pub fn load(file: &Path, settings: &TokenSettings) -> Result<Self, FileError> {
+        signature::install();
+        let text = read(file)?;
+        let keys = if text.contains("-----BEGIN") {
+            pem_keys(&text)
+        } else {
+            jwks_keys(&text)
+        };
+        let keys = keys.and_then(|keys| match keys.len() {
+            0 => Err("there is no public key in it; write a JWKS or PEM file".to_owned()),
+            count if count > KEYS_MAX => Err(format!("there are more than {KEYS_MAX} keys in it")),
+            _ => Ok(keys),
+        });
+        keys.map(|keys| Self {
+            keys,
+            settings: settings.clone(),
+        })
+        .map_err(|reason| FileError::Whole {
+            file: file.to_owned(),
+            reason,
+        })
+    }
+
+    /// Whether a password is meant as a token.
+    pub fn is_token(password: &[u8]) -> bool {
+        password.starts_with(b"eyJ") && password.iter().filter(|byte| **byte == b'.').count() == 2
+    }
+
+    pub fn has_key(&self, fingerprint: Fingerprint) -> bool {
+        self.keys.iter().any(|key| key.fingerprint == fingerprint)
+    }
+
+    /// Who the bearer of a token is.
+    ///
+    /// # Errors
+    /// A token that is malformed, expired, not yet valid, for others, or not signed by a key of the file.
+    pub fn identify(&self, token: &[u8]) -> Result<Identity, Denied> {
+        let header = jsonwebtoken::decode_header(token).map_err(|_| Denied::BadToken)?;
+        let named = |key: &&SigningKey| {
+            key.algorithm == header.alg && (key.id.is_none() || key.id == header.kid)
+        };
+        let mut denied = Denied::BadToken;
+        for key in self.keys.iter().filter(named) {
+            let mut validation = Validation::new(key.algorithm);
+            self.expect_claims(&mut validation);
+            match jsonwebtoken::decode::<Map<String, Value>>(token, &key.key, &validation) {
+                Ok(token) => return self.identity_of(&token.claims, key.fingerprint),
+                Err(error) if *error.kind() == ErrorKind::ExpiredSignature => {
+                    denied = Denied::ExpiredToken;
+                }
+                Err(error) => tracing::debug!(%error, "a token is not accepted"),
+            }
+        }
+        Err(denied)
+    }
+
+    fn expect_claims(&self, validation: &mut Validation) {
+        let mut required = vec!["exp"];
+        validation.leeway = self.settings.leeway.0.as_secs();
+        validation.validate_nbf = true;
+        validation.validate_aud = self.settings.audience.is_some();
+        if let Some(audience) = &self.settings.audience {
+            validation.set_audience(&[audience]);
+            required.push("aud");
+        }
+        if let Some(issuer) = &self.settings.issuer {
+            validation.set_issuer(&[issuer]);
+            required.push("iss");
+        }
+        validation.set_required_spec_claims(&required);
+    }
+
+    fn identity_of(
+        &self,
+        claims: &Map<String, Value>,
+        key: Fingerprint,
+    ) -> Result<Identity, Denied> {
+        let user = claims
+            .get(&self.settings.user_claim)
+            .and_then(Value::as_str);
+        let user = user.filter(|user| {
+            !user.is_empty() && user.len() <= NAME_BYTES_MAX && !user.contains(char::is_control)
+        });
+        let user = user.ok_or(Denied::BadToken)?;
+        let expires_s = claims
+            .get("exp")
+            .and_then(|exp| exp.as_u64().or_else(|| exp.as_f64().map(|exp| exp as u64)))
+            .ok_or(Denied::BadToken)?
+            .saturating_add(self.settings.leeway.0.as_secs());
+        let own_rules = match claims.get("acl") {
+            None => None,
+            Some(acl) => Some(Arc::new(rules_of(acl).ok_or(Denied::BadToken)?)),
+        };
+        Ok(Identity {
+            user: Some(user.into()),
+            proof: Proof::Token(key),
+            expires_us: Some(
+                i64::try_from(expires_s.saturating_mul(1_000_000)).unwrap_or(i64::MAX),
+            ),
+            own_rules,
+        })
+    }
+}
+
+fn rules_of(claim: &Value) -> Option<Rules> {
+    let claim = AclClaim::deserialize(claim).ok()?;
+    if claim.publish.len() + claim.subscribe.len() + claim.replay.len() > FILTERS_MAX {
+        return None;
+    }
+    let mut rules = Rules::default();
+    for (filters, allowed) in [
+        (&claim.publish, Allowed::WRITE),
+        (&claim.subscribe, Allowed::READ),
+        (&claim.replay, Allowed::REPLAY),
+    ] {
+        for filter in filters {
+            rules.allow(RuleFilter::pattern(filter).ok()?, allowed);
+        }
+    }
+    Some(rules)
+}
+
+fn signing_key(id: Option<String>, key: DecodingKey) -> Result<SigningKey, String> {
+    signature::check_key(&key).map_err(|_| {
+        "a key is none for RS256 (2048 bits and more), ES256 or EdDSA (Ed25519)".to_owned()
+    })?;
+    let algorithm = match key.family() {
+        AlgorithmFamily::Rsa => Algorithm::RS256,
+        AlgorithmFamily::Ec => Algorithm::ES256,
+        _ => Algorithm::EdDSA,
+    };
+    let bytes = match key.kind() {
+        DecodingKeyKind::SecretOrDer(bytes) => bytes.clone(),
+        DecodingKeyKind::RsaModulusExponent { n, e } => [n.as_slice(), e].concat(),
+    };
+    Ok(SigningKey {
+        id,
+        algorithm,
+        key,
+        fingerprint: Fingerprint(xxh3_64(&bytes)),
+    })
+}
+
+fn jwks_keys(text: &str) -> Result<Vec<SigningKey>, String> {
+    let set: JwkSet = serde_json::from_str(text)
+        .map_err(|error| format!("it is neither a PEM file nor a JWKS: {error}"))?;
+    let keys = set.keys.into_iter().map(|jwk| {
+        let key =
+            DecodingKey::from_jwk(&jwk).map_err(|error| format!("a key is unusable: {error}"))?;
+        signing_key(jwk.common.key_id, key)
+    });
+    keys.collect()
+}
+
+fn pem_keys(text: &str) -> Result<Vec<SigningKey>, String> {
+    const END: &str = "-----END";
+    let mut keys = Vec::new();
+    for block in text.split("-----BEGIN").skip(1) {
+        if block.contains("PRIVATE KEY") {
+            return Err(
+                "there is a private key in it; only public keys belong on the broker".to_owned(),
+            );
+        }
+        let Some((body, rest)) = block.split_once(END) else {
+            return Err(format!("a block has no {END}"));
+        };
+        let tail = rest.lines().next().unwrap_or_default();
+        let pem = format!("-----BEGIN{body}{END}{tail}\n");
+        let key = DecodingKey::from_rsa_pem(pem.as_bytes())
+            .or_else(|_| DecodingKey::from_ec_pem(pem.as_bytes()))
+            .or_else(|_| DecodingKey::from_ed_pem(pem.as_bytes()))
+            .map_err(|_| "a block is no public key of RSA, P-256 or Ed25519".to_owned())?;
+        keys.push(signing_key(None, key)?);
+    }
+    Ok(keys)
+}

@@ -1,0 +1,144 @@
+//! The password file: a line `name:stored` per password, and another for the keys of SCRAM where a user has them.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::file::{FileError, lines, read};
+use super::password::StoredPassword;
+use super::scram::StoredKeys;
+
+/// Longer names are refused, in the file and from clients.
+pub const NAME_BYTES_MAX: usize = 1024;
+
+/// Tells one stored password from another, so that a reload sees which have changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fingerprint(pub u64);
+
+#[derive(Debug)]
+pub struct Stored<T> {
+    pub value: T,
+    pub fingerprint: Fingerprint,
+}
+
+#[derive(Debug, Default)]
+pub struct User {
+    pub password: Option<Stored<StoredPassword>>,
+    pub scram: Option<Stored<StoredKeys>>,
+}
+
+#[derive(Debug)]
+pub struct Users {
+    by_name: HashMap<Box<str>, User>,
+    /// What the password of somebody unknown is compared with, at the cost of a known one.
+    decoy: StoredPassword,
+}
+
+impl Users {
+    /// # Errors
+    /// A file that cannot be read, or the first line that is none.
+    pub fn load(file: &Path) -> Result<Self, FileError> {
+        Self::parse(&read(file)?).map_err(|(line, reason)| FileError::Line {
+            file: file.to_owned(),
+            line,
+            reason,
+        })
+    }
+
+    fn parse(text: &str) -> Result<Self, (usize, String)> {
+        let mut by_name: HashMap<Box<str>, User> = HashMap::new();
+        let mut decoy = None;
+        for (number, line) in lines(text) {
+            let at = |reason: String| (number, reason);
+            let (name, stored) = line.split_once(':').ok_or_else(|| {
+                at("a line is `name:password`, as `headwater users add` writes it".into())
+            })?;
+            check_name(name).map_err(|reason| at(reason.to_owned()))?;
+            let user = by_name.entry(name.into()).or_default();
+            let fingerprint = Fingerprint(xxh3_64(stored.as_bytes()));
+            let is_twice = if StoredKeys::is_meant_by(stored) {
+                let value = StoredKeys::parse(stored).map_err(at)?;
+                user.scram.replace(Stored { value, fingerprint }).is_some()
+            } else {
+                let value = StoredPassword::parse(stored).map_err(at)?;
+                decoy.get_or_insert_with(|| value.decoy());
+                user.password
+                    .replace(Stored { value, fingerprint })
+                    .is_some()
+            };
+            if is_twice {
+                return Err(at(format!(
+                    "user `{name}` is there twice; remove one of the lines"
+                )));
+            }
+        }
+        Ok(Self {
+            by_name,
+            decoy: decoy.unwrap_or_else(|| StoredPassword::default().decoy()),
+        })
+    }
+
+    pub fn get(&self, name: &str) -> Option<&User> {
+        self.by_name.get(name)
+    }
+
+    pub fn decoy(&self) -> &StoredPassword {
+        &self.decoy
+    }
+}
+
+/// What a user may be called: what fits a line of the file.
+///
+/// # Errors
+/// Why it may not.
+pub fn check_name(name: &str) -> Result<(), &'static str> {
+    if name.is_empty() {
+        Err("a user has a name")
+    } else if name.len() > NAME_BYTES_MAX {
+        Err("the name of a user has at most 1024 bytes")
+    } else if name.contains(|c: char| c.is_control() || c == ':')
+        || name.trim() != name
+        || name.starts_with('#')
+    {
+        Err(
+            "the name of a user has no colon, no control character, no `#` in front and no space around it",
+        )
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIX: &str = "$6$c2FsdA==$c2FsdHNhbHRzYWx0c2FsdA==";
+
+    #[test]
+    fn a_user_may_have_a_password_and_keys_of_scram() {
+        let scram = StoredKeys::create("x").unwrap();
+        let text = format!("# people\n\nann:{SIX}\nann:{scram}\nbob smith:{SIX}\n");
+        let users = Users::parse(&text).unwrap();
+        let ann = users.get("ann").unwrap();
+        assert!(ann.password.is_some() && ann.scram.is_some());
+        let bob = users.get("bob smith").unwrap();
+        assert!(bob.password.is_some() && bob.scram.is_none());
+        assert!(users.get("eve").is_none() && users.get("# people").is_none());
+    }
+
+    #[test]
+    fn a_bad_line_is_named_and_its_password_is_not_repeated() {
+        for (text, line) in [
+            ("ann".to_owned(), 1),
+            ("\nann:secret".to_owned(), 2),
+            (format!("ann:{SIX}\nann:{SIX}"), 2),
+            (format!(":{SIX}"), 1),
+            (format!("a\u{7}b:{SIX}"), 1),
+            (format!("{}:{SIX}", "x".repeat(2000)), 1),
+        ] {
+            let (at, reason) = Users::parse(&text).unwrap_err();
+            assert!(at == line && !reason.contains("secret"), "{at} {reason}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Enhanced authentication (MQTT 5, 4.12): the exchange of AUTH packets, before the CONNACK and again on a connection
+//! that stands. The one method is SCRAM-SHA-256; what its messages mean is in `auth::scram`.
+
+use std::sync::Arc;
+
+use headwater_mqtt::packet::auth::Auth;
+use headwater_mqtt::packet::connect;
+use headwater_mqtt::{Connect, Property, ReasonCode, encode};
+
+use crate::auth::scram::{Exchange, METHOD};
+use crate::auth::users::Fingerprint;
+use crate::auth::{Authority, Denied};
+
+use super::close::Cause;
+use super::connection::Phase;
+use super::identify::{AuthStep, Identified};
+use super::{ConnKey, Engine};
+
+/// The exchange of one connection.
+#[derive(Debug)]
+pub enum Exchanging {
+    /// The CONNECT waits for it.
+    Connecting {
+        pending: Pending,
+        connect: Box<[u8]>,
+    },
+    /// It came to its end; the client may begin again.
+    Done,
+    Again {
+        pending: Pending,
+    },
+}
+
+/// A begun exchange, and the stored keys that it is about.
+#[derive(Debug)]
+pub struct Pending {
+    exchange: Exchange,
+    /// `None` for a user that there is not: no proof will do.
+    keys: Option<Fingerprint>,
+}
+
+/// The first byte of a CONNECT packet.
+const CONNECT_BYTE: u8 = 0x10;
+
+impl Engine {
+    /// Begins the exchange that a CONNECT asks for.
+    pub(super) fn begin_exchange(&mut self, key: ConnKey, connect: &Connect<'_>, body: &[u8]) {
+        let method = connect.properties.authentication_method();
+        if method != Some(METHOD) || !self.guard.authority.serves_scram() {
+            return self.deny_connect(key, connect.client_id, Denied::Method);
+        }
+        let message = connect.properties.authentication_data().unwrap_or_default();
+        let Some((pending, answer)) = self.begin_scram(message) else {
+            return self.deny_connect(key, connect.client_id, Denied::BadCredentials);
+        };
+        if let Some(conn) = self.conns.get_mut(key) {
+            conn.phase = Phase::Authenticating;
+            conn.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Connecting {
+                pending,
+                connect: body.into(),
+            })));
+        }
+        self.send_auth(key, ReasonCode::ContinueAuthentication, &answer);
+    }
+
+    fn begin_scram(&self, message: &[u8]) -> Option<(Pending, String)> {
+        let mut keys = None;
+        let (exchange, answer) = Exchange::begin(message, |user| {
+            let (stored, fingerprint) = self.guard.authority.scram_keys(user);
+            keys = fingerprint;
+            stored
+        })
+        .ok()?;
+        Some((Pending { exchange, keys }, answer))
+    }
+
+    /// A packet on a connection that has not had its CONNACK: only AUTH goes on (MQTT-3.1.2-30).
+    pub(super) fn handle_auth(&mut self, key: ConnKey, auth: &Auth<'_>) {
+        let is_named = auth.properties.authentication_method() == Some(METHOD);
+        let Some(step) = self.conns.get_mut(key).and_then(|conn| conn.auth.take()) else {
+            // The client did not begin with a method (MQTT-4.12.0-7).
+            return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
+        };
+        let AuthStep::Enhanced(exchanging) = *step else {
+            return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
+        };
+        let message = auth.properties.authentication_data().unwrap_or_default();
+        match (exchanging, auth.reason) {
+            (Exchanging::Connecting { pending, connect }, ReasonCode::ContinueAuthentication)
+                if is_named =>
+            {
+                self.finish_connect(key, &pending, &connect, message);
+            }
+            (Exchanging::Done, ReasonCode::Reauthenticate) if is_named => {
+                self.begin_again(key, message);
+            }
+            (Exchanging::Again { pending }, ReasonCode::ContinueAuthentication) if is_named => {
+                self.finish_again(key, &pending, message);
+            }
+            _ if !is_named => self.close(key, Cause::Reason(ReasonCode::BadAuthenticationMethod)),
+            _ => self.close(key, Cause::Reason(ReasonCode::ProtocolError)),
+        }
+    }
+
+    fn finish_connect(&mut self, key: ConnKey, pending: &Pending, body: &[u8], message: &[u8]) {
+        // It was decoded before, so it can be again.
+        let Ok(connect) = connect::decode(CONNECT_BYTE, body) else {
+            return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
+        };
+        let (Ok(answer), Some(keys)) = (pending.exchange.finish(message), pending.keys) else {
+            return self.deny_connect(key, connect.client_id, Denied::BadCredentials);
+        };
+        let identity = Authority::scram_identity(pending.exchange.user(), keys);
+        match self.identified(identity, &connect) {
+            Identified::As(rights) => {
+                if let Some(conn) = self.conns.get_mut(key) {
+                    conn.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Done)));
+                }
+                self.admit_client(key, &connect, rights, Some(&answer));
+            }
+            Identified::Refused(denied) => self.deny_connect(key, connect.client_id, denied),
+            Identified::Waits => {}
+        }
+    }
+
+    fn begin_again(&mut self, key: ConnKey, message: &[u8]) {
+        let Some((pending, answer)) = self.begin_scram(message) else {
+            return self.fail_again(key);
+        };
+        if let Some(conn) = self.conns.get_mut(key) {
+            conn.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Again { pending })));
+        }
+        self.send_auth(key, ReasonCode::ContinueAuthentication, &answer);
+    }
+
+    /// The client has to prove that it is still who it was; it cannot become somebody else.
+    fn finish_again(&mut self, key: ConnKey, pending: &Pending, message: &[u8]) {
+        let session = self.conns.get(key).and_then(|conn| conn.session);
+        let rights = session.and_then(|key| self.sessions.get(key)?.rights.clone());
+        let user = pending.exchange.user();
+        let is_same = rights.is_some_and(|rights| rights.identity().user.as_deref() == Some(user));
+        let (Ok(answer), Some(keys), true) =
+            (pending.exchange.finish(message), pending.keys, is_same)
+        else {
+            return self.fail_again(key);
+        };
+        let identity = Authority::scram_identity(user, keys);
+        if !self.guard.authority.still_admits(&identity) {
+            return self.fail_again(key);
+        }
+        let rights = self.guard.rights(identity);
+        if let Some(session) = session.and_then(|session| self.sessions.get_mut(session)) {
+            session.rights = rights;
+        }
+        if let Some(conn) = self.conns.get_mut(key) {
+            conn.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Done)));
+        }
+        self.send_auth(key, ReasonCode::Success, &answer);
+    }
+
+    /// A failed re-authentication ends the connection (MQTT-4.12.1-2).
+    fn fail_again(&mut self, key: ConnKey) {
+        let client_id = self.client_id_of(key);
+        self.note_denied(key, &client_id, Denied::BadCredentials);
+        self.close(key, Cause::Reason(ReasonCode::NotAuthorized));
+    }
+
+    fn client_id_of(&self, key: ConnKey) -> Arc<str> {
+        let session = self.conns.get(key).and_then(|conn| conn.session);
+        let session = session.and_then(|session| self.sessions.get(session));
+        session.map_or_else(|| "".into(), |session| (&*session.client_id).into())
+    }
+
+    fn send_auth(&mut self, key: ConnKey, reason: ReasonCode, message: &str) {
+        if let Some(conn) = self.writer(key) {
+            let properties = [
+                Property::AuthenticationMethod(METHOD),
+                Property::AuthenticationData(message.as_bytes()),
+            ];
+            encode::auth(&mut conn.out, reason, &properties);
+            self.tally.packets_sent += 1;
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What the loop knows of authentication: the current authority, answers of the threads that check credentials, and
+//! which publishes were found to be allowed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+use crate::auth::{Answer, Authority, Identity, Keeper, Rights};
+
+use super::ConnKey;
+use super::topics::TopicId;
+
+/// Verdicts on publishes that are kept; beyond them they are found again.
+const VERDICTS_MAX: usize = 8192;
+
+/// Wakes the loop from another thread.
+pub type Wake = Arc<dyn Fn() + Send + Sync>;
+
+pub(super) struct Guard {
+    /// `None` for an engine that lets everybody in for good.
+    keeper: Option<Arc<Keeper>>,
+    wake: Wake,
+    pub authority: Arc<Authority>,
+    epoch: u64,
+    /// Whether a publish has to be looked at; kept here for the hot path.
+    pub restricts: bool,
+    /// All clients without credentials have the same.
+    anonymous: Option<Arc<Rights>>,
+    answers: Arc<Answers>,
+    verdicts: FxHashMap<(ConnKey, TopicId), bool>,
+}
+
+/// Answers on their way to the loop; as many as there are checks at most.
+#[derive(Default)]
+struct Answers {
+    list: Mutex<Vec<(ConnKey, Answer)>>,
+    is_filled: AtomicBool,
+}
+
+impl Guard {
+    /// Lets everybody in.
+    pub fn open() -> Self {
+        Self::new(None, Arc::new(|| {}))
+    }
+
+    pub fn new(keeper: Option<Arc<Keeper>>, wake: Wake) -> Self {
+        if let Some(keeper) = &keeper {
+            let wake = Arc::clone(&wake);
+            keeper.watch(move || wake());
+        }
+        let mut guard = Self {
+            keeper,
+            wake,
+            authority: Authority::open(),
+            epoch: 0,
+            restricts: false,
+            anonymous: None,
+            answers: Arc::default(),
+            verdicts: FxHashMap::default(),
+        };
+        guard.take_authority();
+        guard
+    }
+
+    /// Whether there is an answer, or a newer authority.
+    pub fn has_news(&self) -> bool {
+        self.answers.is_filled.load(Ordering::Acquire) || self.is_old()
+    }
+
+    pub fn is_old(&self) -> bool {
+        self.keeper
+            .as_ref()
+            .is_some_and(|keeper| keeper.epoch() != self.epoch)
+    }
+
+    pub fn take_authority(&mut self) {
+        if let Some(keeper) = &self.keeper {
+            // In this order a reload in between is seen the next time.
+            self.epoch = keeper.epoch();
+            self.authority = keeper.current();
+        }
+        self.restricts = self.authority.restricts();
+        self.anonymous = self.authority.rights(Arc::default());
+        self.verdicts.clear();
+    }
+
+    pub fn rights(&self, identity: Arc<Identity>) -> Option<Arc<Rights>> {
+        match identity.user {
+            None => self.anonymous.clone(),
+            Some(_) => self.authority.rights(identity),
+        }
+    }
+
+    /// Has credentials checked on another thread; the answer comes with [`Guard::take_answers`].
+    pub fn check(&self, key: ConnKey, check: crate::auth::Check) -> Result<(), crate::auth::Busy> {
+        let keeper = self.keeper.as_ref().ok_or(crate::auth::Busy)?;
+        let (answers, wake) = (Arc::clone(&self.answers), Arc::clone(&self.wake));
+        keeper.verifier().check(check, move |answer| {
+            answers.list.lock().push((key, answer));
+            answers.is_filled.store(true, Ordering::Release);
+            wake();
+        })
+    }
+
+    pub fn take_answers(&self) -> Vec<(ConnKey, Answer)> {
+        if !self.answers.is_filled.swap(false, Ordering::AcqRel) {
+            return Vec::new();
+        }
+        std::mem::take(&mut *self.answers.list.lock())
+    }
+
+    /// What was found before about a publish of this connection to this topic.
+    pub fn verdict(&self, key: ConnKey, topic: TopicId) -> Option<bool> {
+        self.verdicts.get(&(key, topic)).copied()
+    }
+
+    pub fn keep_verdict(&mut self, key: ConnKey, topic: TopicId, verdict: bool) {
+        if self.verdicts.len() >= VERDICTS_MAX {
+            self.verdicts.clear();
+        }
+        self.verdicts.insert((key, topic), verdict);
+    }
+}

@@ -1,0 +1,145 @@
+//! Who a client that connects is: credentials are decided at once where that is quick, and otherwise on another thread,
+//! while the connection keeps its CONNECT and is not read.
+
+use std::sync::Arc;
+
+use headwater_mqtt::{Connect, ReasonCode};
+
+use crate::auth::{Admission, Answer, Credentials, Denied, Identity, Rights};
+
+use super::close::Cause;
+use super::enhanced::Exchanging;
+use super::timers::Timer;
+use super::{ConnKey, Engine};
+
+/// Wall clocks jump, so what expires is looked at this often at least.
+const EXPIRY_CHECK_MS_MAX: u64 = 60 * 60 * 1000;
+/// One refusal in so many milliseconds is logged; all are counted.
+const DENIED_LOG_MS: u64 = 1000;
+
+/// Where the authentication of a connection stands. Most connections need none of it to be remembered.
+#[derive(Debug)]
+pub enum AuthStep {
+    /// A thread looks at the credentials; the connection is not read.
+    Checking,
+    Answered(Answer),
+    /// Enhanced authentication, under way or done.
+    Enhanced(Exchanging),
+}
+
+/// What becomes of a CONNECT.
+pub(super) enum Identified {
+    As(Option<Arc<Rights>>),
+    /// It is looked at again when there is an answer.
+    Waits,
+    Refused(Denied),
+}
+
+impl Engine {
+    pub(super) fn identify(&mut self, key: ConnKey, connect: &Connect<'_>) -> Identified {
+        let Some(conn) = self.conns.get_mut(key) else {
+            return Identified::Refused(Denied::NoCredentials);
+        };
+        if self.guard.authority.is_open() {
+            return Identified::As(None);
+        }
+        if let Some(AuthStep::Answered(answer)) = conn.auth.take().map(|step| *step) {
+            return match answer {
+                Ok(identity) => self.identified(identity, connect),
+                Err(denied) => Identified::Refused(denied),
+            };
+        }
+        let shown = Credentials {
+            user: connect.username,
+            password: connect.password,
+            certificate: conn.peer.certificate.as_deref(),
+        };
+        match self.guard.authority.admit(&shown) {
+            Admission::In(identity) => self.identified(identity, connect),
+            Admission::Out(denied) => Identified::Refused(denied),
+            Admission::Check(check) => {
+                conn.auth = Some(Box::new(AuthStep::Checking));
+                conn.paused_on_auth = true;
+                match self.guard.check(key, check) {
+                    Ok(()) => Identified::Waits,
+                    Err(_) => Identified::Refused(Denied::Busy),
+                }
+            }
+        }
+    }
+
+    /// What still counts against somebody whose credentials are good.
+    pub(super) fn identified(&self, identity: Arc<Identity>, connect: &Connect<'_>) -> Identified {
+        let authority = &self.guard.authority;
+        if identity.is_expired(self.now.wall_us) {
+            return Identified::Refused(Denied::ExpiredToken);
+        }
+        if !authority.still_admits(&identity) {
+            // The files have changed while the credentials were looked at.
+            return Identified::Refused(Denied::BadCredentials);
+        }
+        if authority.binds_client_id(&identity)
+            && identity.user.as_deref() != Some(connect.client_id)
+        {
+            return Identified::Refused(Denied::ClientId);
+        }
+        Identified::As(self.guard.rights(identity))
+    }
+
+    /// A thread has looked at the credentials of a connection: its CONNECT is handled again.
+    pub(super) fn take_answer(&mut self, key: ConnKey, answer: Answer) {
+        let Some(conn) = self.conns.get_mut(key) else {
+            return;
+        };
+        if !matches!(conn.auth.as_deref(), Some(AuthStep::Checking)) {
+            return;
+        }
+        conn.auth = Some(Box::new(AuthStep::Answered(answer)));
+        conn.paused_on_auth = false;
+        self.resumed.push(key);
+    }
+
+    /// Counts somebody who is not let in, and says so in the log, though not more often than a flood of them allows.
+    pub(super) fn note_denied(&mut self, key: ConnKey, client_id: &str, denied: Denied) {
+        self.metrics.auth.deny(denied);
+        let now_ms = self.now.mono_ms;
+        let Some(conn) = self.conns.get(key) else {
+            return;
+        };
+        self.denied_unlogged += 1;
+        if now_ms < self.denied_log_due_ms {
+            return;
+        }
+        self.denied_log_due_ms = now_ms + DENIED_LOG_MS;
+        let count = std::mem::take(&mut self.denied_unlogged);
+        // The client's own words are shortened: they may be 64 KiB of anything.
+        let client_id: String = client_id.chars().take(64).collect();
+        let (address, transport) = (conn.peer.address, conn.peer.transport);
+        let reason = denied.label();
+        tracing::warn!(%address, transport, client_id, reason, count, "clients were not let in, this is the last");
+    }
+
+    /// Sees to it that credentials are looked at when they expire.
+    pub(super) fn watch_expiry(&mut self, key: ConnKey, rights: Option<&Rights>) {
+        if let Some(expires_us) = rights.and_then(|rights| rights.identity().expires_us) {
+            let left_ms = u64::try_from(expires_us - self.now.wall_us).unwrap_or(0) / 1000 + 1;
+            let due_ms = self.now.mono_ms + left_ms.min(EXPIRY_CHECK_MS_MAX);
+            self.timers.set(due_ms, Timer::Credentials(key));
+        }
+    }
+
+    pub(super) fn check_credentials(&mut self, key: ConnKey) {
+        let session = self.conns.get(key).and_then(|conn| conn.session);
+        let rights = session
+            .and_then(|session| self.sessions.get(session))
+            .filter(|session| session.conn == Some(key))
+            .and_then(|session| session.rights.clone());
+        match rights {
+            Some(rights) if rights.identity().is_expired(self.now.wall_us) => {
+                self.metrics.auth.end("expired");
+                self.close(key, Cause::Reason(ReasonCode::MaximumConnectTime));
+            }
+            rights => self.watch_expiry(key, rights.as_deref()),
+        }
+    }
+}
