@@ -1,13 +1,19 @@
 //! MQTT filters as Flight uses them: a list of which any may match, and which classes a list can reach.
 
+use std::sync::Arc;
+
 use headwater_log::{Class, ClassConfig};
 use headwater_mqtt::filter_matches;
+
+use crate::auth::{Access, Rights};
 
 /// A list of filters; a topic is wanted when any matches. Built once per request.
 #[derive(Clone, Debug)]
 pub struct Filters {
     /// None wants every topic.
     filters: Option<Vec<String>>,
+    /// What of the topics that are wanted may be had.
+    rights: Option<(Arc<Rights>, Access)>,
 }
 
 /// A text that is not a filter by the rules of MQTT 4.7.1.
@@ -29,19 +35,48 @@ impl Filters {
             Some(bad) => Err(BadFilter {
                 filter: bad.clone(),
             }),
-            None => Ok(Filters { filters }),
+            None => Ok(Filters {
+                filters,
+                rights: None,
+            }),
         }
     }
 
     /// Whether every topic is wanted, those with `$` included.
     pub fn want_all(&self) -> bool {
-        self.filters.is_none()
+        self.filters.is_none() && self.rights.is_none()
+    }
+
+    /// Wants only what somebody has the right to.
+    #[must_use]
+    pub fn under(mut self, rights: Option<&Arc<Rights>>, access: Access) -> Filters {
+        self.rights = rights.map(|rights| (Arc::clone(rights), access));
+        self
+    }
+
+    /// Whether there can be a topic that is wanted and may be had.
+    pub fn may_want_some(&self) -> bool {
+        let Some((rights, access)) = &self.rights else {
+            return true;
+        };
+        match &self.filters {
+            None => rights.may_some(*access),
+            Some(filters) => filters
+                .iter()
+                .any(|filter| rights.may_filter(*access, filter, None)),
+        }
     }
 
     pub fn wants(&self, topic: &str) -> bool {
-        self.filters
+        let is_wanted = self
+            .filters
             .as_ref()
-            .is_none_or(|filters| filters.iter().any(|filter| filter_matches(filter, topic)))
+            .is_none_or(|filters| filters.iter().any(|filter| filter_matches(filter, topic)));
+        is_wanted
+            && self
+                .rights
+                .as_ref()
+                .is_none_or(|(rights, access)| rights.may(*access, topic, None))
     }
 
     /// Whether some topic of `class` may be wanted. `classes` are all classes in the order in which they are asked;

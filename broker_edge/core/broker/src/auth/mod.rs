@@ -346,6 +346,14 @@ impl Authority {
         self.users.is_some()
     }
 
+    /// The identity of who has shown a password before, for a while.
+    pub fn password_identity(user: &str, stored: Fingerprint, expires_us: i64) -> Arc<Identity> {
+        Arc::new(Identity {
+            expires_us: Some(expires_us),
+            ..identity(user, Proof::Password(stored))
+        })
+    }
+
     /// The identity of who has proved to know the keys.
     pub fn scram_identity(user: &str, keys: Fingerprint) -> Arc<Identity> {
         Arc::new(identity(user, Proof::Scram(keys)))

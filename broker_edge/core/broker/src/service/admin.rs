@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use headwater_log::{Cause, DiskLevel, Partition, PartitionState};
 use serde_json::{Map, Value, json};
@@ -14,7 +15,7 @@ use tokio::sync::watch;
 
 use super::clients;
 use super::offsets::gap_rows;
-use super::{Shared, stopped};
+use super::{Shared, admin_guard, stopped};
 use crate::VERSION;
 use crate::metrics::PartitionFigures;
 
@@ -34,12 +35,27 @@ pub(super) async fn serve(
         .route("/metrics", get(metrics))
         .route("/api/v1/status", get(status))
         .merge(clients::routes())
+        .route("/api/v1/reload", post(reload))
+        .layer(from_fn_with_state(Arc::clone(&shared), admin_guard::guard))
         .with_state(shared);
     if let Err(error) = axum::serve(listener, routes)
         .with_graceful_shutdown(stopped(stopping))
         .await
     {
         tracing::error!(%error, "admin HTTP ended");
+    }
+}
+
+/// Reads users, keys of tokens and the ACL again; what is bad stays as it was.
+async fn reload(State(shared): State<Arc<Shared>>) -> Response {
+    let reloads = Arc::clone(&shared.reloads);
+    match tokio::task::spawn_blocking(move || reloads.run()).await {
+        Ok(Ok(())) => Json(json!({"reloaded": true})).into_response(),
+        Ok(Err(message)) => {
+            let body = json!({"error": "invalid_argument", "message": message});
+            (StatusCode::BAD_REQUEST, Json(body)).into_response()
+        }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }
 

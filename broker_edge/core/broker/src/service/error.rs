@@ -6,6 +6,7 @@ use headwater_log::{AppendError, GapKind, Offset, Partition, ReadError};
 use serde_json::{Map, Value, json};
 use tonic::{Code, Status};
 
+use crate::auth::Denied;
 use crate::state::StateError;
 
 /// A refusal as docs/protocols.md, section 3, words it.
@@ -96,6 +97,35 @@ impl Refusal {
 
     pub fn unavailable(message: impl Into<String>) -> Refusal {
         Refusal::new("unavailable", Code::Unavailable, message, Value::Null)
+    }
+
+    pub fn unauthenticated(denied: Denied) -> Refusal {
+        let message = match denied {
+            Denied::NoCredentials => {
+                "credentials are needed: `Authorization: Basic` with user and password, or `Bearer` with a token"
+            }
+            Denied::Busy => "too many wait for their credentials to be checked; try again",
+            Denied::Method => "credentials are taken as `Authorization: Basic` or `Bearer`",
+            _ => "the credentials are not good, or not any more",
+        };
+        let (error, code) = match denied {
+            Denied::Busy => ("unavailable", Code::Unavailable),
+            _ => ("unauthenticated", Code::Unauthenticated),
+        };
+        Refusal::new(error, code, message, Value::Null)
+    }
+
+    pub fn not_allowed(message: impl Into<String>) -> Refusal {
+        let code = Code::PermissionDenied;
+        Refusal::new("permission_denied", code, message, Value::Null)
+    }
+
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    pub fn is_not_allowed(&self) -> bool {
+        self.code == Code::PermissionDenied
     }
 
     pub fn internal(message: impl Into<String>) -> Refusal {

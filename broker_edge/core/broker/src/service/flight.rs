@@ -21,10 +21,12 @@ use tokio::runtime::Handle;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::backup;
+use super::caller::{Caller, now_us};
 use super::columns::SCHEMA;
 use super::error::Refusal;
 use super::gaps::{GapRecord, Gaps};
 use super::{Shared, offsets, plan, produce, read, request, wire};
+use crate::auth::Access;
 use crate::filter::Filters;
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -72,9 +74,14 @@ impl Flight {
         }
     }
 
-    async fn act(&self, action: &Action) -> Result<Vec<Value>, Refusal> {
+    async fn act(&self, caller: Caller, action: &Action) -> Result<Vec<Value>, Refusal> {
         let body = &action.body;
         let groups = &self.shared.groups;
+        match action.r#type.as_str() {
+            name @ ("remove_group" | "backup") => caller.must_operate(name)?,
+            name @ ("commit" | "committed" | "groups" | "gap") => caller.must_replay(name)?,
+            _ => {}
+        }
         let one = match action.r#type.as_str() {
             "version" => {
                 request::read::<request::Empty>("version", body)?;
@@ -83,17 +90,17 @@ impl Flight {
             "topics" => {
                 let body: request::Topics = request::read("topics", body)?;
                 return self
-                    .blocking(move |shared| offsets::topics(shared, body))
+                    .blocking(move |shared| offsets::topics(shared, &caller, body))
                     .await;
             }
             "offsets" => {
                 let body: request::Offsets = request::read("offsets", body)?;
-                self.blocking(move |shared| offsets::offsets(shared, body))
+                self.blocking(move |shared| offsets::offsets(shared, &caller, body))
                     .await?
             }
             "plan" => {
                 let body: request::Plan = request::read("plan", body)?;
-                self.blocking(move |shared| plan::plan(shared, body))
+                self.blocking(move |shared| plan::plan(shared, &caller, body))
                     .await?
             }
             "commit" => groups.commit(request::read("commit", body)?).await?,
@@ -122,8 +129,16 @@ impl Flight {
     /// Counts a refusal on its way out.
     fn refuse(&self, refusal: Refusal) -> Status {
         self.shared.metrics.flight.errors.inc();
+        let is_denied = u64::from(refusal.is_not_allowed());
+        self.shared.metrics.auth.calls_denied.inc_by(is_denied);
         refusal.into()
     }
+}
+
+/// Who makes a call, as it was found out before the call came here.
+fn caller_of<T>(request: &Request<T>) -> Result<Caller, Refusal> {
+    let caller = request.extensions().get::<Caller>().cloned();
+    caller.ok_or_else(|| Refusal::internal("nobody has asked who makes the call"))
 }
 
 /// Appends a gap that a reader found to `$gaps`.
@@ -225,13 +240,16 @@ impl FlightService for Flight {
 
     /// The stream is empty: the messages go into the body beside it.
     async fn do_get(&self, request: Request<Ticket>) -> Answer<Self::DoGetStream> {
-        let ticket = request::read("the ticket", &request.into_inner().ticket);
-        let started = ticket.and_then(|ticket| read::start(&self.shared, ticket));
+        let started = caller_of(&request).and_then(|caller| {
+            let ticket = request::read("the ticket", &request.get_ref().ticket)?;
+            read::start(&self.shared, &caller, ticket)
+        });
         let messages = started.map_err(|refusal| self.refuse(refusal))?;
         Ok(wire::answer(messages))
     }
 
     async fn do_put(&self, request: Request<Streaming<FlightData>>) -> Answer<Self::DoPutStream> {
+        let caller = caller_of(&request).map_err(|refusal| self.refuse(refusal))?;
         let batches = produced_batches(request.into_inner())
             .await
             .map_err(|refusal| self.refuse(refusal))?;
@@ -241,13 +259,13 @@ impl FlightService for Flight {
             let _ = stopping.wait_for(|stop| *stop).await;
         });
         let answers = stream::unfold(
-            (Box::pin(batches), flight),
-            async |(mut batches, flight)| {
+            (Box::pin(batches), flight, caller),
+            async |(mut batches, flight, caller)| {
                 let produced = match batches.next().await {
                     Some(Ok(batch)) => {
-                        let runtime = Handle::current();
+                        let (runtime, by) = (Handle::current(), caller.clone());
                         flight
-                            .blocking(move |shared| produce::produce(shared, &batch, &runtime))
+                            .blocking(move |shared| produce::produce(shared, &by, &batch, &runtime))
                             .await
                     }
                     Some(Err(refusal)) => Err(refusal),
@@ -261,15 +279,16 @@ impl FlightService for Flight {
                         app_metadata: answer.to_string().into(),
                     })
                     .map_err(|refusal| flight.refuse(refusal));
-                Some((answer, (batches, flight)))
+                Some((answer, (batches, flight, caller)))
             },
         );
         Ok(Response::new(Box::pin(answers)))
     }
 
     async fn do_action(&self, request: Request<Action>) -> Answer<Self::DoActionStream> {
+        let caller = caller_of(&request).map_err(|refusal| self.refuse(refusal))?;
         let answers = self
-            .act(&request.into_inner())
+            .act(caller, &request.into_inner())
             .await
             .map_err(|refusal| self.refuse(refusal))?;
         let results = answers
@@ -291,10 +310,12 @@ impl FlightService for Flight {
     }
 
     async fn list_flights(&self, request: Request<Criteria>) -> Answer<Self::ListFlightsStream> {
+        let caller = caller_of(&request);
         let listed = async {
+            let caller = caller?;
             let body: request::Topics =
                 request::read("the criteria", &request.into_inner().expression)?;
-            let filters = request::filters(body.filters)?;
+            let filters = request::filters(body.filters, &caller, Access::Receive)?;
             self.blocking(move |shared| {
                 let partitions = offsets::reachable(shared, &filters);
                 partitions
@@ -338,13 +359,28 @@ impl FlightService for Flight {
             .map_err(|error| self.refuse(Refusal::internal(format!("{error}"))))
     }
 
+    /// The password came in the header and was checked; what is given for it saves showing it again.
     async fn handshake(
         &self,
-        _: Request<Streaming<HandshakeRequest>>,
+        request: Request<Streaming<HandshakeRequest>>,
     ) -> Answer<Self::HandshakeStream> {
-        Err(Status::unimplemented(
-            "there is no handshake: authentication is not part of this version",
-        ))
+        let caller = caller_of(&request).map_err(|refusal| self.refuse(refusal))?;
+        let shared = &self.shared;
+        let token = shared.bearers.issue(caller.identity(), now_us());
+        let payload = token.clone().unwrap_or_default();
+        let answer = HandshakeResponse {
+            protocol_version: 0,
+            payload: payload.into(),
+        };
+        let mut response: Response<Self::HandshakeStream> =
+            Response::new(Box::pin(stream::iter([Ok(answer)])));
+        if let Some(token) = token {
+            let value = format!("Bearer {token}")
+                .parse()
+                .map_err(|_| self.refuse(Refusal::internal("the token does not fit a header")))?;
+            response.metadata_mut().insert("authorization", value);
+        }
+        Ok(response)
     }
 
     async fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Answer<PollInfo> {

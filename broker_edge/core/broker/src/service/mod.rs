@@ -4,7 +4,10 @@
 //! runs on blocking threads, whose number is bounded; nothing here waits for the disk on an async thread.
 
 mod admin;
+mod admin_guard;
 mod backup;
+mod bearer;
+mod caller;
 mod clients;
 mod columns;
 mod error;
@@ -42,6 +45,7 @@ use crate::event_loop::CommandSender;
 use crate::metrics::Metrics;
 use crate::reload::Reloads;
 use crate::state::StateStore;
+use bearer::Bearers;
 use error::Refusal;
 use groups::Groups;
 use holds::GroupHolds;
@@ -91,6 +95,7 @@ pub(crate) struct Shared {
     /// The way to the connections.
     commands: CommandSender,
     auth: Arc<Keeper>,
+    bearers: Bearers,
     reloads: Arc<Reloads>,
     groups: Groups,
     holds: Arc<GroupHolds>,
@@ -175,6 +180,7 @@ pub fn start(
         metrics,
         commands,
         auth,
+        bearers: Bearers::new()?,
         reloads,
         stopping: stopping.clone(),
     });
@@ -200,14 +206,14 @@ pub fn start(
 
 async fn serve_flight(shared: Arc<Shared>, incoming: TcpIncoming, stopping: watch::Receiver<bool>) {
     let message_bytes = shared.config.flight.max_message_bytes.as_usize();
-    let service = FlightServiceServer::new(flight::Flight::new(shared))
+    let service = FlightServiceServer::new(flight::Flight::new(Arc::clone(&shared)))
         .max_decoding_message_size(message_bytes)
         .max_encoding_message_size(usize::MAX);
     let served = tonic::transport::Server::builder()
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
         .http2_keepalive_interval(Some(Duration::from_secs(30)))
-        .add_service(wire::WireService(service))
+        .add_service(wire::WireService { service, shared })
         .serve_with_incoming_shutdown(incoming, stopped(stopping))
         .await;
     if let Err(error) = served {

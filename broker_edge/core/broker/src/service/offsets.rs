@@ -4,9 +4,11 @@ use headwater_log::{Gap, Offset, Partition};
 use serde_json::{Map, Value, json};
 
 use super::Shared;
+use super::caller::Caller;
 use super::error::Refusal;
 use super::request;
 use crate::VERSION;
+use crate::auth::Access;
 use crate::filter::Filters;
 
 const PROTOCOL: u32 = 1;
@@ -56,8 +58,12 @@ pub(super) fn topic_rows(partition: &Partition, filters: &Filters) -> Result<Vec
 }
 
 /// One answer per thousand topics, at least one.
-pub(super) fn topics(shared: &Shared, body: request::Topics) -> Result<Vec<Value>, Refusal> {
-    let filters = request::filters(body.filters)?;
+pub(super) fn topics(
+    shared: &Shared,
+    caller: &Caller,
+    body: request::Topics,
+) -> Result<Vec<Value>, Refusal> {
+    let filters = request::filters(body.filters, caller, Access::Receive)?;
     let mut rows = Vec::new();
     for partition in reachable(shared, &filters) {
         rows.extend(topic_rows(partition, &filters)?);
@@ -69,8 +75,12 @@ pub(super) fn topics(shared: &Shared, body: request::Topics) -> Result<Vec<Value
     Ok(rows.chunks(TOPICS_A_RESULT).map(answer).collect())
 }
 
-pub(super) fn offsets(shared: &Shared, body: request::Offsets) -> Result<Value, Refusal> {
-    let filters = request::filters(body.filters)?;
+pub(super) fn offsets(
+    shared: &Shared,
+    caller: &Caller,
+    body: request::Offsets,
+) -> Result<Value, Refusal> {
+    let filters = request::filters(body.filters, caller, Access::Receive)?;
     let mut before = Map::new();
     for (text, offset) in body.epoch_before.iter().flatten() {
         before.insert(

@@ -8,9 +8,11 @@ use headwater_log::{Batch, Offset, Partition, ReadError};
 use serde_json::{Map, Value, json};
 
 use super::Shared;
+use super::caller::Caller;
 use super::error::Refusal;
 use super::offsets::epoch_of_record_before;
 use super::request;
+use crate::auth::Access;
 use crate::filter::Filters;
 
 const READ_BYTES: usize = 4 << 20;
@@ -64,8 +66,12 @@ struct Place<'a> {
     wants_all: Option<bool>,
 }
 
-pub(super) fn plan(shared: &Shared, body: request::Plan) -> Result<Value, Refusal> {
-    let filters = request::filters(body.filters)?;
+pub(super) fn plan(
+    shared: &Shared,
+    caller: &Caller,
+    body: request::Plan,
+) -> Result<Value, Refusal> {
+    let filters = request::filters(body.filters, caller, Access::Replay)?;
     for (field, limit) in [
         ("max_records", body.max_records),
         ("max_bytes", body.max_bytes),

@@ -21,7 +21,9 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use super::Shared;
+use super::caller::Caller;
 use super::error::Refusal;
+use crate::auth::Access;
 
 /// How long a full queue is waited for before the producer is told to come back.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -33,10 +35,16 @@ const DEFAULT_QOS: i8 = 1;
 /// Appends the rows and waits until they are durable. Call it on a blocking thread.
 pub(super) fn produce(
     shared: &Arc<Shared>,
+    caller: &Caller,
     batch: &RecordBatch,
     runtime: &Handle,
 ) -> Result<Value, Refusal> {
     let rows = Rows::of(batch)?;
+    if caller.is_current(shared) {
+        rows.check_rights(caller)?;
+    } else {
+        rows.check_rights(&caller.renew(shared)?)?;
+    }
     let mut appends = Appends::new(shared, rows.len(), runtime);
     for row in 0..rows.len() {
         appends.push(&rows, row)?;
@@ -100,6 +108,22 @@ impl<'a> Rows<'a> {
 
     fn len(&self) -> usize {
         self.topic.len()
+    }
+
+    /// Nothing of a batch is appended when a row of it may not be.
+    fn check_rights(&self, caller: &Caller) -> Result<(), Refusal> {
+        if caller.restricting_rights().is_none() {
+            return Ok(());
+        }
+        let mut allowed = "";
+        for topic in self.topic.iter().flatten() {
+            if topic != allowed && !caller.may(Access::Publish, topic) {
+                let message = format!("this user may not publish to `{topic}`");
+                return Err(Refusal::not_allowed(message));
+            }
+            allowed = topic;
+        }
+        Ok(())
     }
 
     fn check(&self, row: usize) -> Result<(), Refusal> {

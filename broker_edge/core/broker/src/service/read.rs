@@ -14,10 +14,12 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tonic::Status;
 
 use super::Shared;
+use super::caller::Caller;
 use super::columns::{Rows, SCHEMA};
 use super::error::Refusal;
 use super::request;
 use super::wire::{Encoder, Message, Messages};
+use crate::auth::Access;
 use crate::filter::Filters;
 
 /// Bytes of the log that a read takes at once.
@@ -32,7 +34,11 @@ const BATCH_ROWS_MAX: usize = 65_536;
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Checks the ticket and starts the read.
-pub(super) fn start(shared: &Arc<Shared>, ticket: request::Ticket) -> Result<Messages, Refusal> {
+pub(super) fn start(
+    shared: &Arc<Shared>,
+    caller: &Caller,
+    ticket: request::Ticket,
+) -> Result<Messages, Refusal> {
     let rows_max = ticket.batch_rows.unwrap_or(BATCH_ROWS);
     if !(1..=BATCH_ROWS_MAX).contains(&rows_max) {
         return Err(Refusal::invalid(
@@ -46,7 +52,7 @@ pub(super) fn start(shared: &Arc<Shared>, ticket: request::Ticket) -> Result<Mes
             "the ticket needs one of `end` and `follow`",
         ));
     }
-    let filters = request::filters(ticket.filters)?;
+    let filters = request::filters(ticket.filters, caller, Access::Replay)?;
     let partition = shared.partition(ticket.partition)?.clone();
     check_bounds(&partition, ticket.start, ticket.end)?;
     let permit = Arc::clone(&shared.reads).try_acquire_owned().map_err(|_| {
@@ -69,6 +75,7 @@ pub(super) fn start(shared: &Arc<Shared>, ticket: request::Ticket) -> Result<Mes
         told: None,
         shared: Arc::clone(shared),
         partition,
+        caller: caller.clone(),
         filters,
         messages,
         _permit: permit,
@@ -110,6 +117,7 @@ fn first_purged(batch: &Batch, part: Range<usize>) -> Option<Range<usize>> {
 struct Read {
     shared: Arc<Shared>,
     partition: Partition,
+    caller: Caller,
     filters: Filters,
     /// Everything below was sent or lies in `rows`.
     position: Offset,
@@ -153,8 +161,10 @@ impl Read {
     fn send_all(&mut self, schema: Message, runtime: &Handle) -> Result<(), Ended> {
         self.send(schema)?;
         loop {
+            self.renew_rights()?;
             let until = self.end.unwrap_or_else(|| self.partition.high_watermark());
             while self.position < until {
+                self.renew_rights()?;
                 self.read_on(until)?;
             }
             if self.rows.len() > 0 || (self.end.is_some() && self.told != Some(self.position)) {
@@ -165,6 +175,21 @@ impl Read {
             }
             self.wait(runtime)?;
         }
+    }
+
+    /// A read may last for weeks: what its reader may do is looked at again whenever that has changed.
+    fn renew_rights(&mut self) -> Result<(), Ended> {
+        if self.caller.is_current(&self.shared) {
+            return Ok(());
+        }
+        self.caller = self.caller.renew(&self.shared)?;
+        let filters = self.filters.clone();
+        self.filters = filters.under(self.caller.restricting_rights(), Access::Replay);
+        if !self.filters.may_want_some() {
+            let message = "this user may not read here any more";
+            return Err(Refusal::not_allowed(message).into());
+        }
+        Ok(())
     }
 
     /// Reads once and moves the position.

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::caller::Caller;
 use super::error::Refusal;
+use crate::auth::Access;
 use crate::filter::Filters;
 
 #[derive(Debug, Deserialize)]
@@ -117,9 +119,25 @@ pub(super) fn read<T: DeserializeOwned>(what: &str, body: &[u8]) -> Result<T, Re
     })
 }
 
-/// Checks the filters of a request.
-pub(super) fn filters(filters: Option<Vec<String>>) -> Result<Filters, Refusal> {
-    Filters::new(filters).map_err(|error| Refusal::invalid("filters", error.to_string()))
+/// Checks the filters of a request, and narrows them to what the caller has the right to.
+pub(super) fn filters(
+    filters: Option<Vec<String>>,
+    caller: &Caller,
+    access: Access,
+) -> Result<Filters, Refusal> {
+    let filters =
+        Filters::new(filters).map_err(|error| Refusal::invalid("filters", error.to_string()))?;
+    let filters = filters.under(caller.restricting_rights(), access);
+    if filters.may_want_some() {
+        return Ok(filters);
+    }
+    let word = match access {
+        Access::Replay => "replay",
+        _ => "read",
+    };
+    Err(Refusal::not_allowed(format!(
+        "the filters match nothing that this user may {word}"
+    )))
 }
 
 /// A partition's number, which stands as text where it is a key of JSON.

@@ -15,7 +15,7 @@ use arrow_ipc::writer::{IpcWriteOptions, StreamEncoder};
 use arrow_schema::{ArrowError, SchemaRef};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::future::BoxFuture;
-use futures::{FutureExt, stream};
+use futures::stream;
 use http_body::Frame;
 use parking_lot::Mutex;
 use prost::Message as _;
@@ -25,6 +25,9 @@ use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
 use tonic::{Response, Status};
+
+use super::Shared;
+use super::caller::identify;
 
 /// `FlightData.data_body`, the last field of a message.
 const BODY_FIELD: u32 = 1000;
@@ -141,9 +144,12 @@ pub(super) fn answer<T>(messages: Messages) -> Response<stream::Empty<T>> {
     response
 }
 
-/// The Flight service with the bodies of reads put in.
+/// The Flight service with the caller found out before each call, and the bodies of reads put in.
 #[derive(Clone)]
-pub(super) struct WireService<S>(pub S);
+pub(super) struct WireService<S> {
+    pub service: S,
+    pub shared: Arc<Shared>,
+}
 
 impl<S: NamedService> NamedService for WireService<S> {
     const NAME: &'static str = S::NAME;
@@ -151,7 +157,10 @@ impl<S: NamedService> NamedService for WireService<S> {
 
 impl<S> Service<http::Request<Body>> for WireService<S>
 where
-    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
     S::Future: Send + 'static,
 {
     type Response = http::Response<Body>;
@@ -159,19 +168,29 @@ where
     type Future = BoxFuture<'static, Result<http::Response<Body>, Infallible>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.0.poll_ready(cx)
+        self.service.poll_ready(cx)
     }
 
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let answered = self.0.call(request);
-        Box::pin(answered.map(|response| {
-            let mut response = response?;
+    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+        // The one that was found ready is used, and another left in its place.
+        let fresh = self.service.clone();
+        let mut service = std::mem::replace(&mut self.service, fresh);
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move {
+            match identify(&shared, request.headers()).await {
+                Ok(caller) => request.extensions_mut().insert(caller),
+                Err(refusal) => {
+                    shared.metrics.flight.errors.inc();
+                    return Ok(Status::from(refusal).into_http());
+                }
+            };
+            let mut response = service.call(request).await?;
             let handed = response.extensions_mut().remove::<Handed>();
             Ok(match handed.and_then(|handed| handed.0.lock().take()) {
                 Some(messages) => response.map(|_| Body::new(WireBody::new(messages))),
                 None => response,
             })
-        }))
+        })
     }
 }
 

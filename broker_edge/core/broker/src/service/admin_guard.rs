@@ -1,0 +1,54 @@
+//! Who may ask the admin listener for what: health is open, metrics are for every user (or open), the rest is for
+//! operators. A path that is added later is for operators until it is named here.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use super::Shared;
+use super::caller::{Caller, identify};
+
+pub(super) async fn guard(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let path = request.uri().path();
+    let is_metrics = path == "/metrics";
+    if matches!(path, "/healthz" | "/readyz") || (is_metrics && shared.auth.opens_metrics()) {
+        return next.run(request).await;
+    }
+    let caller = match identify(&shared, request.headers()).await {
+        Ok(caller) => caller,
+        Err(refusal) => {
+            let body = json!({"error": "unauthenticated", "message": refusal.message()});
+            let mut response = (StatusCode::UNAUTHORIZED, Json(body)).into_response();
+            let scheme = HeaderValue::from_static("Basic realm=\"headwater\"");
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, scheme);
+            return response;
+        }
+    };
+    match check(&caller, is_metrics) {
+        Ok(()) => next.run(request).await,
+        Err(message) => {
+            shared.metrics.auth.calls_denied.inc();
+            let body = json!({"error": "permission_denied", "message": message});
+            (StatusCode::FORBIDDEN, Json(body)).into_response()
+        }
+    }
+}
+
+fn check(caller: &Caller, is_metrics: bool) -> Result<(), String> {
+    if is_metrics {
+        return Ok(());
+    }
+    let refused = caller.must_operate("this path");
+    refused.map_err(|refusal| refusal.message().to_owned())
+}

@@ -1,0 +1,216 @@
+//! Who makes a call of Flight or admin HTTP, and what that caller may do: the same users and rules as over MQTT.
+//!
+//! Credentials come with each call as `Authorization: Basic …` or `Bearer …` (a JWT, or what Flight's handshake gave).
+//! Passwords are checked by the threads that check those of MQTT clients, never on a thread of the runtime.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use tokio::sync::oneshot;
+use tonic::codegen::http::HeaderMap;
+use tonic::codegen::http::header::AUTHORIZATION;
+
+use super::Shared;
+use super::bearer::Bearers;
+use super::error::Refusal;
+use crate::auth::{Access, Admission, Credentials, Denied, Identity, Rights};
+
+/// Whoever makes a call.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    identity: Arc<Identity>,
+    /// `None` where nothing is restricted.
+    rights: Option<Arc<Rights>>,
+    /// Of the authority that they come from.
+    epoch: u64,
+}
+
+impl Caller {
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The rights that readers and writers of records have to obey, when there are any to obey.
+    pub fn restricting_rights(&self) -> Option<&Arc<Rights>> {
+        self.rights
+            .as_ref()
+            .filter(|rights| !rights.is_unrestricted())
+    }
+
+    pub fn may(&self, access: Access, topic: &str) -> bool {
+        self.rights
+            .as_ref()
+            .is_none_or(|rights| rights.may(access, topic, None))
+    }
+
+    /// Whether the rights are those of the authority of now, and the credentials still count.
+    pub fn is_current(&self, shared: &Shared) -> bool {
+        self.epoch == shared.auth.epoch()
+            && (self.identity.expires_us.is_none() || !self.identity.is_expired(now_us()))
+    }
+
+    /// The same caller under the authority of now: calls may last longer than rights.
+    ///
+    /// # Errors
+    /// Somebody who would not be let in any more.
+    pub fn renew(&self, shared: &Shared) -> Result<Caller, Refusal> {
+        let epoch = shared.auth.epoch();
+        let authority = shared.auth.current();
+        if self.identity.is_expired(now_us()) {
+            return Err(Refusal::unauthenticated(Denied::ExpiredToken));
+        }
+        if !authority.still_admits(&self.identity) {
+            return Err(Refusal::unauthenticated(Denied::BadCredentials));
+        }
+        Ok(Caller {
+            identity: Arc::clone(&self.identity),
+            rights: authority.rights(Arc::clone(&self.identity)),
+            epoch,
+        })
+    }
+
+    /// For calls that change or copy what belongs to all.
+    ///
+    /// # Errors
+    /// When the caller is no operator.
+    pub fn must_operate(&self, what: &str) -> Result<(), Refusal> {
+        if self
+            .rights
+            .as_ref()
+            .is_none_or(|rights| rights.is_operator())
+        {
+            return Ok(());
+        }
+        Err(Refusal::not_allowed(format!(
+            "{what} needs an operator: write `operator` into the user's section of the ACL file"
+        )))
+    }
+
+    /// For consumer groups: whoever may not read history has no place in it to keep.
+    ///
+    /// # Errors
+    /// When the caller may replay nothing.
+    pub fn must_replay(&self, what: &str) -> Result<(), Refusal> {
+        let may = self
+            .rights
+            .as_ref()
+            .is_none_or(|rights| rights.is_operator() || rights.may_some(Access::Replay));
+        if may {
+            return Ok(());
+        }
+        Err(Refusal::not_allowed(format!(
+            "{what} needs the right to replay some topic"
+        )))
+    }
+}
+
+/// Finds out who makes a call.
+///
+/// # Errors
+/// Credentials that are missing or not good.
+pub(crate) async fn identify(shared: &Shared, headers: &HeaderMap) -> Result<Caller, Refusal> {
+    // In this order a reload in between is seen the next time.
+    let epoch = shared.auth.epoch();
+    let authority = shared.auth.current();
+    if authority.is_open() {
+        return Ok(Caller {
+            identity: Arc::default(),
+            rights: None,
+            epoch,
+        });
+    }
+    let identity = identity_of(shared, headers).await.map_err(|denied| {
+        shared.metrics.auth.deny(denied);
+        tracing::debug!(reason = denied.label(), "a caller was not let in");
+        Refusal::unauthenticated(denied)
+    })?;
+    let rights = authority.rights(Arc::clone(&identity));
+    Ok(Caller {
+        identity,
+        rights,
+        epoch,
+    })
+}
+
+async fn identity_of(shared: &Shared, headers: &HeaderMap) -> Result<Arc<Identity>, Denied> {
+    let authority = shared.auth.current();
+    let given = headers.get(AUTHORIZATION);
+    let given = given.map(|value| value.to_str().map_err(|_| Denied::BadCredentials));
+    let shown = given.transpose()?.map(Shown::parse).transpose()?;
+    if let Some(Shown::Own(token)) = &shown {
+        let bearer = shared.bearers.identify(&authority, token, now_us());
+        return bearer.ok_or(Denied::ExpiredToken);
+    }
+    let credentials = match &shown {
+        None => Credentials::default(),
+        Some(Shown::Own(token) | Shown::Token(token)) => Credentials {
+            password: Some(token.as_bytes()),
+            ..Credentials::default()
+        },
+        Some(Shown::Password { user, password }) => Credentials {
+            user: Some(user),
+            password: Some(password.as_bytes()),
+            certificate: None,
+        },
+    };
+    let identity = match authority.admit(&credentials) {
+        Admission::In(identity) => identity,
+        Admission::Out(denied) => return Err(denied),
+        Admission::Check(check) => {
+            let (tell, answer) = oneshot::channel();
+            let verifier = shared.auth.verifier();
+            // Who hung up meanwhile does not hear the answer.
+            let asked = verifier.check(check, move |answer| drop(tell.send(answer)));
+            asked.map_err(|_| Denied::Busy)?;
+            answer.await.map_err(|_| Denied::Busy)??
+        }
+    };
+    if identity.is_expired(now_us()) {
+        return Err(Denied::ExpiredToken);
+    }
+    Ok(identity)
+}
+
+/// What an `Authorization` header shows.
+enum Shown {
+    Password {
+        user: String,
+        password: String,
+    },
+    Token(String),
+    /// A bearer token of the broker's own.
+    Own(String),
+}
+
+impl Shown {
+    fn parse(text: &str) -> Result<Shown, Denied> {
+        let (scheme, rest) = text.split_once(' ').ok_or(Denied::Method)?;
+        let rest = rest.trim();
+        if scheme.eq_ignore_ascii_case("bearer") {
+            return Ok(if Bearers::is_own(rest) {
+                Shown::Own(rest.to_owned())
+            } else {
+                Shown::Token(rest.to_owned())
+            });
+        }
+        if !scheme.eq_ignore_ascii_case("basic") {
+            return Err(Denied::Method);
+        }
+        let bytes = STANDARD.decode(rest).map_err(|_| Denied::BadCredentials)?;
+        let text = String::from_utf8(bytes).map_err(|_| Denied::BadCredentials)?;
+        let (user, password) = text.split_once(':').ok_or(Denied::BadCredentials)?;
+        Ok(Shown::Password {
+            user: user.to_owned(),
+            password: password.to_owned(),
+        })
+    }
+}
+
+pub(super) fn now_us() -> i64 {
+    let wall = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(wall.as_micros()).unwrap_or(i64::MAX)
+}
