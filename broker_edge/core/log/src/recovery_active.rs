@@ -260,12 +260,14 @@ fn scan(
     let accepted_end = stretches[accepted - 1].end;
     let torn_end = if accepted < stretches.len() {
         stretches[stretches.len() - 1].end
-    } else if let Some(bytes) = walk.claimed_bytes()? {
-        (accepted_end + bytes).min(end)
-    } else if is_recycled && !walk.is_spoiled_batch()? {
-        accepted_end // Bytes of an earlier life of the file, which nobody misses.
     } else {
-        accepted_end + leftover_bytes(file, accepted_end)?
+        walk.skip_claimed()?;
+        if is_recycled && !walk.is_spoiled_batch()? {
+            walk.position // What follows is of an earlier life of the file, and nobody misses it.
+        } else {
+            let leftover_end = accepted_end + leftover_bytes(file, accepted_end)?;
+            walk.position.max(leftover_end)
+        }
     };
     Ok(Scan {
         stretches,

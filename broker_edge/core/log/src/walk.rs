@@ -144,6 +144,19 @@ impl<'a> Walk<'a> {
             .map(|header| header.total() as u64))
     }
 
+    /// Moves over the batches that are claimed from the walk's position on, whatever is in them.
+    pub fn skip_claimed(&mut self) -> io::Result<()> {
+        while let Some(bytes) = self.claimed_bytes()? {
+            let at = (self.position - self.chunk_start) as usize;
+            let Ok(header) = Header::parse(&self.chunk[at..]) else {
+                return Ok(());
+            };
+            self.position = self.end.min(self.position + bytes);
+            self.expected = header.next_offset();
+        }
+        Ok(())
+    }
+
     /// Whether the bytes at the walk's position are the batch expected there with something of its header spoiled, and not
     /// what an earlier life of a recycled file left: its base offset is there, or it is all that is wrong.
     pub fn is_spoiled_batch(&mut self) -> io::Result<bool> {

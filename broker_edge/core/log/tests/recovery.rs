@@ -197,6 +197,31 @@ fn a_bad_end_is_kept_aside_also_when_a_damaged_header_hides_whether_the_file_was
 }
 
 #[test]
+fn what_follows_damage_up_to_the_mark_is_kept_aside_although_its_own_header_is_bad() {
+    let dir = tempfile::tempdir().expect("a folder");
+    log_of(dir.path(), 5, true);
+    let mark = dir.path().join("telemetry-0/mark");
+    let marked = fs::read(&mark).expect("a mark");
+    log_of(dir.path(), 2, true);
+    fs::write(&mark, marked).expect("as an idle moment before the last two left it");
+    let segment = files_of(dir.path(), ".seg").remove(0);
+    change(&segment, |bytes| {
+        let found = batches(bytes);
+        bytes[found[4].0 + 60] ^= 1;
+        bytes[found[5].0] ^= 1;
+        bytes[found[6].0] ^= 1;
+    });
+    let (_log, report) = reopen(dir.path());
+    let report = report_of(&report);
+    assert_eq!(report.high_watermark, Offset(5));
+    assert_eq!(report.gaps[0].range, Offset(4)..Offset(5));
+    assert!(
+        report.torn_bytes > 0,
+        "the records behind the mark are gone"
+    );
+}
+
+#[test]
 fn a_bad_end_before_the_mark_is_damage_and_its_offsets_are_not_given_again() {
     let dir = tempfile::tempdir().expect("a folder");
     log_of(dir.path(), 5, true);
