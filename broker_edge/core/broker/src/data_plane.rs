@@ -136,6 +136,9 @@ fn settings(config: &DataPlaneConfig) -> Settings {
         retained_max: mqtt.max_retained as usize,
         retained_bytes_max: mqtt.max_retained_bytes.0,
         topic_levels_max: usize::from(mqtt.max_topic_levels),
+        shared_groups_max: usize::from(mqtt.max_shared_groups),
+        shared_redelivery_after_ms: u64::try_from(mqtt.shared_redelivery_after.0.as_millis())
+            .unwrap_or(0),
         connect_timeout_ms: u64::try_from(mqtt.connect_timeout.0.as_millis()).unwrap_or(u64::MAX),
         session_expiry_max_s: u32::try_from(expiry_max_s).unwrap_or(u32::MAX),
         out_buffer_bytes: mqtt.out_buffer_bytes.as_usize(),

@@ -55,8 +55,11 @@ pub struct MqttMetrics {
     pub publishes_repeated: Counter,
     /// Deliveries written to subscribers.
     pub deliveries: Counter,
-    /// Deliveries of QoS 0 that were left out because the subscriber was away or too slow.
+    /// Deliveries that were left out: of QoS 0 because the subscriber was too slow, or over its maximum packet size.
     pub deliveries_dropped: Counter,
+    /// Records of shared groups that were taken back from a member.
+    pub shared_returned: Counter,
+    pub shared_groups: Gauge,
     pub receipts: Counter,
     pub turns: Counter,
 }
@@ -179,7 +182,9 @@ impl MqttMetrics {
             self.retained_refused, "retained_refused", "Publishes refused because there were too many retained messages";
             self.publishes_repeated, "publishes_repeated", "QoS 2 publishes that were in the log already";
             self.deliveries, "deliveries", "Publishes sent to subscribers";
-            self.deliveries_dropped, "deliveries_dropped", "QoS 0 deliveries left out";
+            self.deliveries_dropped, "deliveries_dropped", "Deliveries left out: QoS 0 to who is too slow, or over the packet size of the client";
+            self.shared_returned, "shared_returned", "Records of shared groups taken back from a member";
+            self.shared_groups, "shared_groups", "Shared groups";
             self.receipts, "receipts", "Receipts of commands appended";
             self.turns, "turns", "Turns of the loops";
         }

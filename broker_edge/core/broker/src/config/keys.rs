@@ -249,6 +249,16 @@ pub const KEYS: &[Key] = &[
         "Levels of a topic or filter.",
     ),
     key(
+        "mqtt.max_shared_groups",
+        whole(0, 65_535),
+        "Shared groups ($share/<name>/<filter>), all together. One more is refused: MQTT 5 with 0x97, older clients with 0x80.",
+    ),
+    key(
+        "mqtt.shared_redelivery_after",
+        age(0, 1),
+        "How long a member of a shared group may owe the acknowledgement of QoS 1 before the record goes to another; 0 for as long as it is connected.",
+    ),
+    key(
         "mqtt.connect_timeout",
         age(100, 1),
         "Time that a new connection has to send its CONNECT.",

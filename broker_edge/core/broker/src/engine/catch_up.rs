@@ -21,20 +21,40 @@ use super::window::Source;
 use super::{ConnKey, Engine, SessionKey};
 
 /// Bytes of batches that one session reads at a time.
-const READ_BYTES: usize = 256 << 10;
+pub(super) const READ_BYTES: usize = 256 << 10;
 /// What all sessions together may do in a turn, in steps: a single record is one, reading on is more.
 const TURN_STEPS: usize = 128;
-const READ_STEPS: usize = 8;
+pub(super) const READ_STEPS: usize = 8;
 
 /// Where one reading stands.
 #[derive(Clone, Copy)]
-struct Reading {
-    partition: PartitionIndex,
-    next: Offset,
+pub(super) struct Reading {
+    pub partition: PartitionIndex,
+    pub next: Offset,
     /// Where it ends, if it does before the live stream.
-    until: Offset,
-    source: Source,
-    qos0_from: Offset,
+    pub until: Offset,
+    pub source: Source,
+    pub qos0_from: Offset,
+}
+
+impl Reading {
+    pub fn progress(&self, until: Offset) -> Progress {
+        if self.next >= until {
+            Progress::Finished
+        } else {
+            Progress::Unfinished
+        }
+    }
+
+    /// Moves behind what cannot be read.
+    pub fn skip(&mut self, error: &ReadError, until: Offset) {
+        tracing::warn!(%error, from = self.next.0, "a session skips records that cannot be read");
+        self.next = match error {
+            ReadError::Damaged { range } => range.end.max(self.next.plus(1)),
+            ReadError::OutOfRange { log_start, .. } => (*log_start).max(self.next.plus(1)),
+            ReadError::Io { .. } => until,
+        };
+    }
 }
 
 /// How one piece of work ended.
@@ -50,6 +70,7 @@ pub enum Progress {
 impl Engine {
     pub(super) fn catch_up(&mut self) {
         let mut steps = TURN_STEPS;
+        self.run_groups(&mut steps);
         for _ in 0..self.runnable.len() {
             if steps == 0 {
                 return;
@@ -60,8 +81,11 @@ impl Engine {
             if let Some(session) = self.sessions.get_mut(key) {
                 session.queued = false;
             }
-            if self.run_session(key, &mut steps) == Progress::Unfinished {
-                self.wake_session(key);
+            match self.run_session(key, &mut steps) {
+                Progress::Unfinished => self.wake_session(key),
+                // What it had to send before anything new is sent.
+                Progress::Finished => self.wake_groups_of(key),
+                Progress::NoRoom => {}
             }
         }
     }
@@ -279,19 +303,8 @@ impl Engine {
             return Progress::Unfinished;
         }
         *steps = steps.saturating_sub(READ_STEPS);
+        self.begin_at_log_start(reading);
         let partition = &self.stages[reading.partition.index()].partition;
-        let log_start = partition.log_start();
-        if reading.next < log_start {
-            tracing::warn!(
-                partition = partition.name(),
-                from = reading.next.0,
-                to = log_start.0,
-                "a session goes on at the log start: retention has removed what it had not read"
-            );
-            let expired = log_start.0 - reading.next.0;
-            self.metrics.mqtt.records_expired.inc_by(expired);
-            reading.next = log_start;
-        }
         let Some(session) = self.sessions.get(key) else {
             return Progress::NoRoom;
         };
@@ -315,12 +328,8 @@ impl Engine {
                 return Progress::NoRoom;
             }
             Err(error) => {
-                skip(reading, &error, until);
-                return if reading.next >= until {
-                    Progress::Finished
-                } else {
-                    Progress::Unfinished
-                };
+                reading.skip(&error, until);
+                return reading.progress(until);
             }
         };
         for batch in batches
@@ -332,10 +341,23 @@ impl Engine {
             }
         }
         reading.next = reading.next.max(scanned);
-        if reading.next >= until {
-            Progress::Finished
-        } else {
-            Progress::Unfinished
+        reading.progress(until)
+    }
+
+    /// Retention does not wait for MQTT: who is too far behind goes on where the log begins.
+    pub(super) fn begin_at_log_start(&self, reading: &mut Reading) {
+        let partition = &self.stages[reading.partition.index()].partition;
+        let log_start = partition.log_start();
+        if reading.next < log_start {
+            tracing::warn!(
+                partition = partition.name(),
+                from = reading.next.0,
+                to = log_start.0,
+                "a session goes on at the log start: retention has removed what it had not read"
+            );
+            let expired = log_start.0 - reading.next.0;
+            self.metrics.mqtt.records_expired.inc_by(expired);
+            reading.next = log_start;
         }
     }
 
@@ -432,14 +454,4 @@ fn ends_at(until: &[(PartitionIndex, Offset)], partition: PartitionIndex) -> Off
         None if until.is_empty() => Offset(u64::MAX),
         None => Offset(0),
     }
-}
-
-/// Moves a reading behind what cannot be read.
-fn skip(reading: &mut Reading, error: &ReadError, until: Offset) {
-    tracing::warn!(%error, from = reading.next.0, "a session skips records that cannot be read");
-    reading.next = match error {
-        ReadError::Damaged { range } => range.end.max(reading.next.plus(1)),
-        ReadError::OutOfRange { log_start, .. } => (*log_start).max(reading.next.plus(1)),
-        ReadError::Io { .. } => until,
-    };
 }

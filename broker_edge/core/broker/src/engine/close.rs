@@ -10,6 +10,7 @@ use crate::auth::Access;
 use super::connection::{Phase, Will};
 use super::publish::OwnRecord;
 use super::session::NEVER_EXPIRES;
+use super::shared::is_shared;
 use super::timers::Timer;
 use super::{ConnKey, Engine, SessionKey};
 
@@ -128,6 +129,7 @@ impl Engine {
             let live_at = self.dispatched[partition.index()];
             session.fall_behind(partition, live_at, live_at);
         }
+        let is_member = session.is_member();
         if session.expiry_s != NEVER_EXPIRES {
             session.expiry_due_ms = now.mono_ms + u64::from(session.expiry_s) * 1000;
             self.timers.set(session.expiry_due_ms, Timer::Expiry(key));
@@ -142,6 +144,9 @@ impl Engine {
             Some(will) => self.publish_will(key, &will),
             None => {}
         }
+        if is_member {
+            self.give_back_shared(key, false);
+        }
         self.store_session(key);
     }
 
@@ -152,11 +157,14 @@ impl Engine {
         {
             self.publish_will(key, &will);
         }
+        self.leave_all_groups(key);
         let Some(session) = self.sessions.remove(key) else {
             return;
         };
         for subscription in &session.subscriptions {
-            self.router.remove(&subscription.filter, key);
+            if !is_shared(&subscription.filter) {
+                self.router.remove(&subscription.filter, key);
+            }
         }
         self.forget_received(&session);
         if self.by_client.get(&session.client_id) == Some(&key) {

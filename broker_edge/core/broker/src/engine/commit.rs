@@ -69,6 +69,7 @@ impl Engine {
             connections: self.conns.len(),
             sessions: self.sessions.len(),
             subscriptions: self.router.len(),
+            shared_groups: self.groups.len(),
         };
         self.tally.publish(&self.metrics, present);
     }

@@ -278,7 +278,7 @@ impl Engine {
                 u32::try_from(self.settings.packet_bytes_max).unwrap_or(u32::MAX),
             ),
             Property::TopicAliasMaximum(self.settings.topic_alias_maximum),
-            Property::SharedSubscriptionAvailable(false),
+            Property::SharedSubscriptionAvailable(true),
         ];
         let granted = self
             .sessions
@@ -362,6 +362,7 @@ impl Engine {
         if !session.subscriptions.is_empty() {
             self.router.advance();
         }
+        self.activate_member(session_key);
         self.wake_session(session_key);
     }
 

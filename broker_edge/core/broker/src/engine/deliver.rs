@@ -28,8 +28,10 @@ pub enum Delivered {
     Sent,
     /// The window or the out buffer is full.
     NoRoom,
-    /// Not for this subscriber: expired, its own, over its packet size.
+    /// Not for this subscriber: expired, or its own.
     Skipped,
+    /// Over the client's maximum packet size.
+    TooLarge,
 }
 
 /// One record on its way to one session.
@@ -97,7 +99,7 @@ impl Engine {
         if batch.has_retained() {
             self.take_retained(partition, batch, first);
         }
-        if self.router.len() == 0 {
+        if self.router.is_empty() {
             return;
         }
         let mut wanted: Vec<Option<Rc<Matches>>> = Vec::with_capacity(batch.topics().len());
@@ -105,8 +107,8 @@ impl Engine {
         for topic in batch.topics() {
             let id = self.topics.intern(topic.topic, &self.log);
             let matches = self.topics.matches(id, &self.router, &self.sessions);
-            any |= !matches.targets.is_empty();
-            wanted.push((!matches.targets.is_empty()).then_some(matches));
+            any |= matches.is_wanted();
+            wanted.push(matches.is_wanted().then_some(matches));
         }
         if !any {
             return;
@@ -155,6 +157,9 @@ impl Engine {
             if is_command || target.merged.is_special() || !self.copy_run(run, target) {
                 self.deliver_one_by_one(run, target);
             }
+        }
+        for group in &matches.groups {
+            self.give_run(*group, run);
         }
     }
 
@@ -321,7 +326,11 @@ impl Engine {
         };
         if packet.total_len > conn.packet_max as usize {
             conn.out.truncate(base);
-            return Delivered::Skipped;
+            // A shared group may have a member that takes it.
+            if !matches!(delivery.source, Source::Shared(_)) {
+                self.tally.deliveries_dropped += 1;
+            }
+            return Delivered::TooLarge;
         }
         if let (Payload::Shared, Some(batch)) = (payload, delivery.batch) {
             let index = (record.offset.0 - batch.base_offset().0) as usize;

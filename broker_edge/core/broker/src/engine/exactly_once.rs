@@ -161,7 +161,11 @@ impl Engine {
                 values.push((sent_key(&session.client_id), self.sent_value(session)));
             }
         }
+        let groups = self.group_values_with(keys);
+        let ids: Vec<_> = groups.iter().map(|(id, _, _)| *id).collect();
+        values.extend(groups.into_iter().map(|(_, key, value)| (key, value)));
         let end = self.write_values(&values)?;
+        self.groups_stored(ids.into_iter());
         for key in keys {
             if let Some(session) = self.sessions.get_mut(*key) {
                 session.received.is_stored |= std::mem::take(&mut session.received.is_changed);

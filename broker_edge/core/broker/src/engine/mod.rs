@@ -33,6 +33,7 @@ mod send_retained;
 mod sent;
 mod session;
 mod settings;
+mod shared;
 mod slab;
 mod stage;
 mod subscribe;
@@ -71,6 +72,7 @@ pub use settings::Settings;
 use exactly_once::Rounds;
 use guard::{Guard, Wake};
 use router::Router;
+use shared::Groups;
 use slab::{Key, Slab};
 use stage::{PartitionIndex, Stage};
 use tally::Tally;
@@ -110,6 +112,7 @@ pub struct Engine {
     /// In order, so that clients can be listed page by page.
     by_client: BTreeMap<Rc<str>, SessionKey>,
     router: Router,
+    groups: Groups,
     topics: Topics,
     retained: Arc<Mutex<Retained>>,
     /// One per partition; that of the internal partition stays empty, because the state store appends there.
@@ -200,6 +203,7 @@ impl Engine {
             sessions: Slab::default(),
             by_client: BTreeMap::new(),
             router: Router::default(),
+            groups: Groups::default(),
             topics: Topics::new(),
             timers: Timers::default(),
             touched: Vec::new(),
@@ -263,7 +267,10 @@ impl Engine {
 
     /// Whether a turn is due although nothing is ready: a bounded piece of work was left over.
     pub fn has_more(&self) -> bool {
-        self.more || !self.runnable.is_empty() || !self.resumed.is_empty()
+        self.more
+            || !self.runnable.is_empty()
+            || self.groups.has_runnable()
+            || !self.resumed.is_empty()
     }
 
     /// Whether a partition has moved since the engine last looked, so that a turn is due.
@@ -353,6 +360,9 @@ impl Engine {
 
     /// Lets a session that has something to send run in the next catch-up.
     fn wake_session(&mut self, key: SessionKey) {
+        if self.sessions.get(key).is_some_and(Session::is_member) {
+            self.wake_groups_of(key);
+        }
         if let Some(session) = self.sessions.get_mut(key)
             && !session.queued
             && session.active

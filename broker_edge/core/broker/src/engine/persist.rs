@@ -17,6 +17,7 @@ use super::received::received_key;
 use super::router::{Options, Subscriber};
 use super::sent::sent_key;
 use super::session::{NEVER_EXPIRES, Replay, Session, Subscription};
+use super::shared::is_shared;
 use super::stage::PartitionIndex;
 use super::timers::Timer;
 use super::{Engine, SessionKey};
@@ -98,16 +99,15 @@ impl Engine {
         let client_id = Rc::clone(&session.client_id);
         let value = to_json(&self.stored_session(session));
         let cursors = to_json(&self.stored_cursors(session));
-        let offset = self.state.write(&[
-            Change {
-                key: &session_key(&client_id),
-                value: Some(&value),
-            },
-            Change {
-                key: &cursor_key(&client_id),
-                value: Some(&cursors),
-            },
-        ])?;
+        let mut values = vec![
+            (session_key(&client_id), value),
+            (cursor_key(&client_id), cursors),
+        ];
+        let groups = self.group_values_with(&[key]);
+        let ids: Vec<_> = groups.iter().map(|(id, _, _)| *id).collect();
+        values.extend(groups.into_iter().map(|(_, key, value)| (key, value)));
+        let offset = self.write_values(&values)?;
+        self.groups_stored(ids.into_iter());
         if let Some(session) = self.sessions.get_mut(key)
             && !session.stored
         {
@@ -176,6 +176,7 @@ impl Engine {
             }
         }
         self.dirty = left;
+        self.checkpoint_groups(false);
     }
 
     /// Stores every persistent session: the clean stop.
@@ -193,6 +194,7 @@ impl Engine {
             self.store_session(key);
             self.change(key);
         }
+        self.checkpoint_groups(true);
         self.mark_received(true);
         self.write_round();
     }
@@ -281,6 +283,7 @@ impl Engine {
                 .unwrap_or_default();
             self.restore(&client_id, session, &cursors);
         }
+        self.finish_restoring_groups();
     }
 
     fn restore(&mut self, client_id: &str, stored: StoredSession, cursors: &StoredCursors) {
@@ -331,6 +334,11 @@ impl Engine {
             });
             session.next_replay = number + 1;
         }
+        for held in &session.subscriptions {
+            if is_shared(&held.filter) {
+                self.restore_group(&held.filter);
+            }
+        }
         self.restore_sent(&mut session);
         let away_ms = u64::try_from(now.wall_us - away_since_us).unwrap_or(0) / 1000;
         let expiry_ms = u64::from(session.expiry_s) * 1000;
@@ -350,6 +358,10 @@ impl Engine {
         let due_ms = session.expiry_due_ms;
         let key = self.sessions.insert(session);
         for (filter, options, replaying) in held {
+            if is_shared(&filter) {
+                self.restore_member(key, &filter, options);
+                continue;
+            }
             self.router.insert(
                 &filter,
                 Subscriber {

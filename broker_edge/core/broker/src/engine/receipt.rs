@@ -72,11 +72,12 @@ impl Engine {
             session.dirty = true;
             self.dirty.push(session_key);
         }
-        let wakes = session.has_work();
+        let wakes = session.has_work() || session.is_member();
         if sent.receipt {
             self.append_receipt(session_key, packet_id.get(), sent);
         }
         if wakes {
+            self.settle_shared(sent, false);
             self.wake_session(session_key);
         }
     }

@@ -12,6 +12,7 @@ use super::encode::{self, Form, Payload};
 use super::receipt;
 use super::send_retained::OwnedRecord;
 use super::session::{Command, Session};
+use super::shared::Groups;
 use super::stage::PartitionIndex;
 use super::topics::Merged;
 use super::unread::is_passing;
@@ -155,13 +156,13 @@ impl Engine {
         // Rights may have been taken away since it was first sent.
         let access = match sent.source {
             Source::Replay(_) => Access::Replay,
-            Source::Cursor | Source::Retained => Access::Receive,
+            _ => Access::Receive,
         };
         let record = record.filter(|record| session.may(access, record.topic));
         let base = conn.out.len();
         let stage = &self.stages[sent.partition.index()];
         let packet = record.and_then(|record| {
-            let merged = merged_for_sent(session, record.topic, sent);
+            let merged = merged_for_sent(session, &self.groups, key, record.topic, sent);
             let place = format_place(stage, record, &merged);
             let extra = if conn.is_v5() {
                 extra_properties(record, &merged, &place)
@@ -204,6 +205,7 @@ impl Engine {
                 conn.out.truncate(base);
                 session.window.finish(packet_id);
                 session.sent_changed |= session.stored && flight.is_exactly_once();
+                self.settle_shared(sent, flight.is_exactly_once());
                 Delivered::Skipped
             }
         }
@@ -211,10 +213,23 @@ impl Engine {
 }
 
 /// What the subscriptions that a delivery came from ask for now; nothing special when they are gone.
-fn merged_for_sent(session: &Session, topic: &str, sent: Sent) -> Merged {
+fn merged_for_sent(
+    session: &Session,
+    groups: &Groups,
+    key: SessionKey,
+    topic: &str,
+    sent: Sent,
+) -> Merged {
     let (only, at) = match sent.source {
         Source::Cursor => (None, sent.offset),
         Source::Retained => (None, Offset(u64::MAX)),
+        Source::Shared(id) => {
+            let merged = groups.get(id).and_then(|group| group.merged_of(key));
+            return merged
+                .cloned()
+                .unwrap_or_else(|| Merged::of(std::iter::empty()));
+        }
+        Source::Moved | Source::Unattached => return Merged::of(std::iter::empty()),
         Source::Replay(number) => {
             let replay = session
                 .replays

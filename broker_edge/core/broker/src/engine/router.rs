@@ -1,7 +1,8 @@
 //! The subscription index: which subscribers a topic reaches.
 //!
 //! Filters without wildcards are looked up by hash; the others live in a tree of levels. It holds every subscription of
-//! every session, away ones included, and knows nothing of connections: who can be delivered to is the caller's matter.
+//! every session and every shared group, away ones included, and knows nothing of connections: who can be delivered to is
+//! the caller's matter.
 //! Matching descends once a level, so the caller bounds the levels of a filter.
 
 use std::collections::HashMap;
@@ -9,6 +10,7 @@ use std::collections::HashMap;
 use headwater_mqtt::QoS;
 
 use super::SessionKey;
+use super::shared::GroupId;
 
 /// What a SUBSCRIBE asked for beside its filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,20 +36,47 @@ pub struct Subscriber {
     pub replaying: bool,
 }
 
-type Subscribers = Vec<Subscriber>;
-
-#[derive(Debug, Default)]
-struct Node {
-    levels: HashMap<Box<str>, Node>,
-    /// `+` at the next level.
-    any: Option<Box<Node>>,
-    /// Filters that end here.
-    here: Subscribers,
-    /// Filters that end with `#` below here.
-    below: Subscribers,
+/// Something that a filter leads to.
+trait Entry: Copy {
+    /// Whether the other stands for the same subscriber, and is replaced by this.
+    fn replaces(&self, other: &Self) -> bool;
 }
 
-impl Node {
+impl Entry for Subscriber {
+    fn replaces(&self, other: &Self) -> bool {
+        self.session == other.session
+    }
+}
+
+impl Entry for GroupId {
+    fn replaces(&self, other: &Self) -> bool {
+        self == other
+    }
+}
+
+#[derive(Debug)]
+struct Node<E> {
+    levels: HashMap<Box<str>, Node<E>>,
+    /// `+` at the next level.
+    any: Option<Box<Node<E>>>,
+    /// Filters that end here.
+    here: Vec<E>,
+    /// Filters that end with `#` below here.
+    below: Vec<E>,
+}
+
+impl<E> Default for Node<E> {
+    fn default() -> Self {
+        Self {
+            levels: HashMap::new(),
+            any: None,
+            here: Vec::new(),
+            below: Vec::new(),
+        }
+    }
+}
+
+impl<E> Node<E> {
     fn is_empty(&self) -> bool {
         self.levels.is_empty()
             && self.any.is_none()
@@ -56,10 +85,81 @@ impl Node {
     }
 }
 
+/// Entries by filter.
+#[derive(Debug)]
+struct Index<E> {
+    exact: HashMap<Box<str>, Vec<E>>,
+    root: Node<E>,
+}
+
+impl<E> Default for Index<E> {
+    fn default() -> Self {
+        Self {
+            exact: HashMap::new(),
+            root: Node::default(),
+        }
+    }
+}
+
+impl<E: Entry> Index<E> {
+    /// Adds an entry, or replaces the one that stood for the same. Says whether there is one more.
+    fn insert(&mut self, filter: &str, entry: E) -> bool {
+        let set = if has_wildcard(filter) {
+            set_of(&mut self.root, filter)
+        } else if let Some(set) = self.exact.get_mut(filter) {
+            set
+        } else {
+            self.exact.entry(filter.into()).or_default()
+        };
+        if let Some(old) = set.iter_mut().find(|old| entry.replaces(old)) {
+            *old = entry;
+            return false;
+        }
+        if set.is_empty() {
+            // Most filters have one subscriber: a device's own topic.
+            set.reserve_exact(1);
+        }
+        set.push(entry);
+        true
+    }
+
+    /// Removes an entry. Says whether it was there.
+    fn remove(&mut self, filter: &str, is_it: &impl Fn(&E) -> bool) -> bool {
+        if has_wildcard(filter) {
+            return remove_below(&mut self.root, filter, is_it);
+        }
+        let Some(set) = self.exact.get_mut(filter) else {
+            return false;
+        };
+        let removed = remove_from(set, is_it);
+        if set.is_empty() {
+            self.exact.remove(filter);
+        }
+        removed
+    }
+
+    fn for_each_match(&self, topic: &str, found: &mut impl FnMut(&E)) {
+        if let Some(set) = self.exact.get(topic) {
+            set.iter().for_each(&mut *found);
+        }
+        if topic.starts_with('$') {
+            // Wildcards at the first level do not reach topics that begin with `$` (MQTT-4.7.2-1).
+            let (first, rest) = split_level(topic);
+            if let Some(node) = self.root.levels.get(first) {
+                visit(node, rest, found);
+            }
+        } else {
+            visit(&self.root, Some(topic), found);
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub struct Router {
-    exact: HashMap<Box<str>, Subscribers>,
-    root: Node,
+    plain: Index<Subscriber>,
+    /// Shared groups, by the filter behind their name.
+    shared: Index<GroupId>,
+    groups: usize,
     /// Grows with every change, so that cached matches know that they are old.
     epoch: u64,
     subscriptions: usize,
@@ -75,63 +175,50 @@ impl Router {
         self.epoch += 1;
     }
 
+    /// Subscriptions of sessions, shared ones not counted.
     pub fn len(&self) -> usize {
         self.subscriptions
+    }
+
+    /// Nobody wants anything.
+    pub fn is_empty(&self) -> bool {
+        self.subscriptions == 0 && self.groups == 0
     }
 
     /// Adds a subscription, or replaces that session's subscription to the same filter.
     pub fn insert(&mut self, filter: &str, subscriber: Subscriber) {
         self.epoch += 1;
-        let set = if has_wildcard(filter) {
-            set_of(&mut self.root, filter)
-        } else if let Some(set) = self.exact.get_mut(filter) {
-            set
-        } else {
-            self.exact.entry(filter.into()).or_default()
-        };
-        if let Some(old) = set.iter_mut().find(|old| old.session == subscriber.session) {
-            *old = subscriber;
-        } else {
-            if set.is_empty() {
-                // Most filters have one subscriber: a device's own topic.
-                set.reserve_exact(1);
-            }
-            set.push(subscriber);
-            self.subscriptions += 1;
-        }
+        self.subscriptions += usize::from(self.plain.insert(filter, subscriber));
     }
 
     pub fn remove(&mut self, filter: &str, session: SessionKey) {
         self.epoch += 1;
-        let removed = if has_wildcard(filter) {
-            remove_below(&mut self.root, filter, session)
-        } else {
-            let Some(set) = self.exact.get_mut(filter) else {
-                return;
-            };
-            let removed = remove_from(set, session);
-            if set.is_empty() {
-                self.exact.remove(filter);
-            }
-            removed
-        };
+        let removed = self
+            .plain
+            .remove(filter, &|subscriber| subscriber.session == session);
         self.subscriptions -= usize::from(removed);
+    }
+
+    pub fn insert_group(&mut self, filter: &str, group: GroupId) {
+        self.epoch += 1;
+        self.groups += usize::from(self.shared.insert(filter, group));
+    }
+
+    pub fn remove_group(&mut self, filter: &str, group: GroupId) {
+        self.epoch += 1;
+        self.groups -= usize::from(self.shared.remove(filter, &|held| *held == group));
     }
 
     /// Calls `found` for every subscription whose filter matches `topic`. A session with overlapping filters is found
     /// more than once.
     pub fn for_each_match(&self, topic: &str, found: &mut impl FnMut(&Subscriber)) {
-        if let Some(set) = self.exact.get(topic) {
-            set.iter().for_each(&mut *found);
-        }
-        if topic.starts_with('$') {
-            // Wildcards at the first level do not reach topics that begin with `$` (MQTT-4.7.2-1).
-            let (first, rest) = split_level(topic);
-            if let Some(node) = self.root.levels.get(first) {
-                visit(node, rest, found);
-            }
-        } else {
-            visit(&self.root, Some(topic), found);
+        self.plain.for_each_match(topic, found);
+    }
+
+    /// The same for the shared groups.
+    pub fn for_each_group(&self, topic: &str, found: &mut impl FnMut(&GroupId)) {
+        if self.groups > 0 {
+            self.shared.for_each_match(topic, found);
         }
     }
 }
@@ -148,7 +235,7 @@ fn split_level(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-fn set_of<'a>(mut node: &'a mut Node, filter: &str) -> &'a mut Subscribers {
+fn set_of<'a, E>(mut node: &'a mut Node<E>, filter: &str) -> &'a mut Vec<E> {
     let mut rest = Some(filter);
     while let Some(text) = rest {
         let (level, next) = split_level(text);
@@ -162,22 +249,19 @@ fn set_of<'a>(mut node: &'a mut Node, filter: &str) -> &'a mut Subscribers {
     &mut node.here
 }
 
-fn remove_from(set: &mut Subscribers, session: SessionKey) -> bool {
-    let Some(place) = set
-        .iter()
-        .position(|subscriber| subscriber.session == session)
-    else {
+fn remove_from<E>(set: &mut Vec<E>, is_it: &impl Fn(&E) -> bool) -> bool {
+    let Some(place) = set.iter().position(is_it) else {
         return false;
     };
     set.swap_remove(place);
     true
 }
 
-/// Removes one subscription and the nodes that nothing needs any more.
-fn remove_below(node: &mut Node, filter: &str, session: SessionKey) -> bool {
+/// Removes one entry and the nodes that nothing needs any more.
+fn remove_below<E>(node: &mut Node<E>, filter: &str, is_it: &impl Fn(&E) -> bool) -> bool {
     let (level, rest) = split_level(filter);
     if level == "#" {
-        return remove_from(&mut node.below, session);
+        return remove_from(&mut node.below, is_it);
     }
     let child = if level == "+" {
         node.any.as_deref_mut()
@@ -186,8 +270,8 @@ fn remove_below(node: &mut Node, filter: &str, session: SessionKey) -> bool {
     };
     let Some(child) = child else { return false };
     let removed = match rest {
-        Some(rest) => remove_below(child, rest, session),
-        None => remove_from(&mut child.here, session),
+        Some(rest) => remove_below(child, rest, is_it),
+        None => remove_from(&mut child.here, is_it),
     };
     if child.is_empty() {
         if level == "+" {
@@ -200,7 +284,7 @@ fn remove_below(node: &mut Node, filter: &str, session: SessionKey) -> bool {
 }
 
 /// `rest` is `None` behind the last level.
-fn visit(node: &Node, rest: Option<&str>, found: &mut impl FnMut(&Subscriber)) {
+fn visit<E>(node: &Node<E>, rest: Option<&str>, found: &mut impl FnMut(&E)) {
     node.below.iter().for_each(&mut *found);
     let Some(text) = rest else {
         node.here.iter().for_each(&mut *found);
@@ -276,7 +360,7 @@ mod tests {
             router.remove(filter, SessionKey::from_bits(1));
         }
         assert_eq!(router.len(), 0);
-        assert!(router.root.is_empty() && router.exact.is_empty());
+        assert!(router.plain.root.is_empty() && router.plain.exact.is_empty());
     }
 
     fn level() -> impl Strategy<Value = String> {

@@ -64,6 +64,10 @@ enum StoredSource {
     R,
     /// A replay, by its filter.
     Replay(String),
+    /// A shared group.
+    Share(String),
+    /// A shared group that is no more.
+    U,
 }
 
 impl Session {
@@ -78,7 +82,7 @@ impl Session {
     }
 
     fn note_assigned(&mut self, source: Source, partition: PartitionIndex, at: Offset) {
-        if source == Source::Retained {
+        if !matches!(source, Source::Cursor | Source::Replay(_)) {
             return;
         }
         let known = self
@@ -318,7 +322,7 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
-        session.window.finish(packet_id);
+        let ended = session.window.finish(packet_id);
         session
             .commands
             .retain(|command| command.packet_id != packet_id);
@@ -331,6 +335,9 @@ impl Engine {
                 session.dirty = true;
                 self.dirty.push(key);
             }
+        }
+        if let Some(sent) = ended {
+            self.settle_shared(sent, true);
         }
         self.wake_session(key);
     }
@@ -354,7 +361,7 @@ impl Engine {
                     Some(filter) => stored.replays.entry(filter).or_default(),
                     None => continue,
                 },
-                Source::Retained => continue,
+                _ => continue,
             };
             ranges.insert(self.name_of(range.partition), (range.from.0, range.next.0));
         }
@@ -369,6 +376,11 @@ impl Engine {
                     Some(filter) => StoredSource::Replay(filter),
                     None => StoredSource::C,
                 },
+                Source::Shared(id) => match self.groups.get(id) {
+                    Some(group) => StoredSource::Share(group.name().to_owned()),
+                    None => StoredSource::U,
+                },
+                Source::Moved | Source::Unattached => StoredSource::U,
             };
             let step = u8::from(flight == Flight::AwaitsPubcomp);
             let (partition, offset) = (sent.partition.0, sent.offset.0);
@@ -427,6 +439,11 @@ impl Engine {
             let source = match source {
                 StoredSource::C => Source::Cursor,
                 StoredSource::R => Source::Retained,
+                StoredSource::U => Source::Unattached,
+                StoredSource::Share(name) => {
+                    let id = self.groups.by_name(name);
+                    id.map_or(Source::Unattached, Source::Shared)
+                }
                 StoredSource::Replay(filter) => {
                     number_of(session, filter).map_or(Source::Cursor, Source::Replay)
                 }

@@ -20,6 +20,7 @@ use super::received::Received;
 use super::retained::Place;
 use super::router::Options;
 use super::sent::{Assigned, Waiting};
+use super::shared::GroupId;
 use super::stage::{PartitionIndex, Ticket};
 use super::window::{Source, Window};
 
@@ -153,7 +154,12 @@ pub struct Session {
     pub sent_stored: bool,
     /// In the list of sessions to write in this round.
     pub in_round: bool,
+    /// Shared groups that it is in, or has deliveries of; nothing for most.
+    shared: Option<Box<Memberships>>,
 }
+
+#[derive(Debug, Default)]
+struct Memberships(Vec<GroupId>);
 
 impl Session {
     pub fn new(client_id: Rc<str>, version: Version, life: u64) -> Self {
@@ -189,6 +195,7 @@ impl Session {
             replay_forgotten: false,
             sent_stored: false,
             in_round: false,
+            shared: None,
         }
     }
 
@@ -198,6 +205,38 @@ impl Session {
         self.rights
             .as_ref()
             .is_none_or(|rights| rights.may(access, topic, Some(&self.client_id)))
+    }
+
+    /// Whether the session is in a shared group.
+    #[inline]
+    pub fn is_member(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// The shared groups that it is in, or has deliveries of.
+    pub fn groups(&self) -> &[GroupId] {
+        self.shared.as_ref().map_or(&[], |groups| &groups.0)
+    }
+
+    pub fn join(&mut self, id: GroupId) {
+        let groups = &mut self.shared.get_or_insert_default().0;
+        if !groups.contains(&id) {
+            groups.push(id);
+        }
+    }
+
+    pub fn leave(&mut self, id: GroupId) {
+        if let Some(groups) = &mut self.shared {
+            groups.0.retain(|held| *held != id);
+            if groups.0.is_empty() {
+                self.shared = None;
+            }
+        }
+    }
+
+    /// Leaves all groups.
+    pub fn take_groups(&mut self) -> Vec<GroupId> {
+        self.shared.take().map_or_else(Vec::new, |groups| groups.0)
     }
 
     pub fn active_conn(&self) -> Option<ConnKey> {

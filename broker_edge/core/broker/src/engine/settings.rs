@@ -24,6 +24,10 @@ pub struct Settings {
     pub retained_bytes_max: u64,
     /// Of a topic or a filter.
     pub topic_levels_max: usize,
+    /// Shared groups, all together.
+    pub shared_groups_max: usize,
+    /// How long a member of a shared group may owe an acknowledgement before the record goes to another; 0 for ever.
+    pub shared_redelivery_after_ms: u64,
     /// Time from opening a connection to its CONNECT.
     pub connect_timeout_ms: u64,
     /// The longest that a session outlives its connection; longer wishes are cut to it.
@@ -51,6 +55,8 @@ impl Default for Settings {
             retained_max: 100_000,
             retained_bytes_max: 256 << 20,
             topic_levels_max: 64,
+            shared_groups_max: 10_000,
+            shared_redelivery_after_ms: 30_000,
             connect_timeout_ms: 10_000,
             session_expiry_max_s: 30 * 24 * 3600,
             out_buffer_bytes: 256 << 10,

@@ -3,6 +3,7 @@
 use headwater_log::Offset;
 use headwater_mqtt::packet::subscribe::{RetainHandling, Subscribe};
 use headwater_mqtt::packet::unsubscribe::Unsubscribe;
+use headwater_mqtt::topic::parse_shared;
 use headwater_mqtt::{PacketId, Property, QoS, ReasonCode, encode};
 
 use crate::auth::Access;
@@ -12,6 +13,7 @@ use super::close::Cause;
 use super::position::{Located, Policy, Position, Refusal, Start, split_filter};
 use super::router::{Options, Subscriber};
 use super::session::{Replay, RetainedWork, Subscription};
+use super::shared::{filter_of, is_shared};
 use super::stage::PartitionIndex;
 use super::{ConnKey, Engine, SessionKey};
 
@@ -147,10 +149,15 @@ impl Engine {
         self.check_filter(key, filter)?;
         self.check_access(key, filter, Access::Subscribe)?;
         let position = located.position.or(common.position);
-        let held = self
-            .sessions
-            .get(key)
-            .is_some_and(|session| session.subscription(filter).is_some());
+        let shared = filter_of(filter);
+        // A group has one place, whoever subscribes.
+        let held = match shared {
+            Some(_) => self.groups.by_name(filter).is_some(),
+            None => self
+                .sessions
+                .get(key)
+                .is_some_and(|session| session.subscription(filter).is_some()),
+        };
         let start = match position {
             Some(text) if !held => {
                 report.located = true;
@@ -162,10 +169,18 @@ impl Engine {
                     reason: refusal.reason,
                     sentence: refusal.sentence.clone(),
                 })?;
-                Some(self.start_of(filter, &position, *policy)?)
+                Some(self.start_of(shared.unwrap_or(filter), &position, *policy)?)
             }
             _ => None,
         };
+        if shared.is_some() {
+            self.put_shared(key, filter, options, retain_handling, start.as_ref());
+            if let Some(start) = start {
+                report.starts.extend(start.cursors);
+                report.gaps.extend(start.gaps);
+            }
+            return Ok(());
+        }
         let sends_retained = match retain_handling {
             RetainHandling::Send => true,
             RetainHandling::SendIfNew => !held,
@@ -182,17 +197,20 @@ impl Engine {
     /// Why nobody may subscribe to this filter, if so.
     fn check_filter(&self, key: SessionKey, filter: &str) -> Result<(), Refusal> {
         let refuse = |reason, sentence: String| Err(Refusal { reason, sentence });
-        if filter.starts_with("$share/") {
-            let sentence = "shared subscriptions are not available".to_owned();
-            return refuse(ReasonCode::SharedSubscriptionsNotSupported, sentence);
+        let inner = match parse_shared(filter) {
+            Ok(shared) => shared.map_or(filter, |shared| shared.filter),
+            Err(error) => return refuse(ReasonCode::TopicFilterInvalid, error.to_string()),
+        };
+        if is_shared(filter) {
+            self.check_group(filter)?;
         }
-        if headwater_mqtt::topic::check_filter(filter.as_bytes()).is_err() {
+        if headwater_mqtt::topic::check_filter(inner.as_bytes()).is_err() {
             return refuse(
                 ReasonCode::TopicFilterInvalid,
                 "there is no filter behind the position".to_owned(),
             );
         }
-        let levels = 1 + filter.bytes().filter(|byte| *byte == b'/').count();
+        let levels = 1 + inner.bytes().filter(|byte| *byte == b'/').count();
         let levels_max = self.settings.topic_levels_max;
         if levels > levels_max {
             return refuse(
@@ -347,7 +365,11 @@ impl Engine {
                 session.replays.retain(|replay| &*replay.filter != filter);
                 session.forget_assigned();
                 session.retained.retain(|work| &*work.filter != filter);
-                self.router.remove(filter, session_key);
+                if is_shared(filter) {
+                    self.leave_group(session_key, filter);
+                } else {
+                    self.router.remove(filter, session_key);
+                }
             }
             codes.push(if held {
                 ReasonCode::Success

@@ -18,6 +18,7 @@ pub struct Tally {
     pub retained_refused: u64,
     pub deliveries: u64,
     pub deliveries_dropped: u64,
+    pub shared_returned: u64,
     pub receipts: u64,
 }
 
@@ -27,6 +28,7 @@ pub struct Present {
     pub connections: usize,
     pub sessions: usize,
     pub subscriptions: usize,
+    pub shared_groups: usize,
 }
 
 impl Tally {
@@ -48,6 +50,7 @@ impl Tally {
             (&mqtt.retained_refused, self.retained_refused),
             (&mqtt.deliveries, self.deliveries),
             (&mqtt.deliveries_dropped, self.deliveries_dropped),
+            (&mqtt.shared_returned, self.shared_returned),
             (&mqtt.receipts, self.receipts),
         ];
         for (counter, count) in counters {
@@ -58,6 +61,7 @@ impl Tally {
         mqtt.turns.inc();
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         mqtt.connections.set(gauge(present.connections));
+        mqtt.shared_groups.set(gauge(present.shared_groups));
         mqtt.sessions.set(gauge(present.sessions));
         mqtt.subscriptions.set(gauge(present.subscriptions));
         *self = Self::default();

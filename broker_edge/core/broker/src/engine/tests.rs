@@ -5,6 +5,7 @@ mod hostile;
 mod large;
 mod qos2;
 mod quotas;
+mod shared;
 
 use std::io;
 use std::path::Path;

@@ -23,12 +23,14 @@ impl Engine {
                 Timer::Expiry(key) => self.check_expiry(key),
                 Timer::Credentials(key) => self.check_credentials(key),
                 Timer::Checkpoint => {
+                    self.take_from_silent();
                     self.checkpoint();
                     self.movers.look(&mut self.conns, self.now.mono_ms);
                     self.mark_received(false);
                     self.end_slow_packets();
                     self.close_waits_on_full();
                     self.read_again();
+                    self.groups.read_again();
                     self.drop_stale_timers();
                     self.timers
                         .set(self.now.mono_ms + CHECKPOINT_MS, Timer::Checkpoint);

@@ -15,6 +15,7 @@ use crate::auth::Access;
 
 use super::router::{Options, Router};
 use super::session::Session;
+use super::shared::GroupId;
 use super::slab::Slab;
 use super::stage::PartitionIndex;
 use super::{ConnKey, SessionKey};
@@ -44,8 +45,17 @@ pub struct Target {
 #[derive(Debug, Default)]
 pub struct Matches {
     pub targets: Vec<Target>,
+    /// Shared groups, each of which gives a record to one of its members.
+    pub groups: Vec<GroupId>,
     /// Some session holds a matching subscription, be it away or replaying.
     pub any: bool,
+}
+
+impl Matches {
+    /// Somebody may get a record now.
+    pub fn is_wanted(&self) -> bool {
+        !self.targets.is_empty() || !self.groups.is_empty()
+    }
 }
 
 #[derive(Debug)]
@@ -155,6 +165,8 @@ fn find(topic: &str, router: &Router, sessions: &Slab<Session>) -> Matches {
             found.push((subscriber.session, subscriber.options));
         }
     });
+    router.for_each_group(topic, &mut |group| matches.groups.push(*group));
+    matches.any |= !matches.groups.is_empty();
     found.sort_unstable_by_key(|(session, _)| *session);
     for group in found.chunk_by(|a, b| a.0 == b.0) {
         let session = group[0].0;

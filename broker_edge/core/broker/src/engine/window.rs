@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use headwater_log::Offset;
 
+use super::shared::GroupId;
 use super::stage::PartitionIndex;
 
 /// Which of a session's cursors a delivery came from.
@@ -18,6 +19,12 @@ pub enum Source {
     Replay(u16),
     /// A retained value: nothing remembers it but the window.
     Retained,
+    /// A shared group.
+    Shared(GroupId),
+    /// A shared group that has given the record to another meanwhile.
+    Moved,
+    /// A shared group that is no more: nothing remembers it but the window.
+    Unattached,
 }
 
 /// One delivery that waits for its acknowledgement.
@@ -53,6 +60,9 @@ impl Flight {
         )
     }
 }
+
+/// Windows make up most of what a busy session takes.
+const _: () = assert!(size_of::<Entry>() <= 24);
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
@@ -179,6 +189,38 @@ impl Window {
                 true
             }
             _ => false,
+        }
+    }
+
+    /// The packet id that is given next.
+    pub fn next_id(&self) -> u16 {
+        ((u32::from(self.front_id) + self.entries.len() as u32) % IDS) as u16 + 1
+    }
+
+    /// Unacknowledged deliveries older than the one that was, or is to be, given this packet id.
+    pub fn unacked_until(&self, packet_id: u16) -> impl Iterator<Item = (u16, Sent, Flight)> + '_ {
+        let until = self.place(packet_id);
+        // Further off than there are entries: it has long left the window, and with it all that were older.
+        let older = until.filter(|place| *place <= self.entries.len());
+        self.unacked_from(0)
+            .take_while(move |(id, _, _)| older.is_some_and(|older| self.place(*id) < Some(older)))
+    }
+
+    /// Notes where a delivery belongs now.
+    pub fn set_source(&mut self, packet_id: u16, source: Source) {
+        if let Some(place) = self.place(packet_id)
+            && let Some(entry) = self.entries.get_mut(place)
+        {
+            entry.sent.source = source;
+        }
+    }
+
+    /// The same for all that came from `from`.
+    pub fn reassign(&mut self, from: Source, to: Source) {
+        for entry in &mut self.entries {
+            if entry.sent.source == from {
+                entry.sent.source = to;
+            }
         }
     }
 

@@ -1,0 +1,225 @@
+//! Groups that are not served by the live stream alone: what came back from members, and partitions in which the group
+//! is behind.
+
+use headwater_log::{Batch, Offset};
+
+use super::super::Engine;
+use super::super::catch_up::{Progress, READ_BYTES, READ_STEPS, Reading};
+use super::super::session::Behind;
+use super::super::unread::{RETRY_MS, is_passing};
+use super::super::window::Source;
+use super::give::Given;
+use super::{GroupId, Place};
+use headwater_mqtt::filter_matches;
+
+impl Engine {
+    /// Lets the groups that have something to give run, a bounded amount a turn.
+    pub(in super::super) fn run_groups(&mut self, steps: &mut usize) {
+        for _ in 0..self.groups.runnable.len() {
+            if *steps == 0 {
+                return;
+            }
+            let Some(id) = self.groups.runnable.pop_front() else {
+                return;
+            };
+            if let Some(group) = self.groups.get_mut(id) {
+                group.queued = false;
+            }
+            if self.run_group(id, steps) == Progress::Unfinished {
+                self.groups.wake(id);
+            }
+        }
+    }
+
+    fn run_group(&mut self, id: GroupId, steps: &mut usize) -> Progress {
+        match self.give_returned(id, steps) {
+            Progress::Finished => self.give_behind(id, steps),
+            other => other,
+        }
+    }
+
+    /// Gives what came back from members to others, in order of place.
+    fn give_returned(&mut self, id: GroupId, steps: &mut usize) -> Progress {
+        let mut recent: Option<(Place, Batch)> = None;
+        loop {
+            let Some(group) = self.groups.get(id) else {
+                return Progress::Finished;
+            };
+            let Some((&place, &from)) = group.returned.first_key_value() else {
+                return Progress::Finished;
+            };
+            if *steps == 0 {
+                return Progress::Unfinished;
+            }
+            *steps -= 1;
+            let (partition, offset) = place;
+            let near = recent.take().filter(|((of, _), batch)| {
+                *of == partition && (batch.base_offset()..batch.next_offset()).contains(&offset)
+            });
+            let batch = match near {
+                Some((_, batch)) => Some(batch),
+                None => match self.read_one(partition, offset) {
+                    Ok(found) => found.map(|(batch, _)| batch),
+                    Err(error) if is_passing(&error) => return self.retry_group(id, &error),
+                    // Retention or damage took it: nobody gets it any more.
+                    Err(_) => None,
+                },
+            };
+            let given = match &batch {
+                Some(batch) => {
+                    let record = batch.record((offset.0 - batch.base_offset().0) as usize);
+                    self.give(id, batch, &record, partition, Some(from))
+                }
+                None => Given::Taken,
+            };
+            if given != Given::Taken {
+                return Progress::NoRoom;
+            }
+            if let Some(group) = self.groups.get_mut(id) {
+                group.returned.remove(&place);
+                group.dirty = true;
+            }
+            recent = batch.map(|batch| (place, batch));
+        }
+    }
+
+    fn give_behind(&mut self, id: GroupId, steps: &mut usize) -> Progress {
+        let Some(group) = self.groups.get_mut(id) else {
+            return Progress::Finished;
+        };
+        // Another partition goes first the next time, so that narrow windows serve all of them.
+        if group.behind.len() > 1 {
+            group.behind.rotate_left(1);
+        }
+        let mut index = 0;
+        let mut result = Progress::Finished;
+        loop {
+            let Some(behind) = self
+                .groups
+                .get(id)
+                .and_then(|group| group.behind.get(index))
+                .copied()
+            else {
+                return result;
+            };
+            let mut reading = reading_of(id, behind);
+            let progress = self.read_group(id, &mut reading, steps);
+            let Some(group) = self.groups.get_mut(id) else {
+                return Progress::Finished;
+            };
+            match progress {
+                Progress::Finished => {
+                    group.behind.swap_remove(index);
+                    group.skips.clear(behind.partition);
+                }
+                Progress::Unfinished | Progress::NoRoom => {
+                    group.behind[index].next = reading.next;
+                    if progress == Progress::NoRoom || *steps == 0 {
+                        return progress;
+                    }
+                    index += 1;
+                    result = Progress::Unfinished;
+                }
+            }
+        }
+    }
+
+    /// Reads on from one place, at most one read, and gives what matches.
+    fn read_group(&mut self, id: GroupId, reading: &mut Reading, steps: &mut usize) -> Progress {
+        let until = self.dispatched[reading.partition.index()];
+        if reading.next >= until {
+            return Progress::Finished;
+        }
+        if *steps == 0 {
+            return Progress::Unfinished;
+        }
+        if self.groups.get(id).is_none_or(super::Group::is_full) {
+            return Progress::NoRoom;
+        }
+        *steps = steps.saturating_sub(READ_STEPS);
+        self.begin_at_log_start(reading);
+        let Some(group) = self.groups.get(id) else {
+            return Progress::Finished;
+        };
+        let partition = &self.stages[reading.partition.index()].partition;
+        let read = match partition.read_tail(reading.next, READ_BYTES) {
+            Some(batches) => Ok((batches, reading.next)),
+            None => {
+                let filter = group.filter();
+                let wanted = |topic: &str| filter_matches(filter, topic);
+                partition.read_matching(reading.next, until, READ_BYTES, &wanted)
+            }
+        };
+        let (batches, scanned) = match read {
+            Ok(read) => read,
+            Err(error) if is_passing(&error) => return self.retry_group(id, &error),
+            Err(error) => {
+                reading.skip(&error, until);
+                return reading.progress(until);
+            }
+        };
+        let is_due = |batch: &&Batch| batch.base_offset() < until;
+        for batch in batches.iter().take_while(is_due) {
+            if !self.give_batch(id, reading, batch) {
+                return Progress::NoRoom;
+            }
+        }
+        reading.next = reading.next.max(scanned);
+        reading.progress(until)
+    }
+
+    /// Gives what of a batch lies at or above the reading's place. False when nobody has room for the record at which the
+    /// place then stands.
+    fn give_batch(&mut self, id: GroupId, reading: &mut Reading, batch: &Batch) -> bool {
+        let Some(group) = self.groups.get(id) else {
+            return true;
+        };
+        let filter = group.filter();
+        let wanted: Vec<bool> = batch
+            .topics()
+            .map(|topic| filter_matches(filter, topic.topic))
+            .collect();
+        let first =
+            usize::try_from(reading.next.0.saturating_sub(batch.base_offset().0)).unwrap_or(0);
+        for index in first..batch.len() {
+            if !wanted
+                .get(usize::from(batch.topic_index(index)))
+                .is_some_and(|wanted| *wanted)
+            {
+                continue;
+            }
+            let record = batch.record(index);
+            let Some(group) = self.groups.get(id) else {
+                return true;
+            };
+            if group.skips.contains(reading.partition, record.offset)
+                || (record.qos == 0 && record.offset < reading.qos0_from)
+            {
+                continue;
+            }
+            let is_full = group.is_full() && record.qos > 0;
+            if is_full || self.give(id, batch, &record, reading.partition, None) != Given::Taken {
+                reading.next = record.offset;
+                return false;
+            }
+        }
+        reading.next = batch.next_offset();
+        true
+    }
+
+    fn retry_group(&mut self, id: GroupId, error: &headwater_log::ReadError) -> Progress {
+        tracing::error!(%error, retry_ms = RETRY_MS, "a shared group waits until records can be read");
+        self.groups.unread.push(id);
+        Progress::NoRoom
+    }
+}
+
+fn reading_of(id: GroupId, behind: Behind) -> Reading {
+    Reading {
+        partition: behind.partition,
+        next: behind.next,
+        until: Offset(u64::MAX),
+        source: Source::Shared(id),
+        qos0_from: behind.qos0_from,
+    }
+}

@@ -1,0 +1,136 @@
+//! What members have of their groups: acknowledged, given back because they went, or taken from those that are silent.
+
+use super::super::session::Session;
+use super::super::window::{Flight, Sent, Source};
+use super::super::{Engine, SessionKey};
+use super::GroupId;
+
+impl Engine {
+    /// A delivery is over: acknowledged, completed, or given up.
+    #[inline]
+    pub(in super::super) fn settle_shared(&mut self, sent: Sent, is_exactly_once: bool) {
+        if let Source::Shared(id) = sent.source
+            && let Some(group) = self.groups.get_mut(id)
+        {
+            group.out = group.out.saturating_sub(1);
+            group.dirty = true;
+            group.has_completed |= is_exactly_once;
+            self.groups.wake(id);
+        }
+    }
+
+    /// A member lost its connection: its records of QoS 1 go to others. Those of QoS 2 stay with it, or are given up when
+    /// the session ends (MQTT-4.8.2-5), except where they have never been sent.
+    pub(in super::super) fn give_back_shared(&mut self, key: SessionKey, ends: bool) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        let of_groups: Vec<(u16, Sent, Flight)> = session
+            .window
+            .unacked_from(0)
+            .filter(|(_, sent, _)| matches!(sent.source, Source::Shared(_) | Source::Moved))
+            .collect();
+        for (packet_id, sent, flight) in of_groups {
+            let goes_on = match flight {
+                Flight::AwaitsPuback => true,
+                Flight::Assigned => ends,
+                _ => false,
+            };
+            if goes_on || ends {
+                forget(session, packet_id);
+            }
+            let Source::Shared(id) = sent.source else {
+                continue;
+            };
+            let Some(group) = self.groups.get_mut(id) else {
+                continue;
+            };
+            if goes_on {
+                group.returned.insert((sent.partition, sent.offset), key);
+                self.tally.shared_returned += 1;
+            }
+            if goes_on || ends {
+                group.out = group.out.saturating_sub(1);
+                group.dirty = true;
+            }
+        }
+        self.wake_groups_of(key);
+    }
+
+    /// Takes what members have been silent about for too long away from them. Is called with each checkpoint.
+    pub(in super::super) fn take_from_silent(&mut self) {
+        let after_ms = self.settings.shared_redelivery_after_ms;
+        for id in self.groups.ids() {
+            let Some(group) = self.groups.get(id) else {
+                continue;
+            };
+            let has_leavers = group.members.iter().any(|member| member.is_leaving);
+            if after_ms > 0 && group.out > 0 {
+                for at in 0..group.members.len() {
+                    self.ask_member(id, at, after_ms);
+                }
+            }
+            if has_leavers {
+                self.drop_leavers(id);
+            }
+        }
+    }
+
+    fn ask_member(&mut self, id: GroupId, at: usize, after_ms: u64) {
+        let now_ms = self.now.mono_ms;
+        let Some(group) = self.groups.get_mut(id) else {
+            return;
+        };
+        let Some(member) = group.members.get_mut(at) else {
+            return;
+        };
+        let Some(session) = self.sessions.get(member.session) else {
+            return;
+        };
+        if now_ms.saturating_sub(member.asked_at_ms) < after_ms {
+            return;
+        }
+        let (key, asked_id) = (member.session, member.asked_id);
+        member.asked_at_ms = now_ms;
+        member.asked_id = session.window.next_id();
+        if session.active_conn().is_none() || !self.has_other_member(id, key) {
+            return;
+        }
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        let owed: Vec<(u16, Sent)> = session
+            .window
+            .unacked_until(asked_id)
+            .filter(|(_, sent, flight)| {
+                sent.source == Source::Shared(id) && *flight == Flight::AwaitsPuback
+            })
+            .map(|(packet_id, sent, _)| (packet_id, sent))
+            .collect();
+        if owed.is_empty() {
+            return;
+        }
+        tracing::debug!(
+            client_id = &*session.client_id,
+            count = owed.len(),
+            "records of a shared group that a member does not acknowledge go to others"
+        );
+        for (packet_id, sent) in owed {
+            session.window.set_source(packet_id, Source::Moved);
+            if let Some(group) = self.groups.get_mut(id) {
+                group.out = group.out.saturating_sub(1);
+                group.returned.insert((sent.partition, sent.offset), key);
+            }
+            self.tally.shared_returned += 1;
+        }
+        self.groups.wake(id);
+    }
+}
+
+fn forget(session: &mut Session, packet_id: u16) {
+    session.window.finish(packet_id);
+    session.unsent.retain(|(_, id)| *id != packet_id);
+    session
+        .commands
+        .retain(|command| command.packet_id != packet_id);
+}

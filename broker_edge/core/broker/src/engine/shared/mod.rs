@@ -1,0 +1,454 @@
+//! Shared subscriptions: groups of sessions of which one gets each record.
+//!
+//! A group reads the log like a session: it has a place per partition and no queue. What is out with which member stands
+//! in that member's window alone. Who joins and leaves is decided here; who gets a record in `give`, what is read when a
+//! group is behind in `catch_up`, what comes back from members in `give_back`, what is durable in `persist`.
+
+mod catch_up;
+mod give;
+mod give_back;
+mod persist;
+mod undone;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::rc::Rc;
+
+use headwater_log::Offset;
+use headwater_mqtt::ReasonCode;
+use headwater_mqtt::packet::subscribe::RetainHandling;
+use headwater_mqtt::topic::parse_shared;
+
+use super::position::{Refusal, Start};
+use super::router::Options;
+use super::session::{Behind, Subscription};
+use super::stage::PartitionIndex;
+use super::topics::Merged;
+use super::window::Source;
+use super::{Engine, SessionKey};
+
+pub use undone::Skips;
+
+/// Records of a group that may be out with members or wait to be given again; then it reads no further.
+const PENDING_MAX: usize = 100_000;
+
+/// Names a group while it lasts. Small, because each delivery in a window carries it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupId(u16);
+
+/// Where a record is.
+type Place = (PartitionIndex, Offset);
+
+/// A session in a group.
+#[derive(Debug)]
+struct Member {
+    session: SessionKey,
+    merged: Rc<Merged>,
+    /// It has unsubscribed: it only keeps what is in its window.
+    is_leaving: bool,
+    /// When it was last asked what it owes, and the packet id that came next then.
+    asked_at_ms: u64,
+    asked_id: u16,
+}
+
+/// `$share/<name>/<filter>`.
+#[derive(Debug)]
+pub struct Group {
+    name: Rc<str>,
+    members: Vec<Member>,
+    /// The member whose turn it is.
+    turn: usize,
+    /// Partitions in which it is not part of the live stream.
+    behind: Vec<Behind>,
+    /// What came back from members, with the one that had it: given before anything new.
+    returned: BTreeMap<Place, SessionKey>,
+    /// What was done above the places at which a restart began.
+    skips: Skips,
+    /// Deliveries in the windows of members.
+    out: usize,
+    /// In the list of groups that have something to do.
+    queued: bool,
+    /// Acknowledgements came since the last checkpoint.
+    dirty: bool,
+    /// A QoS 2 delivery is over, which the state store does not know.
+    has_completed: bool,
+    /// The state store holds its cursor.
+    stored: bool,
+}
+
+/// All groups.
+#[derive(Debug, Default)]
+pub struct Groups {
+    slots: Vec<Option<Box<Group>>>,
+    free: Vec<GroupId>,
+    by_name: HashMap<Rc<str>, GroupId>,
+    /// Groups with something else to give than the live stream, each at most once.
+    runnable: VecDeque<GroupId>,
+    /// Groups that wait to read what could not be read just now.
+    unread: Vec<GroupId>,
+    /// Stored cursors of groups that have ended.
+    ended: Vec<Rc<str>>,
+}
+
+impl Groups {
+    pub fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    pub fn by_name(&self, name: &str) -> Option<GroupId> {
+        self.by_name.get(name).copied()
+    }
+
+    pub fn has_runnable(&self) -> bool {
+        !self.runnable.is_empty()
+    }
+
+    pub fn get(&self, id: GroupId) -> Option<&Group> {
+        self.slots.get(usize::from(id.0))?.as_deref()
+    }
+
+    fn get_mut(&mut self, id: GroupId) -> Option<&mut Group> {
+        self.slots.get_mut(usize::from(id.0))?.as_deref_mut()
+    }
+
+    fn ids(&self) -> impl Iterator<Item = GroupId> + use<> {
+        let slots = self.slots.iter().zip(0..);
+        let used = slots.filter_map(|(slot, id)| slot.as_ref().map(|_| GroupId(id)));
+        used.collect::<Vec<_>>().into_iter()
+    }
+
+    /// Nothing when there is no number left.
+    fn insert(&mut self, name: &str) -> Option<GroupId> {
+        let id = match self.free.pop() {
+            Some(id) => id,
+            None => {
+                let id = GroupId(u16::try_from(self.slots.len()).ok()?);
+                self.slots.push(None);
+                id
+            }
+        };
+        let name: Rc<str> = name.into();
+        let mut group = Group::new(Rc::clone(&name));
+        // The cursor of the group that had the name is still stored: it is replaced, not forgotten.
+        let before = self.ended.len();
+        self.ended.retain(|ended| *ended != name);
+        group.stored = self.ended.len() < before;
+        group.dirty = group.stored;
+        group.has_completed = group.stored;
+        self.by_name.insert(name, id);
+        self.slots[usize::from(id.0)] = Some(Box::new(group));
+        Some(id)
+    }
+
+    fn remove(&mut self, id: GroupId) {
+        let slot = self.slots.get_mut(usize::from(id.0));
+        if let Some(group) = slot.and_then(Option::take) {
+            self.by_name.remove(&group.name);
+            self.free.push(id);
+            if group.stored {
+                self.ended.push(group.name);
+            }
+        }
+    }
+
+    /// Lets groups try again to read what could not be read.
+    pub fn read_again(&mut self) {
+        for id in std::mem::take(&mut self.unread) {
+            self.wake(id);
+        }
+    }
+
+    /// Lets a group that has something to give run in the next catch-up.
+    pub fn wake(&mut self, id: GroupId) {
+        if let Some(group) = self.get_mut(id)
+            && !group.queued
+            && group.has_work()
+        {
+            group.queued = true;
+            self.runnable.push_back(id);
+        }
+    }
+}
+
+impl Group {
+    fn new(name: Rc<str>) -> Self {
+        Self {
+            name,
+            members: Vec::new(),
+            turn: 0,
+            behind: Vec::new(),
+            returned: BTreeMap::new(),
+            skips: Skips::default(),
+            out: 0,
+            queued: false,
+            dirty: false,
+            has_completed: false,
+            stored: false,
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The filter behind the name of the group.
+    pub fn filter(&self) -> &str {
+        filter_of(&self.name).unwrap_or_default()
+    }
+
+    fn has_work(&self) -> bool {
+        !self.behind.is_empty() || !self.returned.is_empty()
+    }
+
+    fn is_live(&self, partition: PartitionIndex) -> bool {
+        let mut behind = self.behind.iter();
+        behind.all(|behind| behind.partition != partition)
+    }
+
+    /// Where it reads a partition on; `live_at` is where the loop's pull stands.
+    fn place(&self, partition: PartitionIndex, live_at: Offset) -> Offset {
+        let mut behind = self.behind.iter();
+        behind
+            .find(|behind| behind.partition == partition)
+            .map_or(live_at, |behind| behind.next)
+    }
+
+    fn fall_behind(&mut self, partition: PartitionIndex, next: Offset) {
+        if self.is_live(partition) {
+            self.behind.push(Behind {
+                partition,
+                next,
+                qos0_from: Offset(0),
+            });
+        }
+    }
+
+    /// What its member's subscription asks for.
+    pub fn merged_of(&self, session: SessionKey) -> Option<&Merged> {
+        let mut members = self.members.iter();
+        let member = members.find(|member| member.session == session)?;
+        Some(&member.merged)
+    }
+
+    fn is_full(&self) -> bool {
+        self.out + self.returned.len() >= PENDING_MAX
+    }
+
+    #[cfg(test)]
+    pub fn pending(&self) -> usize {
+        self.out + self.returned.len()
+    }
+}
+
+/// Whether a subscription is shared.
+#[inline]
+pub fn is_shared(filter: &str) -> bool {
+    filter.starts_with("$share/")
+}
+
+/// The filter behind the name of the group; nothing for one that is not shared.
+pub fn filter_of(filter: &str) -> Option<&str> {
+    parse_shared(filter)
+        .ok()
+        .flatten()
+        .map(|shared| shared.filter)
+}
+
+impl Engine {
+    /// Why nobody may subscribe to this group, if so.
+    pub(super) fn check_group(&self, name: &str) -> Result<(), Refusal> {
+        let groups_max = self.settings.shared_groups_max;
+        if self.groups.by_name(name).is_some() || self.groups.len() < groups_max {
+            return Ok(());
+        }
+        Err(Refusal {
+            reason: ReasonCode::QuotaExceeded,
+            sentence: format!("the broker keeps at most {groups_max} shared groups"),
+        })
+    }
+
+    /// Takes a session into a group, which is made when there is none, or replaces its options there.
+    pub(super) fn put_shared(
+        &mut self,
+        key: SessionKey,
+        name: &str,
+        options: Options,
+        retain_handling: RetainHandling,
+        start: Option<&Start>,
+    ) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        let mut held = session.subscriptions.iter_mut();
+        match held.find(|held| &*held.filter == name) {
+            Some(held) => {
+                held.options = options;
+                held.retain_handling = retain_handling;
+            }
+            None => session.subscriptions.push(Subscription {
+                filter: name.into(),
+                options,
+                retain_handling,
+                since: Vec::new(),
+            }),
+        }
+        let Some((id, is_new)) = self.group_of(name) else {
+            return;
+        };
+        if let (true, Some(start), Some(group)) = (is_new, start, self.groups.get_mut(id)) {
+            for (partition, from) in &start.cursors {
+                if *from < self.dispatched[partition.index()] {
+                    group.fall_behind(*partition, *from);
+                }
+            }
+        }
+        self.join_group(key, id, options);
+        self.groups.wake(id);
+    }
+
+    /// The group of that name, and whether it was made just now.
+    fn group_of(&mut self, name: &str) -> Option<(GroupId, bool)> {
+        if let Some(id) = self.groups.by_name(name) {
+            return Some((id, false));
+        }
+        let filter = filter_of(name)?;
+        let id = self.groups.insert(name)?;
+        self.router.insert_group(filter, id);
+        Some((id, true))
+    }
+
+    fn join_group(&mut self, key: SessionKey, id: GroupId, options: Options) {
+        let now_ms = self.now.mono_ms;
+        let (Some(session), Some(group)) = (self.sessions.get_mut(key), self.groups.get_mut(id))
+        else {
+            return;
+        };
+        let merged = Rc::new(Merged::of(std::iter::once(options)));
+        let mut members = group.members.iter_mut();
+        match members.find(|member| member.session == key) {
+            Some(member) => {
+                member.merged = merged;
+                member.is_leaving = false;
+            }
+            None => {
+                group.members.push(Member {
+                    session: key,
+                    merged,
+                    is_leaving: false,
+                    asked_at_ms: now_ms,
+                    asked_id: session.window.next_id(),
+                });
+                session.join(id);
+            }
+        }
+    }
+
+    /// A session has unsubscribed. What it was sent stays with it; the group ends with its last subscription.
+    pub(super) fn leave_group(&mut self, key: SessionKey, name: &str) {
+        let Some(id) = self.groups.by_name(name) else {
+            return;
+        };
+        let Some(group) = self.groups.get_mut(id) else {
+            return;
+        };
+        let mut members = group.members.iter_mut();
+        if let Some(member) = members.find(|member| member.session == key) {
+            member.is_leaving = true;
+        }
+        // With its own deletion its deliveries of QoS 2 are no longer looked for by name.
+        group.has_completed = true;
+        if group.members.iter().all(|member| member.is_leaving) {
+            self.end_group(id);
+        } else {
+            self.drop_leavers(id);
+        }
+    }
+
+    /// Forgets members that have unsubscribed and owe nothing any more.
+    fn drop_leavers(&mut self, id: GroupId) {
+        let Some(group) = self.groups.get_mut(id) else {
+            return;
+        };
+        let sessions = &mut self.sessions;
+        group.members.retain(|member| {
+            let Some(session) = sessions.get_mut(member.session) else {
+                return false;
+            };
+            let stays = !member.is_leaving || session.window.holds(Source::Shared(id));
+            if !stays {
+                session.leave(id);
+            }
+            stays
+        });
+    }
+
+    fn end_group(&mut self, id: GroupId) {
+        let Some(group) = self.groups.get_mut(id) else {
+            return;
+        };
+        let members = std::mem::take(&mut group.members);
+        let filter = group.filter().to_owned();
+        for member in members {
+            if let Some(session) = self.sessions.get_mut(member.session) {
+                session
+                    .window
+                    .reassign(Source::Shared(id), Source::Unattached);
+                session.leave(id);
+            }
+        }
+        self.router.remove_group(&filter, id);
+        self.groups.remove(id);
+    }
+
+    /// A session ends: it leaves its groups, and what they have out with it goes to others.
+    pub(super) fn leave_all_groups(&mut self, key: SessionKey) {
+        self.give_back_shared(key, true);
+        let ids = match self.sessions.get_mut(key) {
+            Some(session) => session.take_groups(),
+            None => return,
+        };
+        for id in ids {
+            let Some(group) = self.groups.get_mut(id) else {
+                continue;
+            };
+            group.members.retain(|member| member.session != key);
+            if group.members.iter().all(|member| member.is_leaving) {
+                self.end_group(id);
+            } else {
+                self.groups.wake(id);
+            }
+        }
+    }
+
+    /// Lets the groups of a session run that have something to give.
+    pub(super) fn wake_groups_of(&mut self, key: SessionKey) {
+        if let Some(session) = self.sessions.get(key) {
+            for id in session.groups() {
+                self.groups.wake(*id);
+            }
+        }
+    }
+
+    /// A member can be given records: its groups go on, without the QoS 0 of the time in which nobody could.
+    pub(super) fn activate_member(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        for id in session.groups() {
+            let Some(group) = self.groups.get_mut(*id) else {
+                continue;
+            };
+            let is_active = |member: &Member| {
+                member.session != key
+                    && self
+                        .sessions
+                        .get(member.session)
+                        .is_some_and(|session| session.active)
+            };
+            if !group.members.iter().any(is_active) {
+                for behind in &mut group.behind {
+                    behind.qos0_from = self.dispatched[behind.partition.index()];
+                }
+            }
+        }
+    }
+}

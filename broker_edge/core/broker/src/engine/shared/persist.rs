@@ -1,0 +1,218 @@
+//! The durable side of groups: `share/<filter>` holds where a group is in each partition.
+//!
+//! It is written with each checkpoint, with the session of a member, and together with what forgets a QoS 2 delivery of a
+//! member, so that such a delivery is with its member, or done, or still to be given, and never two of these.
+
+use std::collections::{BTreeMap, HashSet};
+
+use headwater_log::Offset;
+use serde::{Deserialize, Serialize};
+
+use super::super::persist::to_json;
+use super::super::router::Options;
+use super::super::stage::PartitionIndex;
+use super::super::window::{Flight, Source};
+use super::super::{Engine, SessionKey};
+use super::GroupId;
+use super::undone::StoredPlace;
+
+/// Cursors that go into one append: with all their ranges they fit a batch.
+const CHUNK: usize = 32;
+const PREFIX: &str = "share/";
+
+/// Value of `share/<filter>`.
+#[derive(Debug, Default, Serialize, Deserialize, PartialEq)]
+struct StoredGroup {
+    /// By partition name.
+    places: BTreeMap<String, StoredPlace>,
+}
+
+/// The key of a group's cursor.
+fn key_of(name: &str) -> String {
+    format!("{PREFIX}{}", name.strip_prefix("$share/").unwrap_or(name))
+}
+
+impl Engine {
+    /// The cursor of a group as a value of the state store.
+    fn group_value(&self, id: GroupId) -> Option<(String, Vec<u8>)> {
+        let group = self.groups.get(id)?;
+        let mut pending: BTreeMap<PartitionIndex, Vec<u64>> = BTreeMap::new();
+        for (partition, offset) in group.returned.keys() {
+            pending.entry(*partition).or_default().push(offset.0);
+        }
+        for member in &group.members {
+            let Some(session) = self.sessions.get(member.session) else {
+                continue;
+            };
+            let of_group = session.window.unacked_from(0).filter(|(_, sent, flight)| {
+                // From its first sending on, a delivery of QoS 2 is its member's alone.
+                sent.source == Source::Shared(id)
+                    && matches!(flight, Flight::AwaitsPuback | Flight::Assigned)
+            });
+            for (_, sent, _) in of_group {
+                pending
+                    .entry(sent.partition)
+                    .or_default()
+                    .push(sent.offset.0);
+            }
+        }
+        let mut places = BTreeMap::new();
+        for partition in self.partitions_of(group.filter()) {
+            let next = group.place(partition, self.dispatched[partition.index()]);
+            let mut offsets = pending.remove(&partition).unwrap_or_default();
+            // What was restored into a window lies above the place and is skipped there.
+            offsets.retain(|offset| *offset < next.0);
+            offsets.sort_unstable();
+            let place = StoredPlace::of(next.0, &offsets, group.skips.of(partition));
+            places.insert(self.name_of(partition), place);
+        }
+        Some((key_of(group.name()), to_json(&StoredGroup { places })))
+    }
+
+    #[cfg(test)]
+    pub(in super::super) fn group_value_len(&self, id: GroupId) -> usize {
+        self.group_value(id).map_or(0, |(_, value)| value.len())
+    }
+
+    /// What has to be in the same append as the session: cursors of its groups that the store has not, or has without
+    /// the QoS 2 deliveries that are over.
+    pub(in super::super) fn group_values_with(
+        &self,
+        keys: &[SessionKey],
+    ) -> Vec<(GroupId, String, Vec<u8>)> {
+        let mut ids: Vec<GroupId> = Vec::new();
+        for session in keys.iter().filter_map(|key| self.sessions.get(*key)) {
+            ids.extend(session.groups());
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        ids.retain(|id| {
+            self.groups
+                .get(*id)
+                .is_some_and(|group| !group.stored || group.has_completed)
+        });
+        let value = |id| self.group_value(id).map(|(key, value)| (id, key, value));
+        ids.into_iter().filter_map(value).collect()
+    }
+
+    /// Notes that cursors are in the store.
+    pub(in super::super) fn groups_stored(&mut self, ids: impl Iterator<Item = GroupId>) {
+        for id in ids {
+            if let Some(group) = self.groups.get_mut(id) {
+                group.stored = true;
+                group.has_completed = false;
+            }
+        }
+    }
+
+    /// Checkpoints the cursors of groups that had acknowledgements since the last time; all of them at the clean stop.
+    pub(in super::super) fn checkpoint_groups(&mut self, all: bool) {
+        let ids: Vec<GroupId> = self
+            .groups
+            .ids()
+            .filter(|id| {
+                let group = self.groups.get(*id);
+                group.is_some_and(|group| group.stored && (group.dirty || all))
+            })
+            .collect();
+        for chunk in ids.chunks(CHUNK) {
+            let values: Vec<(String, Vec<u8>)> = chunk
+                .iter()
+                .filter_map(|id| self.group_value(*id))
+                .collect();
+            if let Err(error) = self.write_values(&values) {
+                tracing::warn!(%error, "cursors of shared groups cannot be stored now and are tried again");
+                return;
+            }
+            for id in chunk {
+                if let Some(group) = self.groups.get_mut(*id) {
+                    group.dirty = false;
+                    group.has_completed = false;
+                }
+            }
+        }
+        let ended: Vec<(String, Vec<u8>)> = self
+            .groups
+            .ended
+            .iter()
+            .map(|name| (key_of(name), Vec::new()))
+            .collect();
+        if !ended.is_empty() && self.write_values(&ended).is_ok() {
+            self.groups.ended.clear();
+        }
+    }
+
+    /// Makes the group of a subscription that is being restored. It begins where the state store says.
+    pub(in super::super) fn restore_group(&mut self, name: &str) {
+        match self.group_of(name) {
+            Some((id, true)) => self.restore_places(id, name),
+            Some((_, false)) => {}
+            None => tracing::error!(name, "a shared group more than there can be is left out"),
+        }
+    }
+
+    /// Puts a restored session into its group.
+    pub(in super::super) fn restore_member(&mut self, key: SessionKey, name: &str, to: Options) {
+        if let Some(id) = self.groups.by_name(name) {
+            self.join_group(key, id, to);
+        }
+    }
+
+    fn restore_places(&mut self, id: GroupId, name: &str) {
+        let Some(value) = self.state.get(&key_of(name)) else {
+            return;
+        };
+        let stored: StoredGroup = match serde_json::from_slice(&value) {
+            Ok(stored) => stored,
+            Err(error) => {
+                tracing::error!(%error, name, "the cursor of a shared group cannot be read: it begins now");
+                return;
+            }
+        };
+        let partitions = self.partitions_of(super::filter_of(name).unwrap_or_default());
+        for partition in partitions {
+            let place = stored
+                .places
+                .get(self.stages[partition.index()].partition.name());
+            if let Some(group) = self.groups.get_mut(id) {
+                group.stored = true;
+                // A partition that is new since the cursor was stored is read from its beginning.
+                group.fall_behind(partition, Offset(place.map_or(0, |place| place.low)));
+                let done = place.map_or_else(Vec::new, StoredPlace::ranges);
+                group.skips.set(partition, done);
+            }
+        }
+    }
+
+    /// What restored sessions hold of their groups is not read again for others, and cursors of groups that nobody is in
+    /// any more are forgotten.
+    pub(in super::super) fn finish_restoring_groups(&mut self) {
+        for (_, session) in self.sessions.iter() {
+            for (_, sent, _) in session.window.unacked_from(0) {
+                if let Source::Shared(id) = sent.source
+                    && let Some(group) = self.groups.get_mut(id)
+                {
+                    group.skips.add(sent.partition, sent.offset);
+                    group.out += 1;
+                }
+            }
+        }
+        let names: HashSet<String> = self
+            .groups
+            .by_name
+            .keys()
+            .map(|name| key_of(name))
+            .collect();
+        let mut ended = Vec::new();
+        self.state.for_each_prefix(PREFIX, |key, _| {
+            if !names.contains(key) {
+                ended.push((key.to_owned(), Vec::new()));
+            }
+        });
+        if !ended.is_empty()
+            && let Err(error) = self.write_values(&ended)
+        {
+            tracing::warn!(%error, "cursors of ended shared groups stay in the state");
+        }
+    }
+}
