@@ -86,9 +86,10 @@ impl Batch {
     }
 
     /// A batch that this process has just encoded.
-    pub(crate) fn from_encoded(bytes: Arc<Chunk>) -> Self {
-        let header = Header::parse(&bytes).expect("a batch that was just encoded has a header");
-        Self::parse(bytes, 0, header).expect("the tables come from Records")
+    pub(crate) fn from_encoded(bytes: Arc<Chunk>, start: usize) -> Self {
+        let header =
+            Header::parse(&bytes[start..]).expect("a batch that was just encoded has a header");
+        Self::parse(bytes, start, header).expect("the tables come from Records")
     }
 
     fn parse(bytes: Arc<Chunk>, start: usize, header: Header) -> Result<Self, DecodeError> {
@@ -212,10 +213,13 @@ impl Batch {
         &self.0.bytes[self.0.start..self.0.start + self.0.header.total()]
     }
 
-    /// Memory that this batch keeps, for bounds.
+    /// Memory that this batch keeps, for bounds; it has its bytes for itself.
     pub(crate) fn memory(&self) -> usize {
         let names = self.0.topics.len() + self.0.clients.len();
-        self.bytes_len() + self.0.names.len() + names * size_of::<Name>() + size_of::<Inner>()
+        self.0.bytes.capacity()
+            + self.0.names.len()
+            + names * size_of::<Name>()
+            + size_of::<Inner>()
     }
 
     pub(crate) fn flags(&self) -> u8 {

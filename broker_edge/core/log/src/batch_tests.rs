@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::buffers::Chunk;
 use crate::ids::{LogId, PartitionId, Secret};
-use crate::plan::Plan;
+use crate::plan::{BatchPlace, Plan};
 use crate::records::{RecordMeta, Records};
 use crate::view::PublishId;
 
@@ -108,12 +108,20 @@ fn build(models: &[Model]) -> Records {
     records
 }
 
+fn place(base_offset: u64, epoch: u64) -> BatchPlace {
+    BatchPlace {
+        base_offset: Offset(base_offset),
+        epoch: Epoch(epoch),
+        flags: 0,
+    }
+}
+
 fn encode(appends: &[Records]) -> Vec<u8> {
     let mut plan = Plan::default();
     for (at, records) in appends.iter().enumerate() {
         assert_eq!(plan.take(records, 0, 1000 + at as i64), records.len());
     }
-    let bytes = plan.encode(&identity(), Offset(40), Epoch(7), 0, Vec::new());
+    let bytes = plan.encode(&identity(), &place(40, 7), Vec::new());
     assert_eq!(bytes.len(), plan.bytes());
     bytes
 }
@@ -276,7 +284,7 @@ fn a_batch_takes_no_more_than_its_limit_and_the_rest_goes_on() {
     while first < records.len() {
         let mut plan = Plan::default();
         first = plan.take(&records, first, 0);
-        let bytes = plan.encode(&identity(), Offset(0), Epoch(1), 0, Vec::new());
+        let bytes = plan.encode(&identity(), &place(0, 1), Vec::new());
         assert!(bytes.len() <= crate::plan::MAX_BATCH_BYTES);
         sizes.push(decode(bytes).expect("a batch").len());
     }

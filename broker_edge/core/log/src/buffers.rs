@@ -79,6 +79,11 @@ impl Chunk {
         let home = Some(Arc::clone(home));
         Arc::new(Self { bytes, home })
     }
+
+    /// Memory that it keeps.
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
 }
 
 impl From<Vec<u8>> for Chunk {

@@ -186,7 +186,7 @@ impl Partition {
     /// Empty records to fill, with the buffers of ones that were written.
     #[must_use]
     pub fn take_records(&self) -> Records {
-        self.0.queue.lock().take_spare()
+        self.0.queue.lock().take_spare(&self.0.tail.buffers)
     }
 
     /// Queues the records and gives their offsets; durable once `high_watermark() >= end`. Never blocks. Empty records

@@ -32,6 +32,20 @@ impl Part<'_> {
     }
 }
 
+/// What a batch says of itself besides its records.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BatchPlace {
+    pub base_offset: Offset,
+    pub epoch: Epoch,
+    pub flags: u8,
+}
+
+/// Puts the checksum into a batch that is complete otherwise.
+pub(crate) fn seal(identity: &Identity, batch: &mut [u8]) {
+    let checksum = identity.checksum(batch);
+    batch[4..8].copy_from_slice(&checksum.to_le_bytes());
+}
+
 /// Gathers parts until a batch is full.
 #[derive(Debug, Default)]
 pub(crate) struct Plan<'a> {
@@ -99,18 +113,27 @@ impl<'a> Plan<'a> {
         self.bytes
     }
 
+    pub fn payload_bytes(&self) -> usize {
+        self.parts.iter().map(|part| part.variable_bytes().0).sum()
+    }
+
     /// Writes the batch into `out`, whose room it uses. The plan is not empty.
-    pub fn encode(
-        &self,
-        identity: &Identity,
-        base_offset: Offset,
-        epoch: Epoch,
-        flags: u8,
-        mut out: Vec<u8>,
-    ) -> Vec<u8> {
-        let base_time_us = self.parts[0].time_us;
+    pub fn encode(&self, identity: &Identity, place: &BatchPlace, mut out: Vec<u8>) -> Vec<u8> {
         out.clear();
         out.reserve_exact(self.bytes);
+        self.encode_head(place, &mut out);
+        for part in &self.parts {
+            let start = part.records.ends_before(part.first).0;
+            let end = part.records.ends_before(part.last).0;
+            out.extend_from_slice(part.records.payloads.get(start..end));
+        }
+        seal(identity, &mut out);
+        out
+    }
+
+    /// Appends to `out`, which is empty, everything that stands before the payloads, without the checksum.
+    pub fn encode_head(&self, place: &BatchPlace, out: &mut Vec<u8>) {
+        let base_time_us = self.parts[0].time_us;
         out.resize(HEADER_BYTES, 0);
         let fresh = self.fresh_tables();
         for part in fresh.iter().map(|part| part.records) {
@@ -122,7 +145,7 @@ impl<'a> Plan<'a> {
         }
         let clients_bytes = out.len() - HEADER_BYTES - topics_bytes;
         let entries_at = out.len();
-        self.encode_entries(&mut out, base_time_us);
+        self.encode_entries(out, base_time_us);
         let records = (out.len() - entries_at) / ENTRY_BYTES;
         let extensions_at = out.len();
         for part in &self.parts {
@@ -130,33 +153,26 @@ impl<'a> Plan<'a> {
             let end = part.records.ends_before(part.last).1;
             out.extend_from_slice(&part.records.extensions[start..end]);
         }
-        let payloads_at = out.len();
-        for part in &self.parts {
-            let start = part.records.ends_before(part.first).0;
-            let end = part.records.ends_before(part.last).0;
-            out.extend_from_slice(&part.records.payloads[start..end]);
-        }
+        let payloads = self.payload_bytes();
+        let total = out.len() + payloads;
         let header = Header {
-            length: (out.len() - 4) as u32,
+            length: (total - 4) as u32,
             checksum: 0,
-            base_offset,
-            epoch,
+            base_offset: place.base_offset,
+            epoch: place.epoch,
             base_time_us,
             records: records as u32,
             topics: self.topics as u16,
             clients: self.clients as u16,
             codec: CODEC_NONE,
-            flags,
+            flags: place.flags,
             topics_bytes: topics_bytes as u32,
             clients_bytes: clients_bytes as u32,
-            extensions_bytes: (payloads_at - extensions_at) as u32,
-            payloads_bytes: (out.len() - payloads_at) as u32,
-            uncompressed_bytes: (out.len() - HEADER_BYTES) as u32,
+            extensions_bytes: (out.len() - extensions_at) as u32,
+            payloads_bytes: payloads as u32,
+            uncompressed_bytes: (total - HEADER_BYTES) as u32,
         };
         out[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
-        let checksum = identity.checksum(&out);
-        out[4..8].copy_from_slice(&checksum.to_le_bytes());
-        out
     }
 
     /// The parts whose tables are stored: all but those whose tables equal their predecessor's.

@@ -9,6 +9,7 @@ use crate::encode::{
     ENTRY_BYTES, Entry, FLAG_EXTENSION, FLAG_RETAIN, HEADER_BYTES, TAG_HEADERS,
     TAG_IDEMPOTENCY_KEY, TAG_KEY, TAG_PROPERTIES, TAG_PUBLISH_ID,
 };
+use crate::payloads::Payloads;
 use crate::view::PublishId;
 
 /// Payloads and extensions of one `Records` together; callers append long before.
@@ -78,7 +79,7 @@ pub struct Records {
     pub(crate) client_count: u16,
     pub(crate) entries: Vec<u8>,
     pub(crate) extensions: Vec<u8>,
-    pub(crate) payloads: Vec<u8>,
+    pub(crate) payloads: Payloads,
     /// Indexes of the records with an idempotency key, ascending.
     pub(crate) keyed: Vec<u32>,
 }
@@ -114,12 +115,16 @@ impl Records {
     /// Size of the batch that these records would make alone.
     #[must_use]
     pub fn bytes(&self) -> usize {
+        self.head_bytes() + self.payloads.len()
+    }
+
+    /// Of these, what stands before the payloads.
+    pub(crate) fn head_bytes(&self) -> usize {
         HEADER_BYTES
             + self.topics.len()
             + self.clients.len()
             + self.entries.len()
             + self.extensions.len()
-            + self.payloads.len()
     }
 
     /// Memory that it keeps when it is cleared.
@@ -177,7 +182,7 @@ impl Records {
             flags |= FLAG_EXTENSION;
             self.push_extension(&meta)?;
         }
-        self.payloads.extend_from_slice(payload);
+        self.payloads.push(payload);
         let entry = Entry {
             topic: meta.topic.0,
             client: meta.client.0,
@@ -282,7 +287,7 @@ impl Records {
             let (payload_start, extension_start) = self.ends_before(index);
             let mut entry = self.entry(index);
             kept.payloads
-                .extend_from_slice(&self.payloads[payload_start..entry.payload_end as usize]);
+                .push(self.payloads.get(payload_start..entry.payload_end as usize));
             kept.extensions
                 .extend_from_slice(&self.extensions[extension_start..entry.extension_end as usize]);
             entry.payload_end = kept.payloads.len() as u32;

@@ -10,10 +10,11 @@ use crate::context::{FILL_STEP_BYTES, FILL_STEP_BYTES_MIN, create_segment_file, 
 use crate::core::Core;
 use crate::failpoint;
 use crate::files::{File, OpenMode, is_full, is_out_of_descriptors};
+use crate::group::Group;
 use crate::ids::Class;
 use crate::index::Growing;
 use crate::segment::{SEGMENT_HEADER_BYTES, Segment, file_name};
-use crate::writer::{Active, Group, Halt};
+use crate::writer::{Active, Halt};
 
 /// The index of the active segment is in memory, so a segment of very many topics is sealed early.
 const SEGMENT_TOPICS_MAX: usize = 200_000;

@@ -1,30 +1,24 @@
-//! The writer of a partition: takes all that is queued, writes it as batches, syncs once, then moves the high watermark.
+//! The writer of a partition: its thread, who may write when, and what happens on a full disk, a failure and at the end.
 //!
-//! No timer and no second batch in flight: while one sync runs, the next batch gathers in the queue.
+//! No timer and no second group in flight: while one sync runs, the next records gather in the queue. How they become
+//! batches is `group.rs`.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::batch::Batch;
-use crate::buffers::Chunk;
 use crate::config::SyncMode;
 use crate::core::Core;
-use crate::encode::BATCH_AFTER_UNSYNCED;
 use crate::failpoint;
 use crate::files::File;
 use crate::ids::Offset;
 use crate::mark::{Mark, MarkKind};
-use crate::plan::Plan;
 use crate::queue::Queued;
-use crate::records::Records;
 use crate::segment::Segment;
 
 /// How often securing space is tried again on a full disk.
 const FULL_RETRY: Duration = Duration::from_millis(500);
-/// Batches of one sync; what is queued beyond waits for the next.
-const GROUP_BYTES_MAX: usize = 8 << 20;
 
 /// The segment that is written. One thread at a time owns it.
 pub(crate) struct Active {
@@ -46,16 +40,6 @@ pub(crate) struct Active {
     pub marked: bool,
     /// When idleness was marked last.
     pub marked_at: Option<Duration>,
-}
-
-/// Written since the last sync, not yet shown to readers.
-#[derive(Default)]
-pub(crate) struct Group {
-    /// With their positions.
-    batches: Vec<(Batch, u64)>,
-    bytes: usize,
-    /// Records that these batches complete.
-    records: Vec<Records>,
 }
 
 /// Why the writer can not go on.
@@ -177,135 +161,6 @@ impl Core {
                 Some(halt)
             }
         }
-    }
-
-    fn write_batches(&self, active: &mut Active, work: &mut VecDeque<Queued>) -> Result<(), Halt> {
-        let mut group = Group::default();
-        while !work.is_empty() {
-            let mut plan = Plan::default();
-            let mut ends = Vec::new();
-            for queued in work.iter() {
-                let end = plan.take(&queued.records, queued.done, queued.time_us);
-                if end == queued.done {
-                    break;
-                }
-                ends.push(end);
-                if end < queued.records.len() {
-                    break;
-                }
-            }
-            if let Err(halt) = self.secure(active, &mut group, plan.bytes() as u64) {
-                if matches!(halt, Halt::Full) {
-                    self.flush(active, &mut group)?;
-                }
-                return Err(halt);
-            }
-            let flags = if active.unsynced {
-                BATCH_AFTER_UNSYNCED
-            } else {
-                0
-            };
-            let bytes = plan.encode(
-                &self.context.identity,
-                active.next,
-                self.context.epoch,
-                flags,
-                self.tail.buffers.take(plan.bytes()),
-            );
-            for end in ends {
-                let is_done = work
-                    .front()
-                    .is_some_and(|queued| queued.records.len() == end);
-                if is_done {
-                    group
-                        .records
-                        .extend(work.pop_front().map(|queued| queued.records));
-                } else if let Some(queued) = work.front_mut() {
-                    queued.done = end;
-                }
-            }
-            group.bytes += bytes.len();
-            group.batches.push(self.write_batch(active, bytes)?);
-            if group.bytes >= GROUP_BYTES_MAX {
-                self.flush(active, &mut group)?;
-            }
-        }
-        self.flush(active, &mut group)
-    }
-
-    fn write_batch(&self, active: &mut Active, bytes: Vec<u8>) -> Result<(Batch, u64), Halt> {
-        let position = active.position;
-        active.unsynced = true;
-        active.marked = false;
-        active
-            .file
-            .write_all_at(&bytes, position)
-            .map_err(|error| Halt::failed("writing the active segment", &error))?;
-        failpoint!("batch-written");
-        let batch = Batch::from_encoded(Chunk::new(bytes, &self.tail.buffers));
-        debug_assert_eq!(batch.base_offset(), active.next);
-        active.position += batch.bytes_len() as u64;
-        active.next = batch.next_offset();
-        active.wrote_at = self.context.seams.clock.steady();
-        active.segment.note_write(active.wrote_at);
-        self.context
-            .tally
-            .batch(batch.bytes_len(), batch.payloads().len());
-        Ok((batch, position))
-    }
-
-    /// Syncs as the settings ask, and shows the batches of `group` to readers.
-    pub(crate) fn flush(&self, active: &mut Active, group: &mut Group) -> Result<(), Halt> {
-        if group.batches.is_empty() {
-            return Ok(());
-        }
-        if self.context.sync == SyncMode::Always {
-            active
-                .file
-                .sync_data()
-                .map_err(|error| Halt::failed("syncing the active segment", &error))?;
-            failpoint!("batch-synced");
-            active.unsynced = false;
-        }
-        {
-            let mut place = active.segment.index.lock();
-            for (batch, position) in group.batches.drain(..) {
-                if let crate::segment::IndexPlace::Growing(growing) = &mut *place {
-                    growing.push(batch.clone(), position);
-                }
-                self.tail.push(self.id(), batch);
-            }
-        }
-        group.bytes = 0;
-        // Before the watchers: whoever was refused for a full queue tries again when it hears of the move.
-        self.queue.lock().give_back(group.records.drain(..));
-        self.set_written(active.next);
-        match self.context.sync {
-            SyncMode::Interval(interval) => {
-                let since = self
-                    .context
-                    .seams
-                    .clock
-                    .steady()
-                    .saturating_sub(active.synced_at);
-                if since >= interval {
-                    self.sync_active(active)?;
-                } else {
-                    self.tell_watchers();
-                }
-            }
-            SyncMode::Always | SyncMode::Never => {
-                self.set_high_watermark(active.next);
-                failpoint!("batch-shown");
-                self.tell_watchers();
-            }
-        }
-        // After the readers were told: nobody waits for the index.
-        active.topics = active
-            .segment
-            .with_growing(|growing| growing.topic_count())
-            .unwrap_or(0);
-        Ok(())
     }
 
     /// Syncs what was written before and moves the high watermark over it. Does nothing with `SyncMode::Never`.

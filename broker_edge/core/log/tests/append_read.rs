@@ -4,7 +4,9 @@ mod support;
 
 use std::time::Duration;
 
-use headwater_log::{LogConfig, Offset, ReadError, RecordMeta, Records, Seams, SyncMode};
+use headwater_log::{
+    LogConfig, Offset, Partition, ReadError, RecordMeta, Records, Seams, SyncMode,
+};
 use support::*;
 
 fn numbered(count: usize) -> Vec<String> {
@@ -59,6 +61,56 @@ fn many_segments_read_like_one() {
             .all(|(at, (offset, payload))| at as u64 == *offset && *payload == expected[at])
     );
     assert_eq!(found.len(), expected.len());
+}
+
+/// Large appends become batches in the buffer they came in; what is small, split or too large for that does not.
+#[test]
+fn appends_of_every_size_read_back_in_order_after_a_restart() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = LogConfig {
+        segment_bytes: 8 << 20,
+        ..config(dir.path())
+    };
+    let log = open_with(config.clone(), Seams::system());
+    let partition = telemetry(&log);
+    let mut expected = Vec::new();
+    // Records and their bytes; a size comes again so that the buffers expected by then are used.
+    let sizes = [
+        (64, 1024),
+        (64, 1024),
+        (64, 1030),
+        (1, 10),
+        (1, 10),
+        (64, 1024),
+        (1, 200_000),
+        (1, 200_000),
+        (1000, 1024),
+        (1000, 1024),
+        (1, 3 << 20),
+        (1, 3 << 20),
+        (1500, 1024),
+        (40, 1000),
+    ];
+    for (round, (count, bytes)) in sizes.into_iter().enumerate() {
+        let mut records = partition.take_records();
+        let topic = records.topic("devices/1/telemetry", 8..9).expect("room");
+        let client = records.client("1").expect("room");
+        for n in 0..count {
+            let payload = vec![(round * 31 + n) as u8; bytes];
+            let meta = RecordMeta::new(topic, client, 1);
+            records.push(meta, &payload).expect("room");
+            expected.push(payload);
+        }
+        let range = partition.append_inline(records).expect("it is taken");
+        await_durable(partition, range.end);
+    }
+    let payloads = |partition: &Partition| -> Vec<Vec<u8>> {
+        read_all(partition).into_iter().map(|(_, p)| p).collect()
+    };
+    assert!(payloads(partition) == expected);
+    drop(log);
+    let log = open_with(config, Seams::system());
+    assert!(payloads(telemetry(&log)) == expected);
 }
 
 #[test]

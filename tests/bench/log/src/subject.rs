@@ -230,6 +230,7 @@ peer!(Rumqttlog, rumqttlog::Log);
 pub struct Plain {
     file: File,
     position: u64,
+    write_bytes: usize,
 }
 
 impl Plain {
@@ -239,6 +240,15 @@ impl Plain {
         Self {
             file: file.expect("the folder is there"),
             position: 0,
+            write_bytes: 1 << 20,
+        }
+    }
+
+    /// Appends in writes of another size than 1 MiB.
+    pub fn writing(self, write_bytes: usize) -> Self {
+        Self {
+            write_bytes,
+            ..self
         }
     }
 
@@ -253,6 +263,11 @@ impl Plain {
 
     /// What a program does that wants overwriting to be cheap.
     pub fn fill(&mut self, bytes: u64) {
+        self.write_unsynced(bytes);
+        self.file.sync_data().expect("the disk works");
+    }
+
+    pub fn write_unsynced(&mut self, bytes: u64) {
         let zeros = vec![0; 1 << 20];
         let mut left = bytes;
         while left > 0 {
@@ -262,18 +277,20 @@ impl Plain {
                 .expect("there is space");
             left -= piece;
         }
-        self.file.sync_data().expect("the disk works");
     }
 }
 
 impl Subject for Plain {
     fn append(&mut self, payloads: &Payloads, first: u64, count: u64) {
-        let mut buffer = Vec::with_capacity(1 << 20);
+        let mut buffer = Vec::with_capacity(self.write_bytes);
         for number in first..first + count {
-            buffer.extend_from_slice(payloads.get(number));
-            if buffer.len() == buffer.capacity() {
+            let payload = payloads.get(number);
+            let (now, later) = payload.split_at(payload.len().min(self.write_bytes - buffer.len()));
+            buffer.extend_from_slice(now);
+            if buffer.len() == self.write_bytes {
                 self.file.write_all(&buffer).expect("there is space");
                 buffer.clear();
+                buffer.extend_from_slice(later);
             }
         }
         self.file.write_all(&buffer).expect("there is space");

@@ -1,0 +1,209 @@
+//! A group commit: what was queued becomes batches, written one after the other, synced once and then shown to readers.
+//!
+//! Small appends are gathered into one batch; a large one becomes a batch in the buffer it came in.
+
+use std::collections::VecDeque;
+
+use crate::batch::Batch;
+use crate::buffers::Chunk;
+use crate::config::SyncMode;
+use crate::core::Core;
+use crate::encode::BATCH_AFTER_UNSYNCED;
+use crate::failpoint;
+use crate::plan::{BatchPlace, Plan, seal};
+use crate::queue::Queued;
+use crate::segment::IndexPlace;
+use crate::writer::{Active, Halt};
+
+/// Batches of one sync; what is queued beyond waits for the next.
+const GROUP_BYTES_MAX: usize = 8 << 20;
+
+/// Written since the last sync, not yet shown to readers.
+#[derive(Default)]
+pub(crate) struct Group {
+    /// With their positions.
+    batches: Vec<(Batch, u64)>,
+    bytes: usize,
+    /// What these batches complete.
+    completed: Vec<Queued>,
+}
+
+/// A batch as it is written: the bytes from `start` on.
+struct Encoded {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+/// The next batch: how much of the queue it takes.
+struct Next<'a> {
+    plan: Plan<'a>,
+    /// Per append, the record after the last one that it takes.
+    ends: Vec<usize>,
+    stands_alone: bool,
+}
+
+impl<'a> Next<'a> {
+    fn of(work: &'a VecDeque<Queued>) -> Self {
+        let mut next = Self {
+            plan: Plan::default(),
+            ends: Vec::new(),
+            stands_alone: false,
+        };
+        for queued in work {
+            let stands_alone = queued.stands_alone();
+            if stands_alone && !next.ends.is_empty() {
+                break;
+            }
+            let taken = &queued.records;
+            let end = next.plan.take(taken, queued.done, queued.time_us);
+            if end == queued.done {
+                break;
+            }
+            next.ends.push(end);
+            if stands_alone || end < taken.len() {
+                // What is split goes on in the next batch.
+                next.stands_alone = stands_alone && end == taken.len();
+                break;
+            }
+        }
+        next
+    }
+}
+
+impl Core {
+    pub(crate) fn write_batches(
+        &self,
+        active: &mut Active,
+        work: &mut VecDeque<Queued>,
+    ) -> Result<(), Halt> {
+        let mut group = Group::default();
+        while !work.is_empty() {
+            let next = Next::of(work);
+            if let Err(halt) = self.secure(active, &mut group, next.plan.bytes() as u64) {
+                if matches!(halt, Halt::Full) {
+                    self.flush(active, &mut group)?;
+                }
+                return Err(halt);
+            }
+            let place = BatchPlace {
+                base_offset: active.next,
+                epoch: self.context.epoch,
+                flags: if active.unsynced {
+                    BATCH_AFTER_UNSYNCED
+                } else {
+                    0
+                },
+            };
+            let Next { plan, ends, .. } = next;
+            let encoded = if next.stands_alone {
+                let mut head = Vec::with_capacity(plan.bytes() - plan.payload_bytes());
+                plan.encode_head(&place, &mut head);
+                self.behind(&head, work)
+            } else {
+                let buffer = self.tail.buffers.take(plan.bytes());
+                let bytes = plan.encode(&self.context.identity, &place, buffer);
+                Encoded { bytes, start: 0 }
+            };
+            for end in ends {
+                let is_done = work
+                    .front()
+                    .is_some_and(|queued| queued.records.len() == end);
+                if is_done {
+                    group.completed.extend(work.pop_front());
+                } else if let Some(queued) = work.front_mut() {
+                    queued.done = end;
+                }
+            }
+            group.bytes += encoded.bytes.len() - encoded.start;
+            group.batches.push(self.write_batch(active, encoded)?);
+            if group.bytes >= GROUP_BYTES_MAX {
+                self.flush(active, &mut group)?;
+            }
+        }
+        self.flush(active, &mut group)
+    }
+
+    /// Makes a batch in the buffer of the first append's payloads.
+    fn behind(&self, head: &[u8], work: &mut VecDeque<Queued>) -> Encoded {
+        let first = work.front_mut().expect("a batch was planned from it");
+        let (mut bytes, start) = std::mem::take(&mut first.records.payloads).behind(head);
+        seal(&self.context.identity, &mut bytes[start..]);
+        Encoded { bytes, start }
+    }
+
+    fn write_batch(&self, active: &mut Active, encoded: Encoded) -> Result<(Batch, u64), Halt> {
+        let Encoded { bytes, start } = encoded;
+        let position = active.position;
+        active.unsynced = true;
+        active.marked = false;
+        active
+            .file
+            .write_all_at(&bytes[start..], position)
+            .map_err(|error| Halt::failed("writing the active segment", &error))?;
+        failpoint!("batch-written");
+        let batch = Batch::from_encoded(Chunk::new(bytes, &self.tail.buffers), start);
+        debug_assert_eq!(batch.base_offset(), active.next);
+        active.position += batch.bytes_len() as u64;
+        active.next = batch.next_offset();
+        active.wrote_at = self.context.seams.clock.steady();
+        active.segment.note_write(active.wrote_at);
+        self.context
+            .tally
+            .batch(batch.bytes_len(), batch.payloads().len());
+        Ok((batch, position))
+    }
+
+    /// Syncs as the settings ask, and shows the batches of `group` to readers.
+    pub(crate) fn flush(&self, active: &mut Active, group: &mut Group) -> Result<(), Halt> {
+        if group.batches.is_empty() {
+            return Ok(());
+        }
+        if self.context.sync == SyncMode::Always {
+            active
+                .file
+                .sync_data()
+                .map_err(|error| Halt::failed("syncing the active segment", &error))?;
+            failpoint!("batch-synced");
+            active.unsynced = false;
+        }
+        {
+            let mut place = active.segment.index.lock();
+            for (batch, position) in group.batches.drain(..) {
+                if let IndexPlace::Growing(growing) = &mut *place {
+                    growing.push(batch.clone(), position);
+                }
+                self.tail.push(self.id(), batch);
+            }
+        }
+        group.bytes = 0;
+        // Before the watchers: whoever was refused for a full queue tries again when it hears of the move.
+        self.queue.lock().give_back(group.completed.drain(..));
+        self.set_written(active.next);
+        match self.context.sync {
+            SyncMode::Interval(interval) => {
+                let since = self
+                    .context
+                    .seams
+                    .clock
+                    .steady()
+                    .saturating_sub(active.synced_at);
+                if since >= interval {
+                    self.sync_active(active)?;
+                } else {
+                    self.tell_watchers();
+                }
+            }
+            SyncMode::Always | SyncMode::Never => {
+                self.set_high_watermark(active.next);
+                failpoint!("batch-shown");
+                self.tell_watchers();
+            }
+        }
+        // After the readers were told: nobody waits for the index.
+        active.topics = active
+            .segment
+            .with_growing(|growing| growing.topic_count())
+            .unwrap_or(0);
+        Ok(())
+    }
+}
