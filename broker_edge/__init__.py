@@ -5,6 +5,7 @@ The base install needs no JVM and imports no Spark, pandas or Delta library.
 
 from broker_edge.broker import Broker
 from broker_edge.client import Client
+from broker_edge.credentials import Credentials
 from broker_edge.errors import (
     BrokerError,
     ConfigError,
@@ -44,6 +45,7 @@ __all__ = [
     "Commit",
     "ConfigError",
     "ConnectError",
+    "Credentials",
     "DataLossError",
     "DeadlineError",
     "FencedError",

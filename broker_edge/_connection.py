@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from broker_edge.credentials import Credentials
 from broker_edge.errors import (
     BrokerError,
     ConfigError,
@@ -66,8 +67,9 @@ class Connection:
     `retries` is how often a read is tried again, with growing pauses, while the broker is away and time is left.
     """
 
-    def __init__(self, server: str, *, timeout_s: float, retries: int) -> None:
+    def __init__(self, server: str, *, timeout_s: float, retries: int, credentials: Credentials | None = None) -> None:
         self.server = parse_server(server)
+        self._credentials = credentials or Credentials()
         self.timeout_s = timeout_s
         self.retries = retries
         self._client: flight.FlightClient | None = None
@@ -85,6 +87,12 @@ class Connection:
         if self._client is None:
             self._client = flight.FlightClient(self.server, generic_options=_CHANNEL_OPTIONS)
         return self._client
+
+    def _options(self, timeout_s: float | None) -> flight.FlightCallOptions:
+        """The options of one call; the secret is read for each, because it may be renewed."""
+        header = self._credentials.header()
+        headers = [] if header is None else [(b"authorization", header)]
+        return flight.FlightCallOptions(timeout=timeout_s, headers=headers)
 
     def read(self, name: str, body: Mapping[str, Any], *, timeout_s: float | None = None) -> list[dict[str, Any]]:
         """An action that changes nothing: tried again while the broker is away."""
@@ -116,7 +124,7 @@ class Connection:
         return True
 
     def _action(self, name: str, body: Mapping[str, Any], timeout_s: float) -> list[dict[str, Any]]:
-        options = flight.FlightCallOptions(timeout=timeout_s)
+        options = self._options(timeout_s)
         request = flight.Action(name, json.dumps(body).encode())
         with _Errors(self.server):
             answers = [result.body.to_pybytes() for result in self._channel().do_action(request, options=options)]
@@ -124,7 +132,7 @@ class Connection:
 
     def get(self, ticket: Mapping[str, Any], *, timeout_s: float | None = None) -> flight.FlightStreamReader:
         """Opens a stream of record batches. Errors of the ticket may also come with the first read."""
-        options = flight.FlightCallOptions(timeout=timeout_s)
+        options = self._options(timeout_s)
         with _Errors(self.server):
             return self._channel().do_get(flight.Ticket(json.dumps(ticket).encode()), options=options)
 
@@ -138,7 +146,7 @@ class Connection:
 
     def put(self, schema: pa.Schema, batches: list[pa.RecordBatch], *, timeout_s: float | None) -> list[dict[str, Any]]:
         """Sends batches one after the other, each answered before the next; one answer a batch."""
-        options = flight.FlightCallOptions(timeout=self.timeout_s if timeout_s is None else timeout_s)
+        options = self._options(self.timeout_s if timeout_s is None else timeout_s)
         descriptor = flight.FlightDescriptor.for_command(json.dumps({"op": "produce"}).encode())
         with _Errors(self.server):
             writer, reader = self._channel().do_put(descriptor, schema, options=options)

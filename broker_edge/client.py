@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from broker_edge._connection import Connection
+from broker_edge.credentials import Credentials
 from broker_edge.errors import BrokerError, RefusedError
 from broker_edge.stream import RecordStream
 from broker_edge.values import (
@@ -55,16 +56,25 @@ class Client:
 
     `timeout_s` bounds each call with its retries; streams are bounded only where `fetch` or `tail` say so, but a peer
     that went silent is noticed after 30 s. The connection is opened by the first call. Every method raises
-    `HeadwaterError`.
+    `HeadwaterError`. Without `credentials` they come from HEADWATER_USER with HEADWATER_PASSWORD_FROM, or from
+    HEADWATER_TOKEN_FROM, which name where the secret is (`file:PATH`, `env:NAME`).
 
     >>> with Client("grpc://edge-7:8815") as client:
     ...     for topic in client.topics("devices/+/telemetry"):
     ...         print(topic.topic, topic.first, topic.next)
     """
 
-    def __init__(self, server: str | None = None, *, timeout_s: float = 30.0, retries: int = 4) -> None:
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        timeout_s: float = 30.0,
+        retries: int = 4,
+        credentials: Credentials | None = None,
+    ) -> None:
         address = server or os.environ.get("HEADWATER_SERVER") or DEFAULT_SERVER
-        self._connection = Connection(address, timeout_s=timeout_s, retries=retries)
+        shown = credentials or Credentials.from_environment()
+        self._connection = Connection(address, timeout_s=timeout_s, retries=retries, credentials=shown)
 
     @property
     def server(self) -> str:

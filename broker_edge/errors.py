@@ -150,6 +150,8 @@ def _from_detail(detail: Mapping[str, Any], server: str) -> HeadwaterError:
                 high_watermark=int(detail["high_watermark"]),
                 wanted=int(detail["wanted"]),
             )
+        case "unauthenticated" | "permission_denied":
+            return RefusedError(message)
         case "invalid_argument":
             return RefusedError(message, field=detail.get("field"))
         case "not_found":

@@ -30,8 +30,10 @@ from broker_edge.cli import (
     tail,
     topics,
     torture,
+    users,
 )
 from broker_edge.cli._output import put, say
+from broker_edge.credentials import PASSWORD_VARIABLE, TOKEN_VARIABLE, USER_VARIABLE, Credentials
 from broker_edge.errors import (
     ConfigError,
     ConnectError,
@@ -65,7 +67,23 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for noun in (broker, demo, pub, sub, tail, topics, offsets, groups, log, actions, devices, config, doctor, torture):
+for noun in (
+    broker,
+    demo,
+    pub,
+    sub,
+    tail,
+    topics,
+    offsets,
+    groups,
+    log,
+    actions,
+    devices,
+    config,
+    doctor,
+    torture,
+    users,
+):
     noun.register(app)
 
 
@@ -80,8 +98,23 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Show the version and exit.")
     ] = False,
+    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="User; also HEADWATER_USER.")] = None,
+    password: Annotated[
+        str | None,
+        typer.Option("--password", metavar="REFERENCE", help="file:PATH or env:NAME; also HEADWATER_PASSWORD_FROM."),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option("--token", metavar="REFERENCE", help="file:PATH or env:NAME; also HEADWATER_TOKEN_FROM."),
+    ] = None,
 ) -> None:
     """What stands before the command."""
+    # Every client of this process finds them there, whichever command makes it.
+    given = {USER_VARIABLE: user, PASSWORD_VARIABLE: password, TOKEN_VARIABLE: token}
+    for variable, value in given.items():
+        if value is not None:
+            os.environ[variable] = value
+    Credentials.from_environment()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,6 +20,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from broker_edge.cli._options import parse_mqtt
+from broker_edge.credentials import Credentials
 from broker_edge.errors import ConnectError, DeadlineError, RefusedError
 
 QUEUE_MESSAGES = 1_000
@@ -102,6 +103,9 @@ class Mqtt:
             reconnect_on_failure=False,
             **options,
         )
+        user, secret = Credentials.from_environment().mqtt()
+        if secret is not None:
+            self._paho.username_pw_set(user, secret)
         self._paho.connect_timeout = timeout_s
         self._paho.max_inflight_messages_set(WINDOW)
         self._paho.on_connect = self._on_connect

@@ -10,7 +10,7 @@ use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{self, Config, ConfigError, Source};
-use crate::{Broker, VERSION, log_cli};
+use crate::{Broker, VERSION, log_cli, users_cli};
 
 pub const EXIT_OK: i32 = 0;
 pub const EXIT_FAILED: i32 = 1;
@@ -23,6 +23,7 @@ const LEVEL_VARIABLE: &str = "HEADWATER_LOG_LEVEL";
 const USAGE: &str = "\
 usage: headwaterd [--config FILE] [--set KEY=VALUE]...
        headwaterd log VERB ...
+       headwaterd users VERB ...
 
   --config FILE     settings; conf/broker.yaml explains every key
   --set KEY=VALUE   one setting, for example --set listeners.mqtt.bind=127.0.0.1:0
@@ -31,9 +32,10 @@ usage: headwaterd [--config FILE] [--set KEY=VALUE]...
   --print-schema    print the JSON schema of the settings, and stop
   --version         print the version, and stop
   log VERB          look at, mend, copy or clean a log; headwaterd log --help lists the verbs
+  users VERB        add, remove, list or verify users of a password file
 
 HEADWATER_LISTENERS__MQTT__BIND=... sets listeners.mqtt.bind, and so for every key.
-HEADWATER_LOG_LEVEL=debug shows more on stderr.
+HEADWATER_LOG_LEVEL=debug shows more on stderr. SIGHUP reads users, keys of tokens and the ACL again.
 Exit codes: 0 stopped by a signal, 1 failed, 2 usage, 5 invalid settings.
 ";
 
@@ -58,6 +60,9 @@ struct Arguments {
 pub fn run(arguments: &[String]) -> i32 {
     if let Some((_, rest)) = arguments.split_first().filter(|(word, _)| *word == "log") {
         return log_cli::run(rest);
+    }
+    if let Some((_, rest)) = arguments.split_first().filter(|(word, _)| *word == "users") {
+        return users_cli::run(rest);
     }
     let arguments = match parse(arguments) {
         Ok(arguments) => arguments,

@@ -23,6 +23,7 @@ pub mod state;
 mod transport;
 
 mod broker;
+mod users_cli;
 
 pub use broker::{Broker, StartError};
 

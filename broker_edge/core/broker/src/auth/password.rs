@@ -129,6 +129,15 @@ impl StoredPassword {
         }
     }
 
+    /// What people call it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Argon2id { .. } => "argon2id",
+            Self::Pbkdf2Sha512 { .. } => "pbkdf2-sha512",
+            Self::Sha512 { .. } => "sha512",
+        }
+    }
+
     /// One of the same cost that no password fits: for users that there are not.
     pub fn decoy(&self) -> Self {
         let mut decoy = self.clone();

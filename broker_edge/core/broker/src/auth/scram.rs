@@ -247,6 +247,48 @@ fn sha256(message: &[u8]) -> Key {
     out
 }
 
+/// The client's side, for tests.
+#[cfg(test)]
+pub mod client {
+    use super::*;
+
+    pub fn first(user: &str, nonce: &str) -> String {
+        format!("n,,n={user},r={nonce}")
+    }
+
+    /// The final message that proves to know the password.
+    pub fn last(password: &str, first: &str, challenge: &str) -> String {
+        let part = |prefix: &str| {
+            let mut parts = challenge.split(',');
+            parts
+                .find_map(|it| it.strip_prefix(prefix))
+                .expect("a challenge")
+        };
+        let salt = STANDARD.decode(part("s=")).expect("base64");
+        let iterations = part("i=").parse().expect("a number");
+        let mut salted = Key::default();
+        let algorithm = pbkdf2::PBKDF2_HMAC_SHA256;
+        pbkdf2::derive(
+            algorithm,
+            iterations,
+            &salt,
+            password.as_bytes(),
+            &mut salted,
+        );
+        let client_key = keyed(&salted, b"Client Key");
+        let bare = first.trim_start_matches("n,,");
+        let without_proof = format!("c=biws,r={}", part("r="));
+        let signed = format!("{bare},{challenge},{without_proof}");
+        let signature = keyed(&sha256(&client_key), signed.as_bytes());
+        let proof: Vec<u8> = client_key
+            .iter()
+            .zip(signature)
+            .map(|(l, r)| l ^ r)
+            .collect();
+        format!("{without_proof},p={}", STANDARD.encode(proof))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

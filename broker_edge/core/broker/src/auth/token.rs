@@ -229,3 +229,7 @@ fn pem_keys(text: &str) -> Result<Vec<SigningKey>, String> {
     }
     Ok(keys)
 }
+
+#[cfg(test)]
+#[path = "token_tests.rs"]
+mod tests;

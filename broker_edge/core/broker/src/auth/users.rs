@@ -83,9 +83,26 @@ impl Users {
         self.by_name.get(name)
     }
 
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &User)> {
+        self.by_name.iter().map(|(name, user)| (&**name, user))
+    }
+
     pub fn decoy(&self) -> &StoredPassword {
         &self.decoy
     }
+}
+
+/// The lines of a user with a new password.
+///
+/// # Errors
+/// When the system gives no random bytes or no memory.
+pub fn new_lines(name: &str, password: &str, with_scram: bool) -> Result<String, String> {
+    let stored = StoredPassword::create(password.as_bytes())?;
+    let mut lines = format!("{name}:{stored}\n");
+    if with_scram {
+        lines.push_str(&format!("{name}:{}\n", StoredKeys::create(password)?));
+    }
+    Ok(lines)
 }
 
 /// What a user may be called: what fits a line of the file.

@@ -4,6 +4,7 @@
 //! client is told that the broker is busy.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
@@ -19,11 +20,13 @@ struct Job {
     tell: Box<dyn FnOnce(Answer) + Send>,
 }
 
-#[derive(Debug)]
 pub struct Verifier {
     /// `None` once it stops, so that the threads see the end of the queue.
     queue: Option<SyncSender<Job>>,
     threads: Vec<JoinHandle<()>>,
+    stopping: Arc<AtomicBool>,
+    /// Held here, too, so that what waits keeps its place whatever becomes of the threads.
+    _jobs: Arc<Mutex<Receiver<Job>>>,
 }
 
 /// The queue is full.
@@ -36,15 +39,18 @@ impl Verifier {
     pub fn start(threads: u16, waiting_max: u32) -> std::io::Result<Self> {
         let (queue, jobs) = sync_channel(waiting_max as usize);
         let jobs = Arc::new(Mutex::new(jobs));
+        let stopping = Arc::new(AtomicBool::new(false));
         let threads = (0..threads).map(|number| {
-            let jobs = Arc::clone(&jobs);
+            let (jobs, stopping) = (Arc::clone(&jobs), Arc::clone(&stopping));
             std::thread::Builder::new()
                 .name(format!("verify-{number}"))
-                .spawn(move || work(&jobs))
+                .spawn(move || work(&jobs, &stopping))
         });
         Ok(Self {
             queue: Some(queue),
             threads: threads.collect::<Result<_, _>>()?,
+            stopping,
+            _jobs: jobs,
         })
     }
 
@@ -70,6 +76,8 @@ impl Verifier {
 
 impl Drop for Verifier {
     fn drop(&mut self) {
+        // Who waits is not answered any more: a stop must not take as long as all their checks.
+        self.stopping.store(true, Ordering::Relaxed);
         self.queue = None;
         for thread in self.threads.drain(..) {
             // A thread that panicked has nothing left to end.
@@ -78,11 +86,14 @@ impl Drop for Verifier {
     }
 }
 
-fn work(jobs: &Mutex<Receiver<Job>>) {
+fn work(jobs: &Mutex<Receiver<Job>>, stopping: &AtomicBool) {
     loop {
         // The lock is held while waiting: that is how the threads take turns.
         let job = jobs.lock().recv();
         let Ok(job) = job else { return };
+        if stopping.load(Ordering::Relaxed) {
+            return;
+        }
         (job.tell)(job.check.run());
     }
 }

@@ -253,6 +253,15 @@ fn nothing_is_reachable_from_another_host_unless_anonymous_is_allowed() {
         "{text}"
     );
     assert!(with_set(&[open, "auth.allow_anonymous=true"]).is_ok());
+    for proof in [
+        "auth.password_file=users",
+        "auth.token.keys_file=keys.json",
+        "auth.certificate.user=common_name",
+    ] {
+        assert!(with_set(&[open, proof]).is_ok(), "{proof}");
+    }
+    // Rules alone prove nothing about who somebody is.
+    assert!(with_set(&[open, "auth.acl_file=acl"]).is_err());
     assert!(
         with_set(&[
             "listeners.flight.bind=[::1]:0",

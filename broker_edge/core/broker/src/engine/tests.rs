@@ -1,5 +1,7 @@
 //! The engine driven by hand: no sockets, a clock that the test moves, and a disk whose syncs the test holds or fails.
 
+mod auth;
+mod enhanced;
 mod exactly_once;
 mod hostile;
 mod large;
@@ -11,7 +13,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use headwater_log::{
@@ -129,6 +131,8 @@ struct Rig {
     log: Log,
     gate: Arc<Gate>,
     moved: Receiver<()>,
+    /// Whatever else makes a turn due says so here.
+    tell: Arc<Mutex<Sender<()>>>,
     now: Now,
 }
 
@@ -161,6 +165,7 @@ impl Rig {
                 let _ = tell.send(());
             }));
         }
+        let tell = Arc::new(Mutex::new(tell));
         let now = Now {
             mono_ms: 0,
             wall_us: 1_700_000_000_000_000,
@@ -172,6 +177,7 @@ impl Rig {
             log,
             gate,
             moved,
+            tell,
             now,
         }
     }

@@ -1,0 +1,466 @@
+//! Who is let in, what they may do, and what a reload changes for those who are in already.
+
+use std::collections::HashMap;
+use std::fs;
+
+use crate::auth::Keeper;
+use crate::config::{AuthSettings, CertificateUser};
+use crate::peer::{CertificateNames, Peer};
+
+use super::*;
+
+/// SHA-512 of the password and a salt, as Mosquitto wrote it: quick to check, so that tests are.
+pub(super) fn quick_line(user: &str, password: &str) -> String {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    let mut context = ring::digest::Context::new(&ring::digest::SHA512);
+    context.update(password.as_bytes());
+    context.update(b"salt");
+    let (salt, hash) = (STANDARD.encode("salt"), STANDARD.encode(context.finish()));
+    format!("{user}:$6${salt}${hash}\n")
+}
+
+const ACL: &str = "
+topic read public/#
+user ann
+topic readwrite a/#
+topic deny a/secret
+topic replay old/#
+topic read old/#
+topic write old/#
+user bob
+topic read #
+pattern readwrite own/%c/#
+";
+
+/// A rig whose broker has users, and the folder of their files.
+pub(super) struct Guarded {
+    pub rig: Rig,
+    pub keeper: Arc<Keeper>,
+    delivered: HashMap<ConnKey, Vec<String>>,
+    dir: tempfile::TempDir,
+}
+
+impl Guarded {
+    pub fn new(change: impl FnOnce(&mut AuthSettings)) -> Self {
+        let dir = dir();
+        let users = quick_line("ann", "pw-a") + &quick_line("bob", "pw-b");
+        fs::write(dir.path().join("users"), users).expect("a file");
+        fs::write(dir.path().join("acl"), ACL).expect("a file");
+        let mut settings = AuthSettings {
+            password_file: Some(dir.path().join("users")),
+            acl_file: Some(dir.path().join("acl")),
+            threads: 1,
+            ..AuthSettings::default()
+        };
+        change(&mut settings);
+        let keeper = Keeper::start(&settings).expect("the files are right");
+        let mut rig = Rig::open(&dir.path().join("log"), SyncMode::Always);
+        let tell = rig.tell.clone();
+        // The test may have ended.
+        let wake = move || {
+            let _ = tell.lock().send(());
+        };
+        rig.engine.guard_with(Arc::clone(&keeper), Arc::new(wake));
+        Self {
+            rig,
+            keeper,
+            delivered: HashMap::new(),
+            dir,
+        }
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        fs::write(self.dir.path().join(name), text).expect("a file");
+    }
+
+    /// Sends a CONNECT and gives the answer's code: 0 for who is let in.
+    pub fn try_connect(&mut self, fields: &ConnectFields<'_>) -> (ConnKey, u8) {
+        self.try_connect_as(Peer::nobody(), fields)
+    }
+
+    fn try_connect_as(&mut self, peer: Peer, fields: &ConnectFields<'_>) -> (ConnKey, u8) {
+        let key = self.rig.engine.open(peer);
+        self.rig.feed(key, |out| encode::connect(out, fields));
+        loop {
+            let out = self.rig.engine.out(key).to_vec();
+            if !out.is_empty() {
+                self.rig.engine.written(key, out.len());
+                return (key, out[3]);
+            }
+            self.rig.turn();
+            if self.rig.engine.out(key).is_empty() && !self.rig.engine.has_more() {
+                self.rig.moved.recv_timeout(DEADLINE).expect("an answer");
+            }
+        }
+    }
+
+    pub fn connect(&mut self, user: &str, password: &str, client_id: &str) -> ConnKey {
+        let mut fields = ConnectFields::new(Version::V5, client_id);
+        fields.username = Some(user);
+        fields.password = Some(password.as_bytes());
+        let (key, code) = self.try_connect(&fields);
+        assert_eq!(code, 0, "{user} is let in");
+        key
+    }
+
+    fn subscribe(&mut self, key: ConnKey, filter: &str, position: Option<&str>) -> String {
+        let options = SubscriptionOptions::new(QoS::AtLeastOnce);
+        let one = [Subscription { filter, options }];
+        let position = position.map(|value| Property::UserProperty {
+            key: "stream-offset",
+            value,
+        });
+        let properties: Vec<_> = position.into_iter().collect();
+        self.rig.feed(key, |out| {
+            encode::subscribe(out, Version::V5, PacketId::FIRST, &properties, &one);
+        });
+        self.rig.turn();
+        let bytes = self.rig.engine.out(key).to_vec();
+        self.keep_deliveries(key);
+        let mut rest = bytes.as_slice();
+        while let Ok(Frame::Whole {
+            first_byte,
+            total_len,
+            ..
+        }) = frame::next(rest, 1 << 20)
+        {
+            if first_byte == 0x90 {
+                return format!("{:#04x}", rest[total_len - 1]);
+            }
+            rest = &rest[total_len..];
+        }
+        panic!("no SUBACK in {bytes:?}")
+    }
+
+    /// Takes what a connection was sent; deliveries among it are kept, the rest is given.
+    fn keep_deliveries(&mut self, key: ConnKey) -> Vec<String> {
+        let sent = self.rig.sent(key, Version::V5);
+        let is_delivery = |packet: &String| packet.starts_with("publish ");
+        let (delivered, others) = sent.into_iter().partition(is_delivery);
+        self.delivered
+            .entry(key)
+            .or_default()
+            .extend::<Vec<_>>(delivered);
+        others
+    }
+
+    /// What was delivered to a connection since it was asked last.
+    fn delivered(&mut self, key: ConnKey) -> Vec<String> {
+        self.rig.turn();
+        self.keep_deliveries(key);
+        self.delivered.remove(&key).unwrap_or_default()
+    }
+
+    fn publish(&mut self, key: ConnKey, topic: &str, id: u16) -> String {
+        let text = format!("{topic} {id}");
+        self.rig
+            .publish_to(topic, false, key, Version::V5, id, &text);
+        loop {
+            if let Some(answer) = self.keep_deliveries(key).into_iter().next() {
+                return answer;
+            }
+            self.rig.turn();
+            let is_empty = self.rig.engine.out(key).to_vec().is_empty();
+            if is_empty && !self.rig.engine.has_more() {
+                self.rig.moved.recv_timeout(DEADLINE).expect("an answer");
+            }
+        }
+    }
+
+    fn denied(&self, reason: &str) -> u64 {
+        let mut text = String::new();
+        let registry = self.rig.engine.metrics.registry();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("a text");
+        let name = format!("headwater_auth_denied_total{{reason=\"{reason}\"}} ");
+        let line = text.lines().find_map(|line| line.strip_prefix(&name));
+        line.map_or(0, |count| count.parse().expect("a number"))
+    }
+
+    fn is_closed(&mut self, key: ConnKey) -> bool {
+        self.rig.engine.take_closed().contains(&key)
+    }
+}
+
+#[test]
+fn a_wrong_password_and_an_unknown_user_get_the_same_answer_of_their_version() {
+    let mut broker = Guarded::new(|_| {});
+    for (version, code) in [(Version::V5, 0x86), (Version::V311, 5), (Version::V31, 5)] {
+        for (user, password) in [("ann", "pw-b"), ("eve", "pw-a"), ("ann", "")] {
+            let mut fields = ConnectFields::new(version, "c");
+            fields.username = Some(user);
+            fields.password = Some(password.as_bytes());
+            let (key, answer) = broker.try_connect(&fields);
+            assert_eq!(answer, code, "{version:?} {user}");
+            assert!(broker.is_closed(key));
+        }
+    }
+    assert_eq!(broker.denied("bad_credentials"), 9);
+    for (version, code) in [(Version::V5, 0x87), (Version::V311, 5)] {
+        let (_, answer) = broker.try_connect(&ConnectFields::new(version, "c"));
+        assert_eq!(answer, code);
+    }
+    assert_eq!(broker.denied("no_credentials"), 2);
+    broker.connect("ann", "pw-a", "c");
+    // The second time it is remembered, and no thread is asked.
+    let mut fields = ConnectFields::new(Version::V5, "d");
+    fields.username = Some("ann");
+    fields.password = Some(b"pw-a");
+    let key = broker.rig.engine.open(Peer::nobody());
+    broker.rig.feed(key, |out| encode::connect(out, &fields));
+    assert!(
+        !broker.rig.engine.out(key).is_empty(),
+        "answered in the same turn"
+    );
+    broker.rig.crash();
+}
+
+#[test]
+fn a_connection_that_waits_for_its_check_is_not_read_and_loses_nothing_that_it_sent() {
+    let mut broker = Guarded::new(|_| {});
+    let mut fields = ConnectFields::new(Version::V5, "c");
+    fields.username = Some("ann");
+    fields.password = Some(b"pw-a");
+    let key = broker.rig.engine.open(Peer::nobody());
+    broker.rig.feed(key, |out| {
+        encode::connect(out, &fields);
+        encode::pingreq(out);
+    });
+    assert_eq!(broker.rig.engine.read_plan(key), ReadPlan::Wait);
+    // However long the check takes, that is not the client's silence.
+    broker.rig.now.mono_ms += 60_000;
+    broker.rig.engine.tick();
+    let packets = broker.rig.packets(key, Version::V5, 2);
+    assert!(
+        packets[0].starts_with("connack") && packets[1].contains("Pingresp"),
+        "{packets:?}"
+    );
+    broker.rig.crash();
+}
+
+#[test]
+fn what_names_are_made_of_lets_nobody_in_and_costs_no_check() {
+    let mut broker = Guarded::new(|_| {});
+    let long = "x".repeat(65_535);
+    for (user, password) in [(long.as_str(), "pw-a"), ("ann", long.as_str()), ("", "")] {
+        let mut fields = ConnectFields::new(Version::V5, "c");
+        fields.username = Some(user);
+        fields.password = Some(password.as_bytes());
+        assert_eq!(broker.try_connect(&fields).1, 0x86);
+    }
+    broker.rig.crash();
+}
+
+#[test]
+fn anonymous_clients_have_the_rights_in_front_of_the_sections() {
+    let mut broker = Guarded::new(|settings| settings.allow_anonymous = true);
+    let (key, code) = broker.try_connect(&ConnectFields::new(Version::V5, "c"));
+    assert_eq!(code, 0);
+    assert_eq!(broker.subscribe(key, "public/x", None), "0x01");
+    assert_eq!(broker.subscribe(key, "a/x", None), "0x87");
+    assert_eq!(broker.publish(key, "public/x", 1), "refused NotAuthorized");
+    assert_eq!(broker.publish(key, "own/c/x", 2), "puback 2");
+    broker.rig.crash();
+}
+
+#[test]
+fn publishes_subscriptions_deliveries_and_replays_follow_the_acl() {
+    let mut broker = Guarded::new(|_| {});
+    let ann = broker.connect("ann", "pw-a", "ann-1");
+    let bob = broker.connect("bob", "pw-b", "bob-1");
+    assert_eq!(broker.publish(ann, "a/secret", 1), "refused NotAuthorized");
+    assert_eq!(broker.publish(bob, "a/x", 1), "refused NotAuthorized");
+    assert_eq!(
+        broker.publish(bob, "own/ann-1/x", 2),
+        "refused NotAuthorized"
+    );
+    // Asked a second time, the verdict is the one that was kept.
+    assert_eq!(broker.publish(bob, "a/x", 3), "refused NotAuthorized");
+    assert_eq!(broker.subscribe(ann, "b/#", None), "0x87");
+    assert_eq!(broker.subscribe(ann, "a/secret", None), "0x87");
+    assert_eq!(
+        broker.subscribe(ann, "#", None),
+        "0x01",
+        "it may match something"
+    );
+    assert_eq!(broker.publish(ann, "old/x", 4), "puback 4");
+    assert_eq!(broker.subscribe(bob, "own/bob-1/#", None), "0x01");
+    assert_eq!(broker.publish(bob, "own/bob-1/x", 5), "puback 5");
+    assert_eq!(broker.delivered(bob), ["publish own/bob-1/x 5"]);
+    assert_eq!(broker.delivered(ann), ["publish old/x 4"]);
+    // Reading is not replaying.
+    assert_eq!(broker.subscribe(bob, "old/+", Some("earliest")), "0x87");
+    assert_eq!(broker.subscribe(bob, "$at/earliest/old/#", None), "0x87");
+    assert_eq!(broker.subscribe(bob, "old/+", Some("latest")), "0x01");
+    assert_eq!(broker.subscribe(ann, "old/+", Some("earliest")), "0x01");
+    let replayed = broker.delivered(ann);
+    assert!(
+        replayed[0].starts_with("publish old/x 4 from "),
+        "{replayed:?}"
+    );
+    assert_eq!(broker.rig.engine.metrics.auth.publishes_denied.get(), 4);
+    assert_eq!(broker.rig.engine.metrics.auth.subscriptions_denied.get(), 4);
+    broker.rig.crash();
+}
+
+#[test]
+fn an_older_client_without_the_right_is_acknowledged_and_its_publish_dropped() {
+    let mut broker = Guarded::new(|_| {});
+    let mut fields = ConnectFields::new(Version::V311, "c");
+    fields.username = Some("bob");
+    fields.password = Some(b"pw-b");
+    let (key, code) = broker.try_connect(&fields);
+    assert_eq!(code, 0);
+    broker
+        .rig
+        .publish_to("a/x", false, key, Version::V311, 1, "x");
+    assert_eq!(broker.rig.packets(key, Version::V311, 1), ["puback 1"]);
+    assert_eq!(broker.rig.engine.metrics.auth.publishes_denied.get(), 1);
+    assert!(broker.rig.log.partitions().iter().all(|partition| {
+        partition.class() == Class::Internal || partition.high_watermark() == Offset(0)
+    }));
+    broker.rig.crash();
+}
+
+#[test]
+fn a_client_id_of_wildcards_or_levels_gets_no_right_of_a_pattern() {
+    let mut broker = Guarded::new(|_| {});
+    for client_id in ["+", "#", "bob-1/x", "$SYS"] {
+        let key = broker.connect("bob", "pw-b", client_id);
+        let answer = broker.publish(key, "own/bob-1/x", 1);
+        assert_eq!(answer, "refused NotAuthorized", "{client_id}");
+    }
+    broker.rig.crash();
+}
+
+#[test]
+fn revocation_ends_connections_deliveries_and_publishes_at_once() {
+    let mut broker = Guarded::new(|_| {});
+    let ann = broker.connect("ann", "pw-a", "ann-1");
+    let bob = broker.connect("bob", "pw-b", "bob-1");
+    assert_eq!(broker.subscribe(ann, "a/#", None), "0x01");
+    assert_eq!(broker.publish(ann, "a/x", 1), "puback 1");
+    assert_eq!(broker.delivered(ann), ["publish a/x 1"]);
+    // Bob's password changes, Ann may write only.
+    broker.write(
+        "users",
+        &(quick_line("ann", "pw-a") + &quick_line("bob", "new")),
+    );
+    broker.write("acl", "user ann\ntopic write a/#\n");
+    broker.keeper.reload().expect("the files are right");
+    broker.rig.turn();
+    let told = broker.rig.sent(bob, Version::V5);
+    assert_eq!(told, ["disconnect AdministrativeAction"]);
+    assert!(broker.is_closed(bob));
+    assert_eq!(broker.publish(ann, "a/x", 2), "puback 2");
+    assert!(broker.delivered(ann).is_empty(), "not delivered any more");
+    broker.write("acl", "user ann\n");
+    broker.keeper.reload().expect("the files are right");
+    assert_eq!(broker.publish(ann, "a/x", 3), "refused NotAuthorized");
+    // What was remembered of the old password is gone with the old files.
+    let mut fields = ConnectFields::new(Version::V5, "bob-1");
+    fields.username = Some("bob");
+    fields.password = Some(b"pw-b");
+    assert_eq!(broker.try_connect(&fields).1, 0x86);
+    broker.connect("bob", "new", "bob-1");
+    broker.rig.crash();
+}
+
+#[test]
+fn a_bad_file_changes_nothing_and_is_named() {
+    let mut broker = Guarded::new(|_| {});
+    let ann = broker.connect("ann", "pw-a", "ann-1");
+    broker.write("users", "nobody is left here\n");
+    let error = broker.keeper.reload().expect_err("a bad line").to_string();
+    assert!(
+        error.contains("users, line 1") && error.contains("headwater users add"),
+        "{error}"
+    );
+    broker.write("users", &quick_line("ann", "pw-a"));
+    broker.write("acl", "user ann\ntopic raed a/#\n");
+    let error = broker.keeper.reload().expect_err("a bad line").to_string();
+    assert!(error.contains("acl, line 2"), "{error}");
+    assert_eq!(broker.publish(ann, "a/x", 1), "puback 1");
+    broker.connect("bob", "pw-b", "bob-1");
+    broker.rig.crash();
+}
+
+#[test]
+fn a_will_without_the_right_is_not_kept_and_one_that_lost_it_is_not_published() {
+    let mut broker = Guarded::new(|_| {});
+    for topic in ["b/will", "a/will"] {
+        let mut fields = ConnectFields::new(Version::V311, "w");
+        fields.username = Some("ann");
+        fields.password = Some(b"pw-a");
+        fields.will = Some(encode::WillFields {
+            topic,
+            payload: b"gone",
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            properties: &[],
+        });
+        let (key, code) = broker.try_connect(&fields);
+        assert_eq!(code, 0);
+        if topic == "a/will" {
+            broker.write("users", &quick_line("bob", "pw-b"));
+            broker.keeper.reload().expect("the files are right");
+            broker.rig.turn();
+            assert!(broker.is_closed(key));
+        }
+        broker.rig.engine.remove(key);
+        broker.rig.turn();
+    }
+    assert_eq!(broker.rig.engine.metrics.auth.publishes_denied.get(), 2);
+    broker.rig.crash();
+}
+
+#[test]
+fn a_certificate_names_the_user_and_binds_the_client_id() {
+    let mut broker = Guarded::new(|settings| {
+        settings.certificate.user = CertificateUser::CommonName;
+        settings.certificate.bind_client_id = true;
+    });
+    let peer = || Peer {
+        transport: "mqtts",
+        certificate: Some(Arc::new(CertificateNames {
+            common_name: Some("ann".into()),
+            alternative_names: Vec::new(),
+        })),
+        ..Peer::nobody()
+    };
+    let (key, code) = broker.try_connect_as(peer(), &ConnectFields::new(Version::V5, "ann"));
+    assert_eq!(code, 0);
+    assert_eq!(broker.publish(key, "a/x", 1), "puback 1");
+    for (version, expected) in [(Version::V5, 0x85), (Version::V311, 2)] {
+        let (_, code) = broker.try_connect_as(peer(), &ConnectFields::new(version, "other"));
+        assert_eq!(code, expected);
+    }
+    assert_eq!(broker.denied("client_id"), 2);
+    broker.rig.crash();
+}
+
+#[test]
+fn a_full_queue_of_checks_refuses_and_leaves_those_in_it_alone() {
+    // No thread takes anything from the queue: two wait, the third is one too many.
+    let mut broker = Guarded::new(|settings| {
+        settings.max_waiting = 2;
+        settings.threads = 0;
+    });
+    let mut keys = Vec::new();
+    for n in 0..3 {
+        let client_id = format!("c{n}");
+        let mut fields = ConnectFields::new(Version::V5, &client_id);
+        fields.username = Some("ann");
+        fields.password = Some(b"wrong");
+        let key = broker.rig.engine.open(Peer::nobody());
+        broker.rig.feed(key, |out| encode::connect(out, &fields));
+        keys.push(key);
+    }
+    let codes: Vec<Option<u8>> = keys
+        .iter()
+        .map(|key| broker.rig.engine.out(*key).to_vec().get(3).copied())
+        .collect();
+    assert_eq!(codes, [None, None, Some(0x89)]);
+    assert_eq!(broker.denied("busy"), 1);
+    broker.rig.crash();
+}

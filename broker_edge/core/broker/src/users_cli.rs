@@ -1,0 +1,200 @@
+//! `headwaterd users VERB`: people write the file of users with it. The broker reads the file only.
+//!
+//! Passwords come on stdin, one line, never as an argument that other processes can see. The file is replaced as a
+//! whole, so a broker that reads it meanwhile sees the old one or the new one. Exit codes: 0 done, 1 failed or not the
+//! password, 2 usage, 4 refused.
+
+use std::io::{BufRead, Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use crate::auth::users::{Users, check_name, new_lines};
+use crate::cli::{EXIT_FAILED, EXIT_OK, EXIT_USAGE, print};
+use crate::log_cli::EXIT_REFUSED;
+
+const PASSWORD_BYTES_MAX: u64 = 4096;
+
+pub const USAGE: &str = "\
+usage: headwaterd users add FILE USER [--scram]
+       headwaterd users remove FILE USER
+       headwaterd users list FILE [--json]
+       headwaterd users verify FILE USER
+
+  add      add a user, or give one a new password; --scram also stores what SCRAM-SHA-256 needs
+  remove   remove a user
+  list     the users, and what is stored of each
+  verify   say whether this is the password
+The password is the first line of stdin. A running broker takes the file in on SIGHUP.
+Exit codes: 0 done, 1 failed or not the password, 2 usage, 4 refused.
+";
+
+/// Why a verb did not end well, with its exit code.
+struct Ended(i32, String);
+
+fn failed(reason: impl ToString) -> Ended {
+    Ended(EXIT_FAILED, reason.to_string())
+}
+
+/// Runs `users` with the arguments after it and returns the exit code.
+pub fn run(arguments: &[String]) -> i32 {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match words.as_slice() {
+        ["add", file, user] => add(Path::new(file), user, false),
+        ["add", file, user, "--scram"] => add(Path::new(file), user, true),
+        ["remove", file, user] => remove(Path::new(file), user),
+        ["list", file] => list(Path::new(file), false),
+        ["list", file, "--json"] => list(Path::new(file), true),
+        ["verify", file, user] => verify(Path::new(file), user),
+        ["--help" | "-h"] => return print(USAGE),
+        _ => Err(Ended(EXIT_USAGE, USAGE.trim_end().to_owned())),
+    };
+    match done {
+        Ok(()) => EXIT_OK,
+        Err(Ended(code, reason)) => {
+            // There is nowhere left to say that stderr is closed.
+            let _ = writeln!(std::io::stderr(), "headwater users: {reason}");
+            code
+        }
+    }
+}
+
+fn add(file: &Path, user: &str, with_scram: bool) -> Result<(), Ended> {
+    check_name(user).map_err(|reason| Ended(EXIT_REFUSED, reason.to_owned()))?;
+    let text = match std::fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(failed(format!("cannot read {}: {error}", file.display()))),
+    };
+    let password = read_password()?;
+    if password.is_empty() {
+        let reason = "the password is empty; write it on stdin".to_owned();
+        return Err(Ended(EXIT_REFUSED, reason));
+    }
+    let lines = new_lines(user, &password, with_scram).map_err(failed)?;
+    let mut text = without(&text, user);
+    text.push_str(&lines);
+    replace(file, &text)
+}
+
+fn remove(file: &Path, user: &str) -> Result<(), Ended> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| failed(format!("cannot read {}: {error}", file.display())))?;
+    let left = without(&text, user);
+    if left == text {
+        let reason = format!("there is no user `{user}` in {}", file.display());
+        return Err(Ended(EXIT_REFUSED, reason));
+    }
+    replace(file, &left)
+}
+
+fn list(file: &Path, as_json: bool) -> Result<(), Ended> {
+    let users = Users::load(file).map_err(failed)?;
+    let mut rows: Vec<_> = users.iter().collect();
+    rows.sort_by_key(|(name, _)| *name);
+    let mut text = String::new();
+    for (name, user) in rows {
+        let password = user.password.as_ref().map(|stored| stored.value.kind());
+        if as_json {
+            let row = json!({"user": name, "password": password, "scram": user.scram.is_some()});
+            text.push_str(&format!("{row}\n"));
+        } else {
+            let scram = if user.scram.is_some() { " scram" } else { "" };
+            text.push_str(&format!("{name}  {}{scram}\n", password.unwrap_or("-")));
+        }
+    }
+    match print(&text) {
+        EXIT_OK => Ok(()),
+        code => Err(Ended(code, "stdout is closed".to_owned())),
+    }
+}
+
+fn verify(file: &Path, user: &str) -> Result<(), Ended> {
+    let users = Users::load(file).map_err(failed)?;
+    let password = read_password()?;
+    let stored = users.get(user).and_then(|user| user.password.as_ref());
+    match stored {
+        Some(stored) if stored.value.is(password.as_bytes()) => Ok(()),
+        _ => Err(failed("there is no such user, or this is not the password")),
+    }
+}
+
+fn read_password() -> Result<String, Ended> {
+    let mut line = String::new();
+    let read = std::io::stdin()
+        .lock()
+        .take(PASSWORD_BYTES_MAX + 1)
+        .read_line(&mut line);
+    read.map_err(|error| failed(format!("cannot read the password from stdin: {error}")))?;
+    if line.len() as u64 > PASSWORD_BYTES_MAX {
+        let reason = format!("a password has at most {PASSWORD_BYTES_MAX} bytes");
+        return Err(Ended(EXIT_REFUSED, reason));
+    }
+    Ok(line.trim_end_matches(['\n', '\r']).to_owned())
+}
+
+/// The text without the lines of a user; everything else stays as it is.
+fn without(text: &str, user: &str) -> String {
+    let is_theirs = |line: &&str| {
+        line.trim()
+            .strip_prefix(user)
+            .is_some_and(|rest| rest.starts_with(':'))
+    };
+    let kept = text.lines().filter(|line| !is_theirs(line));
+    kept.map(|line| format!("{line}\n")).collect()
+}
+
+/// Writes the whole file beside the old one and puts it in its place. A new one can be read by its owner only.
+fn replace(file: &Path, text: &str) -> Result<(), Ended> {
+    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+    let describe = |error| failed(format!("cannot write {}: {error}", file.display()));
+    let mut name = file.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let fresh: PathBuf = file.with_file_name(name);
+    let write = || -> std::io::Result<()> {
+        let mut options = std::fs::OpenOptions::new();
+        let mut out = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&fresh)?;
+        if let Ok(old) = std::fs::metadata(file) {
+            let mode = old.permissions().mode() & 0o777;
+            out.set_permissions(std::fs::Permissions::from_mode(mode))?;
+        }
+        out.write_all(text.as_bytes())?;
+        out.sync_all()?;
+        std::fs::rename(&fresh, file)?;
+        let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty());
+        std::fs::File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
+    };
+    write().map_err(|error| {
+        // What is left of it is of no use; that it may not be removable is said by the error itself.
+        let _ = std::fs::remove_file(&fresh);
+        describe(error)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_lines_of_the_very_user_go() {
+        let text = "# people\nann:$6$x\nann b:$6$y\nann:$scram-sha-256$z\nannb:$6$q\n";
+        assert_eq!(without(text, "ann"), "# people\nann b:$6$y\nannb:$6$q\n");
+        assert_eq!(without(text, "eve"), text);
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_and_read_by_its_owner_only() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("users");
+        assert!(replace(&file, "a\n").is_ok() && replace(&file, "b\n").is_ok());
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "b\n");
+        let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,427 @@
+//! Authentication and rights over real sockets: MQTT, Flight and admin HTTP ask the same users and the same ACL.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use arrow_flight::decode::FlightRecordBatchStream;
+use arrow_flight::error::FlightError;
+use arrow_flight::flight_service_client::FlightServiceClient;
+use arrow_flight::{Action, HandshakeRequest, Ticket};
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use common::{Client, Got, start_with};
+use futures::{StreamExt, TryStreamExt, stream};
+use headwater_broker::Broker;
+use headwater_broker::config::AuthSettings;
+use headwater_mqtt::encode::{self, ConnectFields};
+use headwater_mqtt::{ReasonCode, Version};
+use ring::signature::{Ed25519KeyPair, KeyPair};
+use serde_json::{Value, json};
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+
+const ACL: &str = "
+user root
+operator
+topic readwrite #
+topic replay #
+user reader
+topic replay plants/1/#
+user writer
+topic write plants/1/#
+";
+
+/// As Mosquitto wrote it before 2.0: quick to check, so that tests are.
+fn line(user: &str) -> String {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA512);
+    context.update(format!("pw-{user}").as_bytes());
+    context.update(b"salt");
+    let (salt, hash) = (STANDARD.encode("salt"), STANDARD.encode(context.finish()));
+    format!("{user}:$6${salt}${hash}\n")
+}
+
+fn write(dir: &Path, name: &str, text: &str) {
+    std::fs::write(dir.join(name), text).unwrap();
+}
+
+fn start(dir: &Path, change: impl FnOnce(&mut AuthSettings)) -> Broker {
+    write(
+        dir,
+        "users",
+        &["root", "reader", "writer"].map(line).concat(),
+    );
+    write(dir, "acl", ACL);
+    start_with(&dir.join("log"), |config| {
+        config.auth.password_file = Some(dir.join("users"));
+        config.auth.acl_file = Some(dir.join("acl"));
+        change(&mut config.auth);
+    })
+}
+
+fn basic(user: &str) -> String {
+    format!("Basic {}", STANDARD.encode(format!("{user}:pw-{user}")))
+}
+
+/// A CONNECT with a password; the answer's code.
+fn connect(broker: &Broker, client_id: &str, user: &str, password: &str) -> (Client, u8) {
+    let mut client = Client::open(broker.mqtt_address(), Version::V5);
+    let mut fields = ConnectFields::new(Version::V5, client_id);
+    fields.username = Some(user);
+    fields.password = Some(password.as_bytes());
+    client.send(|out| encode::connect(out, &fields));
+    match client.next() {
+        Got::Connack { code, .. } => (client, code),
+        other => panic!("expected a CONNACK, got {other:?}"),
+    }
+}
+
+fn http(admin: SocketAddr, method: &str, path: &str, user: Option<&str>) -> (u16, String) {
+    let mut stream = TcpStream::connect(admin).unwrap();
+    stream.set_read_timeout(Some(common::DEADLINE)).unwrap();
+    let shown = user.map_or(String::new(), |user| {
+        format!("Authorization: {}\r\n", basic(user))
+    });
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: t\r\n{shown}Connection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, answer)
+}
+
+struct Flight {
+    service: FlightServiceClient<Channel>,
+    authorization: Option<String>,
+}
+
+impl Flight {
+    async fn open(broker: &Broker, authorization: Option<String>) -> Flight {
+        let address = format!("http://{}", broker.flight_address());
+        let channel = Channel::from_shared(address)
+            .unwrap()
+            .connect()
+            .await
+            .unwrap();
+        Flight {
+            service: FlightServiceClient::new(channel),
+            authorization,
+        }
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(value) = &self.authorization {
+            request
+                .metadata_mut()
+                .insert("authorization", value.parse().unwrap());
+        }
+        request
+    }
+
+    async fn act(&mut self, name: &str, body: Value) -> Result<Vec<Value>, Status> {
+        let request = self.request(Action::new(name, body.to_string()));
+        let answer = self.service.do_action(request).await?.into_inner();
+        let results: Vec<arrow_flight::Result> = answer.try_collect().await?;
+        Ok(results
+            .iter()
+            .map(|one| serde_json::from_slice(&one.body).unwrap())
+            .collect())
+    }
+
+    async fn code(&mut self, name: &str, body: Value) -> Code {
+        self.act(name, body)
+            .await
+            .map_or_else(|status| status.code(), |_| Code::Ok)
+    }
+
+    /// How many rows a ticket gives.
+    async fn rows(&mut self, ticket: Value) -> Result<usize, Status> {
+        let request = self.request(Ticket::new(ticket.to_string()));
+        let messages = self.service.do_get(request).await?.into_inner();
+        let messages = messages.map_err(|status| FlightError::Tonic(Box::new(status)));
+        let batches = FlightRecordBatchStream::new_from_flight_data(messages);
+        let counts = batches
+            .map_ok(|batch| batch.num_rows())
+            .try_collect::<Vec<_>>()
+            .await;
+        counts
+            .map(|counts| counts.iter().sum())
+            .map_err(|error| match error {
+                FlightError::Tonic(status) => *status,
+                other => Status::internal(other.to_string()),
+            })
+    }
+
+    async fn topics(&mut self) -> Result<Vec<String>, Status> {
+        let answer = self.act("topics", json!({})).await?;
+        let rows = answer[0]["topics"].as_array().unwrap().clone();
+        Ok(rows
+            .iter()
+            .map(|row| row["topic"].as_str().unwrap().to_owned())
+            .collect())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flight_and_admin_ask_the_users_and_rights_of_mqtt() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start(dir.path(), |_| {});
+    let (mut root, code) = connect(&broker, "r", "root", "pw-root");
+    assert_eq!(code, 0);
+    root.publish("plants/1/a", "1");
+    root.publish("plants/2/a", "2");
+
+    let mut nobody = Flight::open(&broker, None).await;
+    let mut wrong = Flight::open(&broker, Some(basic("eve"))).await;
+    for flight in [&mut nobody, &mut wrong] {
+        for action in ["version", "topics", "groups", "backup"] {
+            assert_eq!(
+                flight.code(action, json!({})).await,
+                Code::Unauthenticated,
+                "{action}"
+            );
+        }
+    }
+    let mut reader = Flight::open(&broker, Some(basic("reader"))).await;
+    assert_eq!(reader.topics().await.unwrap(), ["plants/1/a"]);
+    let mut seen = 0;
+    for partition in 1..=4 {
+        let ticket = json!({"partition": partition, "start": 0, "end": 0});
+        seen += reader.rows(ticket).await.unwrap_or(0);
+        let bounds = root_bounds(&broker, partition).await;
+        let ticket = json!({"partition": partition, "start": 0, "end": bounds});
+        seen += reader.rows(ticket).await.unwrap_or(0);
+    }
+    assert_eq!(seen, 1, "rows of other topics are left out");
+    let others = json!({"partition": 3, "filters": ["plants/2/#"], "start": 0, "end": 0});
+    assert_eq!(
+        reader.rows(others).await.unwrap_err().code(),
+        Code::PermissionDenied
+    );
+    assert_eq!(
+        reader.code("remove_group", json!({"group": "g"})).await,
+        Code::PermissionDenied
+    );
+    assert_eq!(
+        reader.code("backup", json!({"name": "b"})).await,
+        Code::PermissionDenied
+    );
+    assert_eq!(reader.code("groups", json!({})).await, Code::Ok);
+    let mut writer = Flight::open(&broker, Some(basic("writer"))).await;
+    assert_eq!(
+        writer.code("topics", json!({})).await,
+        Code::PermissionDenied
+    );
+    assert_eq!(
+        writer.code("groups", json!({})).await,
+        Code::PermissionDenied
+    );
+    let mut root = Flight::open(&broker, Some(basic("root"))).await;
+    assert_eq!(
+        root.code("remove_group", json!({"group": "g"})).await,
+        Code::NotFound
+    );
+
+    let admin = broker.admin_address();
+    assert_eq!(http(admin, "GET", "/healthz", None).0, 200);
+    assert_eq!(http(admin, "GET", "/readyz", None).0, 200);
+    for path in ["/metrics", "/api/v1/status", "/api/v1/clients", "/nowhere"] {
+        assert_eq!(http(admin, "GET", path, None).0, 401, "{path}");
+        assert_eq!(http(admin, "GET", path, Some("eve")).0, 401, "{path}");
+    }
+    assert_eq!(http(admin, "POST", "/api/v1/reload", None).0, 401);
+    assert_eq!(http(admin, "GET", "/metrics", Some("writer")).0, 200);
+    assert_eq!(http(admin, "GET", "/api/v1/status", Some("writer")).0, 403);
+    assert_eq!(http(admin, "POST", "/api/v1/reload", Some("reader")).0, 403);
+    assert_eq!(http(admin, "GET", "/api/v1/status", Some("root")).0, 200);
+    let (_, metrics) = http(admin, "GET", "/metrics", Some("root"));
+    assert!(
+        metrics.contains("headwater_auth_denied_total{reason=\"bad_credentials\"}"),
+        "{metrics}"
+    );
+}
+
+async fn root_bounds(broker: &Broker, partition: u32) -> u64 {
+    let mut root = Flight::open(broker, Some(basic("root"))).await;
+    let answer = root
+        .act("offsets", json!({"partitions": [partition]}))
+        .await
+        .unwrap();
+    answer[0]["partitions"][partition.to_string()]["high_watermark"]
+        .as_u64()
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handshake_gives_a_bearer_token_that_ends_with_the_password() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start(dir.path(), |_| {});
+    let mut flight = Flight::open(&broker, Some(basic("reader"))).await;
+    let hello = flight.request(stream::iter([HandshakeRequest::default()]));
+    let answer = flight.service.handshake(hello).await.unwrap();
+    let token = answer
+        .metadata()
+        .get("authorization")
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .to_owned();
+    assert!(token.starts_with("Bearer headwater."));
+    let mut bearer = Flight::open(&broker, Some(token)).await;
+    assert_eq!(bearer.code("version", json!({})).await, Code::Ok);
+    write(dir.path(), "users", &line("root"));
+    broker.reload().unwrap();
+    assert_eq!(
+        bearer.code("version", json!({})).await,
+        Code::Unauthenticated
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_that_follows_ends_when_its_rights_are_revoked() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start(dir.path(), |_| {});
+    let mut reader = Flight::open(&broker, Some(basic("reader"))).await;
+    let ticket = json!({"partition": 3, "start": 0, "follow": true}).to_string();
+    let request = reader.request(Ticket::new(ticket));
+    let mut messages = reader.service.do_get(request).await.unwrap().into_inner();
+    assert!(messages.next().await.unwrap().is_ok(), "the schema");
+    write(
+        dir.path(),
+        "acl",
+        &ACL.replace("topic replay plants/1/#", ""),
+    );
+    broker.reload().unwrap();
+    let ended = loop {
+        match messages.next().await {
+            Some(Ok(_)) => {}
+            Some(Err(status)) => break status,
+            None => panic!("it ended without a reason"),
+        }
+    };
+    assert_eq!(ended.code(), Code::PermissionDenied);
+}
+
+#[test]
+fn a_reload_over_http_revokes_a_live_connection_and_a_bad_file_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start(dir.path(), |_| {});
+    let (mut writer, _) = connect(&broker, "w", "writer", "pw-writer");
+    write(dir.path(), "users", "broken\n");
+    let (status, answer) = http(
+        broker.admin_address(),
+        "POST",
+        "/api/v1/reload",
+        Some("root"),
+    );
+    assert!(
+        status == 400 && answer.contains("users, line 1"),
+        "{answer}"
+    );
+    writer.publish("plants/1/a", "still in");
+    write(dir.path(), "users", &["root", "reader"].map(line).concat());
+    let (status, answer) = http(
+        broker.admin_address(),
+        "POST",
+        "/api/v1/reload",
+        Some("root"),
+    );
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(
+        writer.next(),
+        Got::Disconnect(ReasonCode::AdministrativeAction)
+    );
+    assert_eq!(writer.next(), Got::Closed);
+    assert_eq!(connect(&broker, "w", "writer", "pw-writer").1, 0x86);
+}
+
+#[test]
+fn a_token_is_a_password_and_its_end_is_the_end_of_the_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap();
+    let x = URL_SAFE_NO_PAD.encode(key.public_key());
+    let keys = json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "x": x}]});
+    write(dir.path(), "keys", &keys.to_string());
+    let broker = start(dir.path(), |auth| {
+        auth.token.keys_file = Some(dir.path().join("keys"))
+    });
+    let token = |life_s: i64| {
+        let now_s = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_secs();
+        let part = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
+        let claims = json!({"sub": "writer", "exp": now_s.saturating_add_signed(life_s)});
+        let signed = format!("{}.{}", part(json!({"alg": "EdDSA"})), part(claims));
+        let tag = URL_SAFE_NO_PAD.encode(key.sign(signed.as_bytes()));
+        format!("{signed}.{tag}")
+    };
+    let (mut client, code) = connect(&broker, "t", "whatever", &token(2));
+    assert_eq!(code, 0);
+    client.publish("plants/1/a", "in time");
+    assert_eq!(connect(&broker, "u", "writer", &token(-10)).1, 0x86);
+    assert_eq!(
+        client.next(),
+        Got::Disconnect(ReasonCode::MaximumConnectTime)
+    );
+}
+
+#[test]
+fn a_flood_of_bad_credentials_is_refused_and_others_are_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start(dir.path(), |auth| auth.max_waiting = 16);
+    let (mut good, _) = connect(&broker, "good", "root", "pw-root");
+    let mut flood: Vec<Client> = (0..300)
+        .map(|n| {
+            let mut client = Client::open(broker.mqtt_address(), Version::V5);
+            let client_id = format!("bad-{n}");
+            let mut fields = ConnectFields::new(Version::V5, &client_id);
+            fields.username = Some("root");
+            fields.password = Some(b"guess");
+            client.send(|out| encode::connect(out, &fields));
+            client
+        })
+        .collect();
+    good.publish("plants/1/a", "through");
+    // Who is known comes back without waiting for any of them.
+    assert_eq!(connect(&broker, "again", "root", "pw-root").1, 0);
+    for client in &mut flood {
+        match client.next() {
+            Got::Connack { code, .. } => assert!(matches!(code, 0x86 | 0x89), "{code:#x}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    good.publish("plants/1/a", "and after");
+}
+
+#[test]
+fn a_start_with_a_bad_file_is_refused_in_one_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "users", "root:secret\n");
+    let mut config = headwater_broker::config::Config {
+        data_dir: dir.path().join("log"),
+        ..Default::default()
+    };
+    for listener in [
+        &mut config.listeners.mqtt,
+        &mut config.listeners.flight,
+        &mut config.listeners.admin,
+    ] {
+        listener.bind.0 = SocketAddr::from(([127, 0, 0, 1], 0));
+    }
+    config.auth.password_file = Some(dir.path().join("users"));
+    let error = Broker::start(config).err().unwrap().to_string();
+    assert!(
+        error.contains("users, line 1") && !error.contains("secret"),
+        "{error}"
+    );
+}

@@ -1,0 +1,89 @@
+"""Who a client says it is. Secrets are given by reference, `file:PATH` or `env:NAME`, and read where they are needed.
+
+A literal password or token is refused: it would stand in process lists, notebooks, job definitions and logs. A file is
+read for each use, so that a token which is renewed beside the program is taken in.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from broker_edge.errors import ConfigError
+
+# Where they come from when the program names none.
+USER_VARIABLE = "HEADWATER_USER"
+PASSWORD_VARIABLE = "HEADWATER_PASSWORD_FROM"
+TOKEN_VARIABLE = "HEADWATER_TOKEN_FROM"
+
+_SECRET_BYTES_MAX = 64 * 1024
+
+
+def resolve(reference: str, *, what: str) -> str:
+    """The secret that `file:PATH` (its first line) or `env:NAME` names; raises ConfigError, which never repeats it."""
+    kind, _, place = reference.partition(":")
+    if kind == "file" and place:
+        try:
+            with Path(place).open("rb") as file:
+                content = file.read(_SECRET_BYTES_MAX)
+        except OSError as error:
+            raise ConfigError(
+                f"{what}: cannot read {place} ({error.strerror}); check the path and its rights"
+            ) from error
+        try:
+            secret = content.decode().split("\n", 1)[0].rstrip("\r")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{what}: {place} is not text") from error
+    elif kind == "env" and place:
+        secret = os.environ.get(place, "")
+    else:
+        raise ConfigError(f"{what} is given by reference: write file:PATH or env:NAME, never the secret itself")
+    if not secret:
+        raise ConfigError(f"{what}: {kind}:{place} is empty or not there")
+    return secret
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A user with the reference of a password, or the reference of a token (JWT); neither for anonymous."""
+
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.token is not None and self.password is not None:
+            raise ConfigError("give a password or a token, not both")
+        if (self.user is None) != (self.password is None) and self.token is None:
+            raise ConfigError("a user and a password belong together: give both, or a token")
+        if self.user is not None and ":" in self.user:
+            raise ConfigError("the name of a user has no colon")
+
+    @classmethod
+    def from_environment(cls) -> Credentials:
+        """From HEADWATER_USER, HEADWATER_PASSWORD_FROM and HEADWATER_TOKEN_FROM; the last two hold references."""
+        get = os.environ.get
+        return cls(user=get(USER_VARIABLE), password=get(PASSWORD_VARIABLE), token=get(TOKEN_VARIABLE))
+
+    @property
+    def is_anonymous(self) -> bool:
+        return self.password is None and self.token is None
+
+    def header(self) -> bytes | None:
+        """The value of `Authorization`, with the secret as it is now; None for anonymous."""
+        if self.token is not None:
+            return b"Bearer " + resolve(self.token, what="the token").encode()
+        if self.password is None:
+            return None
+        secret = resolve(self.password, what="the password")
+        return b"Basic " + base64.b64encode(f"{self.user}:{secret}".encode())
+
+    def mqtt(self) -> tuple[str | None, str | None]:
+        """User name and password of a CONNECT; a token is the password there."""
+        if self.token is not None:
+            return self.user or "token", resolve(self.token, what="the token")
+        if self.password is None:
+            return None, None
+        return self.user, resolve(self.password, what="the password")
