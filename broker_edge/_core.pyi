@@ -47,6 +47,12 @@ def run(args: list[str]) -> int:
     Prints the line `ready …` on stdout and talk on stderr. Takes over both signals of the process.
     """
 
+def bench(args: list[str]) -> int:
+    """Puts load on an MQTT broker as `args` say (`docs/bench.md`), prints the report and returns the exit code.
+
+    Ends early, with a report, on SIGINT or SIGTERM, which it takes over for the process.
+    """
+
 def check_config(config_yaml: str | None = None, config_path: str | None = None, overrides: list[str] = ...) -> str:
     """The settings that result, as JSON text; raises `ConfigError`."""
 

@@ -17,6 +17,7 @@ import typer
 from broker_edge.broker import native
 from broker_edge.cli import (
     actions,
+    bench,
     broker,
     config,
     demo,
@@ -81,6 +82,7 @@ for noun in (
     devices,
     config,
     doctor,
+    bench,
     torture,
     users,
 ):

@@ -99,6 +99,11 @@ fn run(py: Python<'_>, args: Vec<String>) -> i32 {
 }
 
 #[pyfunction]
+fn bench(py: Python<'_>, args: Vec<String>) -> i32 {
+    py.detach(|| headwater_bench::run(&args))
+}
+
+#[pyfunction]
 #[pyo3(signature = (config_yaml=None, config_path=None, overrides=Vec::new()))]
 fn check_config(
     config_yaml: Option<String>,
@@ -118,6 +123,7 @@ fn version() -> &'static str {
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Broker>()?;
     module.add_function(wrap_pyfunction!(run, module)?)?;
+    module.add_function(wrap_pyfunction!(bench, module)?)?;
     module.add_function(wrap_pyfunction!(check_config, module)?)?;
     module.add_function(wrap_pyfunction!(version, module)?)?;
     module.add("ConfigError", module.py().get_type::<ConfigError>())?;

@@ -1,0 +1,196 @@
+//! The command line: words to a plan.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::str::FromStr;
+use std::time::Duration;
+
+use headwater_mqtt::{QoS, Version};
+
+use crate::mix::Mix;
+use crate::plan::{Limit, Pace, Plan, Scenario};
+
+pub const USAGE: &str = "\
+usage: headwater bench SCENARIO [OPTIONS]
+
+  pub       publishers alone; latency: publish to acknowledgement
+  sub       --publishers publish to --connections subscribers; latency: publish to delivery
+  pair      a subscriber to each publisher; latency: publish to delivery
+  connect   clients come and go; latency: connecting to CONNACK
+
+  --mqtt HOST:PORT             the broker (HEADWATER_MQTT, else 127.0.0.1:1883)
+  -c, --connections N          publishers, subscribers, pairs, or connections at a time (50)
+  --publishers N               of sub (1)
+  -n, --messages N             how many messages, or connections, in all
+  -d, --duration SECONDS       or for how long (10)
+  -w, --window N               closed loop: messages on their way per publisher (100)
+  -r, --rate N                 open loop: messages, or connections, a second in all; latency counts from the intended time
+  -s, --size BYTES             of payloads; a mix by weight: 64:9,1024:1 (64)
+  -q, --qos 0|1|2              or a mix by weight: 0:1,1:1 (1)
+  --topics N                   of each publisher (1)
+  --prefix TOPIC               the beginning of all topics (bench)
+  --protocol 3.1|3.1.1|5       (3.1.1)
+  --username NAME              with the password in HEADWATER_PASSWORD
+  --patience SECONDS           how long to wait for what does not come (10)
+  --pid PID                    a broker on this machine: its processor time is reported
+  --json                       one JSON object instead of a table
+
+Exit codes: 0 ok, 1 something is missing, 2 usage, 3 cannot connect, 4 refused, 124 nothing came, 130 interrupted.
+";
+
+pub struct Request {
+    pub plan: Plan,
+    pub json: bool,
+}
+
+/// Nothing when help was asked for.
+pub fn parse(arguments: &[String]) -> Result<Option<Request>, String> {
+    let mut words = arguments.iter();
+    let scenario = match words.next().map(String::as_str) {
+        None => return Err("a scenario is missing".to_owned()),
+        Some("--help" | "-h") => return Ok(None),
+        Some("pub") => Scenario::Pub,
+        Some("sub") => Scenario::Sub,
+        Some("pair") => Scenario::Pair,
+        Some("connect") => Scenario::Connect,
+        Some(other) => return Err(format!("unknown scenario `{other}`")),
+    };
+    let mut plan = Plan::new(scenario, SocketAddr::from(([127, 0, 0, 1], 1883)));
+    let mut place = std::env::var("HEADWATER_MQTT").unwrap_or_else(|_| "127.0.0.1:1883".to_owned());
+    let mut json = false;
+    while let Some(word) = words.next() {
+        let (name, inline) = match word.split_once('=') {
+            Some((name, value)) if name.starts_with("--") => (name, Some(value.to_owned())),
+            _ => (word.as_str(), None),
+        };
+        let mut value = || {
+            let given = inline.clone().or_else(|| words.next().cloned());
+            given.ok_or(format!("{name} needs a value"))
+        };
+        match name {
+            "--help" | "-h" => return Ok(None),
+            "--json" => json = true,
+            "--mqtt" => place = value()?,
+            "-c" | "--connections" => plan.connections = number(name, &value()?)?,
+            "--publishers" => plan.publishers = number(name, &value()?)?,
+            "-n" | "--messages" => plan.limit = Limit::Messages(number(name, &value()?)?),
+            "-d" | "--duration" => plan.limit = Limit::Time(seconds(name, &value()?)?),
+            "-w" | "--window" => {
+                let window = number(name, &value()?)?;
+                plan.pace = Pace::Closed { window };
+            }
+            "-r" | "--rate" => {
+                let per_s = number(name, &value()?)?;
+                plan.pace = Pace::Open { per_s };
+            }
+            "-s" | "--size" => plan.sizes = mix(name, &value()?, |text| number(name, text))?,
+            "-q" | "--qos" => plan.qos = mix(name, &value()?, qos)?,
+            "--topics" => plan.topics = number(name, &value()?)?,
+            "--prefix" => plan.prefix = value()?,
+            "--protocol" => plan.version = version(&value()?)?,
+            "--username" => plan.username = Some(value()?),
+            "--patience" => plan.patience = seconds(name, &value()?)?,
+            "--pid" => plan.broker_pid = Some(number(name, &value()?)?),
+            _ => return Err(format!("unknown argument `{word}`")),
+        }
+    }
+    plan.address = resolve(&place)?;
+    if plan.username.is_some() {
+        plan.password = std::env::var("HEADWATER_PASSWORD")
+            .ok()
+            .map(String::into_bytes);
+    }
+    Ok(Some(Request { plan, json }))
+}
+
+fn resolve(place: &str) -> Result<SocketAddr, String> {
+    let mut found = place
+        .to_socket_addrs()
+        .map_err(|error| format!("--mqtt takes HOST:PORT, not `{place}`: {error}"))?;
+    found.next().ok_or(format!("`{place}` has no address"))
+}
+
+fn number<T: FromStr>(name: &str, text: &str) -> Result<T, String> {
+    text.parse()
+        .map_err(|_| format!("{name} takes a number, not `{text}`"))
+}
+
+fn seconds(name: &str, text: &str) -> Result<Duration, String> {
+    Duration::try_from_secs_f64(number(name, text)?)
+        .map_err(|_| format!("{name} takes seconds, not `{text}`"))
+}
+
+fn qos(text: &str) -> Result<QoS, String> {
+    let level: u8 = number("--qos", text)?;
+    QoS::from_u8(level).ok_or(format!("--qos is 0, 1 or 2, not `{text}`"))
+}
+
+fn version(text: &str) -> Result<Version, String> {
+    match text {
+        "3.1" => Ok(Version::V31),
+        "3.1.1" => Ok(Version::V311),
+        "5" | "5.0" => Ok(Version::V5),
+        _ => Err(format!("--protocol is 3.1, 3.1.1 or 5, not `{text}`")),
+    }
+}
+
+/// `VALUE`, or `VALUE:WEIGHT,…`.
+fn mix<T: Copy>(
+    name: &str,
+    text: &str,
+    one: impl Fn(&str) -> Result<T, String>,
+) -> Result<Mix<T>, String> {
+    let weighted: Vec<(T, u32)> = text
+        .split(',')
+        .map(|part| match part.split_once(':') {
+            Some((value, weight)) => Ok((one(value)?, number(name, weight)?)),
+            None => Ok((one(part)?, 1)),
+        })
+        .collect::<Result<_, String>>()?;
+    Mix::new(&weighted).ok_or(format!("the weights of {name} are 0 or too large together"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Option<Request>, String> {
+        let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        parse(&words)
+    }
+
+    #[test]
+    fn words_become_a_plan() {
+        let text = "sub -c 9 --publishers=2 --rate 500 -n 70 -s 64:3,1024:1 --qos 2 --mqtt=127.0.0.1:99 --json";
+        let request = parsed(text).expect("it is well-formed").expect("no help");
+        let plan = request.plan;
+        assert!(request.json);
+        assert_eq!(
+            (plan.scenario, plan.connections, plan.publishers),
+            (Scenario::Sub, 9, 2)
+        );
+        assert_eq!(plan.pace, Pace::Open { per_s: 500.0 });
+        assert_eq!(plan.limit, Limit::Messages(70));
+        assert_eq!(plan.address.to_string(), "127.0.0.1:99");
+        assert_eq!(plan.qos_max(), QoS::ExactlyOnce);
+        assert_eq!(plan.sizes.values().filter(|size| *size == 64).count(), 3);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, named) in [
+            ("", "scenario"),
+            ("pubb", "pubb"),
+            ("pub --rates 3", "--rates"),
+            ("pub --window many", "many"),
+            ("pub --window", "--window"),
+            ("pub -q 3", "3"),
+            ("pub --mqtt nowhere", "nowhere"),
+            ("pub -s 10:0", "-s"),
+            ("pub --duration=-1", "-1"),
+        ] {
+            let reason = parsed(text).err().unwrap_or_default();
+            assert!(reason.contains(named), "{text}: {reason}");
+        }
+        assert!(parsed("pub --help").expect("fine").is_none());
+    }
+}

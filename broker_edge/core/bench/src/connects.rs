@@ -1,0 +1,218 @@
+//! Clients that come, are let in, and go: how many a second, and how long each waits from its intended moment to its CONNACK.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use headwater_mqtt::{ReasonCode, encode};
+use mio::{Events, Poll};
+
+use crate::client::{Client, State, Tally};
+use crate::latency::Latency;
+use crate::messages::greet;
+use crate::pace::Share;
+use crate::plan::{Limit, Pace, Plan};
+use crate::{BenchError, Report, net, process};
+
+/// A connection that is being opened.
+struct Arrival {
+    client: Client,
+    /// Makes its client id.
+    number: usize,
+    due_ns: u64,
+}
+
+struct Connects<'a> {
+    plan: &'a Plan,
+    poll: Poll,
+    slots: Vec<Option<Arrival>>,
+    free: Vec<usize>,
+    share: Share,
+    tally: Tally,
+    waits: Latency,
+    lag: Latency,
+    started: Instant,
+    /// When a client was let in last.
+    last: Instant,
+}
+
+pub fn run(plan: &Plan, stop: &AtomicBool) -> Result<Report, BenchError> {
+    let own = Some(std::process::id());
+    let cpu_ns = |pid: Option<u32>| pid.and_then(process::cpu_ns);
+    let (own_before, broker_before) = (cpu_ns(own), cpu_ns(plan.broker_pid));
+    let mut connects = Connects {
+        plan,
+        poll: Poll::new()?,
+        slots: std::iter::repeat_with(|| None)
+            .take(plan.connections)
+            .collect(),
+        free: (0..plan.connections).rev().collect(),
+        share: Share::new(0, 1, plan.pace, plan.limit),
+        tally: Tally::new(),
+        waits: Latency::new(),
+        lag: Latency::new(),
+        started: Instant::now(),
+        last: Instant::now(),
+    };
+    let interrupted = connects.serve_all(stop)?;
+    let mut report = connects.report(interrupted);
+    let spent = |before: Option<u64>, after: Option<u64>| {
+        after
+            .zip(before)
+            .map(|(after, before)| after.saturating_sub(before))
+    };
+    report.own_cpu_ns = spent(own_before, cpu_ns(own)).unwrap_or(0);
+    report.broker_cpu_ns = spent(broker_before, cpu_ns(plan.broker_pid));
+    Ok(report)
+}
+
+impl Connects<'_> {
+    /// Says whether it was stopped before all had come.
+    fn serve_all(&mut self, stop: &AtomicBool) -> Result<bool, BenchError> {
+        let mut events = Events::with_capacity(1024);
+        let mut buffer = vec![0; 4096];
+        loop {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(true);
+            }
+            let due_ns = self.begin_due()?;
+            let is_idle = self.free.len() == self.slots.len();
+            if due_ns.is_none() && is_idle {
+                return Ok(false);
+            }
+            if !is_idle && self.last.elapsed() > self.plan.patience {
+                return Err(BenchError::Stalled {
+                    seconds: self.plan.patience.as_secs(),
+                    when: "while clients connected",
+                    done: self.tally.opened,
+                    wanted: self.share.sent,
+                });
+            }
+            let idle = Duration::from_millis(100);
+            let wait = due_ns
+                .filter(|_| !self.free.is_empty())
+                .map_or(idle, |due_ns| {
+                    Duration::from_nanos(due_ns.saturating_sub(self.now_ns())).min(idle)
+                });
+            match self.poll.poll(&mut events, Some(wait)) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                    return Err(error.into());
+                }
+                _ => {}
+            }
+            for event in &events {
+                self.serve(event.token().0, &mut buffer)?;
+            }
+            if let Some((what, reason)) = self.tally.refusal.take() {
+                return Err(BenchError::Refused { what, reason });
+            }
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    /// Begins the connections that are due, as far as there is room; gives when the next is.
+    fn begin_due(&mut self) -> Result<Option<u64>, BenchError> {
+        loop {
+            let now_ns = self.now_ns();
+            let Some(due_ns) = self.share.next_due_ns(now_ns) else {
+                return Ok(None);
+            };
+            if due_ns > now_ns {
+                return Ok(Some(due_ns));
+            }
+            let Some(slot) = self.free.pop() else {
+                return Ok(Some(due_ns));
+            };
+            let stream = net::begin(self.plan.address, self.poll.registry(), slot)
+                .map_err(|source| unreachable(self.plan, source))?;
+            let client = Client::new(stream, self.plan.version);
+            let number = self.share.sent as usize;
+            self.slots[slot] = Some(Arrival {
+                client,
+                number,
+                due_ns,
+            });
+            self.share.sent += 1;
+            self.lag.record(now_ns.saturating_sub(due_ns));
+        }
+    }
+
+    fn serve(&mut self, slot: usize, buffer: &mut [u8]) -> Result<(), BenchError> {
+        let Some(arrival) = &mut self.slots[slot] else {
+            return Ok(());
+        };
+        let started = self.started;
+        let now_ns = || started.elapsed().as_nanos() as u64;
+        if serve(arrival, self.plan, buffer, &mut self.tally, &now_ns)? {
+            self.waits.record(now_ns().saturating_sub(arrival.due_ns));
+            self.last = Instant::now();
+            self.slots[slot] = None;
+            self.free.push(slot);
+        }
+        Ok(())
+    }
+
+    fn report(self, interrupted: bool) -> Report {
+        let mut report = Report::new(self.plan);
+        report.seconds = self.last.duration_since(self.started).as_secs_f64();
+        report.sent = self.share.sent;
+        report.acked = self.tally.opened;
+        report.acks_wanted = match self.plan.limit {
+            Limit::Messages(count) if !interrupted => count,
+            _ => self.tally.opened,
+        };
+        report.acks = self.waits;
+        report.lag = matches!(self.plan.pace, Pace::Open { .. }).then_some(self.lag);
+        report.interrupted = interrupted;
+        report
+    }
+}
+
+fn unreachable(plan: &Plan, source: io::Error) -> BenchError {
+    BenchError::Unreachable {
+        address: plan.address,
+        source,
+    }
+}
+
+/// Takes one connection a step further. True when it was let in and has said goodbye.
+fn serve(
+    arrival: &mut Arrival,
+    plan: &Plan,
+    buffer: &mut [u8],
+    tally: &mut Tally,
+    now_ns: &impl Fn() -> u64,
+) -> Result<bool, BenchError> {
+    let client = &mut arrival.client;
+    if client.state == State::Connecting {
+        if !net::is_up(&client.stream).map_err(|source| unreachable(plan, source))? {
+            return Ok(false);
+        }
+        client.state = State::Greeting;
+        greet(client, plan, arrival.number);
+        client.flush()?;
+    }
+    let lives = client.read(buffer, tally, now_ns)?;
+    if client.state == State::Open {
+        let reason = ReasonCode::NORMAL_DISCONNECTION;
+        encode::disconnect(&mut client.output, plan.version, reason, &[]);
+        // It may be gone already; nobody waits for its goodbye.
+        let _ = client.flush();
+        return Ok(true);
+    }
+    if !lives && tally.refusal.is_none() {
+        return Err(BenchError::Closed {
+            count: 1,
+            connections: plan.connections,
+            when: "before it was let in",
+            reason: tally
+                .close_reason
+                .take()
+                .unwrap_or_else(|| "it did not say why".to_owned()),
+        });
+    }
+    Ok(false)
+}

@@ -1,0 +1,106 @@
+//! `headwater bench`: puts load on an MQTT broker, ours or any other, and says what it took and how long it let wait.
+//!
+//! One thread with `mio`, so that one core drives millions of messages a second. A *closed loop* sends when an answer has
+//! come: it finds the highest rate, and its latencies are those of clients that wait. An *open loop* sends at a fixed
+//! rate: every message has an intended time, and its latency counts from there, so that a broker that stalls for a second
+//! is charged for all messages of that second and not for one (coordinated omission).
+//!
+//! It knows nothing of the broker but MQTT. It keeps no message: bounds are the window and a buffer per connection.
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod client;
+mod connects;
+mod error;
+mod latency;
+mod load;
+mod messages;
+mod mix;
+mod net;
+mod pace;
+mod plan;
+mod process;
+mod report;
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+pub use error::BenchError;
+pub use plan::{Limit, Pace, Plan, Scenario};
+pub use report::Report;
+
+pub const EXIT_OK: i32 = 0;
+pub const EXIT_USAGE: i32 = 2;
+pub const EXIT_INTERRUPTED: i32 = 130;
+
+/// Runs the command with the arguments after its name and returns its exit code. The report goes to stdout, talk to stderr.
+pub fn run(arguments: &[String]) -> i32 {
+    let request = match arguments::parse(arguments) {
+        Ok(Some(request)) => request,
+        Ok(None) => return print(arguments::USAGE),
+        Err(reason) => {
+            complain(&format!(
+                "{reason}; headwater bench --help lists what there is"
+            ));
+            return EXIT_USAGE;
+        }
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        if let Err(error) = signal_hook::flag::register(signal, Arc::clone(&stop)) {
+            complain(&format!("signals cannot be waited for: {error}"));
+        }
+    }
+    match measure(&request.plan, &stop) {
+        Ok(report) => {
+            let text = if request.json {
+                format!("{}\n", report.to_json())
+            } else {
+                report.to_text()
+            };
+            let printed = print(&text);
+            if report.interrupted {
+                EXIT_INTERRUPTED
+            } else if report.is_short() {
+                complain("some messages were not acknowledged or delivered");
+                1
+            } else {
+                printed
+            }
+        }
+        Err(error) => {
+            complain(&error.to_string());
+            error.exit_code()
+        }
+    }
+}
+
+/// Carries out a plan; `stop` ends it early, with a report of what was done until then.
+///
+/// # Errors
+/// [`BenchError`].
+pub fn measure(plan: &Plan, stop: &AtomicBool) -> Result<Report, BenchError> {
+    plan.check()?;
+    process::raise_open_files();
+    match plan.scenario {
+        Scenario::Connect => connects::run(plan, stop),
+        _ => messages::run(plan, stop),
+    }
+}
+
+fn print(text: &str) -> i32 {
+    let mut stdout = std::io::stdout().lock();
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
+        Ok(()) => EXIT_OK,
+        Err(_) => 1,
+    }
+}
+
+fn complain(sentence: &str) {
+    // There is nowhere left to say that stderr is closed.
+    let _ = writeln!(std::io::stderr(), "headwater bench: {sentence}");
+}
