@@ -145,6 +145,7 @@ fn settings(config: &DataPlaneConfig) -> Settings {
         connections_max: config.broker.max_connections as usize,
         queue_bytes: config.queue_bytes,
         ack_written: config.ack_written,
+        ..Settings::default()
     }
 }
 

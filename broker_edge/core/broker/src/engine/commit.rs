@@ -34,9 +34,9 @@ impl Settled for Marks<'_> {
     }
 }
 
-/// Connections that may publish in a turn whose append is committed on this thread: with more, the writer's thread
-/// makes larger batches of what comes meanwhile.
-const INLINE_PUBLISHERS_MAX: usize = 2;
+/// What may be appended in a turn that is committed on this thread: with more, the writer's thread makes larger batches of
+/// what comes meanwhile, and the loop reads on.
+const INLINE_BYTES_MAX: usize = 32 << 10;
 /// How long a record that was accepted may wait for space before its connection is closed.
 const FULL_WAIT_MS: u64 = 5_000;
 
@@ -74,20 +74,26 @@ impl Engine {
         self.tally.publish(&self.metrics, present);
     }
 
+    /// Hands what is staged to the log. A small turn is committed on this thread: to wake another one and be woken by it
+    /// costs more than a fast sync. Where several partitions have records, the last is committed here and the others'
+    /// threads sync meanwhile.
     fn append_all(&mut self) {
-        let staged = |stage: &&Stage| !stage.records.is_empty();
-        let publishers: usize = self
-            .stages
-            .iter()
-            .filter(staged)
-            .map(|stage| stage.publishers().len())
-            .sum();
-        for index in 0..self.stages.len() {
+        let mut last = None;
+        let (mut publishers, mut bytes) = (0, 0);
+        for (index, stage) in self.stages.iter().enumerate() {
+            if !stage.records.is_empty() {
+                publishers += stage.publishers().len();
+                bytes += stage.records.bytes();
+                last = Some(index);
+            }
+        }
+        let Some(last) = last else { return };
+        let is_small =
+            publishers <= self.settings.inline_publishers_max && bytes <= INLINE_BYTES_MAX;
+        for index in 0..=last {
             if !self.stages[index].records.is_empty() {
-                self.append(
-                    PartitionIndex(index as u16),
-                    publishers <= INLINE_PUBLISHERS_MAX,
-                );
+                let inline = is_small && index == last;
+                self.append(PartitionIndex(index as u16), inline);
             }
         }
     }

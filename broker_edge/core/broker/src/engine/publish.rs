@@ -12,6 +12,10 @@ use super::stage::{PartitionIndex, Ticket};
 use super::topics::TopicId;
 use super::{ConnKey, Engine};
 
+/// What is staged of one partition is appended when it is this large, and not only at the end of the turn: it is written
+/// while it is still in the processor's cache, and its buffer is of a size that is used again.
+const APPEND_BYTES: usize = 256 << 10;
+
 /// A record that the broker itself publishes: a will, a receipt.
 #[derive(Debug, Clone, Copy)]
 pub struct OwnRecord<'a> {
@@ -65,6 +69,9 @@ impl Engine {
             }
         }
         self.tally.publishes_received += 1;
+        if self.stages[partition.index()].records.bytes() >= APPEND_BYTES {
+            self.append(partition, false);
+        }
         true
     }
 

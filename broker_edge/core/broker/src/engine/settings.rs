@@ -39,6 +39,8 @@ pub struct Settings {
     pub queue_bytes: usize,
     /// Acknowledge at the written mark instead of the synced one.
     pub ack_written: bool,
+    /// Connections that may publish in a turn whose append is committed on the loop's thread.
+    pub inline_publishers_max: usize,
 }
 
 impl Default for Settings {
@@ -63,6 +65,7 @@ impl Default for Settings {
             connections_max: 100_000,
             queue_bytes: 8 << 20,
             ack_written: false,
+            inline_publishers_max: 64,
         }
     }
 }

@@ -74,8 +74,10 @@ struct NotAppended {
 
 /// Syncs slower than this are not waited for on the loop's thread.
 const INLINE_MAX: Duration = Duration::from_millis(2);
-/// How many appends go through the queue after a slow inline one.
-const INLINE_PENALTY: u32 = 256;
+/// How many appends go through the queue after a slow inline one: more with each that follows another, because one slow
+/// sync says little and many say that the disk is slow.
+const INLINE_PENALTY_MIN: u32 = 8;
+const INLINE_PENALTY_MAX: u32 = 256;
 
 pub struct Stage {
     pub partition: Partition,
@@ -101,7 +103,10 @@ pub struct Stage {
     /// Connections with records in `records`; one may be there more than once.
     conns: Vec<ConnKey>,
     clients: FxHashMap<ConnKey, ClientIndex>,
+    /// Appends that go through the queue before the next may be inline.
     inline_penalty: u32,
+    /// What a slow one cost last; falls with each fast one.
+    last_penalty: u32,
     /// The bound of the log's queue.
     queue_bytes: usize,
 }
@@ -125,6 +130,7 @@ impl Stage {
             conns: Vec::new(),
             clients: FxHashMap::default(),
             inline_penalty: 0,
+            last_penalty: 0,
             queue_bytes,
         }
     }
@@ -259,7 +265,11 @@ impl Stage {
             let began = Instant::now();
             let result = self.partition.append_inline(records);
             if began.elapsed() > INLINE_MAX {
-                self.inline_penalty = INLINE_PENALTY;
+                let penalty = self.last_penalty * 2;
+                self.last_penalty = penalty.clamp(INLINE_PENALTY_MIN, INLINE_PENALTY_MAX);
+                self.inline_penalty = self.last_penalty;
+            } else {
+                self.last_penalty /= 2;
             }
             return result.map_err(|error| NotAppended {
                 records: None,

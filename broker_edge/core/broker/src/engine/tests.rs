@@ -170,7 +170,11 @@ impl Rig {
             mono_ms: 0,
             wall_us: 1_700_000_000_000_000,
         };
-        let engine = Engine::new(Settings::default(), log.clone(), state, Arc::default(), now)
+        let settings = Settings {
+            inline_publishers_max: MANY - 1,
+            ..Settings::default()
+        };
+        let engine = Engine::new(settings, log.clone(), state, Arc::default(), now)
             .expect("the engine reads its log");
         Self {
             engine,
@@ -369,6 +373,21 @@ fn negative_control_without_syncs_acknowledgements_do_not_wait() {
     let (_, _, early) = publish_while_syncs_are_held(&mut rig);
     assert_eq!(early.len(), 2 * MANY, "{early:?}");
     rig.gate.set(Sync::Pass);
+}
+
+#[test]
+fn a_small_turn_is_durable_and_acknowledged_when_it_ends() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    rig.engine.settings.inline_publishers_max = MANY;
+    let publishers = rig.clients(Version::V311, MANY);
+    for key in &publishers {
+        rig.publish(*key, Version::V311, 1, "x");
+    }
+    rig.turn();
+    for key in publishers {
+        assert_eq!(rig.sent(key, Version::V311), ["puback 1"]);
+    }
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn large_payloads_arrive_whole_and_in_order_however_little_a_socket_takes() {
     for (text, id) in texts.iter().zip(1..) {
         rig.publish(publisher, Version::V311, id, text);
     }
-    rig.turn();
+    rig.packets(publisher, Version::V311, texts.len());
     for (key, version, taken) in subscribers {
         let bytes = take_in_parts(&mut rig, key, taken);
         let got = payloads(version, &bytes);
@@ -95,7 +95,7 @@ fn i7_a_payload_that_a_socket_leaves_no_longer_holds_its_batch() {
     let slow = rig.connect(ConnectFields::new(version, "s"));
     subscribe_to(&mut rig, slow, "t", QoS::AtLeastOnce);
     rig.publish(publisher, version, 1, &"x".repeat(64 << 10));
-    rig.turn();
+    assert_eq!(rig.packets(publisher, version, 1), ["puback 1"]);
     let waiting = rig.engine.out(slow).len();
     let conn = rig.engine.conns.get(slow).expect("it is open");
     assert!(
