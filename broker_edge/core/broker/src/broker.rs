@@ -11,12 +11,16 @@ use headwater_log::{
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::auth::{self, Keeper};
-use crate::config::{Ack, ClassSettings, Config, Disk, DiskAction, LogSettings, Sync};
+use crate::config::{
+    Ack, ClassSettings, Config, Disk, DiskAction, Listeners, LogSettings, Sync, TlsSettings,
+};
 use crate::data_plane::{self, DataPlane, DataPlaneConfig, Seat};
 use crate::metrics::Metrics;
 use crate::reload::Reloads;
 use crate::service::{self, Service, ServiceConfig};
 use crate::state::{Compaction, StateError, StateStore};
+use crate::transport::certificates::{Certificates, TlsContext, TlsError};
+use crate::transport::{Bound, Speaks};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
@@ -42,6 +46,8 @@ pub enum StartError {
     #[error(transparent)]
     Auth(#[from] auth::StartError),
     #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error(transparent)]
     Log(#[from] OpenError),
     #[error("cannot restore the broker's state: {0}")]
     State(#[from] StateError),
@@ -54,7 +60,9 @@ pub enum StartError {
 
 /// A running broker. Dropping it stops it; [`shutdown`](Self::shutdown) says so in the open.
 pub struct Broker {
-    mqtt: SocketAddr,
+    /// Of the data plane, by the name of the listener, in the order of the configuration; `mqtt` is first.
+    mqtt: Vec<(&'static str, SocketAddr)>,
+    certificates: Arc<Certificates>,
     flight: SocketAddr,
     admin: SocketAddr,
     log: Log,
@@ -77,16 +85,28 @@ impl Broker {
     /// One sentence that names the address, folder or file, and what to do about it.
     pub fn start(config: Config) -> Result<Broker, StartError> {
         // Listeners first: a busy port must not cost a recovery.
-        let mqtt = listen("mqtt", config.listeners.mqtt.bind.0)?;
+        let (mqtt, certificates) = listen_mqtt(&config.listeners)?;
         let flight = listen("flight", config.listeners.flight.bind.0)?;
         let admin = listen("admin", config.listeners.admin.bind.0)?;
-        let (mqtt_at, flight_at, admin_at) = (address(&mqtt)?, address(&flight)?, address(&admin)?);
+        let (flight_at, admin_at) = (address(&flight)?, address(&admin)?);
+        let mqtt_at = mqtt
+            .iter()
+            .map(|bound| Ok((bound.speaks.name(), address(&bound.listener)?)))
+            .collect::<Result<Vec<_>, StartError>>()?;
 
         let auth = Keeper::start(&config.auth)?;
         let metrics = Arc::new(Metrics::default());
         let reloads = Arc::new(Reloads::new(Arc::clone(&metrics)));
         let reloaded = Arc::clone(&auth);
         reloads.add(move || reloaded.reload().map_err(|error| error.to_string()));
+        let certificates = Arc::new(certificates);
+        certificates.show(&metrics.transport);
+        let (reloaded, shown) = (Arc::clone(&certificates), Arc::clone(&metrics));
+        reloads.add(move || {
+            let result = reloaded.reload();
+            reloaded.show(&shown.transport);
+            result.map_err(|error| error.to_string())
+        });
         std::fs::create_dir_all(&config.data_dir).map_err(|reason| StartError::Folder {
             dir: config.data_dir.clone(),
             reason,
@@ -101,6 +121,7 @@ impl Broker {
         match start_on(&config, &log, parts, mqtt, flight, admin) {
             Ok(running) => Ok(Broker {
                 mqtt: mqtt_at,
+                certificates,
                 flight: flight_at,
                 admin: admin_at,
                 log,
@@ -114,8 +135,24 @@ impl Broker {
         }
     }
 
+    /// The first address of plain MQTT.
     pub fn mqtt_address(&self) -> SocketAddr {
-        self.mqtt
+        let (_, address) = self.mqtt[0];
+        address
+    }
+
+    /// The addresses of a listener of the data plane: `mqtt`, `mqtts`, `ws` or `wss`.
+    pub fn addresses(&self, listener: &str) -> Vec<SocketAddr> {
+        let of_listener = self.mqtt.iter().filter(|(name, _)| *name == listener);
+        of_listener.map(|(_, address)| *address).collect()
+    }
+
+    /// Reads certificates, keys and authorities again, for connections that come from now on.
+    ///
+    /// # Errors
+    /// What is wrong with a file. That listener keeps what it had, the others are renewed.
+    pub fn reload_certificates(&self) -> Result<(), TlsError> {
+        self.certificates.reload()
     }
 
     pub fn flight_address(&self) -> SocketAddr {
@@ -172,7 +209,7 @@ fn start_on(
     config: &Config,
     log: &Log,
     parts: Parts,
-    mqtt: TcpListener,
+    mqtt: Vec<Bound>,
     flight: TcpListener,
     admin: TcpListener,
 ) -> Result<Running, StartError> {
@@ -219,6 +256,47 @@ fn start_on(
     })
 }
 
+/// Binds the listeners of the data plane and reads their certificates.
+fn listen_mqtt(listeners: &Listeners) -> Result<(Vec<Bound>, Certificates), StartError> {
+    let mut bound = Vec::new();
+    let mut certificates = Certificates::default();
+    let no_tls = TlsSettings::default();
+    let (mqtt, mqtts, ws, wss) = (
+        &listeners.mqtt,
+        &listeners.mqtts,
+        &listeners.ws,
+        &listeners.wss,
+    );
+    for (name, bind, proxy, tls) in [
+        ("mqtt", &mqtt.bind, mqtt.proxy_protocol, &no_tls),
+        ("mqtts", &mqtts.bind, mqtts.proxy_protocol, &mqtts.tls),
+        ("ws", &ws.bind, ws.proxy_protocol, &no_tls),
+        ("wss", &wss.bind, wss.proxy_protocol, &wss.tls),
+    ] {
+        if bind.0.is_empty() {
+            continue;
+        }
+        let tls = if tls.is_on() {
+            let context = Arc::new(TlsContext::load(name, tls, &[])?);
+            certificates.0.push(Arc::clone(&context));
+            Some(context)
+        } else {
+            None
+        };
+        for address in &bind.0 {
+            bound.push(Bound {
+                listener: listen(name, *address)?,
+                speaks: Speaks {
+                    proxy,
+                    tls: tls.clone(),
+                    websocket: matches!(name, "ws" | "wss"),
+                },
+            });
+        }
+    }
+    Ok((bound, certificates))
+}
+
 fn listen(listener: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
     let bind = || -> std::io::Result<TcpListener> {
         let socket = Socket::new(
@@ -228,6 +306,10 @@ fn listen(listener: &'static str, address: SocketAddr) -> Result<TcpListener, St
         )?;
         // A restart must not wait for the connections of the process before to time out.
         socket.set_reuse_address(true)?;
+        if address.is_ipv6() {
+            // So that [::] and 0.0.0.0 may stand beside each other, and each says what it is.
+            socket.set_only_v6(true)?;
+        }
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
         Ok(socket.into())

@@ -121,14 +121,7 @@ fn serve(config: Config) -> i32 {
             return EXIT_FAILED;
         }
     };
-    let (mqtt, flight, admin) = (
-        broker.mqtt_address(),
-        broker.flight_address(),
-        broker.admin_address(),
-    );
-    let code = print(&format!(
-        "ready mqtt={mqtt} flight={flight} admin={admin}\n"
-    ));
+    let code = print(&ready_line(&broker));
     if code == EXIT_OK {
         for signal in signals.forever() {
             if signal != SIGHUP {
@@ -141,6 +134,27 @@ fn serve(config: Config) -> i32 {
     }
     broker.shutdown();
     code
+}
+
+fn ready_line(broker: &Broker) -> String {
+    let of_listener = |listener: &str| {
+        let addresses = broker.addresses(listener);
+        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        addresses.join(",")
+    };
+    let (flight, admin) = (broker.flight_address(), broker.admin_address());
+    let mut line = format!(
+        "ready mqtt={} flight={flight} admin={admin}",
+        of_listener("mqtt")
+    );
+    for listener in ["mqtts", "ws", "wss"] {
+        let addresses = of_listener(listener);
+        if !addresses.is_empty() {
+            line.push_str(&format!(" {listener}={addresses}"));
+        }
+    }
+    line.push('\n');
+    line
 }
 
 /// Raises the limit of open files to what the system allows: a connection costs one, and a shell's default is 1,024.

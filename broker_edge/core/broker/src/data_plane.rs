@@ -4,7 +4,6 @@
 //! in place before [`start`] returns: sessions and retained messages are restored, the listener is registered.
 
 use std::io;
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
@@ -16,9 +15,12 @@ use mio::{Poll, Waker};
 use crate::auth::Keeper;
 use crate::config::{BrokerSettings, MqttSettings};
 use crate::engine::{Engine, Now, Settings};
-use crate::event_loop::{CommandSender, Commands, EventLoop, LoopWaker, WAKER, queue};
+use crate::event_loop::{
+    CommandSender, Commands, EventLoop, LoopSettings, LoopWaker, WAKER, queue,
+};
 use crate::metrics::Metrics;
 use crate::state::StateStore;
+use crate::transport::Bound;
 
 /// What the data plane is told about its settings.
 #[derive(Clone, Debug)]
@@ -66,18 +68,18 @@ impl Seat {
     }
 }
 
-/// Starts to serve `listener`, which is already bound and listening.
+/// Starts to serve listeners that are already bound and listening.
 ///
 /// # Errors
 /// When the system refuses a thread or a poll, or retained messages cannot be read from the log.
-pub fn start(
+pub(crate) fn start(
     seat: Seat,
     config: DataPlaneConfig,
     log: Log,
     state: Arc<StateStore>,
     metrics: Arc<Metrics>,
     auth: Arc<Keeper>,
-    listener: TcpListener,
+    listeners: Vec<Bound>,
 ) -> io::Result<DataPlane> {
     let Seat {
         poll,
@@ -95,13 +97,22 @@ pub fn start(
         .name("loop-0".to_owned())
         .spawn(move || {
             let settings = settings(&config);
-            let connections_max = settings.connections_max;
+            let loop_settings = loop_settings(&config);
+            let loop_metrics = Arc::clone(&metrics);
             let event_loop = Engine::new(settings, log, state, metrics, start_of_time())
                 .map_err(io::Error::other)
                 .and_then(|mut engine| {
                     let own = Arc::clone(&waker);
                     engine.guard_with(auth, Arc::new(move || own.wake()));
-                    EventLoop::new(poll, waker, commands, listener, engine, connections_max)
+                    EventLoop::new(
+                        poll,
+                        waker,
+                        commands,
+                        listeners,
+                        engine,
+                        loop_metrics,
+                        &loop_settings,
+                    )
                 });
             match event_loop {
                 Ok(event_loop) => {
@@ -142,10 +153,22 @@ fn settings(config: &DataPlaneConfig) -> Settings {
         connect_timeout_ms: u64::try_from(mqtt.connect_timeout.0.as_millis()).unwrap_or(u64::MAX),
         session_expiry_max_s: u32::try_from(expiry_max_s).unwrap_or(u32::MAX),
         out_buffer_bytes: mqtt.out_buffer_bytes.as_usize(),
-        connections_max: config.broker.max_connections as usize,
         queue_bytes: config.queue_bytes,
         ack_written: config.ack_written,
         ..Settings::default()
+    }
+}
+
+fn loop_settings(config: &DataPlaneConfig) -> LoopSettings {
+    let (mqtt, broker) = (&config.mqtt, &config.broker);
+    let connect_bytes_max = mqtt.max_connect_bytes.min(mqtt.max_packet_bytes);
+    LoopSettings {
+        connections_max: broker.max_connections as usize,
+        connections_per_address_max: broker.max_connections_per_ip,
+        connects_per_second_max: broker.max_connect_rate,
+        pending_max: broker.max_pending_connections as usize,
+        connect_bytes_max: connect_bytes_max.as_usize(),
+        connect_timeout_ms: u64::try_from(mqtt.connect_timeout.0.as_millis()).unwrap_or(u64::MAX),
     }
 }
 

@@ -19,7 +19,6 @@ pub mod peer;
 pub mod reload;
 pub mod service;
 pub mod state;
-#[allow(dead_code, reason = "the listeners that put layers on sockets follow")]
 mod transport;
 
 mod broker;

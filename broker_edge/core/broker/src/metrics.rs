@@ -5,6 +5,7 @@
 
 mod auth;
 mod log;
+mod transport;
 
 use std::sync::atomic::AtomicU64;
 
@@ -16,6 +17,7 @@ use prometheus_client::registry::Registry;
 
 pub use auth::AuthMetrics;
 pub use log::LogMetrics;
+pub use transport::{ConnectFailure, TransportMetrics};
 
 /// Everything that the broker counts. Gauges of partitions are set when they are asked for.
 #[derive(Default)]
@@ -23,6 +25,7 @@ pub struct Metrics {
     pub mqtt: MqttMetrics,
     pub flight: FlightMetrics,
     pub auth: AuthMetrics,
+    pub transport: TransportMetrics,
     partitions: PartitionMetrics,
     pub log: LogMetrics,
 }
@@ -152,6 +155,7 @@ impl Metrics {
         self.partitions
             .register_damage(registry.sub_registry_with_prefix("log"));
         self.log.register(&mut registry);
+        self.transport.register(&mut registry);
         registry
     }
 }

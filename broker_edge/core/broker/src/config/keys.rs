@@ -15,17 +15,28 @@ pub enum Kind {
     File,
     Text,
     Address,
+    /// One or several, or none.
+    Addresses,
     Bool,
-    Whole { min: u64, max: u64 },
-    Bytes { min: ByteSize, max: ByteSize },
-    Age { min: Age, max: Age },
+    Whole {
+        min: u64,
+        max: u64,
+    },
+    Bytes {
+        min: ByteSize,
+        max: ByteSize,
+    },
+    Age {
+        min: Age,
+        max: Age,
+    },
     Choice(&'static [&'static str]),
     LogId,
     Filters,
     Template,
 }
 
-/// One key. `*` in the path stands for each configurable class.
+/// One key. `*` in the path stands for each configurable class, `<mqtt>` and `<tls>` for each of those listeners.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
     pub path: &'static str,
@@ -35,7 +46,12 @@ pub struct Key {
     pub meaning: &'static str,
 }
 
-const CLASSES: [&str; 3] = ["control", "artifacts", "telemetry"];
+/// What stands in a path for several words.
+const PLACES: [(&str, &[&str]); 3] = [
+    ("*", &["control", "artifacts", "telemetry"]),
+    ("<mqtt>", &["mqtt", "mqtts", "ws", "wss"]),
+    ("<tls>", &["mqtts", "wss", "flight", "admin"]),
+];
 
 const fn bytes(min: ByteSize, max: ByteSize) -> Kind {
     Kind::Bytes { min, max }
@@ -73,9 +89,42 @@ pub const KEYS: &[Key] = &[
         "Folder of the log. A relative one is taken from where the broker is started.",
     ),
     key(
-        "listeners.mqtt.bind",
-        Kind::Address,
-        "Address of the MQTT listener; port 0 picks a free one.",
+        "listeners.<mqtt>.bind",
+        Kind::Addresses,
+        "Address of the listener, or a list of them; port 0 picks a free one. Without an address there is no such \
+         listener, but `mqtt` needs one.",
+    ),
+    key(
+        "listeners.<mqtt>.proxy_protocol",
+        Kind::Bool,
+        "Whether every connection begins with a header of PROXY protocol v2, which names the client; without it a \
+         connection is closed.",
+    ),
+    optional(
+        "listeners.<tls>.tls.cert",
+        Kind::File,
+        "PEM file of the certificate, followed by those between it and the root. Relative to where the broker is \
+         started, like all of these. SIGHUP reads the files again.",
+    ),
+    optional(
+        "listeners.<tls>.tls.key",
+        Kind::File,
+        "PEM file of the certificate's key.",
+    ),
+    optional(
+        "listeners.<tls>.tls.client_ca",
+        Kind::File,
+        "PEM file of those who sign the certificates of clients.",
+    ),
+    key(
+        "listeners.<tls>.tls.client_auth",
+        Kind::Choice(&["none", "optional", "required"]),
+        "Whether clients show a certificate: `optional` takes those without one, too.",
+    ),
+    key(
+        "listeners.<tls>.tls.min_version",
+        Kind::Choice(&["1.2", "1.3"]),
+        "Oldest version of TLS that is spoken.",
     ),
     key(
         "listeners.flight.bind",
@@ -261,7 +310,12 @@ pub const KEYS: &[Key] = &[
     key(
         "mqtt.connect_timeout",
         age(100, 1),
-        "Time that a new connection has to send its CONNECT.",
+        "Time that a new connection has for its handshakes and its CONNECT together.",
+    ),
+    key(
+        "mqtt.max_connect_bytes",
+        bytes(ByteSize::kib(1), ByteSize::kib(256)),
+        "Largest CONNECT, and largest request that opens a WebSocket: who is not known may claim no more.",
     ),
     key(
         "mqtt.session_expiry_max",
@@ -297,6 +351,23 @@ pub const KEYS: &[Key] = &[
         "broker.max_connections",
         whole(1, 10_000_000),
         "MQTT connections at the same time.",
+    ),
+    optional(
+        "broker.max_connections_per_ip",
+        whole(1, 10_000_000),
+        "MQTT connections of one address at the same time; without it there is no such limit, because many devices may \
+         share an address.",
+    ),
+    key(
+        "broker.max_pending_connections",
+        whole(1, 1_000_000),
+        "Connections that have not sent their CONNECT. For one more the oldest is closed, if it had a second; until then \
+         new ones wait in the backlog.",
+    ),
+    key(
+        "broker.max_connect_rate",
+        whole(1, 1_000_000),
+        "MQTT connections accepted in a second; the others wait in the backlog.",
     ),
     key(
         "auth.allow_anonymous",
@@ -374,14 +445,14 @@ pub fn paths() -> impl Iterator<Item = String> {
 /// Every key with its path written out.
 pub fn each() -> impl Iterator<Item = (String, &'static Key)> {
     KEYS.iter().flat_map(|key| {
-        let count = if key.path.contains('*') {
-            CLASSES.len()
-        } else {
-            1
-        };
-        CLASSES[..count]
+        let place = PLACES
             .iter()
-            .map(move |class| (key.path.replace('*', class), key))
+            .find(|(place, _)| key.path.contains(place))
+            .copied();
+        let (place, words) = place.unwrap_or(("*", &[""]));
+        words
+            .iter()
+            .map(move |word| (key.path.replace(place, word), key))
     })
 }
 

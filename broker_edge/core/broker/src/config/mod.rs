@@ -8,10 +8,10 @@ mod auth;
 mod error;
 pub mod keys;
 mod layers;
+mod listeners;
 mod print;
 pub mod units;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -19,8 +19,11 @@ use serde::{Deserialize, Serialize};
 pub use auth::{AuthSettings, CertificateSettings, CertificateUser, TokenSettings};
 pub use error::ConfigError;
 pub use layers::Source;
+pub use listeners::{
+    ClientAuth, Listeners, PlainListener, SecureListener, ServiceListener, TlsSettings, TlsVersion,
+};
 pub use print::{json_schema, to_json, to_yaml};
-use units::{Age, Bind, ByteSize};
+use units::{Age, ByteSize};
 
 /// All settings. Every field has a default, so an empty file is a valid one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,24 +42,6 @@ pub struct Config {
     pub broker: BrokerSettings,
     #[serde(deserialize_with = "or_default")]
     pub auth: AuthSettings,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Listeners {
-    #[serde(deserialize_with = "or_default")]
-    pub mqtt: Listener,
-    #[serde(deserialize_with = "or_default")]
-    pub flight: Listener,
-    #[serde(deserialize_with = "or_default")]
-    pub admin: Listener,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Listener {
-    /// Port 0 picks a free one.
-    pub bind: Bind,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -167,7 +152,10 @@ pub struct MqttSettings {
     pub max_shared_groups: u16,
     /// Zero: a record stays with its member while that is connected.
     pub shared_redelivery_after: Age,
+    /// From the first packet of the socket to a whole CONNECT, handshakes of TLS and WebSocket included.
     pub connect_timeout: Age,
+    /// Of a CONNECT, and of the request that opens a WebSocket.
+    pub max_connect_bytes: ByteSize,
     pub session_expiry_max: Age,
     pub out_buffer_bytes: ByteSize,
 }
@@ -185,6 +173,12 @@ pub struct FlightSettings {
 pub struct BrokerSettings {
     pub loops: u16,
     pub max_connections: u32,
+    /// `None`: no limit of its own.
+    pub max_connections_per_ip: Option<u32>,
+    /// Connections that have not sent their CONNECT.
+    pub max_pending_connections: u32,
+    /// Connections accepted in a second.
+    pub max_connect_rate: u32,
 }
 
 /// A section whose keys are all commented out is null in YAML and means its defaults.
@@ -204,27 +198,6 @@ impl Default for Config {
             flight: FlightSettings::default(),
             broker: BrokerSettings::default(),
             auth: AuthSettings::default(),
-        }
-    }
-}
-
-impl Default for Listeners {
-    fn default() -> Self {
-        let loopback = |port| Listener {
-            bind: Bind(SocketAddr::from(([127, 0, 0, 1], port))),
-        };
-        Listeners {
-            mqtt: loopback(1883),
-            flight: loopback(8815),
-            admin: loopback(8080),
-        }
-    }
-}
-
-impl Default for Listener {
-    fn default() -> Self {
-        Listener {
-            bind: Bind(SocketAddr::from(([127, 0, 0, 1], 0))),
         }
     }
 }
@@ -305,6 +278,7 @@ impl Default for MqttSettings {
             max_shared_groups: 10_000,
             shared_redelivery_after: Age::from_secs(30),
             connect_timeout: Age::from_secs(10),
+            max_connect_bytes: ByteSize::kib(64),
             session_expiry_max: Age::from_days(30),
             out_buffer_bytes: ByteSize::kib(256),
         }
@@ -326,6 +300,9 @@ impl Default for BrokerSettings {
         BrokerSettings {
             loops: 1,
             max_connections: 100_000,
+            max_connections_per_ip: None,
+            max_pending_connections: 4_096,
+            max_connect_rate: 10_000,
         }
     }
 }
@@ -344,17 +321,11 @@ impl Config {
     /// Limits of every key, and the rules that join keys.
     fn check(&self) -> Result<(), ConfigError> {
         keys::check_limits(self)?;
+        self.listeners.check()?;
         if !self.auth.allow_anonymous && !self.auth.is_configured() {
-            for (key, listener) in [
-                ("listeners.mqtt.bind", &self.listeners.mqtt),
-                ("listeners.flight.bind", &self.listeners.flight),
-                ("listeners.admin.bind", &self.listeners.admin),
-            ] {
-                if !listener.bind.0.ip().is_loopback() {
-                    return Err(ConfigError::Exposed {
-                        key,
-                        bind: listener.bind.0,
-                    });
+            for (key, bind) in self.listeners.addresses() {
+                if !bind.ip().is_loopback() {
+                    return Err(ConfigError::Exposed { key, bind });
                 }
             }
         }

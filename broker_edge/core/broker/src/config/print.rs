@@ -74,6 +74,9 @@ fn leaf(key: &Key, default: &Value) -> Value {
         Kind::Folder | Kind::File | Kind::Text | Kind::Address | Kind::Template => {
             json!({"type": "string"})
         }
+        Kind::Addresses => {
+            json!({"type": ["string", "array", "null"], "items": {"type": "string"}})
+        }
         Kind::LogId => json!({"type": "string", "format": "uuid"}),
         Kind::Bool => json!({"type": "boolean"}),
         Kind::Whole { min, max } => json!({"type": "integer", "minimum": min, "maximum": max}),

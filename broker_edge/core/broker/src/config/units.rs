@@ -19,6 +19,10 @@ pub struct Age(pub Duration);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind(pub SocketAddr);
 
+/// Addresses to listen on: one, or several in a list or with commas between them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Binds(pub Vec<SocketAddr>);
+
 const BYTE_UNITS: [(&str, u64); 8] = [
     ("TiB", 1 << 40),
     ("GiB", 1 << 30),
@@ -119,6 +123,60 @@ impl FromStr for Bind {
             .map_err(|_| {
                 format!("`{text}` is not an address; write IP:PORT, for example 127.0.0.1:1883")
             })
+    }
+}
+
+impl FromStr for Binds {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let binds = text.split(',').map(str::trim);
+        binds
+            .filter(|bind| !bind.is_empty())
+            .map(|bind| bind.parse::<Bind>().map(|bind| bind.0))
+            .collect::<Result<_, _>>()
+            .map(Binds)
+    }
+}
+
+impl Serialize for Binds {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0[..] {
+            [] => serializer.serialize_none(),
+            [one] => serializer.collect_str(one),
+            several => serializer.collect_seq(several.iter().map(SocketAddr::to_string)),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Binds {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = Binds;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an address such as 127.0.0.1:1883, or a list of them")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Binds, E> {
+                text.parse().map_err(E::custom)
+            }
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Binds, E> {
+                self.visit_str(&number.to_string())
+            }
+            fn visit_unit<E: de::Error>(self) -> Result<Binds, E> {
+                Ok(Binds::default())
+            }
+            fn visit_none<E: de::Error>(self) -> Result<Binds, E> {
+                Ok(Binds::default())
+            }
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Binds, A::Error> {
+                let mut binds = Binds::default();
+                while let Some(bind) = seq.next_element::<Bind>()? {
+                    binds.0.push(bind.0);
+                }
+                Ok(binds)
+            }
+        }
+        deserializer.deserialize_any(Visitor)
     }
 }
 

@@ -73,7 +73,7 @@ use exactly_once::Rounds;
 use guard::{Guard, Wake};
 use router::Router;
 use shared::Groups;
-use slab::{Key, Slab};
+pub use slab::{Key, Slab};
 use stage::{PartitionIndex, Stage};
 use tally::Tally;
 use template::Templates;

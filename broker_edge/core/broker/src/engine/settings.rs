@@ -34,7 +34,6 @@ pub struct Settings {
     pub session_expiry_max_s: u32,
     /// Bytes that wait for one socket.
     pub out_buffer_bytes: usize,
-    pub connections_max: usize,
     /// The bound of a partition's append queue, as the log has it.
     pub queue_bytes: usize,
     /// Acknowledge at the written mark instead of the synced one.
@@ -62,7 +61,6 @@ impl Default for Settings {
             connect_timeout_ms: 10_000,
             session_expiry_max_s: 30 * 24 * 3600,
             out_buffer_bytes: 256 << 10,
-            connections_max: 100_000,
             queue_bytes: 8 << 20,
             ack_written: false,
             inline_publishers_max: 64,

@@ -6,10 +6,13 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
+
+use crate::transport::{Bound, Speaks};
 
 /// Connections accepted in a turn, so that a storm of them does not hold up those that are there.
 const ACCEPTS_MAX: usize = 256;
@@ -24,6 +27,7 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 
 pub struct Listener {
     listener: TcpListener,
+    speaks: Arc<Speaks>,
     /// Descriptors from this number on are the reserve: the system gives the lowest that is free.
     reserve_from: u64,
     ready: bool,
@@ -33,17 +37,14 @@ pub struct Listener {
 }
 
 impl Listener {
-    pub fn new(
-        listener: std::net::TcpListener,
-        registry: &Registry,
-        token: Token,
-    ) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
-        let mut listener = TcpListener::from_std(listener);
+    pub fn new(bound: Bound, registry: &Registry, token: Token) -> io::Result<Self> {
+        bound.listener.set_nonblocking(true)?;
+        let mut listener = TcpListener::from_std(bound.listener);
         registry.register(&mut listener, token, Interest::READABLE)?;
         // Connections that came before the registration make no event.
         Ok(Self {
             listener,
+            speaks: Arc::new(bound.speaks),
             reserve_from: reserve_from(open_files_max()),
             ready: true,
             accepted: 0,
@@ -52,13 +53,18 @@ impl Listener {
         })
     }
 
+    /// What is spoken on its connections.
+    pub fn speaks(&self) -> &Arc<Speaks> {
+        &self.speaks
+    }
+
     pub fn ready(&mut self) {
         self.ready = true;
     }
 
     /// Whether connections may wait although no event will tell.
     pub fn has_more(&self) -> bool {
-        self.ready && self.rests_until.is_none()
+        self.ready && self.rest().is_none_or(|rest| rest.is_zero())
     }
 
     /// How long connections wait at most before the listener has to be asked again.

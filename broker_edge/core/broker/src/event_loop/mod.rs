@@ -1,9 +1,13 @@
-//! The thread that waits: listener, sockets, poll and waker. It knows no packet; the engine knows no socket.
+//! The thread that waits: listeners, sockets, poll and waker. It knows no packet; the engine knows no socket.
 //!
 //! Sockets are registered once, edge-triggered for both directions, so a turn costs no system call but the poll, one
 //! receive per readable connection and one send per connection with something to say.
 
+mod admission;
+mod arrival;
+mod arrivals;
 mod commands;
+mod complaints;
 mod listener;
 mod socket;
 
@@ -16,9 +20,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use mio::{Events, Poll, Token, Waker};
 
 use crate::engine::{ConnKey, Engine, Now, ReadPlan};
-use crate::peer::Peer;
-use crate::transport::Stream;
+use crate::metrics::{ConnectFailure, Metrics};
+use crate::transport::Bound;
 
+use admission::{PerAddress, Rate};
+use arrivals::{Arrivals, Limits, Opened};
 pub use commands::{Command, CommandSender, Commands, queue};
 use listener::Listener;
 use socket::{Received, Sockets};
@@ -29,8 +35,10 @@ const READ_BYTES_MAX: usize = 256 << 10;
 const TURN_BYTES_MAX: usize = 4 << 20;
 const EVENTS_MAX: usize = 1024;
 
-const LISTENER: Token = Token(usize::MAX);
-pub const WAKER: Token = Token(usize::MAX - 1);
+pub const WAKER: Token = Token(usize::MAX);
+/// The token of the first listener; the others go down from it.
+const LISTENER: Token = Token(usize::MAX - 1);
+const LISTENERS_MAX: usize = 256;
 
 /// Wakes the loop from other threads, at the cost of a system call only while it sleeps.
 #[derive(Debug)]
@@ -61,7 +69,14 @@ pub struct EventLoop {
     poll: Poll,
     waker: Arc<LoopWaker>,
     commands: Commands,
-    listener: Listener,
+    listeners: Vec<Listener>,
+    arrivals: Arrivals,
+    rate: Rate,
+    per_address: PerAddress,
+    /// Until then nobody is accepted: a limit asked for it. On the engine's clock.
+    accepts_from_ms: u64,
+    /// When the turn began, on the same clock.
+    turn_ms: u64,
     sockets: Sockets,
     engine: Engine,
     /// Connections that may have bytes to read, in the order in which they are served.
@@ -71,29 +86,57 @@ pub struct EventLoop {
     connections_max: usize,
 }
 
+/// What the loop is told about who may come.
+pub struct LoopSettings {
+    pub connections_max: usize,
+    pub connections_per_address_max: Option<u32>,
+    pub connects_per_second_max: u32,
+    pub pending_max: usize,
+    pub connect_bytes_max: usize,
+    pub connect_timeout_ms: u64,
+}
+
 impl EventLoop {
     /// # Errors
-    /// When the listener cannot be registered with the poll.
+    /// When a listener cannot be registered with the poll.
     pub fn new(
         poll: Poll,
         waker: Arc<LoopWaker>,
         commands: Commands,
-        listener: std::net::TcpListener,
+        bound: Vec<Bound>,
         engine: Engine,
-        connections_max: usize,
+        metrics: Arc<Metrics>,
+        settings: &LoopSettings,
     ) -> io::Result<Self> {
-        let listener = Listener::new(listener, poll.registry(), LISTENER)?;
+        if bound.len() > LISTENERS_MAX {
+            return Err(io::Error::other("there are more than 256 addresses"));
+        }
+        let listeners = bound
+            .into_iter()
+            .enumerate()
+            .map(|(index, bound)| Listener::new(bound, poll.registry(), Token(LISTENER.0 - index)))
+            .collect::<io::Result<_>>()?;
+        let limits = Limits {
+            pending_max: settings.pending_max,
+            connect_bytes_max: settings.connect_bytes_max,
+            timeout_ms: settings.connect_timeout_ms,
+        };
         Ok(Self {
             poll,
             waker,
             commands,
-            listener,
+            listeners,
+            arrivals: Arrivals::new(limits, metrics),
+            rate: Rate::new(settings.connects_per_second_max),
+            per_address: PerAddress::new(settings.connections_per_address_max),
+            accepts_from_ms: 0,
+            turn_ms: 0,
             sockets: Sockets::default(),
             engine,
             readable: VecDeque::new(),
             buffer: vec![0; READ_BYTES_MAX],
             started: Instant::now(),
-            connections_max,
+            connections_max: settings.connections_max,
         })
     }
 
@@ -107,12 +150,15 @@ impl EventLoop {
                 tracing::error!(%error, "the poll failed, the loop stops");
                 return;
             }
-            self.engine.begin(self.now());
+            let now = self.now();
+            self.turn_ms = now.mono_ms;
+            self.engine.begin(now);
             if self.obey() {
                 return self.stop();
             }
             self.take_events(&events);
             self.accept();
+            self.welcome();
             self.read();
             self.engine.tick();
             self.engine.commit();
@@ -144,7 +190,10 @@ impl EventLoop {
 
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
         let busy = |this: &Self| {
-            !this.readable.is_empty() || this.engine.has_more() || this.listener.has_more()
+            !this.readable.is_empty()
+                || this.engine.has_more()
+                || this.arrivals.has_work()
+                || this.may_accept()
         };
         if busy(self) {
             return self.poll.poll(events, Some(Duration::ZERO));
@@ -163,24 +212,36 @@ impl EventLoop {
 
     fn timeout(&self) -> Option<Duration> {
         let now_ms = self.now().mono_ms;
+        let accepts = self.listeners.iter().any(Listener::has_more);
         let due = self
             .engine
             .next_deadline_ms()
-            .map(|due_ms| Duration::from_millis(due_ms.saturating_sub(now_ms)));
-        let linger = self.sockets.linger();
-        self.listener
-            .rest()
             .into_iter()
-            .chain(due)
-            .chain(linger)
-            .min()
+            .chain(self.arrivals.next_deadline_ms())
+            .chain(accepts.then_some(self.accepts_from_ms))
+            .map(|due_ms| Duration::from_millis(due_ms.saturating_sub(now_ms)));
+        let rests = self.listeners.iter().filter_map(Listener::rest);
+        due.chain(self.sockets.linger()).chain(rests).min()
+    }
+
+    /// Whether connections may wait that no event will tell of, and nothing keeps them waiting.
+    fn may_accept(&self) -> bool {
+        self.listeners.iter().any(Listener::has_more) && self.accepts_from_ms <= self.now().mono_ms
     }
 
     fn take_events(&mut self, events: &Events) {
         for event in events {
             match event.token() {
                 WAKER => {}
-                LISTENER => self.listener.ready(),
+                Token(number) if number > LISTENER.0 - LISTENERS_MAX => {
+                    if let Some(listener) = self.listeners.get_mut(LISTENER.0 - number) {
+                        listener.ready();
+                    }
+                }
+                token if let Some(key) = Arrivals::key_of(token) => {
+                    let is_ending = event.is_read_closed() || event.is_error();
+                    self.arrivals.ready(key, is_ending, &mut self.per_address);
+                }
                 token => {
                     let key = ConnKey::from_bits(token.0 as u64);
                     if event.is_writable() {
@@ -212,19 +273,86 @@ impl EventLoop {
     }
 
     fn accept(&mut self) {
-        while let Some((stream, address)) = self.listener.accept() {
-            if self.engine.connections() >= self.connections_max {
-                self.engine.count_refused();
-                continue;
+        let now_ms = self.turn_ms;
+        self.arrivals.expire(now_ms, &mut self.per_address);
+        for index in 0..self.listeners.len() {
+            while self.accepts_from_ms <= now_ms {
+                let listener = &mut self.listeners[index];
+                if !listener.has_more()
+                    || listener.speaks().tls.is_some() && self.arrivals.is_storm()
+                {
+                    break;
+                }
+                let room = self.arrivals.has_room(now_ms).and_then(|()| {
+                    let token = self.rate.take(now_ms);
+                    token.map_err(|wait_ms| now_ms + wait_ms)
+                });
+                if let Err(from_ms) = room {
+                    self.accepts_from_ms = from_ms;
+                    return;
+                }
+                let Some((stream, address)) = listener.accept() else {
+                    self.rate.give_back();
+                    break;
+                };
+                if self.engine.connections() + self.arrivals.len() >= self.connections_max {
+                    self.engine.count_refused();
+                    self.arrivals.count(ConnectFailure::Limit, address);
+                    continue;
+                }
+                let inserted = self.arrivals.insert(
+                    stream,
+                    address,
+                    listener.speaks(),
+                    now_ms,
+                    self.poll.registry(),
+                    &mut self.per_address,
+                );
+                if let Err(error) = inserted {
+                    tracing::warn!(%error, "a connection cannot be served");
+                }
             }
-            let key = self.engine.open(Peer::plain(address));
-            if let Err(error) =
-                self.sockets
-                    .insert(key, Stream::plain(stream), self.poll.registry())
-            {
-                tracing::warn!(%error, "a connection cannot be served");
-                self.engine.remove(key);
-            }
+        }
+    }
+
+    /// Goes on with connections that do not speak MQTT yet, and hands those to the engine that do now.
+    fn welcome(&mut self) {
+        if !self.arrivals.has_work() {
+            return;
+        }
+        let now_ms = self.turn_ms;
+        let mut turn = self.arrivals.begin_turn();
+        while let Some(opened) =
+            self.arrivals
+                .next(&mut turn, &mut self.buffer, now_ms, &mut self.per_address)
+        {
+            self.open(opened);
+        }
+        self.arrivals.forget_gone();
+        for stream in self.arrivals.take_answered() {
+            self.sockets.let_go(stream);
+        }
+    }
+
+    fn open(&mut self, opened: Opened) {
+        let Opened { arrival, len, more } = opened;
+        let is_ending = arrival.is_ending;
+        let (stream, peer) = arrival.into_stream();
+        let ip = peer.address.ip();
+        let key = self.engine.open(peer);
+        self.per_address.opened(key, ip);
+        if let Err(error) = self.sockets.insert(key, stream, self.poll.registry()) {
+            tracing::warn!(%error, "a connection cannot be served");
+            self.per_address.closed(key);
+            return self.engine.remove(key);
+        }
+        self.engine.count_received(key, len);
+        self.engine.receive(key, &self.buffer[..len], true);
+        if is_ending {
+            self.sockets.mark_ending(key);
+        }
+        if more || is_ending {
+            self.want_read(key);
         }
     }
 
@@ -311,6 +439,7 @@ impl EventLoop {
         self.engine.return_touched(touched);
         for key in self.engine.take_closed() {
             self.sockets.remove(key, self.poll.registry());
+            self.per_address.closed(key);
             self.engine.remove(key);
         }
         self.sockets.drain(&mut self.buffer);

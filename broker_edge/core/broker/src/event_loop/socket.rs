@@ -63,15 +63,14 @@ impl Received {
 }
 
 impl Sockets {
-    /// Takes a stream in whose socket nobody watches yet.
+    /// Takes a stream in whose socket the poll watches already, under another token.
     pub fn insert(
         &mut self,
         key: ConnKey,
         mut stream: Stream,
         registry: &Registry,
     ) -> io::Result<()> {
-        stream.socket_mut().set_nodelay(true)?;
-        registry.register(
+        registry.reregister(
             stream.socket_mut(),
             token(key)?,
             Interest::READABLE | Interest::WRITABLE,
@@ -96,20 +95,27 @@ impl Sockets {
         let Some(mut socket) = slot.take_if(|socket| socket.key == key) else {
             return;
         };
-        if !socket.ended && socket.stream.shut_down().is_ok() {
-            if self.lingering.len() >= LINGERING_MAX {
-                self.lingering.pop_front();
-            }
-            // It stays in the poll, so that the loop is woken for what comes; nobody knows its key any more.
-            self.lingering.push_back(Lingering {
-                stream: socket.stream,
-                until: Instant::now() + LINGER,
-                bytes_left: LINGER_BYTES,
-            });
-            return;
+        if !socket.ended {
+            return self.let_go(socket.stream);
         }
         // Closing takes the socket out of the poll anyway.
         let _ = registry.deregister(socket.stream.socket_mut());
+    }
+
+    /// Ends this side of a stream, and closes it when the peer is done or after a while.
+    pub fn let_go(&mut self, mut stream: Stream) {
+        if stream.shut_down().is_err() {
+            return;
+        }
+        if self.lingering.len() >= LINGERING_MAX {
+            self.lingering.pop_front();
+        }
+        // It stays in the poll, so that the loop is woken for what comes; nobody knows its key any more.
+        self.lingering.push_back(Lingering {
+            stream,
+            until: Instant::now() + LINGER,
+            bytes_left: LINGER_BYTES,
+        });
     }
 
     /// Drops what came for sockets that were shut down, and closes those whose peer is done or whose time is over.

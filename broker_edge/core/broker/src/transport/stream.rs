@@ -60,6 +60,20 @@ impl Stream {
         self.layers.as_mut()?.tls.as_deref_mut()
     }
 
+    /// Hands bytes that were received before TLS was set to it. They hold a beginning of its handshake.
+    ///
+    /// # Errors
+    /// The handshake failed; the peer was told if it could be.
+    pub fn feed(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let Some(tls) = self.layers.as_mut().and_then(|layers| layers.tls.as_mut()) else {
+            return Ok(());
+        };
+        while !bytes.is_empty() {
+            tls_link::feed(tls, &mut self.tcp, &mut bytes)?;
+        }
+        Ok(())
+    }
+
     /// From here on, the bytes are those in WebSocket frames.
     pub fn set_websocket(&mut self) {
         self.layers.get_or_insert_default().websocket = Some(Box::default());

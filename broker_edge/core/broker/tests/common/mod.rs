@@ -24,19 +24,24 @@ pub fn start(dir: &Path) -> Broker {
 }
 
 pub fn start_with(dir: &Path, change: impl FnOnce(&mut Config)) -> Broker {
+    try_start_with(dir, change)
+        .expect("the broker starts on an empty folder or on what it left there")
+}
+
+pub fn try_start_with(
+    dir: &Path,
+    change: impl FnOnce(&mut Config),
+) -> Result<Broker, headwater_broker::StartError> {
     let mut config = Config {
         data_dir: dir.to_owned(),
         ..Config::default()
     };
-    for listener in [
-        &mut config.listeners.mqtt,
-        &mut config.listeners.flight,
-        &mut config.listeners.admin,
-    ] {
-        listener.bind.0 = SocketAddr::from(([127, 0, 0, 1], 0));
-    }
+    let free = SocketAddr::from(([127, 0, 0, 1], 0));
+    config.listeners.mqtt.bind.0 = vec![free];
+    config.listeners.flight.bind.0 = free;
+    config.listeners.admin.bind.0 = free;
     change(&mut config);
-    Broker::start(config).expect("the broker starts on an empty folder or on what it left there")
+    Broker::start(config)
 }
 
 /// A packet that the broker sent, with what tests look at.

@@ -1,0 +1,394 @@
+//! One connection before it may speak MQTT: the proxy's header, TLS, the request that opens a WebSocket, and its CONNECT,
+//! in this order and as far as its listener has them.
+//!
+//! What is received is kept only as long as the stage that needs it is not complete, and only up to the bound of a
+//! CONNECT. When and how often it is looked at is decided in `arrivals`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use headwater_mqtt::{Frame, ReasonCode, frame};
+use rustls::ServerConnection;
+
+use crate::metrics::ConnectFailure;
+use crate::peer::{CertificateNames, Peer};
+use crate::transport::first_bytes::{Spoken, connack_refusal, http_refusal, spoken};
+use crate::transport::upgrade::Upgrade;
+use crate::transport::{Speaks, Stream, Taken, certificates, proxy, upgrade};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Proxy,
+    /// TLS was not begun: nothing is spent on a connection that says nothing.
+    Hello,
+    Tls,
+    Upgrade,
+    Connect,
+}
+
+pub struct Arrival {
+    stream: Stream,
+    speaks: Arc<Speaks>,
+    pub address: SocketAddr,
+    stage: Stage,
+    certificate: Option<Arc<CertificateNames>>,
+    /// Received, and not enough for the stage.
+    held: Vec<u8>,
+    pub opened_ms: u64,
+    /// In the list of those to look at.
+    pub is_queued: bool,
+    /// The poll has told that the peer is done.
+    pub is_ending: bool,
+}
+
+/// What became of a connection that was looked at.
+#[derive(Debug)]
+pub enum Step {
+    /// It stays as it is until the socket has more.
+    Wait,
+    /// There is more to read.
+    Again,
+    /// Its CONNECT is whole: `len` bytes of MQTT are at the front of the buffer. With `more`, there may be more to read.
+    Open {
+        len: usize,
+        more: bool,
+    },
+    Failed(Failure),
+}
+
+/// Why a connection does not come to speak MQTT.
+#[derive(Debug)]
+pub struct Failure {
+    pub kind: ConnectFailure,
+    /// For the log, when there is something to say.
+    pub detail: String,
+    /// The answer is on its way: the socket should not be closed with a reset.
+    pub is_answered: bool,
+}
+
+impl Failure {
+    fn new(kind: ConnectFailure, detail: impl Into<String>) -> Self {
+        Self {
+            kind,
+            detail: detail.into(),
+            is_answered: false,
+        }
+    }
+}
+
+impl Arrival {
+    pub fn new(stream: Stream, speaks: Arc<Speaks>, address: SocketAddr, now_ms: u64) -> Self {
+        let mut arrival = Self {
+            stream,
+            speaks,
+            address,
+            stage: Stage::Proxy,
+            certificate: None,
+            held: Vec::new(),
+            opened_ms: now_ms,
+            is_queued: false,
+            is_ending: false,
+        };
+        if !arrival.speaks.proxy {
+            arrival.next_stage();
+        }
+        arrival
+    }
+
+    /// Whether the next step may cost the CPU time of a handshake.
+    pub fn is_costly(&self) -> bool {
+        matches!(self.stage, Stage::Hello | Stage::Tls)
+    }
+
+    /// Whether the address is the client's own, and not that of a proxy which has yet to name it.
+    pub fn is_address_known(&self) -> bool {
+        self.stage != Stage::Proxy
+    }
+
+    pub fn held_bytes(&self) -> usize {
+        self.held.len()
+    }
+
+    pub fn listener(&self) -> &'static str {
+        self.speaks.name()
+    }
+
+    pub fn stream_mut(&mut self) -> &mut Stream {
+        &mut self.stream
+    }
+
+    pub fn into_stream(self) -> (Stream, Peer) {
+        let peer = Peer {
+            address: self.address,
+            transport: self.speaks.name(),
+            certificate: self.certificate,
+        };
+        (self.stream, peer)
+    }
+
+    /// Receives once and goes as far as that leads. `buffer` has room for `connect_bytes_max` and more.
+    pub fn step(&mut self, buffer: &mut [u8], connect_bytes_max: usize) -> Step {
+        let held = std::mem::take(&mut self.held);
+        buffer[..held.len()].copy_from_slice(&held);
+        // Room for a whole CONNECT, for a proxy's header before it, and for what a TLS record brings beyond.
+        let end = buffer.len().min(connect_bytes_max.max(64 << 10));
+        let (count, more) = match self.stream.receive(&mut buffer[held.len()..end]) {
+            Ok(Taken::Bytes { count, more }) => (count, more || self.is_ending),
+            Ok(Taken::Nothing) => (0, false),
+            Ok(Taken::Ended) => {
+                return Step::Failed(Failure::new(ConnectFailure::Lost, ""));
+            }
+            Err(error) => return Step::Failed(self.failure_of(&error)),
+        };
+        let mut from = 0;
+        let mut to = held.len() + count;
+        loop {
+            let before = self.stage;
+            let advanced = match self.stage {
+                Stage::Proxy => self.take_proxy(&buffer[from..to]),
+                Stage::Hello => self.take_hello(&buffer[from..to]),
+                Stage::Tls => self.finish_tls(),
+                Stage::Upgrade => self.take_upgrade(&buffer[from..to], connect_bytes_max),
+                Stage::Connect => match self.take_connect(&buffer[from..to], connect_bytes_max) {
+                    Ok(true) => {
+                        buffer.copy_within(from..to, 0);
+                        let len = to - from;
+                        return Step::Open { len, more };
+                    }
+                    Ok(false) => Ok(0),
+                    Err(failure) => Err(failure),
+                },
+            };
+            match advanced {
+                Ok(taken) => from += taken,
+                Err(failure) => return Step::Failed(failure),
+            }
+            if self.stage == before {
+                break;
+            }
+            if before == Stage::Upgrade
+                && let Some(websocket) = self.stream.websocket_mut()
+            {
+                match websocket.decode(&mut buffer[from..to]) {
+                    Ok(decoded) => to = from + decoded.count,
+                    Err(_) => {
+                        let kind = ConnectFailure::WebSocket;
+                        return Step::Failed(Failure::new(kind, "broken framing"));
+                    }
+                }
+            }
+        }
+        self.held = buffer[from..to].to_vec();
+        if more { Step::Again } else { Step::Wait }
+    }
+
+    fn next_stage(&mut self) {
+        self.stage = match self.stage {
+            Stage::Proxy if self.speaks.tls.is_some() => Stage::Hello,
+            Stage::Hello => Stage::Tls,
+            Stage::Proxy | Stage::Tls if self.speaks.websocket => Stage::Upgrade,
+            Stage::Proxy | Stage::Tls | Stage::Upgrade | Stage::Connect => Stage::Connect,
+        };
+    }
+
+    fn take_proxy(&mut self, bytes: &[u8]) -> Result<usize, Failure> {
+        match proxy::parse(bytes) {
+            Ok(proxy::Header::Incomplete) => Ok(0),
+            Ok(proxy::Header::Whole { len, client }) => {
+                self.address = client.unwrap_or(self.address);
+                self.next_stage();
+                Ok(len)
+            }
+            Err(reason) => Err(Failure::new(ConnectFailure::Proxy, reason)),
+        }
+    }
+
+    /// Begins TLS with the first bytes of it.
+    fn take_hello(&mut self, bytes: &[u8]) -> Result<usize, Failure> {
+        match spoken(bytes) {
+            None => return Ok(0),
+            Some(Spoken::Tls) => {}
+            Some(other) => return Err(self.refuse_on_tls(other, bytes)),
+        }
+        let Some(context) = &self.speaks.tls else {
+            return Err(Failure::new(ConnectFailure::Tls, "the listener has no TLS"));
+        };
+        let tls = ServerConnection::new(context.current())
+            .map_err(|error| Failure::new(ConnectFailure::Tls, error.to_string()))?;
+        self.stream.set_tls(tls);
+        self.next_stage();
+        self.stream
+            .feed(bytes)
+            .map_err(|error| self.failure_of(&error))?;
+        Ok(bytes.len())
+    }
+
+    fn finish_tls(&mut self) -> Result<usize, Failure> {
+        let Some(tls) = self.stream.tls_mut() else {
+            return Err(Failure::new(ConnectFailure::Tls, "TLS was not begun"));
+        };
+        if !tls.is_handshaking() {
+            let first = tls.peer_certificates().and_then(<[_]>::first);
+            self.certificate = first.and_then(certificates::names_of).map(Arc::new);
+            self.next_stage();
+        }
+        Ok(0)
+    }
+
+    fn take_upgrade(&mut self, bytes: &[u8], bytes_max: usize) -> Result<usize, Failure> {
+        match spoken(bytes) {
+            None => return Ok(0),
+            Some(Spoken::Http) => {}
+            Some(other) => return Err(self.refuse_on_websocket(other, bytes)),
+        }
+        match upgrade::parse(bytes) {
+            Upgrade::Incomplete if bytes.len() < bytes_max => Ok(0),
+            Upgrade::Incomplete => Err(self.answer(
+                &upgrade::too_large(),
+                Failure::new(ConnectFailure::TooLarge, "the request is too large"),
+            )),
+            Upgrade::Accepted { len, answer } => {
+                // The first bytes that the socket is given always fit.
+                let sent = self.stream.send(&answer);
+                if !matches!(sent, Ok(count) if count == answer.len()) {
+                    return Err(Failure::new(ConnectFailure::Lost, ""));
+                }
+                self.stream.set_websocket();
+                self.next_stage();
+                Ok(len)
+            }
+            Upgrade::Refused { reason, answer } => {
+                Err(self.answer(&answer, Failure::new(ConnectFailure::WebSocket, reason)))
+            }
+        }
+    }
+
+    /// True when the CONNECT is whole.
+    fn take_connect(&mut self, bytes: &[u8], bytes_max: usize) -> Result<bool, Failure> {
+        match spoken(bytes) {
+            None => return Ok(false),
+            Some(Spoken::Mqtt) => {}
+            Some(other) => return Err(self.refuse_on_mqtt(other)),
+        }
+        match frame::next(bytes, bytes_max) {
+            Ok(Frame::Whole { .. }) => Ok(true),
+            Ok(Frame::Incomplete { .. }) => Ok(false),
+            Err(error) if error.reason == ReasonCode::PacketTooLarge => {
+                let sentence = "the CONNECT is larger than mqtt.max_connect_bytes";
+                let answer = connack_refusal(bytes, error.reason, sentence);
+                Err(self.answer(&answer, Failure::new(ConnectFailure::TooLarge, sentence)))
+            }
+            Err(error) => Err(Failure::new(ConnectFailure::Other, error.to_string())),
+        }
+    }
+
+    fn refuse_on_tls(&mut self, spoken: Spoken, bytes: &[u8]) -> Failure {
+        let name = self.listener();
+        let sentence = "This port takes TLS connections only.";
+        match spoken {
+            Spoken::Mqtt => {
+                let reason = ReasonCode::ImplementationSpecificError;
+                let answer = connack_refusal(bytes, reason, sentence);
+                let detail = format!(
+                    "a client spoke plain MQTT on the port of listeners.{name}: turn TLS on in the client, or use the \
+                     port of listeners.mqtt"
+                );
+                self.answer(&answer, Failure::new(ConnectFailure::PlainOnTls, detail))
+            }
+            Spoken::Http => {
+                let detail = format!("a client spoke plain HTTP on the port of listeners.{name}");
+                let failure = Failure::new(ConnectFailure::HttpOnMqtt, detail);
+                self.answer(&http_refusal(sentence), failure)
+            }
+            Spoken::Proxy => self.refuse_proxy(),
+            Spoken::Tls | Spoken::Other => Failure::new(ConnectFailure::Other, ""),
+        }
+    }
+
+    fn refuse_on_websocket(&mut self, spoken: Spoken, bytes: &[u8]) -> Failure {
+        let name = self.listener();
+        match spoken {
+            Spoken::Mqtt => {
+                let sentence = "This port takes MQTT over WebSocket only.";
+                let reason = ReasonCode::ImplementationSpecificError;
+                let answer = connack_refusal(bytes, reason, sentence);
+                let detail = format!(
+                    "a client spoke MQTT without WebSocket on the port of listeners.{name}: set the client's transport to \
+                     websockets, or use the port of listeners.mqtt"
+                );
+                let failure = Failure::new(ConnectFailure::MqttOnWebSocket, detail);
+                self.answer(&answer, failure)
+            }
+            Spoken::Tls => self.refuse_tls("wss"),
+            Spoken::Proxy => self.refuse_proxy(),
+            Spoken::Http | Spoken::Other => Failure::new(ConnectFailure::Other, ""),
+        }
+    }
+
+    fn refuse_on_mqtt(&mut self, spoken: Spoken) -> Failure {
+        match spoken {
+            Spoken::Tls => self.refuse_tls("mqtts"),
+            Spoken::Http => {
+                let detail = format!(
+                    "a client spoke HTTP on the port of listeners.{}: health and metrics are at listeners.admin, \
+                     WebSockets at listeners.ws, Flight at listeners.flight",
+                    self.listener()
+                );
+                let failure = Failure::new(ConnectFailure::HttpOnMqtt, detail);
+                self.answer(&http_refusal("This port speaks MQTT, not HTTP."), failure)
+            }
+            Spoken::Proxy => self.refuse_proxy(),
+            Spoken::Mqtt | Spoken::Other => Failure::new(
+                ConnectFailure::Other,
+                "a connection has to begin with a CONNECT",
+            ),
+        }
+    }
+
+    fn refuse_tls(&self, instead: &str) -> Failure {
+        let detail = format!(
+            "a client spoke TLS on the port of listeners.{}, which has none: use the port of listeners.{instead}",
+            self.listener()
+        );
+        Failure::new(ConnectFailure::TlsOnPlain, detail)
+    }
+
+    fn refuse_proxy(&self) -> Failure {
+        let detail = format!(
+            "a proxy sent a header on the port of listeners.{name}: set listeners.{name}.proxy_protocol",
+            name = self.listener()
+        );
+        Failure::new(ConnectFailure::Proxy, detail)
+    }
+
+    /// Sends an answer, as far as the socket takes it.
+    fn answer(&mut self, answer: &[u8], mut failure: Failure) -> Failure {
+        failure.is_answered = matches!(self.stream.send(answer), Ok(count) if count > 0);
+        failure
+    }
+
+    fn failure_of(&self, error: &std::io::Error) -> Failure {
+        let tls = error
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        let mut failure = match tls {
+            Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) => {
+                Failure::new(ConnectFailure::Certificate, error.to_string())
+            }
+            Some(rustls::Error::AlertReceived(_)) => Failure::new(
+                ConnectFailure::Tls,
+                format!(
+                    "{error}; the client does not trust the certificate or does not know its name"
+                ),
+            ),
+            Some(_) => Failure::new(ConnectFailure::Tls, error.to_string()),
+            None if error.kind() == std::io::ErrorKind::InvalidData => {
+                Failure::new(ConnectFailure::WebSocket, error.to_string())
+            }
+            None => Failure::new(ConnectFailure::Lost, ""),
+        };
+        // The alert, or the code of the WebSocket.
+        failure.is_answered = tls.is_some() || failure.kind == ConnectFailure::WebSocket;
+        failure
+    }
+}

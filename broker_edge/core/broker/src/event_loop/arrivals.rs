@@ -1,0 +1,366 @@
+//! The connections that do not speak MQTT yet, and what they may take of the others: time, memory, and CPU time.
+//!
+//! The engine learns of a connection when its CONNECT is whole. Until then it costs a slot here, has one deadline for
+//! everything, and holds at most the bytes of a CONNECT, all together [`HELD_BYTES_MAX`]. Handshakes of TLS are given a
+//! part of each turn only, so that a storm of them takes longer instead of holding up who is connected.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mio::net::TcpStream;
+use mio::{Interest, Registry, Token};
+
+use crate::engine::{Key, Slab};
+use crate::metrics::{ConnectFailure, Metrics};
+use crate::transport::{Speaks, Stream};
+
+use super::admission::PerAddress;
+use super::arrival::{Arrival, Failure, Step};
+use super::complaints::Complaints;
+
+pub type ArrivalKey = Key<Arrival>;
+
+/// Tokens of arrivals have this bit, which no number of a connection's slot reaches.
+const TOKEN_BIT: u64 = 1 << 31;
+/// Incomplete beginnings of all connections. Most CONNECTs come in one piece and are never held.
+const HELD_BYTES_MAX: usize = 8 << 20;
+/// Connections without TLS that are looked at in a turn.
+const STEPS_MAX: usize = 512;
+/// CPU time for handshakes in a turn. One is always done.
+const HANDSHAKES_TIME_MAX: Duration = Duration::from_millis(1);
+/// With so many handshakes that wait for the CPU, further clients wait in the backlog: they would only time out here.
+const HANDSHAKES_WAITING_MAX: usize = 64;
+/// Nobody has to give way before it had so much time.
+const GRACE_MS: u64 = 1000;
+/// How soon to look whether there is room again.
+const ROOM_MS: u64 = 10;
+
+pub struct Limits {
+    pub pending_max: usize,
+    pub connect_bytes_max: usize,
+    pub timeout_ms: u64,
+}
+
+/// One that may speak MQTT, with its first bytes at the front of the buffer.
+pub struct Opened {
+    pub arrival: Arrival,
+    pub len: usize,
+    pub more: bool,
+}
+
+pub struct Arrivals {
+    arrivals: Slab<Arrival>,
+    limits: Limits,
+    /// In the order of opening, which is that of the deadlines; some are gone.
+    by_age: VecDeque<ArrivalKey>,
+    ready: VecDeque<ArrivalKey>,
+    /// Those whose next step may be one of a TLS handshake.
+    ready_costly: VecDeque<ArrivalKey>,
+    held_bytes: usize,
+    /// What ended with an answer, for the sockets to let it arrive.
+    answered: Vec<Stream>,
+    metrics: Arc<Metrics>,
+    complaints: Complaints,
+}
+
+impl Arrivals {
+    pub fn new(limits: Limits, metrics: Arc<Metrics>) -> Self {
+        Self {
+            arrivals: Slab::default(),
+            limits,
+            by_age: VecDeque::new(),
+            ready: VecDeque::new(),
+            ready_costly: VecDeque::new(),
+            held_bytes: 0,
+            answered: Vec::new(),
+            metrics,
+            complaints: Complaints::default(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.arrivals.len()
+    }
+
+    /// The arrival that a token of the poll means, if it means one.
+    pub fn key_of(token: Token) -> Option<ArrivalKey> {
+        let bits = token.0 as u64;
+        (bits & TOKEN_BIT != 0).then(|| ArrivalKey::from_bits(bits & !TOKEN_BIT))
+    }
+
+    /// Whether there is something to do without an event.
+    pub fn has_work(&self) -> bool {
+        !self.ready.is_empty() || !self.ready_costly.is_empty()
+    }
+
+    /// Whether clients of TLS should wait until those before them are served.
+    pub fn is_storm(&self) -> bool {
+        self.ready_costly.len() >= HANDSHAKES_WAITING_MAX
+    }
+
+    /// When the first deadline is.
+    pub fn next_deadline_ms(&self) -> Option<u64> {
+        let oldest = self.arrivals.get(*self.by_age.front()?);
+        // One that is gone is no reason to wait.
+        Some(oldest.map_or(0, |oldest| oldest.opened_ms + self.limits.timeout_ms))
+    }
+
+    /// Whether one more may come, if need be for the oldest; else the time at which to ask again.
+    pub fn has_room(&mut self, now_ms: u64) -> Result<(), u64> {
+        if self.arrivals.len() < self.limits.pending_max {
+            return Ok(());
+        }
+        self.forget_gone();
+        let oldest = self.by_age.front().and_then(|key| self.arrivals.get(*key));
+        let may_go_ms = oldest.map_or(0, |oldest| oldest.opened_ms + GRACE_MS);
+        if may_go_ms > now_ms {
+            return Err(may_go_ms.min(now_ms + ROOM_MS));
+        }
+        Ok(())
+    }
+
+    /// Ends the oldest when there is no room but for it.
+    fn make_room(&mut self, per_address: &mut PerAddress) {
+        if self.arrivals.len() >= self.limits.pending_max {
+            self.forget_gone();
+            if let Some(oldest) = self.by_age.front().copied() {
+                self.fail(oldest, ConnectFailure::Pending, per_address);
+            }
+        }
+    }
+
+    pub fn insert(
+        &mut self,
+        stream: TcpStream,
+        address: SocketAddr,
+        speaks: &Arc<Speaks>,
+        now_ms: u64,
+        registry: &Registry,
+        per_address: &mut PerAddress,
+    ) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        let arrival = Arrival::new(Stream::plain(stream), Arc::clone(speaks), address, now_ms);
+        if arrival.is_address_known() && !per_address.enter(address.ip()) {
+            self.count(ConnectFailure::PerIp, address);
+            return Ok(());
+        }
+        self.make_room(per_address);
+        let key = self.arrivals.insert(arrival);
+        let Some(arrival) = self.arrivals.get_mut(key) else {
+            return Ok(());
+        };
+        let token = usize::try_from(key.to_bits() | TOKEN_BIT).map_err(io::Error::other)?;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        let socket = arrival.stream_mut().socket_mut();
+        if let Err(error) = registry.register(socket, Token(token), interest) {
+            self.remove(key, per_address);
+            return Err(error);
+        }
+        self.by_age.push_back(key);
+        Ok(())
+    }
+
+    /// The socket of an arrival is ready.
+    pub fn ready(&mut self, key: ArrivalKey, is_ending: bool, per_address: &mut PerAddress) {
+        let Some(arrival) = self.arrivals.get_mut(key) else {
+            return;
+        };
+        arrival.is_ending |= is_ending;
+        if arrival.stream_mut().flush().is_err() {
+            return self.fail(key, ConnectFailure::Lost, per_address);
+        }
+        self.queue(key);
+    }
+
+    fn queue(&mut self, key: ArrivalKey) {
+        if let Some(arrival) = self.arrivals.get_mut(key)
+            && !std::mem::replace(&mut arrival.is_queued, true)
+        {
+            if arrival.is_costly() {
+                self.ready_costly.push_back(key);
+            } else {
+                self.ready.push_back(key);
+            }
+        }
+    }
+
+    /// Ends those whose time is over.
+    pub fn expire(&mut self, now_ms: u64, per_address: &mut PerAddress) {
+        loop {
+            self.forget_gone();
+            let Some(oldest) = self.by_age.front().copied() else {
+                break;
+            };
+            let opened_ms = self
+                .arrivals
+                .get(oldest)
+                .map_or(0, |arrival| arrival.opened_ms);
+            if opened_ms + self.limits.timeout_ms > now_ms {
+                break;
+            }
+            self.fail(oldest, ConnectFailure::Timeout, per_address);
+        }
+        // One that takes long must not keep the keys of those behind it that are gone.
+        if self.by_age.len() > 2 * self.arrivals.len() + 1024 {
+            let arrivals = &self.arrivals;
+            self.by_age.retain(|key| arrivals.get(*key).is_some());
+        }
+        let pending = i64::try_from(self.arrivals.len()).unwrap_or(i64::MAX);
+        self.metrics.transport.pending.set(pending);
+        self.complaints.tell_left_out(now_ms);
+    }
+
+    /// Drops the keys of the oldest that are gone.
+    pub fn forget_gone(&mut self) {
+        while let Some(key) = self.by_age.front()
+            && self.arrivals.get(*key).is_none()
+        {
+            self.by_age.pop_front();
+        }
+    }
+
+    /// Begins to serve those that are ready: so many steps may be taken in this turn, and handshakes until then.
+    pub fn begin_turn(&self) -> Turn {
+        Turn {
+            plain_left: self.ready.len().min(STEPS_MAX),
+            costly_left: self.ready_costly.len(),
+            // Without handshakes the clock is not read.
+            ends: (!self.ready_costly.is_empty()).then(|| Instant::now() + HANDSHAKES_TIME_MAX),
+        }
+    }
+
+    /// Takes steps until one may speak MQTT, or the turn is over.
+    pub fn next(
+        &mut self,
+        turn: &mut Turn,
+        buffer: &mut [u8],
+        now_ms: u64,
+        per_address: &mut PerAddress,
+    ) -> Option<Opened> {
+        loop {
+            let key = self.take_ready(turn)?;
+            let Some(arrival) = self.arrivals.get_mut(key) else {
+                continue;
+            };
+            arrival.is_queued = false;
+            let (was_costly, was_known) = (arrival.is_costly(), arrival.is_address_known());
+            self.held_bytes -= arrival.held_bytes();
+            let step = arrival.step(buffer, self.limits.connect_bytes_max);
+            let arrival = self.arrivals.get(key)?;
+            self.held_bytes += arrival.held_bytes();
+            if was_costly && !arrival.is_costly() && !matches!(step, Step::Failed(_)) {
+                self.metrics.transport.handshakes.inc();
+            }
+            let ip = arrival.address.ip();
+            if !was_known && arrival.is_address_known() && !per_address.enter(ip) {
+                // It was never counted, so it must not be taken back.
+                self.count(ConnectFailure::PerIp, arrival.address);
+                self.take(key);
+                continue;
+            }
+            match step {
+                Step::Wait if self.held_bytes > HELD_BYTES_MAX => {
+                    self.fail(key, ConnectFailure::Pending, per_address);
+                }
+                Step::Wait => {}
+                Step::Again => self.queue(key),
+                Step::Open { len, more } => {
+                    let arrival = self.take(key)?;
+                    return Some(Opened { arrival, len, more });
+                }
+                Step::Failed(failure) => self.end(key, &failure, now_ms, per_address),
+            }
+        }
+    }
+
+    fn take_ready(&mut self, turn: &mut Turn) -> Option<ArrivalKey> {
+        if turn.plain_left > 0 {
+            turn.plain_left -= 1;
+            return self.ready.pop_front();
+        }
+        if turn.costly_left > 0 && turn.may_go_on() {
+            turn.costly_left -= 1;
+            return self.ready_costly.pop_front();
+        }
+        None
+    }
+
+    fn end(
+        &mut self,
+        key: ArrivalKey,
+        failure: &Failure,
+        now_ms: u64,
+        per_address: &mut PerAddress,
+    ) {
+        if let Some(arrival) = self.arrivals.get(key) {
+            self.metrics.transport.count_failure(failure.kind);
+            if !failure.detail.is_empty() {
+                let (listener, address) = (arrival.listener(), arrival.address);
+                self.complaints
+                    .tell(failure.kind, &failure.detail, listener, address, now_ms);
+            }
+        }
+        if let Some(arrival) = self.remove(key, per_address)
+            && failure.is_answered
+        {
+            self.answered.push(arrival.into_stream().0);
+        }
+    }
+
+    fn fail(&mut self, key: ArrivalKey, kind: ConnectFailure, per_address: &mut PerAddress) {
+        if let Some(arrival) = self.remove(key, per_address) {
+            self.count(kind, arrival.address);
+        }
+    }
+
+    /// Counts one that was not let in.
+    pub fn count(&self, kind: ConnectFailure, address: SocketAddr) {
+        self.metrics.transport.count_failure(kind);
+        tracing::debug!(%address, reason = kind.name(), "a connection was closed before its CONNECT");
+    }
+
+    fn remove(&mut self, key: ArrivalKey, per_address: &mut PerAddress) -> Option<Arrival> {
+        let arrival = self.take(key)?;
+        if arrival.is_address_known() {
+            per_address.leave(arrival.address.ip());
+        }
+        Some(arrival)
+    }
+
+    fn take(&mut self, key: ArrivalKey) -> Option<Arrival> {
+        let arrival = self.arrivals.remove(key)?;
+        self.held_bytes -= arrival.held_bytes();
+        Some(arrival)
+    }
+
+    /// Sockets that were given an answer and are done.
+    pub fn take_answered(&mut self) -> impl Iterator<Item = Stream> + use<'_> {
+        self.answered.drain(..)
+    }
+}
+
+/// What of a turn is left for arrivals.
+pub struct Turn {
+    plain_left: usize,
+    costly_left: usize,
+    ends: Option<Instant>,
+}
+
+impl Turn {
+    fn may_go_on(&mut self) -> bool {
+        match self.ends {
+            // The first one is always done: the time is looked at from the second on.
+            Some(ends) => {
+                let goes_on = Instant::now() < ends;
+                if !goes_on {
+                    self.costly_left = 0;
+                }
+                goes_on
+            }
+            None => false,
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What is said in the log of connections that do not come to speak MQTT: one line of each kind in a while, and then how
+//! many there were, because anybody who reaches the port can cause them.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use crate::metrics::ConnectFailure;
+
+const TELL_EVERY_MS: u64 = 10_000;
+
+#[derive(Debug, Default)]
+pub struct Complaints {
+    kinds: HashMap<ConnectFailure, Told>,
+}
+
+#[derive(Debug)]
+struct Told {
+    at_ms: u64,
+    left_out: u64,
+}
+
+impl Complaints {
+    pub fn tell(
+        &mut self,
+        kind: ConnectFailure,
+        detail: &str,
+        listener: &'static str,
+        address: SocketAddr,
+        now_ms: u64,
+    ) {
+        if let Some(told) = self.kinds.get_mut(&kind)
+            && told.at_ms + TELL_EVERY_MS > now_ms
+        {
+            told.left_out += 1;
+            tracing::debug!(%address, listener, reason = kind.name(), "{detail}");
+            return;
+        }
+        let told = Told {
+            at_ms: now_ms,
+            left_out: 0,
+        };
+        let before = self.kinds.insert(kind, told);
+        say_left_out(kind, before.as_ref());
+        tracing::warn!(%address, listener, reason = kind.name(), "{detail}");
+    }
+
+    /// Says how many lines were left out of kinds that did not come up again.
+    pub fn tell_left_out(&mut self, now_ms: u64) {
+        self.kinds.retain(|kind, told| {
+            let is_recent = told.at_ms + TELL_EVERY_MS > now_ms;
+            if !is_recent {
+                say_left_out(*kind, Some(told));
+            }
+            is_recent
+        });
+    }
+}
+
+fn say_left_out(kind: ConnectFailure, told: Option<&Told>) {
+    if let Some(told) = told.filter(|told| told.left_out > 0) {
+        tracing::warn!(
+            reason = kind.name(),
+            count = told.left_out,
+            "more connections were closed for the same reason"
+        );
+    }
+}

@@ -1,0 +1,277 @@
+//! Certificates, keys and authorities of the listeners: read from files, checked, and replaced while connections go on.
+//!
+//! A connection keeps the settings with which its handshake began; what is read again counts for those that come later.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::RwLock;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion, version};
+use x509_parser::extensions::GeneralName;
+use x509_parser::parse_x509_certificate;
+
+use crate::config::{ClientAuth, TlsSettings, TlsVersion};
+use crate::metrics::TransportMetrics;
+use crate::peer::CertificateNames;
+
+/// A certificate that ends sooner is worth a warning.
+const WARN_BEFORE_S: i64 = 14 * 86_400;
+
+/// Why the files of a listener cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    #[error("listeners.{listener}.tls.{key}: cannot read {file}: {reason}", file = file.display())]
+    Unreadable {
+        listener: &'static str,
+        key: &'static str,
+        file: PathBuf,
+        reason: String,
+    },
+    #[error("listeners.{listener}.tls.{key}: {file} holds no {what} in PEM", file = file.display())]
+    Empty {
+        listener: &'static str,
+        key: &'static str,
+        file: PathBuf,
+        what: &'static str,
+    },
+    #[error("listeners.{listener}.tls.key: {key} is not the key of the certificate {cert}", key = key.display(), cert = cert.display())]
+    Mismatch {
+        listener: &'static str,
+        key: PathBuf,
+        cert: PathBuf,
+    },
+    #[error("listeners.{listener}.tls: {reason}")]
+    Refused {
+        listener: &'static str,
+        reason: String,
+    },
+}
+
+/// What a listener shows and asks for, as of the last time its files were read.
+#[derive(Debug)]
+pub struct TlsContext {
+    listener: &'static str,
+    settings: TlsSettings,
+    alpn: &'static [&'static str],
+    current: RwLock<Current>,
+}
+
+#[derive(Debug, Clone)]
+struct Current {
+    config: Arc<ServerConfig>,
+    /// Unix seconds.
+    expires_s: i64,
+}
+
+impl TlsContext {
+    /// # Errors
+    /// A file is missing, holds something else, or does not fit the others.
+    pub fn load(
+        listener: &'static str,
+        settings: &TlsSettings,
+        alpn: &'static [&'static str],
+    ) -> Result<Self, TlsError> {
+        Ok(Self {
+            listener,
+            settings: settings.clone(),
+            alpn,
+            current: RwLock::new(read(listener, settings, alpn)?),
+        })
+    }
+
+    /// For a handshake that begins now.
+    pub fn current(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.current.read().config)
+    }
+
+    fn reload(&self) -> Result<(), TlsError> {
+        let read = read(self.listener, &self.settings, self.alpn)?;
+        *self.current.write() = read;
+        Ok(())
+    }
+}
+
+/// Those of all listeners.
+#[derive(Debug, Default)]
+pub struct Certificates(pub Vec<Arc<TlsContext>>);
+
+impl Certificates {
+    /// Reads all files again. A listener whose files cannot be used keeps what it had.
+    ///
+    /// # Errors
+    /// What is wrong with the first such listener.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        let mut result = Ok(());
+        for context in &self.0 {
+            match context.reload() {
+                Ok(()) => tracing::info!(listener = context.listener, "read the certificate again"),
+                Err(error) => {
+                    tracing::error!("{error}; the listener keeps the certificate that it has");
+                    result = result.and(Err(error));
+                }
+            }
+        }
+        result
+    }
+
+    /// Lets the metrics say when each certificate ends.
+    pub fn show(&self, metrics: &TransportMetrics) {
+        for context in &self.0 {
+            metrics.set_expiry(context.listener, context.current.read().expires_s);
+        }
+    }
+}
+
+fn read(
+    listener: &'static str,
+    settings: &TlsSettings,
+    alpn: &[&str],
+) -> Result<Current, TlsError> {
+    let path = |path: &Option<PathBuf>| path.clone().unwrap_or_default();
+    let (cert_file, key_file) = (path(&settings.cert), path(&settings.key));
+    let chain = certificates(listener, "cert", &cert_file)?;
+    let key = PrivateKeyDer::from_pem_slice(&bytes_of(listener, "key", &key_file)?);
+    let key = key.map_err(|_| TlsError::Empty {
+        listener,
+        key: "key",
+        file: key_file.clone(),
+        what: "private key",
+    })?;
+    let refused = |reason: String| TlsError::Refused { listener, reason };
+    let expires_s = check_time(listener, &cert_file, &chain).map_err(refused)?;
+    let versions: &[&SupportedProtocolVersion] = match settings.min_version {
+        TlsVersion::V12 => &[&version::TLS13, &version::TLS12],
+        TlsVersion::V13 => &[&version::TLS13],
+    };
+    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_protocol_versions(versions)
+        .map_err(|error| refused(error.to_string()))?;
+    let builder = match settings.client_auth {
+        ClientAuth::None => builder.with_no_client_auth(),
+        ClientAuth::Optional | ClientAuth::Required => {
+            let ca_file = path(&settings.client_ca);
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(listener, "client_ca", &ca_file)? {
+                roots
+                    .add(certificate)
+                    .map_err(|error| refused(format!("{}: {error}", ca_file.display())))?;
+            }
+            let provider = Arc::new(ring::default_provider());
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            let verifier = match settings.client_auth {
+                ClientAuth::Optional => verifier.allow_unauthenticated(),
+                _ => verifier,
+            };
+            let verifier = verifier.build();
+            builder.with_client_cert_verifier(
+                verifier.map_err(|error| refused(format!("{}: {error}", ca_file.display())))?,
+            )
+        }
+    };
+    let mut config = builder
+        .with_single_cert(chain, key)
+        .map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => TlsError::Mismatch {
+                listener,
+                key: key_file.clone(),
+                cert: cert_file.clone(),
+            },
+            other => refused(format!("{}: {other}", cert_file.display())),
+        })?;
+    config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    // Sessions are resumed by tickets, which the clients keep: a storm of devices that come back costs no signatures, and
+    // a ticket from before a reload is worth nothing.
+    config.ticketer = ring::Ticketer::new().map_err(|error| refused(error.to_string()))?;
+    config.send_tls13_tickets = 1;
+    Ok(Current {
+        config: Arc::new(config),
+        expires_s,
+    })
+}
+
+fn bytes_of(listener: &'static str, key: &'static str, file: &Path) -> Result<Vec<u8>, TlsError> {
+    std::fs::read(file).map_err(|reason: io::Error| TlsError::Unreadable {
+        listener,
+        key,
+        file: file.to_owned(),
+        reason: reason.to_string(),
+    })
+}
+
+fn certificates(
+    listener: &'static str,
+    key: &'static str,
+    file: &Path,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let bytes = bytes_of(listener, key, file)?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    match chain {
+        Ok(chain) if !chain.is_empty() => Ok(chain),
+        _ => Err(TlsError::Empty {
+            listener,
+            key,
+            file: file.to_owned(),
+            what: "certificate",
+        }),
+    }
+}
+
+/// Warns of a certificate whose time is over or soon will be; gives when that is.
+fn check_time(
+    listener: &'static str,
+    file: &Path,
+    chain: &[CertificateDer<'_>],
+) -> Result<i64, String> {
+    let first = chain.first().map(AsRef::as_ref).unwrap_or_default();
+    let (_, certificate) =
+        parse_x509_certificate(first).map_err(|error| format!("{}: {error}", file.display()))?;
+    let expires_s = certificate.validity().not_after.timestamp();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let now_s = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    let until = certificate.validity().not_after;
+    if expires_s <= now_s {
+        tracing::warn!(listener, file = %file.display(), %until, "the certificate has expired; clients will refuse it");
+    } else if expires_s - now_s < WARN_BEFORE_S {
+        tracing::warn!(listener, file = %file.display(), %until, "the certificate expires soon");
+    }
+    Ok(expires_s)
+}
+
+/// The names in a certificate that was verified. None when it cannot be read after all.
+pub fn names_of(certificate: &CertificateDer<'_>) -> Option<CertificateNames> {
+    let (_, certificate) = parse_x509_certificate(certificate.as_ref()).ok()?;
+    let common_name = certificate
+        .subject()
+        .iter_common_name()
+        .next()
+        .and_then(|name| name.as_str().ok())
+        .map(str::to_owned);
+    let alternative_names = certificate
+        .subject_alternative_name()
+        .ok()
+        .flatten()
+        .map(|names| {
+            let names = names.value.general_names.iter();
+            names
+                .filter_map(|name| match name {
+                    GeneralName::DNSName(name)
+                    | GeneralName::URI(name)
+                    | GeneralName::RFC822Name(name) => Some((*name).to_owned()),
+                    _ => None,
+                })
+                .collect()
+        })
+        .unwrap_or_default();
+    Some(CertificateNames {
+        common_name,
+        alternative_names,
+    })
+}

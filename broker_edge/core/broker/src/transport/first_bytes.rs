@@ -1,0 +1,126 @@
+//! Which protocol a client speaks, by its first bytes, and what it is answered when that is the wrong one here.
+
+use headwater_mqtt::{ConnectReturnCode, Property, ReasonCode, encode};
+
+/// What the first bytes look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spoken {
+    /// A CONNECT.
+    Mqtt,
+    Tls,
+    Http,
+    /// A header of PROXY protocol, either version.
+    Proxy,
+    Other,
+}
+
+const HTTP: [&[u8]; 8] = [
+    b"GET ",
+    b"POST ",
+    b"PUT ",
+    b"HEAD ",
+    b"OPTIONS ",
+    b"DELETE ",
+    b"PATCH ",
+    b"PRI ",
+];
+const PROXY: [&[u8]; 2] = [b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"];
+
+/// None when more bytes are needed to say.
+pub fn spoken(bytes: &[u8]) -> Option<Spoken> {
+    match bytes {
+        [] => return None,
+        [0x10, ..] => return Some(Spoken::Mqtt),
+        // A record of a handshake, in any version since SSL 3.
+        [0x16] => return None,
+        [0x16, 3, ..] => return Some(Spoken::Tls),
+        _ => {}
+    }
+    let mut is_open = false;
+    for (kind, words) in [(Spoken::Http, &HTTP[..]), (Spoken::Proxy, &PROXY[..])] {
+        for word in words {
+            if bytes.starts_with(word) {
+                return Some(kind);
+            }
+            is_open |= word.starts_with(bytes);
+        }
+    }
+    (!is_open).then_some(Spoken::Other)
+}
+
+/// A short answer in HTTP to who came with it to another door.
+pub fn http_refusal(sentence: &str) -> Vec<u8> {
+    http_answer("400 Bad Request", "", sentence)
+}
+
+/// A whole HTTP answer that ends the connection.
+pub fn http_answer(status: &str, headers: &str, sentence: &str) -> Vec<u8> {
+    format!(
+        "HTTP/1.1 {status}\r\n{headers}Content-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nConnection: \
+         close\r\n\r\n{sentence}\n",
+        sentence.len() + 1
+    )
+    .into_bytes()
+}
+
+/// The CONNACK for a CONNECT that is not taken, in the version that its first bytes ask for; nothing when they do not
+/// reach that far.
+pub fn connack_refusal(connect: &[u8], reason: ReasonCode, sentence: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    match version_of(connect) {
+        Some(5) => encode::connack(&mut out, false, reason, &[Property::ReasonString(sentence)]),
+        Some(3 | 4) => {
+            encode::connack_v3(&mut out, false, ConnectReturnCode::ServerUnavailable);
+        }
+        _ => {}
+    }
+    out
+}
+
+/// The protocol level behind the name of the protocol.
+fn version_of(connect: &[u8]) -> Option<u8> {
+    let length_len = connect.get(1..)?.iter().position(|byte| byte & 0x80 == 0)? + 1;
+    let name = connect.get(1 + length_len..)?;
+    let (len, rest) = name.split_first_chunk::<2>()?;
+    let level = rest.get(usize::from(u16::from_be_bytes(*len)))?;
+    (rest.starts_with(b"MQTT") || rest.starts_with(b"MQIsdp")).then_some(*level)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protocols_are_told_apart_by_their_first_bytes() {
+        for (bytes, kind) in [
+            (&b"\x10\x0c\0\x04MQTT"[..], Spoken::Mqtt),
+            (b"\x16\x03\x01\x02\0\x01", Spoken::Tls),
+            (b"GET /mqtt HTTP/1.1\r\n", Spoken::Http),
+            (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Spoken::Http),
+            (b"PROXY TCP4 ", Spoken::Proxy),
+            (b"\r\n\r\n\0\r\nQUIT\n\x21", Spoken::Proxy),
+            (b"\x30\x05\0\x01t", Spoken::Other),
+            (b"\x16\x05", Spoken::Other),
+            (b"GIT ", Spoken::Other),
+            (b"\r\n\r\nhello", Spoken::Other),
+        ] {
+            assert_eq!(spoken(bytes), Some(kind), "{bytes:?}");
+        }
+        for undecided in [&b""[..], b"\x16", b"G", b"PR", b"\r\n"] {
+            assert_eq!(spoken(undecided), None, "{undecided:?}");
+        }
+    }
+
+    #[test]
+    fn a_connect_is_refused_in_its_own_version() {
+        let reason = ReasonCode::PacketTooLarge;
+        let v311 = connack_refusal(b"\x10\xff\xff\x7f\0\x04MQTT\x04\x02", reason, "why");
+        assert_eq!(v311, [0x20, 2, 0, 3]);
+        let v31 = connack_refusal(b"\x10\x7f\0\x06MQIsdp\x03\x02", reason, "why");
+        assert_eq!(v31, [0x20, 2, 0, 3]);
+        let v5 = connack_refusal(b"\x10\x7f\0\x04MQTT\x05\x02", reason, "why");
+        assert_eq!(v5, b"\x20\x09\0\x95\x06\x1f\0\x03why");
+        assert_eq!(connack_refusal(b"\x10\x7f\0\x04MQT", reason, "why"), b"");
+        assert_eq!(connack_refusal(b"\x10\xff\xff", reason, "why"), b"");
+    }
+}

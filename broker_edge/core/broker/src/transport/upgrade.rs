@@ -1,0 +1,158 @@
+//! The HTTP request that opens a WebSocket for MQTT, and its answer. Bytes in, bytes out.
+
+use tungstenite::handshake::machine::TryParse;
+use tungstenite::handshake::server::{Request, create_response, write_response};
+use tungstenite::http::{HeaderValue, Method, header};
+
+use super::first_bytes::http_answer;
+
+const PATH: &str = "/mqtt";
+const SUBPROTOCOL: &str = "mqtt";
+
+/// What the bytes so far ask for.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Upgrade {
+    Incomplete,
+    /// From `len` on, the bytes are frames.
+    Accepted {
+        len: usize,
+        answer: Vec<u8>,
+    },
+    Refused {
+        reason: &'static str,
+        answer: Vec<u8>,
+    },
+}
+
+/// Reads the request at the front of `bytes`.
+pub fn parse(bytes: &[u8]) -> Upgrade {
+    let (len, request) = match Request::try_parse(bytes) {
+        Ok(Some(parsed)) => parsed,
+        Ok(None) => return Upgrade::Incomplete,
+        Err(_) => return refused("400 Bad Request", "", "This is not a request of HTTP/1.1."),
+    };
+    if request.uri().path() != PATH {
+        return refused("404 Not Found", "", "MQTT over WebSocket is at /mqtt.");
+    }
+    let wants_upgrade = request.method() == Method::GET
+        && request
+            .headers()
+            .get(header::UPGRADE)
+            .is_some_and(|upgrade| upgrade.as_bytes().eq_ignore_ascii_case(b"websocket"));
+    if !wants_upgrade {
+        return refused(
+            "426 Upgrade Required",
+            "Upgrade: websocket\r\n",
+            "This port speaks MQTT over WebSocket only.",
+        );
+    }
+    if request
+        .headers()
+        .get(header::SEC_WEBSOCKET_VERSION)
+        .is_some_and(|version| version != "13")
+    {
+        return refused(
+            "426 Upgrade Required",
+            "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
+            "This port speaks version 13 of WebSocket.",
+        );
+    }
+    let offers_mqtt = request
+        .headers()
+        .get_all(header::SEC_WEBSOCKET_PROTOCOL)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|name| name.trim() == SUBPROTOCOL);
+    if !offers_mqtt {
+        return refused(
+            "400 Bad Request",
+            "",
+            "The request has to offer the subprotocol `mqtt`.",
+        );
+    }
+    let Ok(mut response) = create_response(&request) else {
+        return refused(
+            "400 Bad Request",
+            "",
+            "The request does not open a WebSocket as RFC 6455 says.",
+        );
+    };
+    response.headers_mut().insert(
+        header::SEC_WEBSOCKET_PROTOCOL,
+        HeaderValue::from_static(SUBPROTOCOL),
+    );
+    let mut answer = Vec::new();
+    write_response(&mut answer, &response).expect("writing to memory does not fail");
+    Upgrade::Accepted { len, answer }
+}
+
+fn refused(status: &str, headers: &str, reason: &'static str) -> Upgrade {
+    Upgrade::Refused {
+        reason,
+        answer: http_answer(status, headers, reason),
+    }
+}
+
+/// A request that grew beyond the bound.
+pub fn too_large() -> Vec<u8> {
+    http_answer(
+        "431 Request Header Fields Too Large",
+        "",
+        "The request is too large.",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "GET /mqtt HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: keep-alive, \
+        Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: \
+        13\r\nSec-WebSocket-Protocol: mqttv3.1, mqtt\r\n\r\n";
+
+    fn status(request: &str) -> String {
+        match parse(request.as_bytes()) {
+            Upgrade::Refused { answer, .. } => {
+                let text = String::from_utf8(answer).unwrap();
+                text.split("\r\n").next().unwrap().to_owned()
+            }
+            other => panic!("{request}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_good_request_is_accepted_and_every_beginning_of_it_is_incomplete() {
+        let bytes = [GOOD.as_bytes(), b"\x82\x80"].concat();
+        let Upgrade::Accepted { len, answer } = parse(&bytes) else {
+            panic!("refused");
+        };
+        assert_eq!(len, GOOD.len());
+        let answer = String::from_utf8(answer).unwrap().to_lowercase();
+        assert!(answer.starts_with("http/1.1 101 switching protocols\r\n"));
+        // The example of RFC 6455, 1.3.
+        assert!(answer.contains("\r\nsec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=\r\n"));
+        assert!(answer.contains("\r\nsec-websocket-protocol: mqtt\r\n"));
+        for end in 0..GOOD.len() {
+            assert_eq!(parse(&GOOD.as_bytes()[..end]), Upgrade::Incomplete);
+        }
+    }
+
+    #[test]
+    fn what_opens_no_websocket_for_mqtt_gets_the_right_answer() {
+        let change = |from: &str, to: &str| {
+            assert!(GOOD.contains(from));
+            GOOD.replace(from, to)
+        };
+        assert_eq!(status(&change("/mqtt ", "/ ")), "HTTP/1.1 404 Not Found");
+        let bad = "HTTP/1.1 400 Bad Request";
+        assert_eq!(status(&change("mqttv3.1, mqtt", "wamp")), bad);
+        assert_eq!(status(&change("Sec-WebSocket-Protocol", "X-Other")), bad);
+        assert_eq!(status(&change("Sec-WebSocket-Key", "X-Other")), bad);
+        assert_eq!(status("GET\0"), bad);
+        let upgrade = "HTTP/1.1 426 Upgrade Required";
+        assert_eq!(status(&change("Version: 13", "Version: 8")), upgrade);
+        assert_eq!(status(&change("Upgrade: websocket", "X-Other: a")), upgrade);
+        assert_eq!(status(&change("GET", "POST")), bad);
+    }
+}

@@ -1,0 +1,74 @@
+//! Every listener carries MQTT, and a proxy's header names the client.
+
+use std::net::SocketAddr;
+
+use super::common::start_with;
+use super::wires::{
+    Authority, Mqtt, client_config, connect_packet, failures, http, tcp, tls, tls_settings,
+};
+
+fn free(host: &str) -> SocketAddr {
+    format!("{host}:0").parse().expect("an address")
+}
+
+#[test]
+fn a_listener_takes_connections_on_all_its_addresses_of_ipv4_and_ipv6() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let broker = start_with(dir.path(), |config| {
+        config.listeners.mqtt.bind.0 = vec![free("127.0.0.1"), free("[::1]"), free("127.0.0.1")];
+    });
+    let addresses = broker.addresses("mqtt");
+    assert_eq!(addresses.len(), 3);
+    assert!(addresses[1].is_ipv6());
+    let connected = addresses
+        .into_iter()
+        .enumerate()
+        .map(|(index, address)| Mqtt::connect(tcp(address), &format!("c{index}")));
+    let mut clients: Vec<_> = connected.collect();
+    clients
+        .iter_mut()
+        .for_each(|client| client.publish("t", b"x"));
+    assert!(http(&broker, "/api/v1/clients").contains("[::1]:"));
+}
+
+/// PROXY protocol v2, TCP over IPv4, from 192.0.2.7:12345.
+const HEADER: &[u8] =
+    b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x07\x0a\0\0\x01\x30\x39\x07\x5b";
+const LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
+
+#[test]
+fn a_proxys_header_names_the_client_and_is_required_where_it_is_configured() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let authority = Authority::new("ca");
+    let settings = tls_settings(dir.path(), &authority.sign("broker", None), None);
+    let broker = start_with(dir.path(), |config| {
+        config.listeners.mqtt.proxy_protocol = true;
+        config.listeners.mqtts.bind.0 = vec![free("127.0.0.1")];
+        config.listeners.mqtts.proxy_protocol = true;
+        config.listeners.mqtts.tls = settings;
+    });
+    // The header and the CONNECT in one piece, and byte by byte.
+    let mut whole = Mqtt::over(tcp(broker.mqtt_address()));
+    whole.send(&[HEADER, &connect_packet("whole")].concat());
+    assert_eq!(whole.packet().expect("a CONNACK"), [0x20, 2, 0, 0]);
+    let mut bytes = Mqtt::over(tcp(broker.mqtt_address()));
+    for byte in [HEADER, &connect_packet("bytes")].concat() {
+        bytes.send(&[byte]);
+    }
+    assert_eq!(bytes.packet().expect("a CONNACK"), [0x20, 2, 0, 0]);
+    // In front of TLS.
+    let mut stream = tcp(broker.addresses("mqtts")[0]);
+    std::io::Write::write_all(&mut stream, HEADER).expect("the broker reads");
+    let _secure = Mqtt::connect(tls(stream, &client_config(&authority, None)), "secure");
+    // The proxy itself.
+    let mut local = Mqtt::over(tcp(broker.mqtt_address()));
+    local.send(&[LOCAL, &connect_packet("local")].concat());
+    assert_eq!(local.packet().expect("a CONNACK"), [0x20, 2, 0, 0]);
+
+    let clients = http(&broker, "/api/v1/clients");
+    assert_eq!(clients.matches("192.0.2.7:12345").count(), 3, "{clients}");
+    assert!(clients.contains("127.0.0.1:"), "{clients}");
+
+    assert!(Mqtt::try_connect(tcp(broker.mqtt_address()), "bare").is_none());
+    assert_eq!(failures(&broker, "proxy"), 1.0);
+}
