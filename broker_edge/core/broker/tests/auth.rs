@@ -411,13 +411,10 @@ fn a_start_with_a_bad_file_is_refused_in_one_sentence() {
         data_dir: dir.path().join("log"),
         ..Default::default()
     };
-    for listener in [
-        &mut config.listeners.mqtt,
-        &mut config.listeners.flight,
-        &mut config.listeners.admin,
-    ] {
-        listener.bind.0 = SocketAddr::from(([127, 0, 0, 1], 0));
-    }
+    let free = SocketAddr::from(([127, 0, 0, 1], 0));
+    config.listeners.mqtt.bind.0 = vec![free];
+    config.listeners.flight.bind.0 = free;
+    config.listeners.admin.bind.0 = free;
     config.auth.password_file = Some(dir.path().join("users"));
     let error = Broker::start(config).err().unwrap().to_string();
     assert!(

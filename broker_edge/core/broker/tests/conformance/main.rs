@@ -45,13 +45,10 @@ fn address() -> SocketAddr {
             data_dir: dir,
             ..Config::default()
         };
-        for listener in [
-            &mut config.listeners.mqtt,
-            &mut config.listeners.flight,
-            &mut config.listeners.admin,
-        ] {
-            listener.bind.0 = SocketAddr::from(([127, 0, 0, 1], 0));
-        }
+        let free = SocketAddr::from(([127, 0, 0, 1], 0));
+        config.listeners.mqtt.bind.0 = vec![free];
+        config.listeners.flight.bind.0 = free;
+        config.listeners.admin.bind.0 = free;
         Broker::start(config).expect("the broker starts on an empty folder")
     });
     broker.mqtt_address()
