@@ -17,7 +17,7 @@ use crate::config::{
 use crate::data_plane::{self, DataPlane, DataPlaneConfig, Seat};
 use crate::metrics::Metrics;
 use crate::reload::Reloads;
-use crate::service::{self, Service, ServiceConfig};
+use crate::service::{self, Service, ServiceConfig, Ties};
 use crate::state::{Compaction, StateError, StateStore};
 use crate::transport::certificates::{Certificates, TlsContext, TlsError};
 use crate::transport::{Bound, Speaks};
@@ -219,14 +219,17 @@ fn start_on(
     let compaction = Compaction::start(&state).map_err(thread("compaction of the state"))?;
     let seat = Seat::new().map_err(thread("MQTT data plane"))?;
     let service_config = ServiceConfig::new(config);
+    let ties = Ties {
+        metrics: Arc::clone(&metrics),
+        commands: seat.commands(),
+        auth: Arc::clone(&parts.auth),
+        reloads: parts.reloads,
+    };
     let service = service::start(
         service_config,
         log.clone(),
         Arc::clone(&state),
-        Arc::clone(&metrics),
-        seat.commands(),
-        Arc::clone(&parts.auth),
-        parts.reloads,
+        ties,
         flight,
         admin,
     )

@@ -12,6 +12,9 @@ use parking_lot::Mutex;
 
 use super::{Check, Denied, Identity};
 
+/// How much less urgent than the rest of the broker a check is.
+const NICE: i32 = 10;
+
 /// What came out of a check.
 pub type Answer = Result<Arc<Identity>, Denied>;
 
@@ -87,6 +90,10 @@ impl Drop for Verifier {
 }
 
 fn work(jobs: &Mutex<Receiver<Job>>, stopping: &AtomicBool) {
+    // On Linux that is this thread alone: guesses must not take the processor from the loop.
+    if let Err(error) = rustix::process::nice(NICE) {
+        tracing::debug!(%error, "checks of passwords are as urgent as everything else");
+    }
     loop {
         // The lock is held while waiting: that is how the threads take turns.
         let job = jobs.lock().recv();

@@ -44,6 +44,7 @@ impl Engine {
         conn.phase = Phase::Closed;
         let reserved = std::mem::take(&mut conn.reserved);
         conn.held = Vec::new();
+        conn.auth = None;
         let (reason, keeps_will) = match cause {
             Cause::Goodbye => (None, false),
             Cause::GoodbyeWithWill | Cause::Lost | Cause::Refused => (None, true),

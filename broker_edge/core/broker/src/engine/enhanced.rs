@@ -13,7 +13,7 @@ use crate::auth::{Authority, Denied};
 
 use super::close::Cause;
 use super::connection::Phase;
-use super::identify::{AuthStep, Identified};
+use super::identify::{AuthStep, Charge, Identified};
 use super::{ConnKey, Engine};
 
 /// The exchange of one connection.
@@ -23,6 +23,7 @@ pub enum Exchanging {
     Connecting {
         pending: Pending,
         connect: Box<[u8]>,
+        _charge: Charge,
     },
     /// It came to its end; the client may begin again.
     Done,
@@ -53,11 +54,17 @@ impl Engine {
         let Some((pending, answer)) = self.begin_scram(message) else {
             return self.deny_connect(key, connect.client_id, Denied::BadCredentials);
         };
+        let bytes_max = self.settings.receive_budget_bytes;
+        let Some(charge) = Charge::take(&self.unknown_bytes, body.len(), bytes_max) else {
+            return self.deny_connect(key, connect.client_id, Denied::Busy);
+        };
         if let Some(conn) = self.conns.get_mut(key) {
             conn.phase = Phase::Authenticating;
+            conn.packet_max = connect.properties.maximum_packet_size().unwrap_or(u32::MAX);
             conn.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Connecting {
                 pending,
                 connect: body.into(),
+                _charge: charge,
             })));
         }
         self.send_auth(key, ReasonCode::ContinueAuthentication, &answer);
@@ -86,9 +93,12 @@ impl Engine {
         };
         let message = auth.properties.authentication_data().unwrap_or_default();
         match (exchanging, auth.reason) {
-            (Exchanging::Connecting { pending, connect }, ReasonCode::ContinueAuthentication)
-                if is_named =>
-            {
+            (
+                Exchanging::Connecting {
+                    pending, connect, ..
+                },
+                ReasonCode::ContinueAuthentication,
+            ) if is_named => {
                 self.finish_connect(key, &pending, &connect, message);
             }
             (Exchanging::Done, ReasonCode::Reauthenticate) if is_named => {
@@ -177,7 +187,13 @@ impl Engine {
                 Property::AuthenticationMethod(METHOD),
                 Property::AuthenticationData(message.as_bytes()),
             ];
+            let base = conn.out.len();
             encode::auth(&mut conn.out, reason, &properties);
+            if conn.out.len() - base > conn.packet_max as usize {
+                // The exchange cannot go on with a client that takes no message of it (MQTT-3.1.2-24).
+                conn.out.truncate(base);
+                return self.close(key, Cause::Refused);
+            }
             self.tally.packets_sent += 1;
         }
     }

@@ -1,6 +1,8 @@
 //! Who a client that connects is: credentials are decided at once where that is quick, and otherwise on another thread,
 //! while the connection keeps its CONNECT and is not read.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use headwater_mqtt::{Connect, ReasonCode};
@@ -20,11 +22,38 @@ const DENIED_LOG_MS: u64 = 1000;
 /// Where the authentication of a connection stands. Most connections need none of it to be remembered.
 #[derive(Debug)]
 pub enum AuthStep {
-    /// A thread looks at the credentials; the connection is not read.
-    Checking,
+    /// A thread looks at the credentials; the connection is not read, and what it has sent is kept.
+    Checking(Option<Charge>),
     Answered(Answer),
     /// Enhanced authentication, under way or done.
     Enhanced(Exchanging),
+}
+
+/// Bytes that are kept for somebody who is not let in yet, taken from a bound for all of them together.
+#[derive(Debug)]
+pub struct Charge {
+    bytes: usize,
+    total: Rc<Cell<usize>>,
+}
+
+impl Charge {
+    /// `None` when that would be over the bound.
+    pub fn take(total: &Rc<Cell<usize>>, bytes: usize, bytes_max: usize) -> Option<Self> {
+        let sum = total.get() + bytes;
+        (sum <= bytes_max).then(|| {
+            total.set(sum);
+            Self {
+                bytes,
+                total: Rc::clone(total),
+            }
+        })
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.total.set(self.total.get() - self.bytes);
+    }
 }
 
 /// What becomes of a CONNECT.
@@ -58,7 +87,7 @@ impl Engine {
             Admission::In(identity) => self.identified(identity, connect),
             Admission::Out(denied) => Identified::Refused(denied),
             Admission::Check(check) => {
-                conn.auth = Some(Box::new(AuthStep::Checking));
+                conn.auth = Some(Box::new(AuthStep::Checking(None)));
                 conn.paused_on_auth = true;
                 match self.guard.check(key, check) {
                     Ok(()) => Identified::Waits,
@@ -91,12 +120,27 @@ impl Engine {
         let Some(conn) = self.conns.get_mut(key) else {
             return;
         };
-        if !matches!(conn.auth.as_deref(), Some(AuthStep::Checking)) {
+        if !matches!(conn.auth.as_deref(), Some(AuthStep::Checking(_))) {
             return;
         }
         conn.auth = Some(Box::new(AuthStep::Answered(answer)));
         conn.paused_on_auth = false;
         self.resumed.push(key);
+    }
+
+    /// Charges what a connection has sent beside its CONNECT that waits; over the bound it is told to come back.
+    pub(super) fn charge_waiting(&mut self, key: ConnKey) {
+        let bytes_max = self.settings.receive_budget_bytes;
+        let Some(conn) = self.conns.get_mut(key) else {
+            return;
+        };
+        let Some(AuthStep::Checking(charge)) = conn.auth.as_deref_mut() else {
+            return;
+        };
+        *charge = Charge::take(&self.unknown_bytes, conn.held.len(), bytes_max);
+        if charge.is_none() {
+            self.deny_connect(key, "", Denied::Busy);
+        }
     }
 
     /// Counts somebody who is not let in, and says so in the log, though not more often than a flood of them allows.

@@ -48,6 +48,7 @@ mod traffic;
 mod unread;
 mod window;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -106,6 +107,8 @@ pub struct Engine {
     /// Refusals of credentials since the last that was logged, and when the next may be.
     denied_unlogged: u64,
     denied_log_due_ms: u64,
+    /// What is kept of clients that are not let in yet; bounded as what is being received is.
+    unknown_bytes: Rc<Cell<usize>>,
     now: Now,
     conns: Slab<Connection>,
     sessions: Slab<Session>,
@@ -198,6 +201,7 @@ impl Engine {
             guard: Guard::open(),
             denied_unlogged: 0,
             denied_log_due_ms: 0,
+            unknown_bytes: Rc::default(),
             now,
             conns: Slab::default(),
             sessions: Slab::default(),

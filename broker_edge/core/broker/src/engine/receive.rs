@@ -172,7 +172,8 @@ impl Engine {
                         Step::Next => at += total_len,
                         Step::Pause => {
                             self.tally.packets_received -= 1;
-                            return self.hold(key, rest, total_len);
+                            self.hold(key, rest, total_len);
+                            return self.charge_waiting(key);
                         }
                     }
                     if self

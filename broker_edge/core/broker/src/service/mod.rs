@@ -115,6 +115,15 @@ impl Shared {
     }
 }
 
+/// What the service shares with the rest of the broker, beside the log and its state.
+pub struct Ties {
+    pub metrics: Arc<Metrics>,
+    /// The way to the connections.
+    pub commands: CommandSender,
+    pub auth: Arc<Keeper>,
+    pub reloads: Arc<Reloads>,
+}
+
 /// The running service.
 pub struct Service {
     running: Option<Running>,
@@ -151,10 +160,7 @@ pub fn start(
     config: ServiceConfig,
     log: Log,
     state: Arc<StateStore>,
-    metrics: Arc<Metrics>,
-    commands: CommandSender,
-    auth: Arc<Keeper>,
-    reloads: Arc<Reloads>,
+    ties: Ties,
     flight: TcpListener,
     admin: TcpListener,
 ) -> std::io::Result<Service> {
@@ -177,11 +183,11 @@ pub fn start(
         progress,
         config,
         log,
-        metrics,
-        commands,
-        auth,
+        metrics: ties.metrics,
+        commands: ties.commands,
+        auth: ties.auth,
         bearers: Bearers::new()?,
-        reloads,
+        reloads: ties.reloads,
         stopping: stopping.clone(),
     });
     flight.set_nonblocking(true)?;

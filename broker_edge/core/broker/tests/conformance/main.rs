@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic anywhere")]
 
 mod acknowledge;
+mod authentication;
 mod connect;
 mod connect_fields;
 mod disconnect;

@@ -464,3 +464,32 @@ fn a_full_queue_of_checks_refuses_and_leaves_those_in_it_alone() {
     assert_eq!(broker.denied("busy"), 1);
     broker.rig.crash();
 }
+
+#[test]
+fn i7_what_unknown_clients_have_sent_is_bounded_for_all_of_them_together() {
+    let mut broker = Guarded::new(|settings| settings.threads = 0);
+    broker.rig.engine.settings.receive_budget_bytes = 100 << 10;
+    let payload = vec![b'x'; 60 << 10];
+    let mut fields = ConnectFields::new(Version::V5, "c");
+    fields.username = Some("ann");
+    fields.password = Some(b"pw-a");
+    fields.will = Some(encode::WillFields {
+        topic: "a/will",
+        payload: &payload,
+        qos: QoS::AtMostOnce,
+        retain: false,
+        properties: &[],
+    });
+    let mut codes = Vec::new();
+    for _ in 0..2 {
+        let key = broker.rig.engine.open(Peer::nobody());
+        broker.rig.feed(key, |out| encode::connect(out, &fields));
+        codes.push((key, broker.rig.engine.out(key).to_vec().get(3).copied()));
+    }
+    assert_eq!((codes[0].1, codes[1].1), (None, Some(0x89)));
+    // Whoever goes gives its part back.
+    broker.rig.engine.remove(codes[0].0);
+    broker.rig.engine.remove(codes[1].0);
+    assert_eq!(broker.rig.engine.unknown_bytes.get(), 0);
+    broker.rig.crash();
+}
