@@ -14,7 +14,7 @@ use crate::context::{Context, INTERNAL_SEGMENT_BYTES};
 use crate::core::Core;
 use crate::disk::{Disk, DiskUse};
 use crate::encode::Identity;
-use crate::error::OpenError;
+use crate::error::{OpenError, ReadError};
 use crate::failpoint;
 use crate::figures::{Counted, Tally};
 use crate::files::{Files, LockError, LockGuard};
@@ -182,11 +182,14 @@ impl Log {
         }
     }
 
-    /// Writes the indexes that are not on disk yet.
-    pub(crate) fn save_indexes(&self) {
+    /// Writes the indexes and lists of topics that are not on disk yet.
+    pub(crate) fn save_indexes(&self) -> Result<(), ReadError> {
         for partition in &self.0.partitions {
             partition.0.save_indexes();
+            // Reading them writes the list when it covers too little.
+            partition.0.with_sealed_topics(|_| ())?;
         }
+        Ok(())
     }
 
     /// Writes and syncs what is queued, marks the clean stop and refuses further appends. Idempotent.
@@ -443,6 +446,16 @@ fn start_threads(
     let Some(maintain_every) = config.maintain_every else {
         return Ok(threads);
     };
+    let unread: Vec<Partition> = partitions
+        .iter()
+        .filter(|partition| partition.0.begin_topics())
+        .cloned()
+        .collect();
+    if !unread.is_empty() {
+        let read = move || unread.iter().for_each(|p| p.0.read_topics_behind());
+        let thread = std::thread::Builder::new().name("log-topics".to_owned());
+        threads.push(thread.spawn(read).map_err(failed)?);
+    }
     let partitions = partitions.to_vec();
     let stopping = Arc::clone(stopping);
     let maintain = move || {

@@ -122,7 +122,7 @@ impl Core {
         Ok(topics)
     }
 
-    /// Whether every topic of the partition is wanted; false where there are too many to be held.
+    /// Whether every topic of the partition is wanted; false where there are too many to be held, or not all are read yet.
     pub(crate) fn every_topic(&self, wanted: &dyn Fn(&str) -> bool) -> Result<bool, ReadError> {
         // The active segment first, as above.
         let active = self.segments.read().last().cloned();
@@ -132,7 +132,7 @@ impl Core {
         if in_active == Some(false) {
             return Ok(false);
         }
-        self.with_sealed_topics(|sealed| {
+        self.with_known_topics(|sealed| {
             sealed.is_some_and(|sealed| sealed.keys().all(|topic| wanted(topic)))
         })
     }
@@ -186,6 +186,13 @@ impl Core {
         };
         // Looked at first, so that nothing is missed that is sealed in between; given last, because it is the newest.
         let active = self.active_retained(&kept)?;
+        if self.is_reading_topics() {
+            self.for_each_retained_of_sealed(&mut give)?;
+            active
+                .iter()
+                .for_each(|(topic, places)| give(topic, places));
+            return Ok(());
+        }
         let is_held = self.with_sealed_topics(|sealed| {
             let Some(sealed) = sealed else { return false };
             sealed

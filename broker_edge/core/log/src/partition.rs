@@ -252,7 +252,7 @@ impl Partition {
     }
 
     /// Whether every topic of the partition is wanted, without listing them. False also where there are too many topics
-    /// to tell.
+    /// to tell, and while a start still reads them.
     pub fn every_topic(&self, wanted: &dyn Fn(&str) -> bool) -> Result<bool, ReadError> {
         self.0.every_topic(wanted)
     }

@@ -326,7 +326,7 @@ impl Core {
     ) -> Result<Selected, ReadError> {
         // Chosen once for all segments that follow.
         let range = want.from..Offset(u64::MAX);
-        self.with_sealed_topics(|topics| {
+        self.with_known_topics(|topics| {
             let Some(topics) = topics else {
                 return Selected::Unknown;
             };

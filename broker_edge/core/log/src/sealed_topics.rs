@@ -2,7 +2,8 @@
 //! topics and retained messages without reading indexes.
 //!
 //! Read when it is first asked for, from a file that covers most segments (`topics_file.rs`) and the indexes of the
-//! others. Bounded: with more topics than fit it holds none, and the indexes are asked instead.
+//! others. Where the file is lost that is every index of the log, so a thread of its own reads them while the log is open
+//! already. Bounded: with more topics than fit it holds none, and the indexes are asked instead.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,14 +21,18 @@ use crate::topics_file::TopicsFile;
 pub(crate) const TOPICS_MAX: usize = 200_000;
 /// So many segments that the file does not cover are worth writing it again: it is about as large as one index.
 const UNSAVED_SEGMENTS_MAX: usize = 8;
+/// With more that it does not cover, reading them is nothing that a start may wait for.
+const AWAITED_SEGMENTS_MAX: usize = 2 * UNSAVED_SEGMENTS_MAX;
 
 pub(crate) type TopicMap = FxHashMap<Box<str>, TopicPlaces>;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct SealedTopics {
     state: State,
     /// Segments that the file does not cover.
     unsaved: usize,
+    /// What a start has read of the file, until it is used.
+    file: Option<TopicsFile>,
 }
 
 #[derive(Debug, Default)]
@@ -107,6 +112,49 @@ impl Core {
         })
     }
 
+    /// As [`with_sealed_topics`](Self::with_sealed_topics), for those who can do without: None also while the topics are
+    /// being read.
+    pub(crate) fn with_known_topics<T>(
+        &self,
+        f: impl FnOnce(Option<&TopicMap>) -> T,
+    ) -> Result<T, ReadError> {
+        if self.is_reading_topics() {
+            return Ok(f(None));
+        }
+        self.with_sealed_topics(f)
+    }
+
+    pub(crate) fn is_reading_topics(&self) -> bool {
+        matches!(self.sealed_topics.lock().state, State::Reading(_))
+    }
+
+    /// Looks at the file when the log is opened. True when so little is in it that the caller must have
+    /// [`read_topics_behind`](Self::read_topics_behind) run on a thread of its own.
+    pub(crate) fn begin_topics(&self) -> bool {
+        let segments = self.sealed_segments();
+        if segments.len() <= AWAITED_SEGMENTS_MAX {
+            return false;
+        }
+        let file = TopicsFile::load(&self.context, &segments).unwrap_or_default();
+        let is_covered = |segment: &&Arc<Segment>| file.covers.contains(&segment.base);
+        let uncovered = segments.len() - segments.iter().filter(is_covered).count();
+        let mut sealed = self.sealed_topics.lock();
+        sealed.file = Some(file);
+        let is_long = uncovered > AWAITED_SEGMENTS_MAX;
+        if is_long {
+            sealed.state = State::Reading(Vec::new());
+        }
+        is_long
+    }
+
+    /// Reads what [`begin_topics`](Self::begin_topics) left.
+    pub(crate) fn read_topics_behind(&self) {
+        let _one_at_a_time = self.topics_reading.lock();
+        if let Err(error) = self.finish_reading(&self.sealed_segments()) {
+            tracing::warn!(partition = %self.context.name, %error, "the topics are not read yet");
+        }
+    }
+
     fn read_sealed_topics(&self) -> Result<(), ReadError> {
         let _one_at_a_time = self.topics_reading.lock();
         let segments = {
@@ -118,7 +166,11 @@ impl Core {
             sealed.state = State::Reading(Vec::new());
             self.sealed_segments()
         };
-        let read = self.merge_segments(&segments);
+        self.finish_reading(&segments)
+    }
+
+    fn finish_reading(&self, segments: &[Arc<Segment>]) -> Result<(), ReadError> {
+        let read = self.merge_segments(segments);
         let mut sealed = self.sealed_topics.lock();
         let State::Reading(meanwhile) = std::mem::take(&mut sealed.state) else {
             return Ok(());
@@ -141,11 +193,15 @@ impl Core {
         &self,
         segments: &[Arc<Segment>],
     ) -> Result<(Option<TopicMap>, usize), ReadError> {
-        let file = TopicsFile::load(&self.context, segments).unwrap_or_default();
-        let mut topics = file.topics;
+        let begun = self.sealed_topics.lock().file.take();
+        let file = begun.or_else(|| TopicsFile::load(&self.context, segments));
+        let TopicsFile { mut topics, covers } = file.unwrap_or_default();
         let mut unsaved = 0;
-        for segment in segments.iter().filter(|s| !file.covers.contains(&s.base)) {
+        for segment in segments.iter().filter(|s| !covers.contains(&s.base)) {
             unsaved += 1;
+            if self.queue.lock().closing {
+                return Ok((None, unsaved)); // Nobody asks a log that is shut down.
+            }
             self.for_each_topic_of(segment, &mut |topic, places| {
                 extend(&mut topics, topic, places);
             })?;
@@ -154,6 +210,42 @@ impl Core {
             }
         }
         Ok((Some(topics), unsaved))
+    }
+
+    /// Gives the newest retained place of each topic of the sealed segments, and of their indexes reads only those that
+    /// have any: for a start that comes while all of them are still being read.
+    pub(crate) fn for_each_retained_of_sealed(
+        &self,
+        f: &mut dyn FnMut(&str, &TopicPlaces),
+    ) -> Result<(), ReadError> {
+        let segments = self.sealed_segments();
+        let file = TopicsFile::load(&self.context, &segments);
+        let TopicsFile { mut topics, covers } = file.unwrap_or_default();
+        topics.retain(|_, places| places.retained.is_some());
+        let others = segments.iter().filter(|s| !covers.contains(&s.base));
+        for segment in others.filter(|segment| self.may_retain(segment)) {
+            self.for_each_topic_of(segment, &mut |topic, places| {
+                if places.retained.is_some() {
+                    extend(&mut topics, topic, places);
+                }
+            })?;
+        }
+        topics.iter().for_each(|(topic, places)| f(topic, places));
+        Ok(())
+    }
+
+    /// Whether a topic of a sealed segment has a retained record, by the head of its index.
+    fn may_retain(&self, segment: &Segment) -> bool {
+        let made = match &*segment.index.lock() {
+            IndexPlace::Memory(index) | IndexPlace::Provisional(index) => Some(Arc::clone(index)),
+            IndexPlace::Growing(_) | IndexPlace::Saved => None,
+        };
+        match made {
+            Some(index) => index.topics.iter().any(|topic| topic.retained.is_some()),
+            None => self
+                .open_saved(segment)
+                .is_none_or(|reader| reader.head.retained > 0),
+        }
     }
 
     /// Writes the file again when many segments are not covered. It is never authoritative, so failing is no harm.
@@ -178,11 +270,11 @@ impl Core {
                     return Ok(());
                 };
                 // Topics of a segment that was sealed meanwhile are in it too: it is covered the next time.
-                let bytes = TopicsFile::bytes_of(&self.context, &coverage, topics);
+                let bytes = TopicsFile::bytes_of(&self.context.identity, &coverage, topics);
                 sealed.unsaved = self.sealed_segments().len().saturating_sub(segments.len());
                 bytes
             };
-            TopicsFile::save(&self.context, &bytes)
+            TopicsFile::save(&*self.context.seams.files, &self.context.dir, &bytes)
         });
         if let Err(error) = saved {
             tracing::warn!(partition = %self.context.name, %error, "the list of topics is not saved");

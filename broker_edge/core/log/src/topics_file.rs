@@ -3,19 +3,20 @@
 //! another by now.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
 use crate::context::Context;
-use crate::encode::{u16_at, u32_at, u64_at};
-use crate::files::OpenMode;
+use crate::encode::{Identity, u16_at, u32_at, u64_at};
+use crate::files::{Files, OpenMode};
 use crate::ids::Offset;
-use crate::index::TopicPlaces;
+use crate::index::{Index, TopicPlaces};
 use crate::index_file::{push_numbers, retained_from, retained_number};
 use crate::meta::read_file;
 use crate::saved_index::stored_checksum;
-use crate::sealed_topics::{TOPICS_MAX, TopicMap};
+use crate::sealed_topics::{TOPICS_MAX, TopicMap, merge};
 use crate::segment::{IndexPlace, Segment};
 
 const NAME: &str = "topics";
@@ -87,19 +88,18 @@ impl TopicsFile {
                 let text = format!("the index of segment {} is not whole", segment.base);
                 io::Error::new(io::ErrorKind::InvalidData, text)
             })?;
-            push_numbers(&mut rows, [segment.base.0]);
-            rows.extend_from_slice(&checksum.to_le_bytes());
+            push_row(&mut rows, segment.base, checksum);
         }
         Ok(rows)
     }
 
-    pub fn bytes_of(context: &Context, coverage: &[u8], topics: &TopicMap) -> Vec<u8> {
+    pub fn bytes_of(identity: &Identity, coverage: &[u8], topics: &TopicMap) -> Vec<u8> {
         let mut out = Vec::with_capacity(FIXED_BYTES + coverage.len() + topics.len() * 64);
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&FORMAT.to_le_bytes());
         out.extend_from_slice(&[0; 4]);
-        out.extend_from_slice(context.identity.log_id.as_bytes());
-        out.extend_from_slice(&context.identity.partition.0.to_le_bytes());
+        out.extend_from_slice(identity.log_id.as_bytes());
+        out.extend_from_slice(&identity.partition.0.to_le_bytes());
         out.extend_from_slice(&((coverage.len() / 12) as u32).to_le_bytes());
         out.extend_from_slice(&(topics.len() as u32).to_le_bytes());
         out.extend_from_slice(coverage);
@@ -114,15 +114,47 @@ impl TopicsFile {
         out
     }
 
-    /// Puts the file in place. Synced, unlike an index: a start without it reads every index, however large the log is.
-    pub fn save(context: &Context, bytes: &[u8]) -> io::Result<()> {
-        let path = context.dir.join(NAME);
+    /// Puts the file in place. Synced, unlike an index: after a start without it every index is read, however large the
+    /// log is.
+    pub fn save(files: &dyn Files, dir: &Path, bytes: &[u8]) -> io::Result<()> {
+        let path = dir.join(NAME);
         let unfinished = path.with_extension("tmp");
-        let file = context.open(&unfinished, OpenMode::Create)?;
+        let file = files.open(&unfinished, OpenMode::Create)?;
         file.write_all_at(bytes, 0)?;
         file.sync_data()?;
-        context.seams.files.rename(&unfinished, &path)
+        files.rename(&unfinished, &path)
     }
+}
+
+/// The file in the making, for one who writes a partition segment by segment.
+#[derive(Default)]
+pub(crate) struct TopicsFileWriter {
+    topics: TopicMap,
+    coverage: Vec<u8>,
+}
+
+impl TopicsFileWriter {
+    /// Takes in a sealed segment, with the bytes of its index file.
+    pub fn add(&mut self, index: &Index, bytes: &[u8]) {
+        push_row(&mut self.coverage, index.base, u32_at(bytes, 12));
+        // What is too much for the file need not be gathered either.
+        if self.topics.len() <= TOPICS_MAX {
+            merge(&mut self.topics, index);
+        }
+    }
+
+    pub fn save(&self, files: &dyn Files, dir: &Path, identity: &Identity) -> io::Result<()> {
+        if self.coverage.is_empty() || self.topics.len() > TOPICS_MAX {
+            return Ok(());
+        }
+        let bytes = TopicsFile::bytes_of(identity, &self.coverage, &self.topics);
+        TopicsFile::save(files, dir, &bytes)
+    }
+}
+
+fn push_row(rows: &mut Vec<u8>, base: Offset, checksum: u32) {
+    push_numbers(rows, [base.0]);
+    rows.extend_from_slice(&checksum.to_le_bytes());
 }
 
 /// The checksum of a segment's index: of its file, or of the one that a start made again because the file was lost.

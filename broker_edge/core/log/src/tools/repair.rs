@@ -13,6 +13,7 @@ use super::scan::scan_segment;
 use super::verify::{VerifyReport, verify};
 use super::{Access, ToolError, Work};
 use crate::config::{ClassConfig, LogConfig};
+use crate::error::ReadError;
 use crate::files::OpenMode;
 use crate::ids::{Class, Offset};
 use crate::log::Log;
@@ -325,7 +326,8 @@ fn begin_again(place: &Place, meta: &Meta, work: Work<'_>) -> Result<(), ToolErr
     files.sync_dir(parent).map_err(failed)
 }
 
-/// A start and a clean stop: recovery keeps bad bytes aside and makes indexes, the upkeep saves them.
+/// A start and a clean stop: recovery keeps bad bytes aside and makes indexes, which are saved with the lists of topics,
+/// so that the start that follows reads neither segments nor indexes.
 pub(super) fn open_once(dir: &Path, meta: &Meta, work: Work<'_>) -> Result<(), ToolError> {
     let classes = meta.classes.iter().filter_map(|stored| {
         let mut config = ClassConfig::new(Class::from_name(&stored.class)?);
@@ -340,7 +342,10 @@ pub(super) fn open_once(dir: &Path, meta: &Meta, work: Work<'_>) -> Result<(), T
         ..LogConfig::new(dir)
     };
     let (log, _) = Log::open(config, work.seams.clone())?;
-    log.save_indexes();
+    log.save_indexes().map_err(|error| match error {
+        ReadError::Io { path, source } => ToolError::io("read", &path)(source),
+        error => ToolError::Refused(error.to_string()),
+    })?;
     log.shutdown();
     Ok(())
 }

@@ -20,6 +20,7 @@ use crate::index::Growing;
 use crate::log::{random_id, random_secret, sync_names_of};
 use crate::meta::{Meta, replace_file};
 use crate::segment::{SEGMENT_HEADER_BYTES, SegmentHeader, file_name};
+use crate::topics_file::TopicsFileWriter;
 use crate::walk::{Step, WALK_CHUNK_BYTES, Walk};
 
 /// With the same id the log of before may have gone on after the backup; its epochs must not be used a second time.
@@ -97,6 +98,7 @@ pub fn restore(
             open: None,
             next: Offset(partition.log_start),
             records: 0,
+            topics: TopicsFileWriter::default(),
         };
         writer.restore(source, partition, &mut |bytes| {
             done += bytes;
@@ -176,6 +178,8 @@ struct Writer<'a> {
     /// Offset that is expected next.
     next: Offset,
     records: u64,
+    /// Of the segments that are whole.
+    topics: TopicsFileWriter,
 }
 
 struct Open {
@@ -212,6 +216,9 @@ impl Writer<'_> {
         if let Some(open) = self.open.take() {
             open.copy.finish()?;
         }
+        self.topics
+            .save(files, &self.dir, &self.new)
+            .map_err(ToolError::io("write the list of topics in", &self.dir))?;
         files
             .sync_dir(&self.dir)
             .map_err(ToolError::io("sync", &self.dir))
@@ -248,7 +255,9 @@ impl Writer<'_> {
         };
         open.copy.finish()?;
         let path = self.dir.join(file_name(open.base, "idx"));
-        let bytes = open.growing.finish().to_bytes(&self.new);
+        let index = open.growing.finish();
+        let bytes = index.to_bytes(&self.new);
+        self.topics.add(&index, &bytes);
         let file = self.work.seams.files.open(&path, OpenMode::Create);
         file.and_then(|file| file.write_all_at(&bytes, 0))
             .map_err(ToolError::io("write", &path))
