@@ -19,6 +19,7 @@ from broker_edge.cli import (
     actions,
     bench,
     broker,
+    clients,
     config,
     demo,
     devices,
@@ -68,7 +69,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for noun in (
+_NOUNS = (
     broker,
     demo,
     pub,
@@ -77,6 +78,7 @@ for noun in (
     topics,
     offsets,
     groups,
+    clients,
     log,
     actions,
     devices,
@@ -85,7 +87,8 @@ for noun in (
     bench,
     torture,
     users,
-):
+)
+for noun in _NOUNS:
     noun.register(app)
 
 

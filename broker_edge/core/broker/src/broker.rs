@@ -239,6 +239,7 @@ fn start_on(
         broker: config.broker.clone(),
         queue_bytes: config.log.queue_bytes.as_usize(),
         ack_written: acks_written(&config.log),
+        sys_interval: config.sys.interval.0,
     };
     let data_plane = data_plane::start(
         seat,

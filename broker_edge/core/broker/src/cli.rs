@@ -7,18 +7,14 @@ use std::path::PathBuf;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tracing_subscriber::EnvFilter;
 
 use crate::config::{self, Config, ConfigError, Source};
-use crate::{Broker, VERSION, log_cli, users_cli};
+use crate::{Broker, VERSION, log_cli, talk, users_cli};
 
 pub const EXIT_OK: i32 = 0;
 pub const EXIT_FAILED: i32 = 1;
 pub const EXIT_USAGE: i32 = 2;
 pub const EXIT_CONFIG: i32 = 5;
-
-/// Which records of the broker's own talk are shown, for example `info` or `headwater_broker=debug`.
-const LEVEL_VARIABLE: &str = "HEADWATER_LOG_LEVEL";
 
 const USAGE: &str = "\
 usage: headwaterd [--config FILE] [--set KEY=VALUE]...
@@ -27,6 +23,7 @@ usage: headwaterd [--config FILE] [--set KEY=VALUE]...
 
   --config FILE     settings; conf/broker.yaml explains every key
   --set KEY=VALUE   one setting, for example --set listeners.mqtt.bind=127.0.0.1:0
+  --log-format F    text or json: how it talks on stderr (broker.log_format)
   --check           say whether the settings are valid, and stop
   --print-config    print the settings that result, and stop
   --print-schema    print the JSON schema of the settings, and stop
@@ -104,7 +101,7 @@ fn exit_code(error: &ConfigError) -> i32 {
 }
 
 fn serve(config: Config) -> i32 {
-    start_talking();
+    talk::start(config.broker.log_format);
     raise_open_files();
     // Before the start, so that a signal that comes early is not lost.
     let mut signals = match Signals::new([SIGHUP, SIGINT, SIGTERM]) {
@@ -188,6 +185,7 @@ fn parse(arguments: &[String]) -> Result<Arguments, String> {
         match name {
             "--config" => parsed.file = Some(PathBuf::from(value()?)),
             "--set" => parsed.set.push(value()?),
+            "--log-format" => parsed.set.push(format!("broker.log_format={}", value()?)),
             "--check" => parsed.command = Command::Check,
             "--print-config" => parsed.command = Command::PrintConfig,
             "--print-schema" => parsed.command = Command::PrintSchema,
@@ -197,16 +195,6 @@ fn parse(arguments: &[String]) -> Result<Arguments, String> {
         }
     }
     Ok(parsed)
-}
-
-fn start_talking() {
-    let filter = EnvFilter::try_from_env(LEVEL_VARIABLE).unwrap_or_else(|_| EnvFilter::new("info"));
-    // Only the first caller in a process sets it; an embedding program may have its own.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .try_init();
 }
 
 /// Writes to stdout; gives the exit code.

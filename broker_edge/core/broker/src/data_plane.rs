@@ -7,14 +7,15 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use headwater_log::Log;
+use headwater_mqtt::QoS;
 use mio::{Poll, Waker};
 
 use crate::auth::Keeper;
 use crate::config::{BrokerSettings, MqttSettings};
-use crate::engine::{Engine, Now, Settings};
+use crate::engine::{Engine, Limits, Now, Settings};
 use crate::event_loop::{
     CommandSender, Commands, EventLoop, LoopSettings, LoopWaker, WAKER, queue,
 };
@@ -31,6 +32,7 @@ pub struct DataPlaneConfig {
     pub queue_bytes: usize,
     /// Acknowledge what is written, before it is synced.
     pub ack_written: bool,
+    pub sys_interval: Duration,
 }
 
 /// The running data plane. Stopping it closes every connection and waits for its threads.
@@ -155,6 +157,8 @@ fn settings(config: &DataPlaneConfig) -> Settings {
         out_buffer_bytes: mqtt.out_buffer_bytes.as_usize(),
         queue_bytes: config.queue_bytes,
         ack_written: config.ack_written,
+        limits: limits(mqtt),
+        sys_interval_ms: u64::try_from(config.sys_interval.as_millis()).unwrap_or(u64::MAX),
         ..Settings::default()
     }
 }
@@ -169,6 +173,22 @@ fn loop_settings(config: &DataPlaneConfig) -> LoopSettings {
         pending_max: broker.max_pending_connections as usize,
         connect_bytes_max: connect_bytes_max.as_usize(),
         connect_timeout_ms: u64::try_from(mqtt.connect_timeout.0.as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+fn limits(mqtt: &MqttSettings) -> Limits {
+    let keep_alive_max = mqtt.keep_alive_max.map_or(0, |age| age.0.as_secs());
+    Limits {
+        messages_per_s: mqtt.max_messages_per_second,
+        bytes_per_s: mqtt.max_bytes_per_second.map(|bytes| bytes.0),
+        topics_max: mqtt.max_topics,
+        topic_bytes_max: mqtt.max_topic_bytes as usize,
+        qos_max: QoS::from_u8(mqtt.max_qos).unwrap_or(QoS::ExactlyOnce),
+        retain_available: mqtt.retain_available,
+        wildcard_available: mqtt.wildcard_available,
+        keep_alive_max_s: u16::try_from(keep_alive_max).unwrap_or(u16::MAX),
+        server_reference: mqtt.server_reference.clone(),
+        response_information: mqtt.response_information.clone(),
     }
 }
 

@@ -19,6 +19,7 @@ pub mod peer;
 pub mod reload;
 pub mod service;
 pub mod state;
+mod talk;
 mod transport;
 
 mod broker;

@@ -4,6 +4,8 @@
 //! whose number configuration bounds. What the log counts itself is in `log`. Counters are plain atomics: a loop adds once a turn, not once a record.
 
 mod auth;
+mod detail;
+mod durations;
 mod log;
 mod transport;
 
@@ -16,6 +18,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 pub use auth::AuthMetrics;
+pub use detail::{DetailMetrics, OfStatus};
+pub use durations::Durations;
 pub use log::LogMetrics;
 pub use transport::{ConnectFailure, TransportMetrics};
 
@@ -26,6 +30,7 @@ pub struct Metrics {
     pub flight: FlightMetrics,
     pub auth: AuthMetrics,
     pub transport: TransportMetrics,
+    pub detail: DetailMetrics,
     partitions: PartitionMetrics,
     pub log: LogMetrics,
 }
@@ -154,6 +159,7 @@ impl Metrics {
             .register(registry.sub_registry_with_prefix("partition"));
         self.partitions
             .register_damage(registry.sub_registry_with_prefix("log"));
+        self.detail.register(&mut registry);
         self.log.register(&mut registry);
         self.transport.register(&mut registry);
         registry

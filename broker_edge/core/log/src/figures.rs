@@ -7,6 +7,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use crate::files::{File, Files, LockError, LockGuard, OpenMode};
 
@@ -46,6 +47,12 @@ impl Cause {
     }
 }
 
+/// Upper bounds of the buckets in which syncs are counted by duration.
+pub const SYNC_BOUNDS_US: [u64; 16] = [
+    50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
+    1_000_000, 2_500_000, 10_000_000,
+];
+
 /// Segments and records removed for one cause.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Removed {
@@ -69,6 +76,9 @@ pub struct Figures {
     pub aside_bytes: u64,
     /// Syncs of files.
     pub syncs: u64,
+    /// How long they took: how many took up to each of [`SYNC_BOUNDS_US`], and more than the last.
+    pub sync_counts: [u64; SYNC_BOUNDS_US.len() + 1],
+    pub sync_ns: u64,
     pub folder_syncs: u64,
     /// In the order of [`Cause::ALL`].
     pub removed: [Removed; 5],
@@ -107,6 +117,8 @@ pub(crate) struct Tally {
     /// By [`Kind`].
     files: [AtomicU64; 4],
     syncs: AtomicU64,
+    sync_counts: [AtomicU64; SYNC_BOUNDS_US.len() + 1],
+    sync_ns: AtomicU64,
     folder_syncs: AtomicU64,
     removed: [[AtomicU64; 3]; 5],
 }
@@ -115,6 +127,14 @@ impl Tally {
     pub fn batch(&self, bytes: usize, payload_bytes: usize) {
         self.batch.fetch_add(bytes as u64, Relaxed);
         self.payload.fetch_add(payload_bytes as u64, Relaxed);
+    }
+
+    fn synced(&self, took: Duration) {
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let bucket = SYNC_BOUNDS_US.partition_point(|bound| *bound < us);
+        self.sync_counts[bucket].fetch_add(1, Relaxed);
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.sync_ns.fetch_add(ns, Relaxed);
     }
 
     pub fn removed(&self, cause: Cause, records: u64, held_records: u64) {
@@ -136,6 +156,8 @@ impl Tally {
             mark_bytes: file(Kind::Mark),
             aside_bytes: file(Kind::Aside),
             syncs: self.syncs.load(Relaxed),
+            sync_counts: std::array::from_fn(|bucket| self.sync_counts[bucket].load(Relaxed)),
+            sync_ns: self.sync_ns.load(Relaxed),
             folder_syncs: self.folder_syncs.load(Relaxed),
             removed: Cause::ALL.map(|cause| {
                 let [segments, records, held_records] = &self.removed[cause as usize];
@@ -216,7 +238,10 @@ impl File for CountedFile {
 
     fn sync_data(&self) -> io::Result<()> {
         self.tally.syncs.fetch_add(1, Relaxed);
-        self.file.sync_data()
+        let began = Instant::now();
+        let result = self.file.sync_data();
+        self.tally.synced(began.elapsed());
+        result
     }
 
     fn len(&self) -> io::Result<u64> {

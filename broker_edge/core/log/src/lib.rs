@@ -63,7 +63,7 @@ pub use clock::{Clock, SystemClock};
 pub use config::{ClassConfig, LogConfig, Seams, SyncMode};
 pub use disk::{DiskAction, DiskConfig, DiskLevel, DiskUse};
 pub use error::{AppendError, OpenError, ReadError};
-pub use figures::{Cause, Figures, Removed};
+pub use figures::{Cause, Figures, Removed, SYNC_BOUNDS_US};
 pub use files::{File, Files, LockError, LockGuard, OpenMode, SystemFiles};
 pub use ids::{Class, Epoch, LogId, Offset, ParseLogIdError, PartitionId};
 pub use index::RetainedPlace;

@@ -327,6 +327,59 @@ pub const KEYS: &[Key] = &[
         bytes(ByteSize::kib(4), ByteSize::mib(64)),
         "Encoded deliveries waiting for one socket.",
     ),
+    optional(
+        "mqtt.max_messages_per_second",
+        whole(1, 10_000_000),
+        "Publishes taken from one client per second, with bursts of a second's worth; a faster one is read more slowly. Without it \
+         there is no limit.",
+    ),
+    optional(
+        "mqtt.max_bytes_per_second",
+        bytes(ByteSize::kib(1), ByteSize::gib(64)),
+        "Bytes taken from one client per second, likewise.",
+    ),
+    key(
+        "mqtt.max_topics",
+        whole(1, 1_000_000),
+        "Topics that one connection may bring into the broker's table of topics. One more is refused: MQTT 5 with 0x97; of \
+         older clients QoS 0 is dropped and the connection closed otherwise.",
+    ),
+    key(
+        "mqtt.max_topic_bytes",
+        whole(1, 65_535),
+        "Length of a topic or filter. MQTT 5 hears 0x90 or 0x8F; of older clients QoS 0 is dropped and the connection closed \
+         otherwise.",
+    ),
+    key(
+        "mqtt.max_qos",
+        whole(0, 2),
+        "Highest QoS; a publish above it is refused with 0x9B, a subscription is granted less.",
+    ),
+    key(
+        "mqtt.retain_available",
+        Kind::Bool,
+        "Whether clients may publish retained messages; otherwise they are refused with 0x9A.",
+    ),
+    key(
+        "mqtt.wildcard_available",
+        Kind::Bool,
+        "Whether filters may have wildcards; otherwise they are refused with 0xA2.",
+    ),
+    optional(
+        "mqtt.keep_alive_max",
+        age(1_000, 1),
+        "Longest keep alive, imposed on MQTT 5 clients that ask for a longer one or none. Up to 65535 s.",
+    ),
+    optional(
+        "mqtt.server_reference",
+        Kind::Text,
+        "Where MQTT 5 clients are sent while this broker is drained, for example broker-2.example:1883.",
+    ),
+    optional(
+        "mqtt.response_information",
+        Kind::Text,
+        "What MQTT 5 clients that ask are told as the basis of their response topics.",
+    ),
     key(
         "flight.threads",
         whole(1, 64),
@@ -368,6 +421,31 @@ pub const KEYS: &[Key] = &[
         "broker.max_connect_rate",
         whole(1, 1_000_000),
         "MQTT connections accepted in a second; the others wait in the backlog.",
+    ),
+    key(
+        "broker.log_format",
+        Kind::Choice(&["text", "json"]),
+        "How the broker talks on stderr: a line of text, or one JSON object a line.",
+    ),
+    key(
+        "admin.max_connections",
+        whole(1, 10_000),
+        "HTTP connections at the same time; more wait.",
+    ),
+    key(
+        "admin.max_body_bytes",
+        bytes(ByteSize(0), ByteSize::mib(16)),
+        "Largest body of an HTTP request.",
+    ),
+    key(
+        "admin.request_timeout",
+        age(100, 1),
+        "Time that an HTTP client has to send the head of a request, and the broker to answer it.",
+    ),
+    key(
+        "sys.interval",
+        age(0, 1),
+        "Time between the values of `$SYS`; 0s turns it off.",
     ),
     key(
         "auth.allow_anonymous",
@@ -510,6 +588,12 @@ fn check_value(path: String, kind: Kind, value: &Value) -> Result<(), ConfigErro
                     key: path.clone(),
                     reason: format!("{filter} is not a topic filter"),
                 }),
+            })
+        }
+        (Kind::Text, Value::String(text)) if text.len() > 65_535 || text.contains('\0') => {
+            Err(ConfigError::BadValue {
+                key: path,
+                reason: "a text of at most 65,535 bytes without NUL is needed".to_owned(),
             })
         }
         (Kind::Template, Value::String(text)) if !is_template(text) => Err(ConfigError::BadValue {

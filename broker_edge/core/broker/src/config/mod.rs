@@ -41,6 +41,10 @@ pub struct Config {
     #[serde(deserialize_with = "or_default")]
     pub broker: BrokerSettings,
     #[serde(deserialize_with = "or_default")]
+    pub admin: AdminSettings,
+    #[serde(deserialize_with = "or_default")]
+    pub sys: SysSettings,
+    #[serde(deserialize_with = "or_default")]
     pub auth: AuthSettings,
 }
 
@@ -158,6 +162,18 @@ pub struct MqttSettings {
     pub max_connect_bytes: ByteSize,
     pub session_expiry_max: Age,
     pub out_buffer_bytes: ByteSize,
+    /// Of one client. `None`: as many as it can.
+    pub max_messages_per_second: Option<u32>,
+    pub max_bytes_per_second: Option<ByteSize>,
+    pub max_topics: u32,
+    pub max_topic_bytes: u32,
+    pub max_qos: u8,
+    pub retain_available: bool,
+    pub wildcard_available: bool,
+    /// `None`: what the client asks for.
+    pub keep_alive_max: Option<Age>,
+    pub server_reference: Option<String>,
+    pub response_information: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -179,6 +195,31 @@ pub struct BrokerSettings {
     pub max_pending_connections: u32,
     /// Connections accepted in a second.
     pub max_connect_rate: u32,
+    pub log_format: LogFormat,
+}
+
+/// How the broker talks on stderr.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+/// Limits of the admin listener.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AdminSettings {
+    pub max_connections: u16,
+    pub max_body_bytes: ByteSize,
+    pub request_timeout: Age,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SysSettings {
+    /// Zero: there is no `$SYS`.
+    pub interval: Age,
 }
 
 /// A section whose keys are all commented out is null in YAML and means its defaults.
@@ -197,6 +238,8 @@ impl Default for Config {
             mqtt: MqttSettings::default(),
             flight: FlightSettings::default(),
             broker: BrokerSettings::default(),
+            admin: AdminSettings::default(),
+            sys: SysSettings::default(),
             auth: AuthSettings::default(),
         }
     }
@@ -281,6 +324,16 @@ impl Default for MqttSettings {
             max_connect_bytes: ByteSize::kib(64),
             session_expiry_max: Age::from_days(30),
             out_buffer_bytes: ByteSize::kib(256),
+            max_messages_per_second: None,
+            max_bytes_per_second: None,
+            max_topics: 50_000,
+            max_topic_bytes: 65_535,
+            max_qos: 2,
+            retain_available: true,
+            wildcard_available: true,
+            keep_alive_max: None,
+            server_reference: None,
+            response_information: None,
         }
     }
 }
@@ -303,6 +356,25 @@ impl Default for BrokerSettings {
             max_connections_per_ip: None,
             max_pending_connections: 4_096,
             max_connect_rate: 10_000,
+            log_format: LogFormat::Text,
+        }
+    }
+}
+
+impl Default for AdminSettings {
+    fn default() -> Self {
+        AdminSettings {
+            max_connections: 64,
+            max_body_bytes: ByteSize::kib(64),
+            request_timeout: Age::from_secs(10),
+        }
+    }
+}
+
+impl Default for SysSettings {
+    fn default() -> Self {
+        SysSettings {
+            interval: Age::from_secs(10),
         }
     }
 }

@@ -7,14 +7,17 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::ops::Bound;
 
-use headwater_mqtt::{ReasonCode, Version};
+use headwater_mqtt::ReasonCode;
 use serde::Serialize;
 use tokio::sync::oneshot::Sender;
 
+use super::census::name_of;
 use super::close::Cause;
 use super::connection::Phase;
 use super::session::{NEVER_EXPIRES, Session};
+use super::shared::is_shared;
 use super::stage::PartitionIndex;
+use super::sys::is_sys;
 use super::traffic::{Rates, Traffic};
 use super::{Engine, SessionKey};
 
@@ -252,8 +255,9 @@ impl Engine {
     fn reached(&self, session: &Session) -> BTreeSet<PartitionIndex> {
         let mut reached = BTreeSet::new();
         for subscription in &session.subscriptions {
-            let filter = plain_filter(&subscription.filter);
-            if filter.starts_with("$SYS") {
+            let filter = &*subscription.filter;
+            // A shared group has a place of its own, and `$SYS` none.
+            if is_shared(filter) || is_sys(filter) {
                 continue;
             }
             reached.extend(self.partitions_of(filter));
@@ -322,21 +326,5 @@ impl PageQuery {
             && self
                 .connected
                 .is_none_or(|connected| session.conn.is_some() == connected)
-    }
-}
-
-/// The filter of a shared subscription without the name of its group.
-fn plain_filter(filter: &str) -> &str {
-    filter
-        .strip_prefix("$share/")
-        .and_then(|rest| rest.split_once('/'))
-        .map_or(filter, |(_, filter)| filter)
-}
-
-fn name_of(version: Version) -> &'static str {
-    match version {
-        Version::V31 => "3.1",
-        Version::V311 => "3.1.1",
-        Version::V5 => "5",
     }
 }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use headwater_mqtt::packet::disconnect::Disconnect;
-use headwater_mqtt::{DecodeError, ReasonCode, encode};
+use headwater_mqtt::{DecodeError, Property, ReasonCode, encode};
 
 use crate::auth::Access;
 
@@ -42,6 +42,9 @@ impl Engine {
         }
         let was_open = conn.phase == Phase::Open;
         conn.phase = Phase::Closed;
+        if was_open {
+            self.census.leave(conn.peer.transport, conn.version);
+        }
         let reserved = std::mem::take(&mut conn.reserved);
         conn.held = Vec::new();
         conn.auth = None;
@@ -49,17 +52,22 @@ impl Engine {
             Cause::Goodbye => (None, false),
             Cause::GoodbyeWithWill | Cause::Lost | Cause::Refused => (None, true),
             Cause::Reason(reason) => (Some(reason), true),
-            Cause::Protocol(error) => {
-                tracing::debug!(%error, "a client broke the protocol");
-                (Some(error.reason), true)
-            }
+            Cause::Protocol(error) => (Some(error.reason), true),
         };
         let will = conn.will.take().filter(|_| keeps_will && was_open);
         let version = conn.version;
+        if was_open {
+            self.tell_disconnected(key, &cause);
+        }
+        let reference = reason.and_then(|reason| self.reference_for(reason));
+        if let Some(reason) = reason {
+            self.tally.refuse("disconnect", reason);
+        }
         if let (Some(reason), true, true) = (reason, was_open, version.is_v5())
             && let Some(conn) = self.writer(key)
         {
-            encode::disconnect(&mut conn.out, version, reason, &[]);
+            let properties = reference.as_deref().map(Property::ServerReference);
+            encode::disconnect(&mut conn.out, version, reason, properties.as_slice());
         }
         self.give_back(reserved);
         self.closed.push(key);

@@ -65,6 +65,9 @@ impl Engine {
         self.release_receipted();
         self.write_round();
         self.wake_budget_waits();
+        self.send_sys_owed();
+        self.drain_some();
+        self.census.publish(&self.metrics);
         let present = Present {
             connections: self.conns.len(),
             sessions: self.sessions.len(),
@@ -103,6 +106,8 @@ impl Engine {
         let was_stalled = self.stages[partition.index()].stalled;
         let stamp = self.next_stamp;
         self.next_stamp += 1;
+        let end = self.stages[partition.index()].next_ticket().0;
+        self.latency.appended(partition.index(), end, self.turn_at);
         match self.stages[partition.index()].append(inline, stamp) {
             Outcome::Nothing | Outcome::Stalled => return,
             Outcome::Accepted { first, base } => {
@@ -166,6 +171,7 @@ impl Engine {
             let can_refuse = conn.is_v5();
             conn.acks.refuse(partition, first, reason, can_refuse);
             self.tally.publishes_refused += 1;
+            self.tally.refuse("puback", reason);
             self.send_ready(key);
         }
     }
@@ -192,8 +198,12 @@ impl Engine {
         let mut waiting = Vec::new();
         let mut stuck = Vec::new();
         for (index, (stage, mark)) in self.stages.iter_mut().zip(marks).enumerate() {
-            if stage.waits() && !stage.settle(*mark, &mut waiting) {
-                stuck.push(PartitionIndex(index as u16));
+            if stage.waits() {
+                if !stage.settle(*mark, &mut waiting) {
+                    stuck.push(PartitionIndex(index as u16));
+                }
+                let durations = &self.metrics.detail.ack_latency;
+                self.latency.settled(index, stage.settled().0, durations);
             }
         }
         for partition in stuck {

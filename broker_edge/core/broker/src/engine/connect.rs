@@ -31,6 +31,9 @@ impl Engine {
                 }
                 if connect.client_id.len() > CLIENT_ID_BYTES_MAX {
                     self.refuse_connect(key, ReasonCode::ClientIdentifierNotValid);
+                } else if let Some(reason) = self.refusal_by_limits(&connect) {
+                    self.tell_refused(key, connect.client_id, reason);
+                    self.refuse_connect(key, reason);
                 } else if connect.properties.authentication_method().is_some() {
                     self.begin_exchange(key, &connect, body);
                 } else {
@@ -70,7 +73,10 @@ impl Engine {
         proof: Option<&str>,
     ) {
         match self.refusal_of_session(connect) {
-            Some(reason) => self.refuse_connect(key, reason),
+            Some(reason) => {
+                self.tell_refused(key, connect.client_id, reason);
+                self.refuse_connect(key, reason);
+            }
             None => self.accept(key, connect, rights, proof),
         }
     }
@@ -101,9 +107,12 @@ impl Engine {
 
     fn refuse_with(&mut self, key: ConnKey, reason: ReasonCode, code: ConnectReturnCode) {
         self.tally.refused += 1;
+        self.tally.refuse("connack", reason);
+        let reference = self.reference_for(reason);
         if let Some(conn) = self.writer(key) {
             if conn.version.is_v5() {
-                encode::connack(&mut conn.out, false, reason, &[]);
+                let properties = reference.as_deref().map(Property::ServerReference);
+                encode::connack(&mut conn.out, false, reason, properties.as_slice());
             } else {
                 encode::connack_v3(&mut conn.out, false, code);
             }
@@ -137,10 +146,7 @@ impl Engine {
             }
         };
         self.open_connection(key, connect, session_key);
-        if let Some(conn) = self.conns.get(key) {
-            let peer = &conn.peer;
-            tracing::debug!(client_id, address = %peer.address, transport = peer.transport, "connected");
-        }
+        self.tell_connected(key, present);
         let mut bytes = Vec::new();
         if connect.version.is_v5() {
             self.encode_connack(
@@ -175,12 +181,15 @@ impl Engine {
             may
         });
         let will = will.map(|will| Box::new(own_will(will)));
+        let keep_alive_s = self.keep_alive_of(connect);
         let Some(conn) = self.conns.get_mut(key) else {
             return;
         };
         conn.phase = Phase::Open;
+        self.census.enter(conn.peer.transport, connect.version);
+        self.tally.clients_accepted += 1;
         conn.session = Some(session);
-        conn.keep_alive_s = connect.keep_alive_s;
+        conn.keep_alive_s = keep_alive_s;
         conn.packet_max = connect.properties.maximum_packet_size().unwrap_or(u32::MAX);
         conn.problem_info = connect
             .properties
@@ -280,6 +289,7 @@ impl Engine {
             Property::TopicAliasMaximum(self.settings.topic_alias_maximum),
             Property::SharedSubscriptionAvailable(true),
         ];
+        self.limit_properties(connect, &mut properties);
         let granted = self
             .sessions
             .get(session)

@@ -10,6 +10,7 @@ use crate::peer::Peer;
 use super::SessionKey;
 use super::ack::AckFifo;
 use super::identify::AuthStep;
+use super::limits::{Pace, TopicsMade};
 use super::out::Shares;
 use super::stage::PartitionIndex;
 use super::topics::TopicId;
@@ -105,6 +106,11 @@ pub struct Connection {
     pub stream_ack: bool,
     /// MQTT 5 reason strings are wanted.
     pub problem_info: bool,
+    /// How far the client is at its rates, where they are limited.
+    pub pace: Option<Box<Pace>>,
+    /// Reading is held back because the client is over its rate.
+    pub paused_on_rate: bool,
+    pub topics_made: TopicsMade,
     pub traffic: Traffic,
     /// It is among those that moved lately.
     pub moves: bool,
@@ -148,6 +154,9 @@ impl Connection {
             will: None,
             stream_ack: false,
             problem_info: true,
+            pace: None,
+            paused_on_rate: false,
+            topics_made: TopicsMade::default(),
             traffic: Traffic::default(),
             moves: false,
             since_s: u32::try_from(now_ms / 1000).unwrap_or(u32::MAX),
@@ -175,5 +184,6 @@ impl Connection {
             || self.paused_on_acks
             || self.paused_on_budget
             || self.paused_on_auth
+            || self.paused_on_rate
     }
 }

@@ -218,6 +218,7 @@ impl Engine {
             self.touched.push(target.conn);
         }
         conn.traffic.sent_messages += template.entries.len() as u64;
+        self.tally.publish_sent_bytes += template.payload_bytes;
         self.tally.deliveries += template.entries.len() as u64;
         true
     }
@@ -351,6 +352,7 @@ impl Engine {
             }
         }
         conn.traffic.sent_messages += 1;
+        self.tally.publish_sent_bytes += record.payload.len() as u64;
         self.tally.deliveries += 1;
         self.touch(conn_key);
         Delivered::Sent

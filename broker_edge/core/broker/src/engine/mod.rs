@@ -8,6 +8,7 @@
 mod access;
 mod ack;
 mod catch_up;
+mod census;
 mod clients;
 mod close;
 mod commit;
@@ -19,6 +20,8 @@ mod enhanced;
 mod exactly_once;
 mod guard;
 mod identify;
+mod latency;
+mod limits;
 mod out;
 mod persist;
 mod position;
@@ -37,6 +40,8 @@ mod shared;
 mod slab;
 mod stage;
 mod subscribe;
+mod sys;
+mod talk;
 mod tally;
 mod template;
 #[cfg(test)]
@@ -52,6 +57,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use headwater_log::faults::{Sabotage, is_sabotaged};
 use headwater_log::{Class, Log, Offset};
@@ -64,18 +70,24 @@ use crate::state::StateStore;
 
 pub use clients::{ClientsRequest, PAGE_MAX, PageQuery};
 pub use connection::Connection;
+pub use limits::Drain;
 pub use out::{Out, SLICES_MAX};
 pub use receive::ReadPlan;
 pub use retained::Retained;
 pub use session::Session;
-pub use settings::Settings;
+pub use settings::{Limits, Settings};
+pub use tally::PauseCause;
 
+use census::Census;
 use exactly_once::Rounds;
 use guard::{Guard, Wake};
+use latency::Latency;
 use router::Router;
 use shared::Groups;
 pub use slab::{Key, Slab};
 use stage::{PartitionIndex, Stage};
+use sys::SysTree;
+use talk::Talk;
 use tally::Tally;
 use template::Templates;
 use timers::{Timer, Timers};
@@ -157,6 +169,14 @@ pub struct Engine {
     tally: Tally,
     /// Connections that moved lately, with their rates.
     movers: Movers,
+    /// Clients that are connected.
+    census: Census,
+    latency: Latency,
+    turn_at: Instant,
+    sys: SysTree,
+    talk: Talk,
+    /// Nobody gets in.
+    drain: Option<Drain>,
     next_stamp: u64,
     /// A pull stopped at its bound: the next turn must not sleep.
     more: bool,
@@ -229,6 +249,12 @@ impl Engine {
             templates: Templates::default(),
             tally: Tally::default(),
             movers: Movers::default(),
+            census: Census::default(),
+            latency: Latency::default(),
+            turn_at: Instant::now(),
+            sys: SysTree::default(),
+            talk: Talk::default(),
+            drain: None,
             more: false,
             last_removed: None,
             assigned: now.wall_us.unsigned_abs(),
@@ -239,6 +265,7 @@ impl Engine {
         engine
             .timers
             .set(now.mono_ms + tick::CHECKPOINT_MS, Timer::Checkpoint);
+        engine.start_sys();
         Ok(engine)
     }
 
@@ -251,7 +278,13 @@ impl Engine {
     pub fn begin(&mut self, now: Now) {
         self.now = now;
         self.more = false;
+        self.turn_at = Instant::now();
         self.take_news();
+    }
+
+    /// Ends a turn: everything that it had to say was handed to the sockets.
+    pub fn end(&self) {
+        self.metrics.detail.turns.observe(self.turn_at.elapsed());
     }
 
     /// Takes a new connection in.

@@ -9,6 +9,7 @@ use super::connection::{Alias, Connection};
 use super::session::Session;
 use super::slab::Slab;
 use super::stage::{PartitionIndex, Ticket};
+use super::tally::PauseCause;
 use super::topics::TopicId;
 use super::{ConnKey, Engine};
 
@@ -32,6 +33,9 @@ impl Engine {
     /// Stages the record. False when its partition takes none now: the packet has to be handled again later.
     #[inline]
     pub(super) fn handle_publish(&mut self, key: ConnKey, publish: &Publish<'_>) -> bool {
+        if self.closes_publish(key, publish) {
+            return true;
+        }
         let Some(id) = self.topic_of(key, publish) else {
             return true;
         };
@@ -53,6 +57,7 @@ impl Engine {
         if self.stages[partition.index()].stalled {
             if let Some(conn) = self.conns.get_mut(key) {
                 conn.paused_on = Some(partition);
+                self.tally.paused(PauseCause::Queue);
             }
             return false;
         }
@@ -64,6 +69,7 @@ impl Engine {
             {
                 if let Some(conn) = self.conns.get_mut(key) {
                     conn.paused_on = Some(partition);
+                    self.tally.paused(PauseCause::Queue);
                 }
                 return false;
             }
@@ -72,6 +78,7 @@ impl Engine {
         if self.stages[partition.index()].records.bytes() >= APPEND_BYTES {
             self.append(partition, false);
         }
+        self.tally.publish_received_bytes += publish.payload.len() as u64;
         true
     }
 
@@ -81,7 +88,7 @@ impl Engine {
             return true;
         }
         if self.holds_too_many() {
-            self.refuse_or_close(key, publish);
+            self.refuse_or_close(key, publish, ReasonCode::QuotaExceeded);
             return true;
         }
         false
@@ -89,13 +96,13 @@ impl Engine {
 
     /// A publish over a limit: MQTT 5 is told, an older client that waits for an acknowledgement loses its connection, as
     /// on a full disk.
-    fn refuse_or_close(&mut self, key: ConnKey, publish: &Publish<'_>) {
+    fn refuse_or_close(&mut self, key: ConnKey, publish: &Publish<'_>, reason: ReasonCode) {
         let is_v5 = self.conns.get(key).is_some_and(Connection::is_v5);
         if is_v5 || publish.qos == QoS::AtMostOnce {
-            self.refuse_publish(key, publish, ReasonCode::QuotaExceeded);
+            self.refuse_publish(key, publish, reason);
         } else {
             self.tally.publishes_refused += 1;
-            self.close(key, Cause::Reason(ReasonCode::QuotaExceeded));
+            self.close(key, Cause::Reason(reason));
         }
     }
 
@@ -110,7 +117,7 @@ impl Engine {
         }
         drop(retained);
         self.tally.retained_refused += 1;
-        self.refuse_or_close(key, publish);
+        self.refuse_or_close(key, publish, ReasonCode::QuotaExceeded);
         true
     }
 
@@ -138,10 +145,15 @@ impl Engine {
         }
         let name = publish.topic.as_str();
         if let Some(reason) = self.refusal_of_name(name) {
-            self.refuse_publish(key, publish, reason);
+            self.refuse_name(key, publish, reason);
             return None;
         }
-        let id = self.topics.intern(name, &self.log);
+        if self.is_one_topic_too_many(key, name) {
+            self.tally.topics_refused += 1;
+            self.refuse_or_close(key, publish, ReasonCode::QuotaExceeded);
+            return None;
+        }
+        let id = self.intern_for(key, name);
         let conn = self.conns.get_mut(key)?;
         if let Some(alias) = alias {
             if conn.aliases.len() < alias {
@@ -169,18 +181,29 @@ impl Engine {
         Some(alias.topic)
     }
 
+    /// A name that is not allowed at all closes an older client's connection; one that is only not for clients does not.
+    fn refuse_name(&mut self, key: ConnKey, publish: &Publish<'_>, reason: ReasonCode) {
+        if reason == ReasonCode::NotAuthorized {
+            self.refuse_publish(key, publish, reason);
+        } else {
+            self.refuse_or_close(key, publish, reason);
+        }
+    }
+
     /// Why nobody may publish to this name, if so.
     pub(super) fn refusal_of_name(&self, name: &str) -> Option<ReasonCode> {
         if name.starts_with('$') {
             return Some(ReasonCode::NotAuthorized);
         }
         let levels = 1 + name.bytes().filter(|byte| *byte == b'/').count();
-        (levels > self.settings.topic_levels_max).then_some(ReasonCode::TopicNameInvalid)
+        let is_long = name.len() > self.settings.limits.topic_bytes_max;
+        (is_long || levels > self.settings.topic_levels_max).then_some(ReasonCode::TopicNameInvalid)
     }
 
     /// Drops a publish. MQTT 5 is told why; older versions get a plain acknowledgement, as from Mosquitto.
     fn refuse_publish(&mut self, key: ConnKey, publish: &Publish<'_>, reason: ReasonCode) {
         self.tally.publishes_refused += 1;
+        self.tally.refuse("puback", reason);
         if let (Some(packet_id), Some(conn)) = (publish.packet_id, self.conns.get_mut(key)) {
             conn.acks.push(Reply::Ack {
                 kind: kind_of(publish.qos),

@@ -10,6 +10,7 @@ use headwater_mqtt::{Frame, ReasonCode, encode, frame};
 use super::ack::{PacketKind, Reply};
 use super::close::Cause;
 use super::connection::Phase;
+use super::tally::PauseCause;
 use super::traffic::Traffic;
 use super::{ConnKey, Engine};
 
@@ -44,16 +45,19 @@ impl Engine {
     /// Says whether and how a readable connection is to be read.
     pub fn read_plan(&mut self, key: ConnKey) -> ReadPlan {
         let budget = self.settings.receive_budget_bytes;
-        let is_scarce =
-            !self.budget_waits.is_empty() || self.stages.iter().any(|stage| stage.stalled);
+        let is_scarce = !self.budget_waits.is_empty()
+            || self.settings.limits.limits_rate()
+            || self.stages.iter().any(|stage| stage.stalled);
         let Some(conn) = self.conns.get_mut(key) else {
             return ReadPlan::Wait;
         };
         if conn.acks.len() > OWED_MAX {
             conn.paused_on_acks = true;
+            self.tally.paused(PauseCause::Acks);
         }
         if conn.out_len() > self.settings.out_buffer_bytes {
             conn.paused_on_out = true;
+            self.tally.paused(PauseCause::Out);
         }
         if conn.phase == Phase::Closed || conn.is_paused() {
             return ReadPlan::Wait;
@@ -64,6 +68,7 @@ impl Engine {
                 let more = conn.held_needs - conn.reserved;
                 if self.reserved_bytes + more > budget {
                     conn.paused_on_budget = true;
+                    self.tally.paused(PauseCause::Budget);
                     self.budget_waits.push_back(key);
                     return ReadPlan::Wait;
                 }
@@ -167,6 +172,11 @@ impl Engine {
                     let Some(body) = rest.get(header_len..total_len) else {
                         return;
                     };
+                    if self.settings.limits.limits_rate()
+                        && self.is_over_rate(key, first_byte, total_len)
+                    {
+                        return self.hold(key, rest, total_len);
+                    }
                     self.tally.packets_received += 1;
                     match self.handle(key, first_byte, body) {
                         Step::Next => at += total_len,

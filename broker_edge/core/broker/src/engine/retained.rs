@@ -177,6 +177,11 @@ impl Retained {
             || (bytes > freed && self.bytes - freed + bytes > self.bytes_max)
     }
 
+    /// Topics with a retained message, and their bytes.
+    pub fn held(&self) -> (usize, u64) {
+        (self.by_topic.len(), self.bytes)
+    }
+
     pub fn get(&self, topic: &str) -> Option<&Place> {
         self.by_topic.get(topic)
     }

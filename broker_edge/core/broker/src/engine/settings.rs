@@ -1,5 +1,7 @@
 //! The limits and choices of the data plane: plain values, filled from the configuration by the broker.
 
+use headwater_mqtt::QoS;
+
 /// What the engine and the event loop are started with.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -40,6 +42,50 @@ pub struct Settings {
     pub ack_written: bool,
     /// Connections that may publish in a turn whose append is committed on the loop's thread.
     pub inline_publishers_max: usize,
+    pub limits: Limits,
+    /// Time between the values of `$SYS`; 0 for none.
+    pub sys_interval_ms: u64,
+}
+
+/// What one client may do, beyond its queues.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    pub messages_per_s: Option<u32>,
+    pub bytes_per_s: Option<u64>,
+    /// Topics that a connection brings into the table.
+    pub topics_max: u32,
+    /// Of a topic or filter.
+    pub topic_bytes_max: usize,
+    pub qos_max: QoS,
+    pub retain_available: bool,
+    pub wildcard_available: bool,
+    /// Seconds; 0 imposes nothing.
+    pub keep_alive_max_s: u16,
+    pub server_reference: Option<String>,
+    pub response_information: Option<String>,
+}
+
+impl Limits {
+    pub fn limits_rate(&self) -> bool {
+        self.messages_per_s.is_some() || self.bytes_per_s.is_some()
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            messages_per_s: None,
+            bytes_per_s: None,
+            topics_max: 50_000,
+            topic_bytes_max: 65_535,
+            qos_max: QoS::ExactlyOnce,
+            retain_available: true,
+            wildcard_available: true,
+            keep_alive_max_s: 0,
+            server_reference: None,
+            response_information: None,
+        }
+    }
 }
 
 impl Default for Settings {
@@ -64,6 +110,8 @@ impl Default for Settings {
             queue_bytes: 8 << 20,
             ack_written: false,
             inline_publishers_max: 64,
+            limits: Limits::default(),
+            sys_interval_ms: 10_000,
         }
     }
 }

@@ -135,6 +135,11 @@ impl Stage {
         }
     }
 
+    /// The ticket that the next record will get.
+    pub fn next_ticket(&self) -> Ticket {
+        Ticket(self.next)
+    }
+
     /// Gives the ticket of the record that the caller has just pushed to `records`.
     #[inline]
     pub fn ticket(&mut self, conn: Option<ConnKey>) -> Ticket {

@@ -15,6 +15,7 @@ use super::router::{Options, Subscriber};
 use super::session::{Replay, RetainedWork, Subscription};
 use super::shared::{filter_of, is_shared};
 use super::stage::PartitionIndex;
+use super::sys::is_sys;
 use super::{ConnKey, Engine, SessionKey};
 
 /// What one SUBSCRIBE says about all its filters.
@@ -51,7 +52,7 @@ impl Engine {
         for wanted in subscribe.subscriptions.iter() {
             let located = split_filter(wanted.filter);
             let options = Options {
-                qos: wanted.options.qos,
+                qos: wanted.options.qos.min(self.settings.limits.qos_max),
                 no_local: wanted.options.no_local,
                 retain_as_published: wanted.options.retain_as_published,
                 id: common.id,
@@ -72,6 +73,7 @@ impl Engine {
                     QoS::ExactlyOnce => ReasonCode::GrantedQos2,
                 }),
                 Err(refusal) => {
+                    self.tally.refuse("suback", refusal.reason);
                     codes.push(refusal.reason);
                     report.sentence.get_or_insert(refusal.sentence);
                 }
@@ -218,6 +220,15 @@ impl Engine {
                 format!("a filter has at most {levels_max} levels"),
             );
         }
+        let limits = &self.settings.limits;
+        if filter.len() > limits.topic_bytes_max {
+            let sentence = format!("a filter has at most {} bytes", limits.topic_bytes_max);
+            return refuse(ReasonCode::TopicFilterInvalid, sentence);
+        }
+        if !limits.wildcard_available && filter.contains(['+', '#']) {
+            let sentence = "wildcards are not available".to_owned();
+            return refuse(ReasonCode::WildcardSubscriptionsNotSupported, sentence);
+        }
         let subscriptions_max = self.settings.subscriptions_max;
         let full = self.sessions.get(key).is_some_and(|session| {
             session.subscriptions.len() >= subscriptions_max
@@ -336,6 +347,9 @@ impl Engine {
     }
 
     fn owe_retained(&mut self, key: SessionKey, filter: &str) {
+        if is_sys(filter) {
+            return self.owe_sys(key, filter);
+        }
         let values = self.retained.lock().matching(filter);
         if values.is_empty() {
             return;

@@ -1,5 +1,7 @@
 //! What a turn counted. It is added to the shared metrics once a turn, so that no atomic is touched per message.
 
+use headwater_mqtt::ReasonCode;
+
 use crate::metrics::Metrics;
 
 #[derive(Debug, Default)]
@@ -20,6 +22,40 @@ pub struct Tally {
     pub deliveries_dropped: u64,
     pub shared_returned: u64,
     pub receipts: u64,
+    pub clients_accepted: u64,
+    pub sessions_expired: u64,
+    pub topics_refused: u64,
+    pub publish_received_bytes: u64,
+    pub publish_sent_bytes: u64,
+    /// By packet and code; there are few kinds in a turn.
+    refusals: Vec<(&'static str, ReasonCode, u64)>,
+    pauses: [u64; PauseCause::ALL.len()],
+}
+
+/// What holds the reading of a connection back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PauseCause {
+    /// Too many acknowledgements are owed.
+    Acks,
+    /// The client does not take what it is sent.
+    Out,
+    /// The budget for large packets is used up.
+    Budget,
+    /// The append queue of a partition is full.
+    Queue,
+    MessageRate,
+    ByteRate,
+}
+
+impl PauseCause {
+    pub const ALL: [(Self, &'static str); 6] = [
+        (Self::Acks, "acks"),
+        (Self::Out, "out"),
+        (Self::Budget, "budget"),
+        (Self::Queue, "queue"),
+        (Self::MessageRate, "message_rate"),
+        (Self::ByteRate, "byte_rate"),
+    ];
 }
 
 /// Present numbers, set once a turn.
@@ -32,6 +68,22 @@ pub struct Present {
 }
 
 impl Tally {
+    pub fn paused(&mut self, cause: PauseCause) {
+        self.pauses[cause as usize] += 1;
+    }
+
+    /// Counts a reason code that says no; others are none.
+    pub fn refuse(&mut self, packet: &'static str, reason: ReasonCode) {
+        if !reason.is_error() {
+            return;
+        }
+        let same = |(of, code, _): &&mut (&str, ReasonCode, u64)| *of == packet && *code == reason;
+        match self.refusals.iter_mut().find(same) {
+            Some((_, _, count)) => *count += 1,
+            None => self.refusals.push((packet, reason, 1)),
+        }
+    }
+
     /// Adds the counts to the metrics and starts again from zero.
     pub fn publish(&mut self, metrics: &Metrics, present: Present) {
         let mqtt = &metrics.mqtt;
@@ -52,10 +104,26 @@ impl Tally {
             (&mqtt.deliveries_dropped, self.deliveries_dropped),
             (&mqtt.shared_returned, self.shared_returned),
             (&mqtt.receipts, self.receipts),
+            (&metrics.detail.clients_accepted, self.clients_accepted),
+            (&metrics.detail.sessions_expired, self.sessions_expired),
+            (&metrics.detail.topics_refused, self.topics_refused),
+            (
+                &metrics.detail.publish_received_bytes,
+                self.publish_received_bytes,
+            ),
+            (&metrics.detail.publish_sent_bytes, self.publish_sent_bytes),
         ];
         for (counter, count) in counters {
             if count > 0 {
                 counter.inc_by(count);
+            }
+        }
+        for (packet, reason, count) in self.refusals.drain(..) {
+            metrics.detail.refused(packet, reason, count);
+        }
+        for ((_, cause), count) in PauseCause::ALL.into_iter().zip(self.pauses) {
+            if count > 0 {
+                metrics.detail.paused(cause, count);
             }
         }
         mqtt.turns.inc();
@@ -64,6 +132,10 @@ impl Tally {
         mqtt.shared_groups.set(gauge(present.shared_groups));
         mqtt.sessions.set(gauge(present.sessions));
         mqtt.subscriptions.set(gauge(present.subscriptions));
-        *self = Self::default();
+        let refusals = std::mem::take(&mut self.refusals);
+        *self = Self {
+            refusals,
+            ..Self::default()
+        };
     }
 }

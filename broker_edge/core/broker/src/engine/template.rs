@@ -38,6 +38,7 @@ pub struct Template {
     pub has_qos2: bool,
     /// Bytes of the largest packet.
     pub largest: usize,
+    pub payload_bytes: u64,
 }
 
 /// A layout per version (without or with properties), granted QoS and retain as published.
@@ -102,6 +103,7 @@ impl Template {
         self.with_id = 0;
         self.has_qos2 = false;
         self.largest = 0;
+        self.payload_bytes = 0;
         let version = if layout & 0b010 != 0 {
             Version::V5
         } else {
@@ -127,6 +129,7 @@ impl Template {
                 continue;
             };
             self.total_len += packet.total_len;
+            self.payload_bytes += record.payload.len() as u64;
             if payload == Payload::Shared {
                 self.shares.push((self.bytes.len(), index));
             }

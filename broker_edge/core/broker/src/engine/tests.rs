@@ -5,9 +5,11 @@ mod enhanced;
 mod exactly_once;
 mod hostile;
 mod large;
+mod limits;
 mod qos2;
 mod quotas;
 mod shared;
+mod sys;
 
 use std::io;
 use std::path::Path;

@@ -22,6 +22,8 @@ impl Engine {
                 Timer::Will(key) => self.check_will(key),
                 Timer::Expiry(key) => self.check_expiry(key),
                 Timer::Credentials(key) => self.check_credentials(key),
+                Timer::Pace(key) => self.end_pause_of_rate(key),
+                Timer::Sys => self.publish_sys(),
                 Timer::Checkpoint => {
                     self.take_from_silent();
                     self.checkpoint();
@@ -51,8 +53,9 @@ impl Engine {
         }
         let (conns, sessions) = (&self.conns, &self.sessions);
         self.timers.retain(|due_ms, timer| match timer {
-            Timer::Checkpoint => true,
             Timer::Credentials(key) => conns.get(key).is_some(),
+            Timer::Checkpoint | Timer::Sys => true,
+            Timer::Pace(key) => conns.get(key).is_some_and(|conn| conn.paused_on_rate),
             Timer::Silence(key) => conns
                 .get(key)
                 .is_some_and(|conn| conn.phase != Phase::Open || conn.silence_due_ms == due_ms),
@@ -132,6 +135,7 @@ impl Engine {
         let away_ms = u64::try_from(now.wall_us - since_us).unwrap_or(0) / 1000;
         let left_ms = (u64::from(session.expiry_s) * 1000).saturating_sub(away_ms);
         if left_ms == 0 {
+            self.tally.sessions_expired += 1;
             self.end_session(key);
         } else {
             session.expiry_due_ms = now.mono_ms + left_ms;

@@ -21,6 +21,10 @@ pub enum Timer {
     Credentials(ConnKey),
     /// Cursors are to be checkpointed.
     Checkpoint,
+    /// A client that was over its rate may go on.
+    Pace(ConnKey),
+    /// The values of `$SYS` are due.
+    Sys,
 }
 
 #[derive(Debug, Default)]

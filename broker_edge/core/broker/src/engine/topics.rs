@@ -86,6 +86,20 @@ impl Topics {
         }
     }
 
+    /// Entries of the table.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub fn holds(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+
+    /// Changes when the table is emptied.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
     /// The entry of a topic name, made when there is none.
     pub fn intern(&mut self, name: &str, log: &Log) -> TopicId {
         if let Some(index) = self.by_name.get(name) {

@@ -163,6 +163,7 @@ impl EventLoop {
             self.engine.tick();
             self.engine.commit();
             self.write();
+            self.engine.end();
         }
     }
 
@@ -172,6 +173,7 @@ impl EventLoop {
             match self.commands.take() {
                 Some(Command::Stop) => return true,
                 Some(Command::Clients(request)) => self.engine.answer_clients(request),
+                Some(Command::Drain(drain)) => self.engine.set_drain(drain),
                 None => return false,
             }
         }

@@ -47,6 +47,15 @@ impl AuthMetrics {
     }
 
     pub fn register(&self, registry: &mut Registry) {
+        // What has not happened yet is 0, not unknown.
+        let reason = Denied::BadCredentials.label();
+        self.denied.get_or_create(&Reason { reason }).inc_by(0);
+        for reason in ["revoked", "expired"] {
+            self.ended.get_or_create(&Reason { reason }).inc_by(0);
+        }
+        for outcome in ["done", "refused"] {
+            self.reloads.get_or_create(&Outcome { outcome }).inc_by(0);
+        }
         registry.register(
             "denied",
             "Clients and callers that were not let in",

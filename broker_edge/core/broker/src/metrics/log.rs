@@ -10,11 +10,14 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use super::durations::Durations;
+
 #[derive(Default)]
 pub struct LogMetrics {
     payload_bytes: Family<Of, Counter>,
     written_bytes: Family<OfKind, Counter>,
     syncs: Family<OfKind, Counter>,
+    sync_seconds: Family<Of, Durations>,
     removed_segments: Family<OfCause, Counter>,
     removed_records: Family<OfCause, Counter>,
     removed_held_records: Family<OfCause, Counter>,
@@ -65,6 +68,9 @@ impl LogMetrics {
             };
             to(&self.written_bytes.get_or_create(&label), total);
         }
+        self.sync_seconds
+            .get_or_create(&of)
+            .set(&figures.sync_counts, figures.sync_ns);
         for (kind, total) in [("file", figures.syncs), ("folder", figures.folder_syncs)] {
             let label = OfKind {
                 partition: partition(),
@@ -104,6 +110,7 @@ impl LogMetrics {
             "Payload bytes appended",
             self.payload_bytes.clone(),
         );
+        log.register("sync_seconds", "Syncs of files", self.sync_seconds.clone());
         for (name, help, family) in [
             (
                 "written_bytes",

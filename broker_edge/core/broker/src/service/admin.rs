@@ -13,9 +13,8 @@ use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::clients;
 use super::offsets::gap_rows;
-use super::{Shared, admin_guard, stopped};
+use super::{Shared, admin_guard, clients, http, operate};
 use crate::VERSION;
 use crate::metrics::PartitionFigures;
 
@@ -35,15 +34,12 @@ pub(super) async fn serve(
         .route("/metrics", get(metrics))
         .route("/api/v1/status", get(status))
         .merge(clients::routes())
+        .merge(operate::routes())
         .route("/api/v1/reload", post(reload))
         .layer(from_fn_with_state(Arc::clone(&shared), admin_guard::guard))
-        .with_state(shared);
-    if let Err(error) = axum::serve(listener, routes)
-        .with_graceful_shutdown(stopped(stopping))
-        .await
-    {
-        tracing::error!(%error, "admin HTTP ended");
-    }
+        .with_state(Arc::clone(&shared));
+    let (limits, metrics) = (shared.config.admin.clone(), Arc::clone(&shared.metrics));
+    http::serve(listener, routes, limits, metrics, stopping).await;
 }
 
 /// Reads users, keys of tokens and the ACL again; what is bad stays as it was.
@@ -75,6 +71,10 @@ async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
             Some(json!({"partition": partition.name(), "reason": reason}))
         })
         .collect();
+    if shared.metrics.detail.draining.get() > 0 {
+        let body = json!({"ready": false, "draining": true});
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
+    }
     if reasons.is_empty() {
         return match shared.log.disk_use().level {
             DiskLevel::Normal => "ready".into_response(),

@@ -54,7 +54,7 @@ impl Failure {
         }
     }
 
-    fn unavailable(message: impl Into<String>) -> Self {
+    pub fn unavailable(message: impl Into<String>) -> Self {
         Self {
             status: StatusCode::SERVICE_UNAVAILABLE,
             error: "unavailable",

@@ -16,7 +16,9 @@ mod gaps;
 mod groups;
 mod headers;
 mod holds;
+mod http;
 mod offsets;
+mod operate;
 mod plan;
 mod produce;
 mod progress;
@@ -40,7 +42,7 @@ use tonic::transport::server::TcpIncoming;
 
 use crate::auth::Keeper;
 use crate::broker::log_config;
-use crate::config::{Config, FlightSettings};
+use crate::config::{AdminSettings, Config, FlightSettings};
 use crate::event_loop::CommandSender;
 use crate::metrics::Metrics;
 use crate::reload::Reloads;
@@ -62,6 +64,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub struct ServiceConfig {
     flight: FlightSettings,
+    admin: AdminSettings,
     classes: Vec<ClassConfig>,
     data_dir: PathBuf,
     backup_dir: Option<PathBuf>,
@@ -77,6 +80,7 @@ impl ServiceConfig {
         let append_bytes = (log.queue_bytes / 2).min(4 << 20);
         ServiceConfig {
             flight: config.flight.clone(),
+            admin: config.admin.clone(),
             classes: log.classes,
             data_dir: config.data_dir.clone(),
             backup_dir: config.log.backup_dir.clone(),

@@ -1,7 +1,10 @@
-//! What an operator sees of a broker and does to it: clients, figures, limits of the admin listener.
+//! What an operator sees of a broker and does to it: clients, figures, talk, limits of the admin listener.
 
 #[path = "../common/mod.rs"]
 mod common;
 
+mod admin;
 mod clients;
+mod figures;
 mod http;
+mod talk;

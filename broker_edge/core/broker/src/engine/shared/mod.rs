@@ -94,6 +94,12 @@ impl Groups {
         self.by_name.len()
     }
 
+    /// Of all groups together; one that is in several counts in each.
+    pub fn members(&self) -> usize {
+        let groups = self.slots.iter().flatten();
+        groups.map(|group| group.members.len()).sum()
+    }
+
     pub fn by_name(&self, name: &str) -> Option<GroupId> {
         self.by_name.get(name).copied()
     }

@@ -1,0 +1,132 @@
+"""The admin listener's HTTP, as the command line asks it: one request, one answer, errors in the package's own kinds.
+
+Nothing is kept between requests and nothing is tried again.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import ssl
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from broker_edge.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectError,
+    DeadlineError,
+    NotFoundError,
+    RefusedError,
+    UnavailableError,
+)
+
+DEFAULT_ADMIN = "http://127.0.0.1:8080"
+DEFAULT_PORT = 8080
+_PAGE = 1000
+
+
+def parse_admin(text: str) -> str:
+    """`host`, `host:port`, `http://…` or `https://…` as a base address; raises ConfigError."""
+    parts = urlsplit(text if "://" in text else f"http://{text}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or parts.path.strip("/"):
+        raise ConfigError(f"`{text}` is not an admin address: write http://HOST:PORT, for example {DEFAULT_ADMIN}")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{port or DEFAULT_PORT}"
+
+
+class Admin:
+    """The admin listener of one broker.
+
+    `HEADWATER_ADMIN_AUTH`, `user:password` or a token, is sent as credentials where it is set.
+    """
+
+    def __init__(self, address: str, *, timeout_s: float = 30.0) -> None:
+        self.address = parse_admin(address)
+        self._timeout_s = timeout_s
+
+    def clients(
+        self, *, contains: str | None = None, connected: bool | None = None, limit: int | None = None
+    ) -> Iterator[Mapping[str, Any]]:
+        """Clients in the order of their ids, `limit` of them at most, asked for page by page."""
+        query: dict[str, str] = {}
+        if contains is not None:
+            query["filter"] = contains
+        if connected is not None:
+            query["connected"] = str(connected).lower()
+        left = limit
+        while left is None or left > 0:
+            page = self.ask("GET", "/api/v1/clients", {**query, "limit": str(min(left or _PAGE, _PAGE))})
+            yield from page["clients"]
+            if left is not None:
+                left -= len(page["clients"])
+            if page["next"] is None:
+                return
+            query["after"] = page["next"]
+
+    def client(self, client_id: str) -> Mapping[str, Any]:
+        """One client with its subscriptions and cursors."""
+        return self.ask("GET", f"/api/v1/clients/{quote(client_id, safe='')}")
+
+    def kick(self, client_id: str, *, session: bool = False) -> Mapping[str, Any]:
+        """Closes the client's connection; with `session` its session ends as well."""
+        query = {"session": "true"} if session else {}
+        return self.ask("DELETE", f"/api/v1/clients/{quote(client_id, safe='')}", query)
+
+    def ask(self, method: str, path: str, query: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+        """One request; the JSON object that answers it."""
+        parts = urlsplit(self.address)
+        host, port = parts.hostname or "", parts.port or DEFAULT_PORT
+        connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            connection = http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
+        else:
+            connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+        try:
+            connection.request(method, f"{path}?{urlencode(query)}" if query else path, headers=_credentials())
+            answer = connection.getresponse()
+            status, body = answer.status, answer.read()
+        except TimeoutError as error:
+            raise DeadlineError(f"{self.address} did not answer in time; ask again or allow more time") from error
+        except (OSError, http.client.HTTPException) as error:
+            advice = "is the broker running, and is this its admin address (port 8080 by default)?"
+            raise ConnectError(f"cannot connect to {self.address}: {advice} ({error})", server=self.address) from error
+        finally:
+            connection.close()
+        return self._read(status, body)
+
+    def _read(self, status: int, body: bytes) -> Mapping[str, Any]:
+        try:
+            found = json.loads(body)
+        except ValueError:
+            found = None
+        if status < 300 and isinstance(found, dict):
+            return found
+        message = str(found["message"]) if isinstance(found, dict) and "message" in found else f"HTTP {status}"
+        sentence = f"{message} ({self.address})"
+        match status:
+            case 404:
+                raise NotFoundError(sentence)
+            case 400 | 401 | 403:
+                raise RefusedError(sentence)
+            case 503:
+                raise UnavailableError(sentence)
+            case _:
+                raise BrokerError(sentence)
+
+
+def _credentials() -> dict[str, str]:
+    given = os.environ.get("HEADWATER_ADMIN_AUTH", "")
+    if not given:
+        return {}
+    if ":" in given:
+        return {"Authorization": "Basic " + base64.b64encode(given.encode()).decode()}
+    return {"Authorization": f"Bearer {given}"}

@@ -1,0 +1,76 @@
+//! How long acknowledgements take, looked at once per append and not once per publish.
+//!
+//! An append is remembered with the moment when its turn began and the tickets it ends at; when those are settled, all
+//! its publishes count with that time. What is remembered is bounded; beyond it appends are left out.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use crate::metrics::Durations;
+
+/// Appends of one partition on their way that are remembered.
+const WAITING_MAX: usize = 256;
+
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    end: u64,
+    count: u64,
+    since: Instant,
+}
+
+#[derive(Debug, Default)]
+pub struct Latency {
+    /// By partition.
+    waiting: Vec<VecDeque<Waiting>>,
+    ends: Vec<u64>,
+}
+
+impl Latency {
+    /// The partition was given tickets up to `end`; those that it had not before came in a turn that began at `since`.
+    pub fn appended(&mut self, partition: usize, end: u64, since: Instant) {
+        if self.ends.len() <= partition {
+            self.ends.resize(partition + 1, 0);
+            self.waiting.resize_with(partition + 1, VecDeque::new);
+        }
+        let count = end.saturating_sub(self.ends[partition]);
+        self.ends[partition] = end;
+        let waiting = &mut self.waiting[partition];
+        if count > 0 && waiting.len() < WAITING_MAX {
+            waiting.push_back(Waiting { end, count, since });
+        }
+    }
+
+    /// The partition's tickets below `settled` are acknowledged.
+    pub fn settled(&mut self, partition: usize, settled: u64, durations: &Durations) {
+        let Some(waiting) = self.waiting.get_mut(partition) else {
+            return;
+        };
+        while let Some(front) = waiting.front()
+            && front.end <= settled
+        {
+            durations.observe_many(front.since.elapsed(), front.count);
+            waiting.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_publish_of_an_append_counts_once_when_it_is_settled() {
+        let (mut latency, durations) = (Latency::default(), Durations::default());
+        let since = Instant::now();
+        latency.appended(3, 10, since);
+        latency.appended(3, 10, since);
+        latency.appended(3, 15, since);
+        latency.settled(3, 9, &durations);
+        assert_eq!(durations.count(), 0);
+        latency.settled(3, 10, &durations);
+        assert_eq!(durations.count(), 10);
+        latency.settled(3, 99, &durations);
+        latency.settled(7, 99, &durations);
+        assert_eq!(durations.count(), 15);
+    }
+}

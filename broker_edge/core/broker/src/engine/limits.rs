@@ -1,0 +1,252 @@
+//! What one client may do beyond its queues: rates, topics, and what the broker does not offer to anybody.
+//!
+//! A client over its rate is not closed: the rest of what it sent stays unparsed and its socket is not read until it may
+//! go on. Everything else has a code of the standard. Unused limits cost a compare per packet.
+
+use headwater_mqtt::packet::kind;
+use headwater_mqtt::{Connect, Property, Publish, QoS, ReasonCode};
+
+use super::close::Cause;
+use super::connection::Phase;
+use super::tally::PauseCause;
+use super::timers::Timer;
+use super::topics::TopicId;
+use super::{ConnKey, Engine};
+
+/// A burst is what the rate gives in so much time.
+const BURST_US: u64 = 1_000_000;
+/// Connections that a drain closes in one turn.
+const DRAINED_MAX: usize = 256;
+
+/// When a client would have taken its due at the rate and no faster, per limit: so many microseconds of the monotonic
+/// clock. It may be ahead of the clock by a burst.
+#[derive(Debug, Default)]
+pub struct Pace {
+    messages_us: u64,
+    bytes_us: u64,
+}
+
+/// Where clients are sent while the broker is drained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drain {
+    /// They may come back (0x9C).
+    ForNow,
+    /// The server has moved (0x9D).
+    ForGood,
+}
+
+impl Engine {
+    /// Whether a packet has to wait because its client is over its rate. One that may pass is charged.
+    pub(super) fn is_over_rate(&mut self, key: ConnKey, first_byte: u8, size: usize) -> bool {
+        let now_us = self.now.mono_ms * 1000;
+        let Some(conn) = self.conns.get_mut(key) else {
+            return false;
+        };
+        if conn.phase != Phase::Open {
+            return false;
+        }
+        let limits = &self.settings.limits;
+        let is_publish = first_byte >> 4 == kind::PUBLISH;
+        let pace = conn.pace.get_or_insert_default();
+        let waits = [
+            (limits.messages_per_s.is_some() && is_publish)
+                .then_some((pace.messages_us, PauseCause::MessageRate)),
+            limits
+                .bytes_per_s
+                .is_some()
+                .then_some((pace.bytes_us, PauseCause::ByteRate)),
+        ];
+        let latest = waits.into_iter().flatten().max_by_key(|(us, _)| *us);
+        if let Some((us, cause)) = latest
+            && us > now_us + BURST_US
+        {
+            let due_ms = (us - BURST_US).div_ceil(1000);
+            conn.paused_on_rate = true;
+            self.tally.paused(cause);
+            self.timers.set(due_ms, Timer::Pace(key));
+            return true;
+        }
+        if let (Some(rate), true) = (limits.messages_per_s, is_publish) {
+            charge(&mut pace.messages_us, now_us, 1, u64::from(rate));
+        }
+        if let Some(rate) = limits.bytes_per_s {
+            charge(&mut pace.bytes_us, now_us, size as u64, rate);
+        }
+        false
+    }
+
+    /// A client that was over its rate may go on.
+    pub(super) fn end_pause_of_rate(&mut self, key: ConnKey) {
+        if let Some(conn) = self.conns.get_mut(key)
+            && std::mem::take(&mut conn.paused_on_rate)
+        {
+            conn.last_read_ms = self.now.mono_ms;
+            self.resumed.push(key);
+        }
+    }
+
+    /// What the broker does not offer, asked for by a publish: the connection is closed with the code for it.
+    #[inline]
+    pub(super) fn closes_publish(&mut self, key: ConnKey, publish: &Publish<'_>) -> bool {
+        let limits = &self.settings.limits;
+        if publish.qos <= limits.qos_max && (!publish.retain || limits.retain_available) {
+            return false;
+        }
+        let reason = if publish.qos > limits.qos_max {
+            ReasonCode::QosNotSupported
+        } else {
+            ReasonCode::RetainNotSupported
+        };
+        self.tally.publishes_refused += 1;
+        self.close(key, Cause::Reason(reason));
+        true
+    }
+
+    /// Whether a name would be one topic too many of its connection.
+    pub(super) fn is_one_topic_too_many(&self, key: ConnKey, name: &str) -> bool {
+        let limit = self.settings.limits.topics_max;
+        self.conns
+            .get(key)
+            .is_some_and(|conn| conn.topics_made.in_table(self.topics.generation()) >= limit)
+            && !self.topics.holds(name)
+    }
+
+    /// Interns a topic, and counts it when its connection brought it into the table.
+    pub(super) fn intern_for(&mut self, key: ConnKey, name: &str) -> TopicId {
+        let before = self.topics.len();
+        let id = self.topics.intern(name, &self.log);
+        if self.topics.len() != before
+            && let Some(conn) = self.conns.get_mut(key)
+        {
+            conn.topics_made.add(self.topics.generation());
+        }
+        id
+    }
+
+    /// Why nobody gets in with this CONNECT, whoever it is.
+    pub(super) fn refusal_by_limits(&self, connect: &Connect<'_>) -> Option<ReasonCode> {
+        let limits = &self.settings.limits;
+        if let Some(drain) = self.drain {
+            return Some(self.reason_of(drain));
+        }
+        let will = connect.will.as_ref()?;
+        if will.qos > limits.qos_max {
+            return Some(ReasonCode::QosNotSupported);
+        }
+        (will.retain && !limits.retain_available).then_some(ReasonCode::RetainNotSupported)
+    }
+
+    /// The keep alive that holds, in seconds: what the client asks for, or what the broker imposes on MQTT 5.
+    pub(super) fn keep_alive_of(&self, connect: &Connect<'_>) -> u16 {
+        let max = self.settings.limits.keep_alive_max_s;
+        let wanted = connect.keep_alive_s;
+        if max > 0 && connect.version.is_v5() && (wanted == 0 || wanted > max) {
+            max
+        } else {
+            wanted
+        }
+    }
+
+    /// What the CONNACK says of the limits that are not the protocol's own.
+    pub(super) fn limit_properties<'a>(
+        &'a self,
+        connect: &Connect<'_>,
+        properties: &mut Vec<Property<'a>>,
+    ) {
+        let limits = &self.settings.limits;
+        if limits.qos_max < QoS::ExactlyOnce {
+            properties.push(Property::MaximumQoS(limits.qos_max.as_u8()));
+        }
+        if !limits.retain_available {
+            properties.push(Property::RetainAvailable(false));
+        }
+        if !limits.wildcard_available {
+            properties.push(Property::WildcardSubscriptionAvailable(false));
+        }
+        let keep_alive_s = self.keep_alive_of(connect);
+        if keep_alive_s != connect.keep_alive_s {
+            properties.push(Property::ServerKeepAlive(keep_alive_s));
+        }
+        if let Some(information) = &limits.response_information
+            && connect.properties.request_response_information() == Some(true)
+        {
+            properties.push(Property::ResponseInformation(information));
+        }
+    }
+
+    /// What goes with a code that sends the client elsewhere.
+    pub(super) fn reference_for(&self, reason: ReasonCode) -> Option<String> {
+        let goes = matches!(
+            reason,
+            ReasonCode::UseAnotherServer | ReasonCode::ServerMoved
+        );
+        let reference = &self.settings.limits.server_reference;
+        reference.clone().filter(|_| goes)
+    }
+
+    fn reason_of(&self, drain: Drain) -> ReasonCode {
+        match (drain, &self.settings.limits.server_reference) {
+            (_, None) => ReasonCode::ServerUnavailable,
+            (Drain::ForNow, _) => ReasonCode::UseAnotherServer,
+            (Drain::ForGood, _) => ReasonCode::ServerMoved,
+        }
+    }
+
+    /// Begins or ends maintenance: nobody gets in, and who is in is sent away, some each turn.
+    pub fn set_drain(&mut self, drain: Option<Drain>) {
+        if self.drain != drain {
+            tracing::info!(?drain, "maintenance");
+        }
+        self.drain = drain;
+        self.metrics.detail.draining.set(i64::from(drain.is_some()));
+    }
+
+    pub(super) fn drain_some(&mut self) {
+        let Some(drain) = self.drain else { return };
+        let reason = match self.reason_of(drain) {
+            ReasonCode::ServerUnavailable => ReasonCode::ServerShuttingDown,
+            reason => reason,
+        };
+        let keys: Vec<ConnKey> = self
+            .conns
+            .iter()
+            .filter(|(_, conn)| conn.phase == Phase::Open)
+            .map(|(key, _)| key)
+            .take(DRAINED_MAX)
+            .collect();
+        self.more |= keys.len() == DRAINED_MAX;
+        for key in keys {
+            self.close(key, Cause::Reason(reason));
+        }
+    }
+}
+
+/// How many topics a connection brought into the table, as long as the table is not emptied.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TopicsMade {
+    generation: u32,
+    count: u32,
+}
+
+impl TopicsMade {
+    fn in_table(self, generation: u32) -> u32 {
+        if self.generation == generation {
+            self.count
+        } else {
+            0
+        }
+    }
+
+    fn add(&mut self, generation: u32) {
+        *self = Self {
+            generation,
+            count: self.in_table(generation).saturating_add(1),
+        };
+    }
+}
+
+/// Moves a pace on by what `amount` takes at `rate` per second.
+fn charge(pace_us: &mut u64, now_us: u64, amount: u64, rate: u64) {
+    let cost_us = amount.saturating_mul(1_000_000) / rate.max(1);
+    *pace_us = (*pace_us).max(now_us).saturating_add(cost_us);
+}

@@ -1,0 +1,117 @@
+//! Who came and went, told at info: with client id, address and reason, never with what a client sent.
+//!
+//! Clients cause these lines, so there is a budget for them; what is beyond it is counted, and the count is told.
+
+use headwater_mqtt::ReasonCode;
+
+use super::close::Cause;
+use super::{ConnKey, Engine};
+
+/// Lines in a window of time.
+const LINES_MAX: u32 = 100;
+const WINDOW_MS: u64 = 10_000;
+
+#[derive(Debug, Default)]
+pub struct Talk {
+    began_ms: u64,
+    lines: u32,
+    left_out: u64,
+}
+
+impl Talk {
+    /// Whether a line may be written now; and how many were left out before it, when a window has ended.
+    fn ask(&mut self, now_ms: u64) -> (bool, u64) {
+        let mut told = 0;
+        if now_ms >= self.began_ms + WINDOW_MS {
+            told = std::mem::take(&mut self.left_out);
+            self.began_ms = now_ms;
+            self.lines = 0;
+        }
+        self.lines += 1;
+        let may = self.lines <= LINES_MAX;
+        self.left_out += u64::from(!may);
+        (may, told)
+    }
+}
+
+impl Engine {
+    /// Whether a line that a client causes may be written.
+    pub(super) fn may_talk(&mut self) -> bool {
+        let (may, left_out) = self.talk.ask(self.now.mono_ms);
+        if left_out > 0 {
+            tracing::info!(left_out, "lines about clients were left out");
+        }
+        if !may {
+            self.metrics.detail.lines_left_out.inc();
+        }
+        may
+    }
+
+    pub(super) fn tell_connected(&mut self, key: ConnKey, present: bool) {
+        if !self.may_talk() {
+            return;
+        }
+        let Some(conn) = self.conns.get(key) else {
+            return;
+        };
+        let session = conn.session.and_then(|session| self.sessions.get(session));
+        let client_id = session.map_or("", |session| &*session.client_id);
+        let (address, transport) = (conn.peer.address, conn.peer.transport);
+        let version = super::census::name_of(conn.version);
+        tracing::info!(client_id, %address, transport, version, session_present = present, "connected");
+    }
+
+    pub(super) fn tell_disconnected(&mut self, key: ConnKey, cause: &Cause) {
+        if !self.may_talk() {
+            return;
+        }
+        let Some(conn) = self.conns.get(key) else {
+            return;
+        };
+        let session = conn.session.and_then(|session| self.sessions.get(session));
+        let client_id = session.map_or("", |session| &*session.client_id);
+        let address = conn.peer.address;
+        match cause {
+            Cause::Goodbye => {
+                tracing::info!(client_id, %address, reason = "the client said goodbye", "disconnected");
+            }
+            Cause::GoodbyeWithWill => {
+                tracing::info!(client_id, %address, reason = "the client said goodbye and left its will", "disconnected");
+            }
+            Cause::Lost => {
+                tracing::info!(client_id, %address, reason = "the connection was lost", "disconnected");
+            }
+            Cause::Reason(code) => {
+                tracing::info!(client_id, %address, reason = ?code, "disconnected by the broker");
+            }
+            Cause::Protocol(error) => {
+                tracing::info!(client_id, %address, reason = %error, "disconnected by the broker");
+            }
+            Cause::Refused => {}
+        }
+    }
+
+    pub(super) fn tell_refused(&mut self, key: ConnKey, client_id: &str, reason: ReasonCode) {
+        if !self.may_talk() {
+            return;
+        }
+        if let Some(conn) = self.conns.get(key) {
+            let address = conn.peer.address;
+            tracing::info!(client_id, %address, ?reason, "a CONNECT was refused");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_beyond_the_budget_is_left_out_and_counted() {
+        let mut talk = Talk::default();
+        let told = (0..500).filter(|_| talk.ask(1).0).count();
+        assert_eq!(told, LINES_MAX as usize);
+        assert_eq!(talk.ask(1 + WINDOW_MS), (true, 400));
+        assert_eq!(talk.ask(2 + WINDOW_MS), (true, 0));
+    }
+}

@@ -1,0 +1,139 @@
+//! The admin listener's HTTP: connections at a time, time for a request's head and for its answer, size of a body.
+//!
+//! Routes know nothing of it. A connection beyond the limit waits in the backlog until another ends, so that whoever
+//! opens many costs nobody memory; one that says nothing is closed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+
+use super::stopped;
+use crate::config::AdminSettings;
+use crate::metrics::{Metrics, OfStatus};
+
+/// Bytes of a request's head.
+const HEAD_BYTES_MAX: usize = 32 << 10;
+/// After a failed accept: there may be no file descriptor for a while.
+const REST: Duration = Duration::from_millis(200);
+
+/// Serves the routes until the broker stops; then requests in progress are finished.
+pub(super) async fn serve(
+    listener: TcpListener,
+    routes: Router,
+    limits: AdminSettings,
+    metrics: Arc<Metrics>,
+    stopping: watch::Receiver<bool>,
+) {
+    let connections = Arc::new(Semaphore::new(usize::from(limits.max_connections)));
+    let routes = limited(routes, &limits, &metrics);
+    loop {
+        let stop = stopped(stopping.clone());
+        tokio::pin!(stop);
+        let accepted = tokio::select! {
+            () = &mut stop => return,
+            accepted = async {
+                let permit = Arc::clone(&connections).acquire_owned().await;
+                (permit, listener.accept().await)
+            } => accepted,
+        };
+        let (Ok(permit), Ok((stream, _))) = accepted else {
+            tokio::time::sleep(REST).await;
+            continue;
+        };
+        let (routes, metrics) = (routes.clone(), Arc::clone(&metrics));
+        let (stopping, time) = (stopping.clone(), limits.request_timeout.0);
+        tokio::spawn(async move {
+            metrics.detail.admin_connections.inc();
+            serve_one(stream, routes, time, stopping).await;
+            metrics.detail.admin_connections.dec();
+            drop(permit);
+        });
+    }
+}
+
+async fn serve_one<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    routes: Router,
+    time: Duration,
+    stopping: watch::Receiver<bool>,
+) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(time)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
+    tokio::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stopped(stopping) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "an admin connection ended");
+    }
+}
+
+/// The routes with their bounds around them.
+fn limited(routes: Router, limits: &AdminSettings, metrics: &Arc<Metrics>) -> Router {
+    let (time, metrics) = (limits.request_timeout.0, Arc::clone(metrics));
+    let body_bytes_max = limits.max_body_bytes.0;
+    routes
+        .layer(DefaultBodyLimit::max(limits.max_body_bytes.as_usize()))
+        .layer(from_fn(move |request: Request, next: Next| {
+            let metrics = Arc::clone(&metrics);
+            async move {
+                let response = if announced(&request) > body_bytes_max {
+                    too_large(body_bytes_max)
+                } else {
+                    let answered = tokio::time::timeout(time, next.run(request)).await;
+                    answered.unwrap_or_else(|_| too_slow(time))
+                };
+                let status = OfStatus {
+                    status: class_of(response.status()),
+                };
+                metrics.detail.admin_requests.get_or_create(&status).inc();
+                response
+            }
+        }))
+}
+
+/// The size of the body as the head of the request says it. One that does not say is bounded while it is read.
+fn announced(request: &Request) -> u64 {
+    let length = request.headers().get(header::CONTENT_LENGTH);
+    length
+        .and_then(|length| length.to_str().ok())
+        .and_then(|length| length.parse().ok())
+        .unwrap_or(0)
+}
+
+fn too_large(bytes_max: u64) -> Response {
+    let sentence = format!("a request has at most {bytes_max} bytes");
+    (StatusCode::PAYLOAD_TOO_LARGE, sentence).into_response()
+}
+
+fn too_slow(time: Duration) -> Response {
+    let sentence = format!("the answer took longer than {} ms", time.as_millis());
+    (StatusCode::SERVICE_UNAVAILABLE, sentence).into_response()
+}
+
+fn class_of(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        0..300 => "2xx",
+        300..400 => "3xx",
+        400..500 => "4xx",
+        _ => "5xx",
+    }
+}

@@ -1,0 +1,84 @@
+//! What an operator changes while the broker runs: maintenance (`drain`) and how much it talks.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{Query, State};
+use axum::response::Html;
+use axum::routing::{get, put};
+use axum::{Json, Router};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Shared;
+use super::clients::Failure;
+use crate::engine::Drain;
+use crate::event_loop::Command;
+use crate::talk;
+
+/// The dashboard: one page without anything from elsewhere.
+const PAGE: &str = include_str!("dashboard.html");
+
+pub(super) fn routes() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/", get(async || Html(PAGE)))
+        .route("/api/v1/drain", put(drain).delete(serve_again))
+        .route("/api/v1/log-level", get(level).put(set_level))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DrainParameters {
+    /// The clients shall not come back.
+    #[serde(default)]
+    moved: bool,
+}
+
+async fn drain(
+    State(shared): State<Arc<Shared>>,
+    parameters: Result<Query<DrainParameters>, QueryRejection>,
+) -> Result<Json<Value>, Failure> {
+    let Query(wanted) = parameters.map_err(|error| Failure::invalid(error.body_text()))?;
+    let drain = if wanted.moved {
+        Drain::ForGood
+    } else {
+        Drain::ForNow
+    };
+    shared.tell(Command::Drain(Some(drain)))?;
+    Ok(Json(json!({"draining": true})))
+}
+
+async fn serve_again(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, Failure> {
+    shared.tell(Command::Drain(None))?;
+    Ok(Json(json!({"draining": false})))
+}
+
+impl Shared {
+    /// Hands the loop a command that has no answer.
+    fn tell(&self, command: Command) -> Result<(), Failure> {
+        let told = self.commands.ask(command);
+        told.map_err(|error| Failure::unavailable(error.to_string()))
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LevelWanted {
+    level: String,
+}
+
+async fn level() -> Json<Value> {
+    Json(json!({"level": talk::level()}))
+}
+
+async fn set_level(
+    wanted: Result<Json<LevelWanted>, JsonRejection>,
+) -> Result<Json<Value>, Failure> {
+    let Json(wanted) = wanted.map_err(|error| Failure {
+        status: error.status(),
+        ..Failure::invalid(error.body_text())
+    })?;
+    talk::set_level(&wanted.level).map_err(Failure::invalid)?;
+    tracing::info!(level = wanted.level, "the level of this talk was changed");
+    Ok(level().await)
+}

@@ -1,0 +1,60 @@
+//! What the process says on stderr: as lines or as JSON, and how much of it, which can be changed while it runs.
+//!
+//! The environment says the level at the start, because settings may be what is wrong. An embedding program may have
+//! set a way of its own; then nothing here applies.
+
+use std::sync::OnceLock;
+
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
+
+use crate::config::LogFormat;
+
+/// Which records are shown, for example `info` or `headwater_broker=debug`.
+const LEVEL_VARIABLE: &str = "HEADWATER_LOG_LEVEL";
+const LEVEL_DEFAULT: &str = "info";
+
+type Level = reload::Handle<EnvFilter, Registry>;
+
+static LEVEL: OnceLock<Level> = OnceLock::new();
+
+/// Begins to talk.
+pub fn start(format: LogFormat) {
+    let filter =
+        EnvFilter::try_from_env(LEVEL_VARIABLE).unwrap_or_else(|_| EnvFilter::new(LEVEL_DEFAULT));
+    let (filter, handle) = reload::Layer::new(filter);
+    let lines = fmt::layer().with_writer(std::io::stderr).with_target(false);
+    let registry = tracing_subscriber::registry().with(filter);
+    // Only the first caller in a process sets it.
+    let is_first = match format {
+        LogFormat::Text => registry.with(lines).try_init().is_ok(),
+        LogFormat::Json => registry
+            .with(lines.json().flatten_event(true))
+            .try_init()
+            .is_ok(),
+    };
+    if is_first {
+        let _ = LEVEL.set(handle);
+    }
+}
+
+/// Changes what is shown from now on.
+///
+/// # Errors
+/// A sentence that says what is wrong with the level, or that it is not ours to change.
+pub fn set_level(text: &str) -> Result<(), String> {
+    let filter = EnvFilter::try_new(text).map_err(|error| format!("`{text}`: {error}"))?;
+    let handle = LEVEL
+        .get()
+        .ok_or("the program that this broker runs in talks in its own way")?;
+    handle.reload(filter).map_err(|error| error.to_string())
+}
+
+/// What is shown now.
+pub fn level() -> Option<String> {
+    LEVEL
+        .get()?
+        .with_current(std::string::ToString::to_string)
+        .ok()
+}
