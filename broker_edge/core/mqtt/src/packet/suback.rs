@@ -46,13 +46,13 @@ impl<'a> Codes<'a> {
             .filter_map(|code| ReasonCode::from_u8(*code))
     }
 
-    fn read(reader: &Reader<'a>) -> Result<Self, DecodeError> {
+    fn read(reader: &Reader<'a>, may_carry: fn(ReasonCode) -> bool) -> Result<Self, DecodeError> {
         let bytes = reader.rest();
-        if bytes
-            .iter()
-            .any(|code| ReasonCode::from_u8(*code).is_none())
-        {
-            return Err(DecodeError::protocol("an unknown reason code"));
+        let known = |code: &u8| ReasonCode::from_u8(*code).is_some_and(may_carry);
+        if !bytes.iter().all(known) {
+            return Err(DecodeError::protocol(
+                "a reason code that this acknowledgement may not carry",
+            ));
         }
         Ok(Self { bytes })
     }
@@ -60,7 +60,14 @@ impl<'a> Codes<'a> {
 
 pub(super) fn decode_suback(version: Version, body: &[u8]) -> Result<Suback<'_>, DecodeError> {
     let (packet_id, properties, reader) = read_head(version, body)?;
-    let codes = Codes::read(&reader)?;
+    let codes = Codes::read(
+        &reader,
+        if version.is_v5() {
+            of_suback
+        } else {
+            of_suback_v3
+        },
+    )?;
     if codes.is_empty() {
         return Err(DecodeError::malformed("a SUBACK without a code"));
     }
@@ -73,7 +80,7 @@ pub(super) fn decode_suback(version: Version, body: &[u8]) -> Result<Suback<'_>,
 
 pub(super) fn decode_unsuback(version: Version, body: &[u8]) -> Result<Unsuback<'_>, DecodeError> {
     let (packet_id, properties, reader) = read_head(version, body)?;
-    let codes = Codes::read(&reader)?;
+    let codes = Codes::read(&reader, of_unsuback)?;
     if codes.is_empty() == version.is_v5() {
         return Err(DecodeError::malformed(
             "an UNSUBACK has codes since MQTT 5, and only since then",
@@ -84,6 +91,44 @@ pub(super) fn decode_unsuback(version: Version, body: &[u8]) -> Result<Unsuback<
         properties,
         codes,
     })
+}
+
+const fn of_suback_v3(code: ReasonCode) -> bool {
+    use ReasonCode as Code;
+    matches!(
+        code,
+        Code::Success | Code::GrantedQos1 | Code::GrantedQos2 | Code::UnspecifiedError
+    )
+}
+
+const fn of_suback(code: ReasonCode) -> bool {
+    use ReasonCode as Code;
+    of_suback_v3(code)
+        || matches!(
+            code,
+            Code::ImplementationSpecificError
+                | Code::NotAuthorized
+                | Code::TopicFilterInvalid
+                | Code::PacketIdentifierInUse
+                | Code::QuotaExceeded
+                | Code::SharedSubscriptionsNotSupported
+                | Code::SubscriptionIdentifiersNotSupported
+                | Code::WildcardSubscriptionsNotSupported
+        )
+}
+
+const fn of_unsuback(code: ReasonCode) -> bool {
+    use ReasonCode as Code;
+    matches!(
+        code,
+        Code::Success
+            | Code::NoSubscriptionExisted
+            | Code::UnspecifiedError
+            | Code::ImplementationSpecificError
+            | Code::NotAuthorized
+            | Code::TopicFilterInvalid
+            | Code::PacketIdentifierInUse
+    )
 }
 
 fn read_head(

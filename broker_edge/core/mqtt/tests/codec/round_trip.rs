@@ -180,6 +180,9 @@ proptest! {
         prop_assert_eq!(packet.codes.iter().collect::<Vec<_>>(), wanted);
 
         out.clear();
+        let codes: Vec<_> = refused.iter()
+            .map(|refused| if *refused { ReasonCode::NotAuthorized } else { ReasonCode::NoSubscriptionExisted })
+            .collect();
         encode::unsuback(&mut out, version, packet_id, &given, &codes);
         let (first_byte, body) = split(&out);
         let Ok(ServerPacket::Unsuback(packet)) = packet::decode_from_server(version, first_byte, body) else {

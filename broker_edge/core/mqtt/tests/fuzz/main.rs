@@ -1,0 +1,156 @@
+//! Fuzzing of the codec: packets of the corpus, changed, spliced and generated, against what the codec promises.
+//!
+//! A short run belongs to the tests; `make fuzz ARGS='--executions 10000000'` is the long one. What steers it in place of
+//! measured coverage is what the codec answered: an input that is refused with a sentence, or accepted as a packet with a
+//! set of properties, that was not seen before becomes a seed of this run. A failure prints the input and the seed.
+#![allow(clippy::unwrap_used, reason = "a test that fails may panic anywhere")]
+
+mod check;
+mod mutate;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use mutate::Mutator;
+
+/// Executions of the short run.
+const EXECUTIONS: u64 = 300_000;
+/// Seeds of a run, those of the corpus included: the process may not grow with what it finds.
+const SEEDS_MAX: usize = 4096;
+/// What a process may grow by after it has warmed up.
+const GROWTH_KIB_MAX: u64 = 8 << 10;
+
+/// Counts, so that each execution can show that decoding allocates nothing.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+pub(crate) fn allocations() -> u64 {
+    ALLOCATIONS.with(Cell::get)
+}
+
+/// The packets of the corpus.
+fn corpus() -> Vec<Vec<u8>> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz-corpus");
+    let mut files: Vec<_> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .collect();
+    files.sort();
+    let mut seeds = Vec::new();
+    for file in files {
+        for line in std::fs::read_to_string(&file).unwrap().lines() {
+            if line.starts_with('#') {
+                continue;
+            }
+            let digits = line.split(' ').next().unwrap();
+            let pairs = (0..digits.len()).step_by(2).map(|at| &digits[at..at + 2]);
+            seeds.push(
+                pairs
+                    .map(|pair| u8::from_str_radix(pair, 16).unwrap())
+                    .collect(),
+            );
+        }
+    }
+    seeds
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name)
+        .ok()
+        .and_then(|value| value.parse().ok())
+}
+
+/// Memory of this process that is in use, in KiB.
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0)
+}
+
+#[test]
+fn no_bytes_make_the_codec_panic_allocate_or_disagree_with_itself() {
+    let executions = number("HEADWATER_FUZZ_EXECUTIONS").unwrap_or(EXECUTIONS);
+    let seed = number("HEADWATER_FUZZ_SEED").unwrap_or(0x9e37_79b9_7f4a_7c15);
+    let mut seeds = corpus();
+    let of_corpus = seeds.len();
+    let mut mutator = Mutator::new(seed);
+    let mut seen = HashSet::new();
+    for bytes in &seeds {
+        seen.insert(check::check(bytes, 0));
+    }
+    let mut input = Vec::with_capacity(1 << 16);
+    let mut before_kib = 0;
+    for execution in 0..executions {
+        if execution == executions / 10 {
+            before_kib = resident_kib();
+        }
+        mutator.next_input(&seeds, &mut input);
+        let cut = mutator.below(input.len() + 1);
+        let outcome = catch_unwind(AssertUnwindSafe(|| check::check(&input, cut)));
+        let Ok(outcome) = outcome else {
+            panic!("execution {execution} of seed {seed:#x}: {input:02x?}");
+        };
+        if seeds.len() < SEEDS_MAX && seen.insert(outcome) {
+            seeds.push(input.clone());
+        }
+    }
+    let after_kib = resident_kib();
+    eprintln!(
+        "codec: {executions} executions, {} outcomes from {of_corpus} seeds, resident {before_kib} KiB then {after_kib} KiB",
+        seen.len(),
+    );
+    assert!(
+        after_kib <= before_kib + GROWTH_KIB_MAX,
+        "the process grew from {before_kib} to {after_kib} KiB"
+    );
+}
+
+#[test]
+fn the_corpus_reaches_every_kind_of_packet_and_most_refusals() {
+    let seeds = corpus();
+    let kinds: HashSet<u8> = seeds.iter().map(|seed| seed[0] >> 4).collect();
+    assert_eq!(kinds.len(), 16);
+    let outcomes: HashSet<u64> = seeds.iter().map(|seed| check::check(seed, 0)).collect();
+    assert!(
+        outcomes.len() > seeds.len() / 2,
+        "{} outcomes of {} seeds",
+        outcomes.len(),
+        seeds.len()
+    );
+}
+
+/// The negative control: what the checks hold against the codec can fail.
+#[test]
+fn an_encoder_that_drops_a_byte_would_be_noticed() {
+    let publish = corpus().into_iter().find(|seed| seed[0] == 0x32).unwrap();
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        check::check_with(&publish, 0, |out| {
+            out.pop();
+        })
+    }));
+    assert!(result.is_err());
+}
