@@ -3,6 +3,7 @@
 mod auth;
 mod enhanced;
 mod exactly_once;
+mod fuzz;
 mod hostile;
 mod large;
 mod limits;
@@ -150,6 +151,14 @@ impl Rig {
     }
 
     fn open_compacting(config: LogConfig, compact_after_bytes: u64) -> Self {
+        let settings = Settings {
+            inline_publishers_max: MANY - 1,
+            ..Settings::default()
+        };
+        Self::open_with_settings(config, compact_after_bytes, settings)
+    }
+
+    fn open_with_settings(config: LogConfig, compact_after_bytes: u64, settings: Settings) -> Self {
         let gate = Arc::new(Gate::default());
         let seams = Seams {
             files: Arc::new(GatedFiles(Arc::clone(&gate))),
@@ -171,10 +180,6 @@ impl Rig {
         let now = Now {
             mono_ms: 0,
             wall_us: 1_700_000_000_000_000,
-        };
-        let settings = Settings {
-            inline_publishers_max: MANY - 1,
-            ..Settings::default()
         };
         let engine = Engine::new(settings, log.clone(), state, Arc::default(), now)
             .expect("the engine reads its log");
@@ -257,6 +262,31 @@ impl Rig {
             rest = &rest[total_len..];
         }
         packets
+    }
+
+    /// Offers bytes as a socket would; gives how many were taken.
+    fn receive(&mut self, key: ConnKey, bytes: &[u8]) -> usize {
+        self.engine.begin(self.now);
+        match self.engine.read_plan(key) {
+            ReadPlan::Wait => 0,
+            ReadPlan::Shared {
+                mut held,
+                bytes_max,
+            } => {
+                let count = bytes.len().min(bytes_max - held.len());
+                held.extend_from_slice(&bytes[..count]);
+                self.engine.receive(key, &held, count > 0);
+                count
+            }
+            ReadPlan::Own { wanted } => {
+                let count = bytes.len().min(wanted);
+                if let Some(held) = self.engine.held_mut(key) {
+                    held.extend_from_slice(&bytes[..count]);
+                }
+                self.engine.receive_held(key);
+                count
+            }
+        }
     }
 
     fn feed(&mut self, key: ConnKey, encode: impl FnOnce(&mut Vec<u8>)) {

@@ -3,6 +3,7 @@
 
 mod bytes;
 mod connect;
+mod differential;
 mod frame;
 mod hostile;
 mod properties;
