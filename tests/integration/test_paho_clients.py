@@ -1,4 +1,4 @@
-"""paho-mqtt, unchanged, in both protocol versions: retained values, wills, sessions that outlive a restart."""
+"""paho-mqtt, unchanged, in every protocol version: retained values, wills, sessions that outlive a restart."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from broker_edge import Client
 from broker_edge.torture.process import BrokerProcess
 
 both = pytest.mark.parametrize("version", ["3.1.1", "5"])
+every = pytest.mark.parametrize("version", ["3.1", "3.1.1", "5"])
 
 
 def port(broker: BrokerProcess) -> int:
     return broker.mqtt[1]
 
 
-@both
+@every
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_message_goes_through(broker: BrokerProcess, version: str, qos: int) -> None:
     with PahoClient(port(broker), version=version) as sub, PahoClient(port(broker), version=version) as pub:
@@ -25,7 +26,7 @@ def test_a_message_goes_through(broker: BrokerProcess, version: str, qos: int) -
         assert (got.topic, got.payload, got.qos, got.retain) == ("a/b/c", b"\x00payload\xff", qos, False)
 
 
-@both
+@every
 def test_a_retained_value_is_replaced_and_removed(broker: BrokerProcess, version: str) -> None:
     with PahoClient(port(broker), version=version) as pub:
         for payload in (b"old", b"new"):
@@ -52,7 +53,7 @@ def test_retained_values_outlive_a_kill(broker: BrokerProcess, version: str) -> 
         assert sub.receive().payload == b"north"
 
 
-@both
+@every
 def test_a_will_is_published_when_a_device_vanishes(broker: BrokerProcess, version: str) -> None:
     with PahoClient(port(broker), version=version) as sub:
         sub.subscribe("wills/#")
@@ -70,6 +71,16 @@ def test_a_clean_disconnect_leaves_no_will(broker: BrokerProcess, version: str) 
             pass
         sub.publish("wills/end", b"end")
         assert sub.receive().payload == b"end"
+
+
+def test_a_session_of_3_1_keeps_what_came_while_its_client_was_away(broker: BrokerProcess) -> None:
+    with PahoClient(port(broker), version="3.1", client_id="old", keep_session=True) as device:
+        device.subscribe("site/old", qos=2)
+    with PahoClient(port(broker), version="3.1") as pub:
+        pub.publish("site/old", b"\x00" * 500_000, qos=2)
+    with PahoClient(port(broker), version="3.1", client_id="old", keep_session=True) as device:
+        assert device.receive().payload == b"\x00" * 500_000
+        device.paho.unsubscribe("site/old")
 
 
 @both

@@ -66,7 +66,7 @@ class PahoClient:
         self.paho = paho.Client(
             CallbackAPIVersion.VERSION2,
             client_id=client_id,
-            protocol=paho.MQTTv5 if self.is_v5 else paho.MQTTv311,
+            protocol={"3.1": paho.MQTTv31, "3.1.1": paho.MQTTv311, "5": paho.MQTTv5}[version],
             reconnect_on_failure=False,
             **more,
         )

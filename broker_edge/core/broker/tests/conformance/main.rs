@@ -17,6 +17,7 @@ mod framing;
 mod publish;
 mod publish_properties;
 mod retain;
+mod rumqttc_clients;
 mod sessions;
 mod subscribe;
 mod table;
