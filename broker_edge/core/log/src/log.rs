@@ -216,6 +216,11 @@ impl Inner {
                 tracing::error!("a thread of the log has panicked");
             }
         }
+        for partition in &self.partitions {
+            // These may hold partitions as well. Nothing is removed any more: nobody could be asked.
+            *partition.0.hooks.write() = vec![Arc::new(|_| false)];
+            partition.0.watchers.write().clear();
+        }
     }
 }
 

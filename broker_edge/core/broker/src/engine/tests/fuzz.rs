@@ -134,7 +134,7 @@ impl Run {
             62 => {
                 // Seldom, and not for long.
                 let full = &self.rig.gate.is_full;
-                if full.load(Ordering::Relaxed) || self.mutator.below(32) == 0 {
+                if full.load(Ordering::Relaxed) || self.mutator.below(2000) == 0 {
                     full.fetch_xor(true, Ordering::Relaxed);
                 }
             }

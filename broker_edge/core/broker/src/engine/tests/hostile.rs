@@ -422,3 +422,15 @@ fn i7_clients_that_come_and_go_leave_no_timers_behind() {
     rig.pass_time(5_000);
     assert_eq!(rig.engine.sessions.len(), 0, "it expires all the same");
 }
+
+#[test]
+fn a_log_that_is_closed_leaves_no_file_open() {
+    let dir = dir();
+    Rig::open(dir.path(), SyncMode::Always).crash();
+    let open: Vec<_> = std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .filter(|path| path.starts_with(dir.path()))
+        .collect();
+    assert!(open.is_empty(), "{open:?}");
+}
