@@ -19,6 +19,7 @@ mod publish_properties;
 mod retain;
 mod rumqttc_clients;
 mod sessions;
+mod shared;
 mod subscribe;
 mod table;
 mod talk;

@@ -100,6 +100,14 @@ fn tests(mark: &str) -> BTreeMap<String, Vec<String>> {
     found
 }
 
+/// `file::test` below the crate, for a clause that another suite holds.
+fn assert_is_a_test(place: &str) {
+    let (file, name) = place.split_once("::").expect("a file and a test");
+    let source = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file));
+    let is_there = source.is_ok_and(|source| source.contains(&format!("#[test]\nfn {name}(")));
+    assert!(is_there, "there is no test {place}");
+}
+
 fn document() -> String {
     let mut out = String::from(
         "# Conformance by clause\n\n\
@@ -119,10 +127,11 @@ fn document() -> String {
         };
         let _ = write!(
             out,
-            "\n## {}\n\n{} statements: {} pass, {} bind the client, {} do not apply, {} pending.\n\n| clause | what | test | result |\n|---|---|---|---|\n",
+            "\n## {}\n\n{} statements: {} pass, {} pass elsewhere, {} bind the client, {} do not apply, {} pending.\n\n| clause | what | test | result |\n|---|---|---|---|\n",
             standard.title,
             clauses.len(),
             count("server"),
+            count("elsewhere"),
             count("client"),
             count("choice"),
             count("pending"),
@@ -138,6 +147,7 @@ fn document() -> String {
             let result = match clause.binds {
                 "server" => "pass".to_owned(),
                 "client" => "client".to_owned(),
+                "elsewhere" => format!("pass: `{}`", clause.because),
                 "choice" => format!("does not apply: {}", clause.because),
                 _ => format!("pending: {}", clause.because),
             };
@@ -179,6 +189,15 @@ fn every_clause_that_binds_the_server_has_a_test_and_every_test_names_clauses_th
                         standard.title,
                         clause.id
                     );
+                }
+                "elsewhere" => {
+                    assert!(
+                        named.is_none(),
+                        "{} {} has a test here as well",
+                        standard.title,
+                        clause.id
+                    );
+                    assert_is_a_test(clause.because);
                 }
                 "client" => {}
                 other => panic!("{} {}: {other}?", standard.title, clause.id),
