@@ -121,7 +121,7 @@ fn note<T>(outcome: &mut DefaultHasher, result: &Result<T, DecodeError>) {
 fn walk(properties: Properties<'_>) -> u64 {
     let mut seen = 0;
     for property in properties {
-        assert_eq!(properties.contains(property.id()), true);
+        assert!(properties.contains(property.id()));
         seen |= 1 << property.id() as u64;
     }
     black_box(properties.message_expiry_interval());

@@ -172,7 +172,6 @@ impl Honest {
                     self.flights.insert(ack.packet_id.get(), 0);
                     encode::pubrel(&mut self.unread, version, ack.packet_id, ok, &[]);
                 }
-                return;
             }
             ServerPacket::Pubcomp(ack) => {
                 assert_eq!(
