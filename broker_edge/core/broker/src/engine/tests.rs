@@ -7,6 +7,7 @@ mod fuzz;
 mod hostile;
 mod large;
 mod limits;
+mod packet_ids;
 mod qos2;
 mod quotas;
 mod shared;
