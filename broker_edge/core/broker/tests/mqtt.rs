@@ -278,18 +278,10 @@ fn a_second_connection_of_a_client_takes_the_session_over() {
 }
 
 #[test]
-fn what_is_not_available_yet_is_refused_with_its_code() {
+fn a_method_of_authentication_that_nobody_offers_is_refused_with_its_code() {
     let dir = dir();
     let broker = start(dir.path());
     let address = broker.mqtt_address();
-    let mut client = Client::connect(address, Version::V5, "c");
-    let (codes, _) = client.subscribe_with(
-        "$share/g/t",
-        SubscriptionOptions::new(QoS::AtLeastOnce),
-        &[],
-    );
-    assert_eq!(codes, [ReasonCode::SharedSubscriptionsNotSupported]);
-
     let refused = |fields: ConnectFields<'_>| {
         let mut client = Client::open(address, fields.version);
         client.send(|out| encode::connect(out, &fields));

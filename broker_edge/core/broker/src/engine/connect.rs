@@ -140,7 +140,9 @@ impl Engine {
         let after = match self.settle_state_of(session_key) {
             Ok(after) => after,
             Err(error) => {
-                tracing::warn!(%error, client_id, "a session cannot be stored, its CONNECT is refused");
+                if self.may_talk() {
+                    tracing::warn!(%error, client_id, "a session cannot be stored, its CONNECT is refused");
+                }
                 self.end_session(session_key);
                 return self.refuse_connect(key, ReasonCode::ServerUnavailable);
             }
@@ -168,18 +170,17 @@ impl Engine {
     /// Sets the connection up with what the client announced.
     fn open_connection(&mut self, key: ConnKey, connect: &Connect<'_>, session: SessionKey) {
         // One that may not be published is not kept; it is asked again when it is due.
-        let will = connect.will.as_ref().filter(|will| {
-            let may = self.may(session, Access::Publish, will.topic);
-            if !may {
-                let client_id = connect.client_id;
+        let wanted = connect.will.as_ref();
+        let will = wanted.filter(|will| self.may(session, Access::Publish, will.topic));
+        if wanted.is_some() && will.is_none() {
+            self.metrics.auth.publishes_denied.inc();
+            if self.may_talk() {
                 tracing::warn!(
-                    client_id,
+                    client_id = connect.client_id,
                     "the will of a client is dropped: it may not publish to that topic"
                 );
-                self.metrics.auth.publishes_denied.inc();
             }
-            may
-        });
+        }
         let will = will.map(|will| Box::new(own_will(will)));
         let keep_alive_s = self.keep_alive_of(connect);
         let Some(conn) = self.conns.get_mut(key) else {

@@ -83,10 +83,7 @@ fn every_figure_of_the_documents_and_the_dashboard_exists_and_every_figure_is_do
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }
-    let all: BTreeSet<String> = all
-        .into_iter()
-        .chain(WITH_TLS.map(str::to_owned))
-        .collect();
+    let all: BTreeSet<String> = all.into_iter().chain(WITH_TLS.map(str::to_owned)).collect();
     let documented = named_in(&file("docs/operating.md"));
     for place in ["docs/operating.md", "deploy/grafana/headwater.json"] {
         let missing: Vec<String> = named_in(&file(place)).difference(&all).cloned().collect();
