@@ -17,9 +17,9 @@ use crate::config::{
 use crate::data_plane::{self, DataPlane, DataPlaneConfig, Seat};
 use crate::metrics::Metrics;
 use crate::reload::Reloads;
-use crate::service::{self, Service, ServiceConfig, Ties};
+use crate::service::{self, Service, ServiceConfig, ServiceDoor, Ties};
 use crate::state::{Compaction, StateError, StateStore};
-use crate::transport::certificates::{Certificates, TlsContext, TlsError};
+use crate::transport::certificates::{Certificates, TlsError};
 use crate::transport::{Bound, Speaks};
 
 /// Connections that may wait to be accepted.
@@ -85,10 +85,19 @@ impl Broker {
     /// One sentence that names the address, folder or file, and what to do about it.
     pub fn start(config: Config) -> Result<Broker, StartError> {
         // Listeners first: a busy port must not cost a recovery.
-        let (mqtt, certificates) = listen_mqtt(&config.listeners)?;
+        let (mqtt, mut certificates) = listen_mqtt(&config.listeners)?;
         let flight = listen("flight", config.listeners.flight.bind.0)?;
         let admin = listen("admin", config.listeners.admin.bind.0)?;
         let (flight_at, admin_at) = (address(&flight)?, address(&admin)?);
+        let (flight_tls, admin_tls) = (&config.listeners.flight.tls, &config.listeners.admin.tls);
+        let flight = ServiceDoor {
+            listener: flight,
+            tls: certificates.load("flight", flight_tls, &["h2"])?,
+        };
+        let admin = ServiceDoor {
+            listener: admin,
+            tls: certificates.load("admin", admin_tls, &["http/1.1"])?,
+        };
         let mqtt_at = mqtt
             .iter()
             .map(|bound| Ok((bound.speaks.name(), address(&bound.listener)?)))
@@ -210,8 +219,8 @@ fn start_on(
     log: &Log,
     parts: Parts,
     mqtt: Vec<Bound>,
-    flight: TcpListener,
-    admin: TcpListener,
+    flight: ServiceDoor,
+    admin: ServiceDoor,
 ) -> Result<Running, StartError> {
     let thread = |what| move |reason| StartError::Thread { what, reason };
     let state = Arc::new(StateStore::open(log, COMPACT_AFTER_BYTES)?);
@@ -280,13 +289,7 @@ fn listen_mqtt(listeners: &Listeners) -> Result<(Vec<Bound>, Certificates), Star
         if bind.0.is_empty() {
             continue;
         }
-        let tls = if tls.is_on() {
-            let context = Arc::new(TlsContext::load(name, tls, &[])?);
-            certificates.0.push(Arc::clone(&context));
-            Some(context)
-        } else {
-            None
-        };
+        let tls = certificates.load(name, tls, &[])?;
         for address in &bind.0 {
             bound.push(Bound {
                 listener: listen(name, *address)?,

@@ -10,9 +10,9 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use headwater_log::{Cause, DiskLevel, Partition, PartitionState};
 use serde_json::{Map, Value, json};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use super::incoming::Incoming;
 use super::offsets::gap_rows;
 use super::{Shared, admin_guard, clients, http, operate};
 use crate::VERSION;
@@ -25,7 +25,7 @@ const HELD_BY_MAX: usize = 16;
 
 pub(super) async fn serve(
     shared: Arc<Shared>,
-    listener: TcpListener,
+    listener: Incoming,
     stopping: watch::Receiver<bool>,
 ) {
     let routes = Router::new()

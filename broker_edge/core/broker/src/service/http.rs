@@ -15,21 +15,19 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
+use super::incoming::Incoming;
 use super::stopped;
 use crate::config::AdminSettings;
 use crate::metrics::{Metrics, OfStatus};
 
 /// Bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 32 << 10;
-/// After a failed accept: there may be no file descriptor for a while.
-const REST: Duration = Duration::from_millis(200);
 
 /// Serves the routes until the broker stops; then requests in progress are finished.
 pub(super) async fn serve(
-    listener: TcpListener,
+    mut incoming: Incoming,
     routes: Router,
     limits: AdminSettings,
     metrics: Arc<Metrics>,
@@ -44,12 +42,12 @@ pub(super) async fn serve(
             () = &mut stop => return,
             accepted = async {
                 let permit = Arc::clone(&connections).acquire_owned().await;
-                (permit, listener.accept().await)
+                (permit, incoming.next().await)
             } => accepted,
         };
-        let (Ok(permit), Ok((stream, _))) = accepted else {
-            tokio::time::sleep(REST).await;
-            continue;
+        // Nothing more can come.
+        let (Ok(permit), Some(stream)) = accepted else {
+            return;
         };
         let (routes, metrics) = (routes.clone(), Arc::clone(&metrics));
         let (stopping, time) = (stopping.clone(), limits.request_timeout.0);

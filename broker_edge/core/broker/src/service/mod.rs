@@ -17,6 +17,7 @@ mod groups;
 mod headers;
 mod holds;
 mod http;
+mod incoming;
 mod offsets;
 mod operate;
 mod plan;
@@ -34,11 +35,9 @@ use std::time::Duration;
 use arrow_flight::flight_service_server::FlightServiceServer;
 use headwater_log::{ClassConfig, Holders, Log, Partition, PartitionId};
 use parking_lot::Mutex;
-use tokio::net::TcpListener as AsyncListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
-use tonic::transport::server::TcpIncoming;
 
 use crate::auth::Keeper;
 use crate::broker::log_config;
@@ -47,10 +46,12 @@ use crate::event_loop::CommandSender;
 use crate::metrics::Metrics;
 use crate::reload::Reloads;
 use crate::state::StateStore;
+use crate::transport::certificates::TlsContext;
 use bearer::Bearers;
 use error::Refusal;
 use groups::Groups;
 use holds::GroupHolds;
+use incoming::Incoming;
 use progress::Progress;
 
 /// Calls that wait for the disk beside the reads: actions and produced batches.
@@ -156,17 +157,23 @@ impl Running {
     }
 }
 
+/// A listener that is bound, and its certificate if it speaks TLS.
+pub(crate) struct ServiceDoor {
+    pub listener: TcpListener,
+    pub tls: Option<Arc<TlsContext>>,
+}
+
 /// Serves Flight and admin HTTP on listeners that are already bound.
 ///
 /// # Errors
 /// When the system refuses threads or the listeners.
-pub fn start(
+pub(crate) fn start(
     config: ServiceConfig,
     log: Log,
     state: Arc<StateStore>,
     ties: Ties,
-    flight: TcpListener,
-    admin: TcpListener,
+    flight: ServiceDoor,
+    admin: ServiceDoor,
 ) -> std::io::Result<Service> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(usize::from(config.flight.threads))
@@ -194,11 +201,9 @@ pub fn start(
         reloads: ties.reloads,
         stopping: stopping.clone(),
     });
-    flight.set_nonblocking(true)?;
-    admin.set_nonblocking(true)?;
     let entered = runtime.enter();
-    let flight = TcpIncoming::from(AsyncListener::from_std(flight)?).with_nodelay(Some(true));
-    let admin = AsyncListener::from_std(admin)?;
+    let flight = Incoming::new(flight.listener, flight.tls)?;
+    let admin = Incoming::new(admin.listener, admin.tls)?;
     drop(entered);
     let flight = runtime.spawn(serve_flight(Arc::clone(&shared), flight, stopping.clone()));
     let admin = runtime.spawn(admin::serve(shared, admin, stopping));
@@ -214,7 +219,7 @@ pub fn start(
     })
 }
 
-async fn serve_flight(shared: Arc<Shared>, incoming: TcpIncoming, stopping: watch::Receiver<bool>) {
+async fn serve_flight(shared: Arc<Shared>, incoming: Incoming, stopping: watch::Receiver<bool>) {
     let message_bytes = shared.config.flight.max_message_bytes.as_usize();
     let service = FlightServiceServer::new(flight::Flight::new(Arc::clone(&shared)))
         .max_decoding_message_size(message_bytes)

@@ -102,6 +102,24 @@ impl TlsContext {
 pub struct Certificates(pub Vec<Arc<TlsContext>>);
 
 impl Certificates {
+    /// Reads those of a listener that speaks TLS; None for one that has no certificate.
+    ///
+    /// # Errors
+    /// As [`TlsContext::load`].
+    pub fn load(
+        &mut self,
+        listener: &'static str,
+        settings: &TlsSettings,
+        alpn: &'static [&'static str],
+    ) -> Result<Option<Arc<TlsContext>>, TlsError> {
+        if !settings.is_on() {
+            return Ok(None);
+        }
+        let context = Arc::new(TlsContext::load(listener, settings, alpn)?);
+        self.0.push(Arc::clone(&context));
+        Ok(Some(context))
+    }
+
     /// Reads all files again. A listener whose files cannot be used keeps what it had.
     ///
     /// # Errors

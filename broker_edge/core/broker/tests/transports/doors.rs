@@ -1,10 +1,13 @@
 //! Every listener carries MQTT, and a proxy's header names the client.
 
+use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use super::common::start_with;
 use super::wires::{
-    Authority, Mqtt, client_config, connect_packet, failures, http, tcp, tls, tls_settings,
+    Authority, Identity, Mqtt, answer, client_config, connect_packet, failures, http, tcp, tls,
+    tls_settings,
 };
 
 fn free(host: &str) -> SocketAddr {
@@ -58,7 +61,7 @@ fn a_proxys_header_names_the_client_and_is_required_where_it_is_configured() {
     assert_eq!(bytes.packet().expect("a CONNACK"), [0x20, 2, 0, 0]);
     // In front of TLS.
     let mut stream = tcp(broker.addresses("mqtts")[0]);
-    std::io::Write::write_all(&mut stream, HEADER).expect("the broker reads");
+    stream.write_all(HEADER).expect("the broker reads");
     let _secure = Mqtt::connect(tls(stream, &client_config(&authority, None)), "secure");
     // The proxy itself.
     let mut local = Mqtt::over(tcp(broker.mqtt_address()));
@@ -71,4 +74,42 @@ fn a_proxys_header_names_the_client_and_is_required_where_it_is_configured() {
 
     assert!(Mqtt::try_connect(tcp(broker.mqtt_address()), "bare").is_none());
     assert_eq!(failures(&broker, "proxy"), 1.0);
+}
+
+#[test]
+fn admin_and_flight_speak_tls_only_where_they_have_a_certificate() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (authority, clients) = (Authority::new("ca"), Authority::new("clients"));
+    let server = authority.sign("broker", None);
+    let settings = tls_settings(dir.path(), &server, Some(&clients));
+    let broker = start_with(dir.path(), |config| {
+        config.listeners.flight.tls = settings.clone();
+        config.listeners.admin.tls = settings;
+    });
+    let client = clients.sign("operator", None);
+    let ask = |identity: Option<&Identity>| {
+        let config = client_config(&authority, identity);
+        let mut wire = tls(tcp(broker.admin_address()), &config);
+        // A refused certificate may be told while this is sent.
+        let _ = wire.write_all(b"GET /healthz HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+        String::from_utf8(answer(&mut wire)).expect("text")
+    };
+    assert!(ask(Some(&client)).starts_with("HTTP/1.1 200 OK\r\n"));
+    assert_eq!(ask(None), "");
+    for address in [broker.admin_address(), broker.flight_address()] {
+        let mut plain = tcp(address);
+        plain
+            .write_all(b"GET /healthz HTTP/1.1\r\n\r\n")
+            .expect("it reads");
+        assert!(!answer(&mut plain).starts_with(b"HTTP"), "{address}");
+    }
+    // The preface of HTTP/2 is answered with its settings.
+    let mut config = (*client_config(&authority, Some(&client))).clone();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let mut wire = tls(tcp(broker.flight_address()), &Arc::new(config));
+    wire.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .expect("it reads");
+    let mut header = [0; 9];
+    wire.read_exact(&mut header).expect("it answers");
+    assert_eq!(header[3], 4, "a SETTINGS frame");
 }
