@@ -26,6 +26,7 @@ from broker_edge.errors import (
     UnavailableError,
     from_flight,
 )
+from broker_edge.tls import TlsFiles
 
 T = TypeVar("T")
 
@@ -67,9 +68,20 @@ class Connection:
     `retries` is how often a read is tried again, with growing pauses, while the broker is away and time is left.
     """
 
-    def __init__(self, server: str, *, timeout_s: float, retries: int, credentials: Credentials | None = None) -> None:
+    def __init__(
+        self,
+        server: str,
+        *,
+        timeout_s: float,
+        retries: int,
+        credentials: Credentials | None = None,
+        tls: TlsFiles | None = None,
+    ) -> None:
         self.server = parse_server(server)
         self._credentials = credentials or Credentials()
+        self._tls = tls or TlsFiles()
+        if tls is not None and tls.is_given and not self.server.startswith("grpc+tls://"):
+            raise ConfigError(f"{self.server} is not reached over TLS: write grpc+tls://…, or leave the TLS files out")
         self.timeout_s = timeout_s
         self.retries = retries
         self._client: flight.FlightClient | None = None
@@ -85,7 +97,8 @@ class Connection:
         if self._closed:
             raise ConnectError(f"this client of {self.server} is closed; make a new one", server=self.server)
         if self._client is None:
-            self._client = flight.FlightClient(self.server, generic_options=_CHANNEL_OPTIONS)
+            files = self._tls.read() if self.server.startswith("grpc+tls://") else {}
+            self._client = flight.FlightClient(self.server, generic_options=_CHANNEL_OPTIONS, **files)
         return self._client
 
     def _options(self, timeout_s: float | None) -> flight.FlightCallOptions:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +18,7 @@ from broker_edge._connection import Connection
 from broker_edge.credentials import Credentials
 from broker_edge.errors import BrokerError, RefusedError
 from broker_edge.stream import RecordStream
+from broker_edge.tls import TlsFiles
 from broker_edge.values import (
     Commit,
     Group,
@@ -59,6 +61,10 @@ class Client:
     `HeadwaterError`. Without `credentials` they come from HEADWATER_USER with HEADWATER_PASSWORD_FROM, or from
     HEADWATER_TOKEN_FROM, which name where the secret is (`file:PATH`, `env:NAME`).
 
+    Over TLS (`grpc+tls://host:port`), `tls_ca` names the PEM file of who signed the broker's certificate, `tls_cert`
+    and `tls_key` those of the client's own; by default the environment does: HEADWATER_TLS_CA, HEADWATER_TLS_CERT,
+    HEADWATER_TLS_KEY.
+
     >>> with Client("grpc://edge-7:8815") as client:
     ...     for topic in client.topics("devices/+/telemetry"):
     ...         print(topic.topic, topic.first, topic.next)
@@ -71,10 +77,16 @@ class Client:
         timeout_s: float = 30.0,
         retries: int = 4,
         credentials: Credentials | None = None,
+        tls_ca: Path | None = None,
+        tls_cert: Path | None = None,
+        tls_key: Path | None = None,
     ) -> None:
         address = server or os.environ.get("HEADWATER_SERVER") or DEFAULT_SERVER
         shown = credentials or Credentials.from_environment()
-        self._connection = Connection(address, timeout_s=timeout_s, retries=retries, credentials=shown)
+        files = TlsFiles(ca=tls_ca, cert=tls_cert, key=tls_key)
+        if not files.is_given and address.startswith("grpc+tls://"):
+            files = TlsFiles.from_environment()
+        self._connection = Connection(address, timeout_s=timeout_s, retries=retries, credentials=shown, tls=files)
 
     @property
     def server(self) -> str:

@@ -70,6 +70,7 @@ class BrokerProcess:
         self._log_file = log_file
         self._process: subprocess.Popen[bytes] | None = None
         self._addresses: tuple[Address, Address, Address] | None = None
+        self._others: dict[str, Address] = {}
 
     def __enter__(self) -> BrokerProcess:
         return self
@@ -95,6 +96,10 @@ class BrokerProcess:
     @property
     def admin(self) -> Address:
         return self._ready()[2]
+
+    def listener(self, name: str) -> Address:
+        """Where a listener is that only some brokers have: `mqtts`, `ws` or `wss`."""
+        return self._others[name]
 
     @property
     def log_file(self) -> Path:
@@ -144,6 +149,8 @@ class BrokerProcess:
             raise BrokerError(f"headwaterd said {line!r} instead of its ready line; its log ends:\n{self.last_words()}")
         mqtt, flight, admin = (_address(text) for text in match.groups())
         self._addresses = (mqtt, flight, admin)
+        words = (word.partition("=") for word in line[match.end() :].split())
+        self._others = {name: _address(text) for name, _, text in words}
 
     def kill(self) -> None:
         """kill -9, and waits until the process is gone. Does nothing when none runs."""

@@ -32,7 +32,8 @@ usage: headwaterd [--config FILE] [--set KEY=VALUE]...
   users VERB        add, remove, list or verify users of a password file
 
 HEADWATER_LISTENERS__MQTT__BIND=... sets listeners.mqtt.bind, and so for every key.
-HEADWATER_LOG_LEVEL=debug shows more on stderr. SIGHUP reads users, keys of tokens and the ACL again.
+HEADWATER_LOG_LEVEL=debug shows more on stderr. SIGHUP reads users, keys of
+tokens, the ACL and certificates again.
 Exit codes: 0 stopped by a signal, 1 failed, 2 usage, 5 invalid settings.
 ";
 

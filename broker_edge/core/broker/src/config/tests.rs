@@ -96,6 +96,59 @@ fn the_documented_file_is_exactly_the_defaults_and_names_every_key() {
 }
 
 #[test]
+fn the_example_with_tls_is_valid() {
+    let config = from_text(&conf("../deploy/broker-tls.yaml")).unwrap();
+    assert_eq!(config.listeners.mqtts.bind.0.len(), 2);
+    assert!(config.listeners.mqtts.bind.0[1].is_ipv6());
+    assert!(config.listeners.ws.bind.0.is_empty());
+}
+
+#[test]
+fn addresses_are_written_one_or_several() {
+    let binds = |set: &str| with_set(&[set]).unwrap().listeners.mqtt.bind.0;
+    assert_eq!(binds("listeners.mqtt.bind=[::1]:7").len(), 1);
+    assert_eq!(binds("listeners.mqtt.bind=[::1]:7, localhost:8").len(), 2);
+    let listed = from_text("listeners: {mqtt: {bind: ['127.0.0.1:7', '[::1]:8']}}").unwrap();
+    assert_eq!(listed.listeners.mqtt.bind.0.len(), 2);
+    assert_eq!(from_text(&to_yaml(&listed)).unwrap(), listed);
+    assert!(
+        sentence(with_set(&["listeners.mqtt.bind="]))
+            .starts_with("listeners.mqtt.bind: an address is needed")
+    );
+}
+
+#[test]
+fn tls_settings_that_do_not_fit_together_are_refused() {
+    let with_tls = |tls: &str| {
+        let text = format!("listeners: {{mqtts: {{bind: '127.0.0.1:0', tls: {{{tls}}}}}}}");
+        sentence(from_text(&text))
+    };
+    for (tls, reason) in [
+        ("", "cert and key are needed"),
+        ("cert: a", "key is needed"),
+        ("key: a", "cert is needed"),
+        (
+            "cert: a, key: b, client_auth: required",
+            "client_auth needs client_ca",
+        ),
+        (
+            "cert: a, key: b, client_ca: c",
+            "client_ca has no effect with `client_auth: none`",
+        ),
+    ] {
+        let text = with_tls(tls);
+        assert!(
+            text.starts_with(&format!("listeners.mqtts.tls: {reason}")),
+            "{text}"
+        );
+    }
+    assert!(with_tls("cert: a, key: b, min_version: 1.1").contains("write 1.2 or 1.3"));
+    let good = "listeners: {wss: {bind: '[::1]:0', tls: {cert: a, key: b, min_version: 1.3}}}";
+    let config = from_text(good).unwrap();
+    assert_eq!(config.listeners.wss.tls.min_version.name(), "1.3");
+}
+
+#[test]
 fn the_schema_file_is_the_schema() {
     let file: Value = serde_json::from_str(&conf("broker.schema.json")).unwrap();
     assert_eq!(

@@ -293,3 +293,30 @@ pub fn names_of(certificate: &CertificateDer<'_>) -> Option<CertificateNames> {
         alternative_names,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DnType, KeyPair, SanType};
+
+    use super::names_of;
+
+    #[test]
+    fn the_names_of_a_certificate_are_found_in_their_order() {
+        let mut params = CertificateParams::new(vec!["dev-7.example".to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, "dev-7");
+        params
+            .subject_alt_names
+            .push(SanType::URI("urn:device:7".try_into().unwrap()));
+        params
+            .subject_alt_names
+            .push(SanType::Rfc822Name("ops@example".try_into().unwrap()));
+        let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        let names = names_of(certificate.der()).unwrap();
+        assert_eq!(names.common_name.as_deref(), Some("dev-7"));
+        assert_eq!(
+            names.alternative_names,
+            ["dev-7.example", "urn:device:7", "ops@example"]
+        );
+        assert_eq!(names_of(&b"no certificate".to_vec().into()), None);
+    }
+}

@@ -1,0 +1,54 @@
+"""The files with which a client checks a broker over TLS, and shows who it is itself.
+
+They are PEM files, read when a connection is opened, so that a renewed certificate counts for the next one. Without an
+authority the ones that come with gRPC are trusted. Nothing here opens a connection.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker_edge.errors import ConfigError
+
+# Where they come from when the program names none.
+CA_VARIABLE = "HEADWATER_TLS_CA"
+CERT_VARIABLE = "HEADWATER_TLS_CERT"
+KEY_VARIABLE = "HEADWATER_TLS_KEY"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """Who signed the broker's certificate, and the client's own certificate with its key, for a broker that asks."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise ConfigError("a certificate and its key belong together: give tls_cert and tls_key, or neither")
+
+    @property
+    def is_given(self) -> bool:
+        """Whether any file is named."""
+        return self != TlsFiles()
+
+    @classmethod
+    def from_environment(cls) -> TlsFiles:
+        """What HEADWATER_TLS_CA, HEADWATER_TLS_CERT and HEADWATER_TLS_KEY name."""
+        ca, cert, key = (os.environ.get(name) for name in (CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE))
+        return cls(ca=Path(ca) if ca else None, cert=Path(cert) if cert else None, key=Path(key) if key else None)
+
+    def read(self) -> dict[str, bytes]:
+        """The arguments of a Flight client; raises ConfigError for a file that cannot be read."""
+        named = {"tls_root_certs": self.ca, "cert_chain": self.cert, "private_key": self.key}
+        return {name: _bytes_of(path) for name, path in named.items() if path is not None}
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path} ({error.strerror}); check the path and its rights") from error
