@@ -149,6 +149,7 @@ fn settings(config: &DataPlaneConfig) -> Settings {
         retained_max: mqtt.max_retained as usize,
         retained_bytes_max: mqtt.max_retained_bytes.0,
         topic_levels_max: usize::from(mqtt.max_topic_levels),
+        delivery_aliases_max: mqtt.delivery_aliases,
         shared_groups_max: usize::from(mqtt.max_shared_groups),
         shared_redelivery_after_ms: u64::try_from(mqtt.shared_redelivery_after.0.as_millis())
             .unwrap_or(0),

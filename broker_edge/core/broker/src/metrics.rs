@@ -68,6 +68,8 @@ pub struct MqttMetrics {
     /// Records of shared groups that were taken back from a member.
     pub shared_returned: Counter,
     pub shared_groups: Gauge,
+    /// Bytes of batches that sessions and groups that were behind had read from files.
+    pub catch_up_read_bytes: Counter,
     pub receipts: Counter,
     pub turns: Counter,
 }
@@ -195,6 +197,7 @@ impl MqttMetrics {
             self.deliveries_dropped, "deliveries_dropped", "Deliveries left out: QoS 0 to who is too slow, or over the packet size of the client";
             self.shared_returned, "shared_returned", "Records of shared groups taken back from a member";
             self.shared_groups, "shared_groups", "Shared groups";
+            self.catch_up_read_bytes, "catch_up_read_bytes", "Bytes of batches read from files for sessions that were behind";
             self.receipts, "receipts", "Receipts of commands appended";
             self.turns, "turns", "Turns of the loops";
         }

@@ -298,6 +298,11 @@ pub const KEYS: &[Key] = &[
         "Levels of a topic or filter.",
     ),
     key(
+        "mqtt.delivery_aliases",
+        whole(0, 65_535),
+        "Topics that get an alias in deliveries to an MQTT 5 client that allows as many.",
+    ),
+    key(
         "mqtt.max_shared_groups",
         whole(0, 65_535),
         "Shared groups ($share/<name>/<filter>), all together. One more is refused: MQTT 5 with 0x97, older clients with 0x80.",

@@ -153,6 +153,7 @@ pub struct MqttSettings {
     pub max_retained: u32,
     pub max_retained_bytes: ByteSize,
     pub max_topic_levels: u16,
+    pub delivery_aliases: u16,
     pub max_shared_groups: u16,
     /// Zero: a record stays with its member while that is connected.
     pub shared_redelivery_after: Age,
@@ -318,6 +319,7 @@ impl Default for MqttSettings {
             max_retained: 100_000,
             max_retained_bytes: ByteSize::mib(256),
             max_topic_levels: 64,
+            delivery_aliases: 32,
             max_shared_groups: 10_000,
             shared_redelivery_after: Age::from_secs(30),
             connect_timeout: Age::from_secs(10),

@@ -24,6 +24,8 @@ use super::{ConnKey, Engine, SessionKey};
 pub(super) const READ_BYTES: usize = 256 << 10;
 /// What all sessions together may do in a turn, in steps: a single record is one, reading on is more.
 const TURN_STEPS: usize = 128;
+/// With more subscriptions, what they come to for a topic is remembered.
+const LINEAR_MAX: usize = 8;
 pub(super) const READ_STEPS: usize = 8;
 
 /// Where one reading stands.
@@ -70,6 +72,7 @@ pub enum Progress {
 impl Engine {
     pub(super) fn catch_up(&mut self) {
         let mut steps = TURN_STEPS;
+        self.admit_waiting();
         self.run_groups(&mut steps);
         for _ in 0..self.runnable.len() {
             if steps == 0 {
@@ -84,10 +87,14 @@ impl Engine {
             match self.run_session(key, &mut steps) {
                 Progress::Unfinished => self.wake_session(key),
                 // What it had to send before anything new is sent.
-                Progress::Finished => self.wake_groups_of(key),
+                Progress::Finished => {
+                    self.cold.release(key);
+                    self.wake_groups_of(key);
+                }
                 Progress::NoRoom => {}
             }
         }
+        self.admit_waiting();
     }
 
     fn run_session(&mut self, key: SessionKey, steps: &mut usize) -> Progress {
@@ -304,30 +311,15 @@ impl Engine {
         }
         *steps = steps.saturating_sub(READ_STEPS);
         self.begin_at_log_start(reading);
-        let partition = &self.stages[reading.partition.index()].partition;
-        let Some(session) = self.sessions.get(key) else {
-            return Progress::NoRoom;
-        };
-        let read = match partition.read_tail(reading.next, READ_BYTES) {
-            Some(batches) => Ok((batches, reading.next)),
-            None => {
-                let wanted = |topic: &str| match only {
-                    Some(filter) => filter_matches(filter, topic),
-                    None => session
-                        .subscriptions
-                        .iter()
-                        .any(|held| filter_matches(&held.filter, topic)),
-                };
-                partition.read_matching(reading.next, until, READ_BYTES, &wanted)
-            }
-        };
-        let (batches, scanned) = match read {
-            Ok(read) => read,
-            Err(error) if is_passing(&error) => {
+        let (batches, scanned) = match self.read_for(key, reading, until, only) {
+            Some(Ok(read)) => read,
+            // It waits until others have read.
+            None => return Progress::NoRoom,
+            Some(Err(error)) if is_passing(&error) => {
                 self.retry_later(key, &error);
                 return Progress::NoRoom;
             }
-            Err(error) => {
+            Some(Err(error)) => {
                 reading.skip(&error, until);
                 return reading.progress(until);
             }
@@ -361,6 +353,41 @@ impl Engine {
         }
     }
 
+    /// The batches to go on with, and where the next reading begins: from memory where they are there, else from the
+    /// files. Nothing when the session has to let others read first.
+    fn read_for(
+        &mut self,
+        key: SessionKey,
+        reading: &Reading,
+        until: Offset,
+        only: Option<&str>,
+    ) -> Option<Result<(Vec<Batch>, Offset), ReadError>> {
+        let partition = &self.stages[reading.partition.index()].partition;
+        if let Some(batches) = partition.read_tail(reading.next, READ_BYTES) {
+            return Some(Ok((batches, reading.next)));
+        }
+        if let Some(batches) = self.kept_for(key, reading) {
+            return Some(Ok((batches, reading.next)));
+        }
+        if !self.may_read_cold(key, reading) {
+            return None;
+        }
+        let session = self.sessions.get(key)?;
+        let wanted = |topic: &str| match only {
+            Some(filter) => filter_matches(filter, topic),
+            None => session
+                .subscriptions
+                .iter()
+                .any(|held| filter_matches(&held.filter, topic)),
+        };
+        let partition = &self.stages[reading.partition.index()].partition;
+        let read = partition.read_matching(reading.next, until, READ_BYTES, &wanted);
+        if let Ok((batches, _)) = &read {
+            self.keep_cold(reading.partition, batches);
+        }
+        Some(read)
+    }
+
     /// Delivers what of a batch lies at or above the reading's place. False when there is no room for the record at
     /// which the place then stands.
     fn deliver_batch(
@@ -377,19 +404,27 @@ impl Engine {
             return true;
         };
         // Places where subscriptions begin are ends of batches, so what holds for a batch's base holds for its records.
-        let wanted: Vec<Option<Rc<Merged>>> = batch
-            .topics()
-            .map(|topic| {
-                merged_for(
-                    session,
-                    topic.topic,
-                    reading.partition,
-                    batch.base_offset(),
-                    only,
-                )
-                .map(Rc::new)
-            })
-            .collect();
+        let (partition, base) = (reading.partition, batch.base_offset());
+        let may_keep = only.is_none() && session.subscriptions.len() > LINEAR_MAX && {
+            let mut held = session.subscriptions.iter();
+            held.all(|held| held.begins_at(partition) <= base)
+        };
+        let wanted: Vec<Option<Rc<Merged>>> = if may_keep {
+            self.wanted.begin(self.router.epoch());
+            let ids = batch
+                .topics()
+                .map(|topic| self.topics.intern(topic.topic, &self.log));
+            ids.zip(batch.topics())
+                .map(|(id, topic)| {
+                    self.wanted.get_or(key, id, || {
+                        merged_for(session, topic.topic, partition, base, None).map(Rc::new)
+                    })
+                })
+                .collect()
+        } else {
+            let merged = |topic| merged_for(session, topic, partition, base, only).map(Rc::new);
+            batch.topics().map(|topic| merged(topic.topic)).collect()
+        };
         if wanted.iter().any(Option::is_some) {
             for index in first..batch.len() {
                 let Some(Some(merged)) = wanted.get(usize::from(batch.topic_index(index))) else {

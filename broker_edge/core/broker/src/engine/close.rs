@@ -89,23 +89,12 @@ impl Engine {
         }
     }
 
-    /// Closes every connection, telling MQTT 5 clients that the server goes down; wills are published, also those that
-    /// wait for their delay: nobody is left to wait, and like Mosquitto a broker that stops owes them.
+    /// Closes every connection, telling MQTT 5 clients that the server goes down. Wills are published; those with a delay
+    /// wait on, because the next start knows them.
     pub fn close_all(&mut self) {
         let keys: Vec<ConnKey> = self.conns.keys().collect();
         for key in keys {
             self.close(key, Cause::Reason(ReasonCode::ServerShuttingDown));
-        }
-        let waiting: Vec<(SessionKey, Box<Will>)> = self
-            .sessions
-            .iter()
-            .filter_map(|(key, session)| Some((key, session.will.as_ref()?.1.clone())))
-            .collect();
-        for (key, will) in waiting {
-            if let Some(session) = self.sessions.get_mut(key) {
-                session.will = None;
-            }
-            self.publish_will(key, &will);
         }
     }
 
@@ -121,6 +110,7 @@ impl Engine {
         }
         session.conn = None;
         session.active = false;
+        self.cold.release(key);
         session.retained.clear();
         session.resend = None;
         session.away_since = Some((now.mono_ms, now.wall_us));
@@ -144,12 +134,7 @@ impl Engine {
             self.timers.set(session.expiry_due_ms, Timer::Expiry(key));
         }
         match will {
-            Some(will) if will.delay_s > 0 => {
-                let delay_s = will.delay_s.min(session.expiry_s);
-                let due = now.mono_ms + u64::from(delay_s) * 1000;
-                session.will = Some((due, will));
-                self.timers.set(due, Timer::Will(key));
-            }
+            Some(will) if will.delay_s > 0 => self.await_will(key, will),
             Some(will) => self.publish_will(key, &will),
             None => {}
         }
@@ -164,7 +149,11 @@ impl Engine {
         if let Some(session) = self.sessions.get_mut(key)
             && let Some((_, will)) = session.will.take()
         {
-            self.publish_will(key, &will);
+            // What the log does not take now stays in the state, and the next start publishes it.
+            self.fire_will(key, will);
+            if let Some(session) = self.sessions.get_mut(key) {
+                session.will_stored = false;
+            }
         }
         self.leave_all_groups(key);
         let Some(session) = self.sessions.remove(key) else {

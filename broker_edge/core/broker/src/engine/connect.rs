@@ -11,6 +11,7 @@ use crate::auth::scram::METHOD;
 use crate::auth::{Access, Denied, Rights};
 
 use super::ack::PacketKind;
+use super::aliases::OutAliases;
 use super::close::Cause;
 use super::connection::{Phase, Will};
 use super::identify::Identified;
@@ -192,6 +193,8 @@ impl Engine {
         conn.session = Some(session);
         conn.keep_alive_s = keep_alive_s;
         conn.packet_max = connect.properties.maximum_packet_size().unwrap_or(u32::MAX);
+        let aliases = connect.properties.topic_alias_maximum().unwrap_or(0);
+        conn.out_aliases = OutAliases::of(aliases.min(self.settings.delivery_aliases_max));
         conn.problem_info = connect
             .properties
             .request_problem_information()
@@ -400,6 +403,7 @@ impl Engine {
                     self.stored_sessions -= 1;
                     session.received.is_stored = false;
                     session.sent_stored = false;
+                    session.will_stored = false;
                 }
                 Ok(Some(offset))
             }
@@ -426,5 +430,6 @@ fn own_will(will: &connect::Will<'_>) -> Will {
         qos: will.qos.as_u8(),
         retain: will.retain,
         delay_s: will.properties.will_delay_interval().unwrap_or(0),
+        waits: None,
     }
 }

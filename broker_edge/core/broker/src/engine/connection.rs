@@ -9,6 +9,7 @@ use crate::peer::Peer;
 
 use super::SessionKey;
 use super::ack::AckFifo;
+use super::aliases::OutAliases;
 use super::identify::AuthStep;
 use super::limits::{Pace, TopicsMade};
 use super::out::Shares;
@@ -38,6 +39,8 @@ pub struct Will {
     pub qos: u8,
     pub retain: bool,
     pub delay_s: u32,
+    /// It waits, durably: when it is due in Unix microseconds, and the idempotency key of its record.
+    pub waits: Option<(i64, Box<str>)>,
 }
 
 /// A name that the client gave a number.
@@ -101,6 +104,8 @@ pub struct Connection {
     pub client: (u64, ClientIndex),
     /// Slot n holds alias n + 1.
     pub aliases: Vec<Option<Alias>>,
+    /// Numbers of topics in deliveries; nothing for a client that takes none.
+    pub out_aliases: Option<Box<OutAliases>>,
     pub will: Option<Box<Will>>,
     /// The publisher asked for offsets in its PUBACKs.
     pub stream_ack: bool,
@@ -151,6 +156,7 @@ impl Connection {
             topic: TopicId::default(),
             client: (0, ClientIndex(0)),
             aliases: Vec::new(),
+            out_aliases: None,
             will: None,
             stream_ack: false,
             problem_info: true,

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use headwater_log::{Batch, Class, Offset, ReadError, RecordView};
 use headwater_mqtt::{PacketId, Property, QoS};
 
+use super::aliases::Naming;
 use super::encode::{self, Form, Payload};
 use super::receipt;
 use super::session::Command;
@@ -175,6 +176,9 @@ impl Engine {
         if !session.is_live(run.partition) {
             return true;
         }
+        if conn.out_aliases.is_some() {
+            return false;
+        }
         let layout = layout_of(session.version, &target.merged);
         let template = self.templates.get(run, layout, self.now.wall_us);
         if session.window.room(session.window_max) < template.with_id
@@ -304,18 +308,28 @@ impl Engine {
             conn.wake_when_drained = true;
             return Delivered::NoRoom;
         }
-        let extra = if conn.version.is_v5() {
+        let mut extra = if conn.version.is_v5() {
             extra_properties(record, merged, &place)
         } else {
             Vec::new()
         };
         let at_topic = offset_topic(record, merged, &place);
+        let naming = match &conn.out_aliases {
+            Some(aliases) if at_topic.is_none() => aliases.naming(record.topic),
+            _ => Naming::Plain,
+        };
+        if let Naming::New(number) | Naming::Known(number) = naming {
+            Property::TopicAlias(number).encode(&mut extra);
+        }
         let form = Form {
             version: conn.version,
             qos,
             retain: delivery.retain || (merged.retain_as_published && record.retain),
             dup: false,
-            topic: at_topic.as_deref(),
+            topic: match naming {
+                Naming::Known(_) => Some(""),
+                _ => at_topic.as_deref(),
+            },
             extra: &extra,
         };
         let base = conn.out.len();
@@ -332,6 +346,9 @@ impl Engine {
                 self.tally.deliveries_dropped += 1;
             }
             return Delivered::TooLarge;
+        }
+        if let (Naming::New(number), Some(aliases)) = (naming, &mut conn.out_aliases) {
+            aliases.learn(record.topic, number);
         }
         if let (Payload::Shared, Some(batch)) = (payload, delivery.batch) {
             let index = (record.offset.0 - batch.base_offset().0) as usize;

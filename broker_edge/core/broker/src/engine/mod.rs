@@ -7,10 +7,12 @@
 
 mod access;
 mod ack;
+mod aliases;
 mod catch_up;
 mod census;
 mod clients;
 mod close;
+mod cold;
 mod commit;
 mod connect;
 mod connection;
@@ -51,6 +53,7 @@ mod timers;
 mod topics;
 mod traffic;
 mod unread;
+mod will;
 mod window;
 
 use std::cell::Cell;
@@ -128,6 +131,9 @@ pub struct Engine {
     by_client: BTreeMap<Rc<str>, SessionKey>,
     router: Router,
     groups: Groups,
+    cold: cold::ColdReads,
+    /// For sessions that catch up.
+    wanted: topics::Wanted,
     topics: Topics,
     retained: Arc<Mutex<Retained>>,
     /// One per partition; that of the internal partition stays empty, because the state store appends there.
@@ -166,6 +172,8 @@ pub struct Engine {
     budget_freed: bool,
     pool: Vec<Vec<u8>>,
     templates: Templates,
+    /// Wills that were stored and are published, until their records are durable.
+    published_wills: Vec<will::Published>,
     tally: Tally,
     /// Connections that moved lately, with their rates.
     movers: Movers,
@@ -228,6 +236,8 @@ impl Engine {
             by_client: BTreeMap::new(),
             router: Router::default(),
             groups: Groups::default(),
+            cold: cold::ColdReads::default(),
+            wanted: topics::Wanted::default(),
             topics: Topics::new(),
             timers: Timers::default(),
             touched: Vec::new(),
@@ -247,6 +257,7 @@ impl Engine {
             budget_freed: false,
             pool: Vec::new(),
             templates: Templates::default(),
+            published_wills: Vec::new(),
             tally: Tally::default(),
             movers: Movers::default(),
             census: Census::default(),

@@ -20,6 +20,7 @@ use super::session::{NEVER_EXPIRES, Replay, Session, Subscription};
 use super::shared::is_shared;
 use super::stage::PartitionIndex;
 use super::timers::Timer;
+use super::will::{will_change, will_key};
 use super::{Engine, SessionKey};
 
 /// Cursors that go into one append.
@@ -42,6 +43,9 @@ pub fn stored_keys(session: &Session) -> Vec<(String, Vec<u8>)> {
     }
     if session.sent_stored {
         keys.push(sent_key(client_id));
+    }
+    if session.will_stored {
+        keys.push(will_key(client_id));
     }
     keys.into_iter().map(|key| (key, Vec::new())).collect()
 }
@@ -103,16 +107,20 @@ impl Engine {
             (session_key(&client_id), value),
             (cursor_key(&client_id), cursors),
         ];
+        let will = will_change(session);
+        let has_will = will.as_ref().map(|(_, value)| !value.is_empty());
+        values.extend(will);
         let groups = self.group_values_with(&[key]);
         let ids: Vec<_> = groups.iter().map(|(id, _, _)| *id).collect();
         values.extend(groups.into_iter().map(|(_, key, value)| (key, value)));
         let offset = self.write_values(&values)?;
         self.groups_stored(ids.into_iter());
-        if let Some(session) = self.sessions.get_mut(key)
-            && !session.stored
-        {
-            session.stored = true;
-            self.stored_sessions += 1;
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.will_stored = has_will.unwrap_or(session.will_stored);
+            if !session.stored {
+                session.stored = true;
+                self.stored_sessions += 1;
+            }
         }
         Ok(offset)
     }
@@ -195,6 +203,7 @@ impl Engine {
             self.change(key);
         }
         self.checkpoint_groups(true);
+        self.forget_published_wills();
         self.mark_received(true);
         self.write_round();
     }
@@ -284,6 +293,7 @@ impl Engine {
             self.restore(&client_id, session, &cursors);
         }
         self.finish_restoring_groups();
+        self.publish_left_wills();
     }
 
     fn restore(&mut self, client_id: &str, stored: StoredSession, cursors: &StoredCursors) {
@@ -372,6 +382,7 @@ impl Engine {
             );
         }
         self.by_client.insert(client_id, key);
+        self.restore_will(key);
         if expires {
             self.timers.set(due_ms, Timer::Expiry(key));
         }

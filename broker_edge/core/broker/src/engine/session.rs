@@ -134,6 +134,8 @@ pub struct Session {
     pub expiry_due_ms: u64,
     /// The will that waits for its delay, and when it is due.
     pub will: Option<(u64, Box<Will>)>,
+    /// The state store holds a will of this session.
+    pub will_stored: bool,
     pub commands: Vec<Command>,
     pub receipts: Vec<PendingReceipt>,
     /// Names this session among all of the log, also among those of the same client before and after it.
@@ -184,6 +186,7 @@ impl Session {
             away_since: None,
             expiry_due_ms: 0,
             will: None,
+            will_stored: false,
             commands: Vec::new(),
             receipts: Vec::new(),
             life,

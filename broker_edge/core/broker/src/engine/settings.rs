@@ -26,6 +26,8 @@ pub struct Settings {
     pub retained_bytes_max: u64,
     /// Of a topic or a filter.
     pub topic_levels_max: usize,
+    /// Topics of deliveries that get an alias on a connection whose client allows that.
+    pub delivery_aliases_max: u16,
     /// Shared groups, all together.
     pub shared_groups_max: usize,
     /// How long a member of a shared group may owe an acknowledgement before the record goes to another; 0 for ever.
@@ -102,6 +104,7 @@ impl Default for Settings {
             retained_max: 100_000,
             retained_bytes_max: 256 << 20,
             topic_levels_max: 64,
+            delivery_aliases_max: 32,
             shared_groups_max: 10_000,
             shared_redelivery_after_ms: 30_000,
             connect_timeout_ms: 10_000,

@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 use super::{ConnKey, SessionKey};
 
 /// The number of a partition, small enough for what is kept per delivery.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PartitionIndex(pub u16);
 
 impl PartitionIndex {

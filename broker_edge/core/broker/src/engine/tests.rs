@@ -1,6 +1,7 @@
 //! The engine driven by hand: no sockets, a clock that the test moves, and a disk whose syncs the test holds or fails.
 
 mod auth;
+mod edges;
 mod enhanced;
 mod exactly_once;
 mod fuzz;
@@ -12,6 +13,7 @@ mod qos2;
 mod quotas;
 mod shared;
 mod sys;
+mod wills;
 
 use std::io;
 use std::path::Path;

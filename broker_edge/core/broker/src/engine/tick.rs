@@ -27,6 +27,7 @@ impl Engine {
                 Timer::Checkpoint => {
                     self.take_from_silent();
                     self.checkpoint();
+                    self.forget_published_wills();
                     self.movers.look(&mut self.conns, self.now.mono_ms);
                     self.mark_received(false);
                     self.end_slow_packets();
@@ -104,16 +105,6 @@ impl Engine {
                     self.timers.set(conn.silence_due_ms, Timer::Silence(key));
                 }
             }
-        }
-    }
-
-    fn check_will(&mut self, key: SessionKey) {
-        let now_ms = self.now.mono_ms;
-        let Some(session) = self.sessions.get_mut(key) else {
-            return;
-        };
-        if let Some((_, will)) = session.will.take_if(|(due_ms, _)| *due_ms <= now_ms) {
-            self.publish_will(key, &will);
         }
     }
 

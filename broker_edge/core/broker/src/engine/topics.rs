@@ -199,6 +199,36 @@ fn find(topic: &str, router: &Router, sessions: &Slab<Session>) -> Matches {
     matches
 }
 
+/// What the subscriptions of sessions that catch up come to, by topic: many filters are not matched again for each batch.
+#[derive(Default)]
+pub struct Wanted {
+    epoch: u64,
+    by_topic: HashMap<(SessionKey, TopicId), Option<Rc<Merged>>, Xxh3DefaultBuilder>,
+}
+
+/// Entries that are kept; when there are more, they are found again by use.
+const WANTED_MAX: usize = 50_000;
+
+impl Wanted {
+    /// Forgets what older subscriptions came to.
+    pub fn begin(&mut self, epoch: u64) {
+        if self.epoch != epoch || self.by_topic.len() > WANTED_MAX {
+            self.by_topic.clear();
+            self.epoch = epoch;
+        }
+    }
+
+    pub fn get_or(
+        &mut self,
+        session: SessionKey,
+        topic: TopicId,
+        find: impl FnOnce() -> Option<Rc<Merged>>,
+    ) -> Option<Rc<Merged>> {
+        let found = self.by_topic.entry((session, topic)).or_insert_with(find);
+        found.clone()
+    }
+}
+
 /// What overlapping subscriptions of one session come to: one delivery, with the highest QoS and every identifier.
 #[derive(Debug, Clone)]
 pub struct Merged {

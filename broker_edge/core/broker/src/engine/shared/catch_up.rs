@@ -142,12 +142,20 @@ impl Engine {
             return Progress::Finished;
         };
         let partition = &self.stages[reading.partition.index()].partition;
-        let read = match partition.read_tail(reading.next, READ_BYTES) {
+        let in_memory = partition.read_tail(reading.next, READ_BYTES).or_else(|| {
+            let kept = self.cold.batch_at(reading.partition, reading.next);
+            kept.map(|batch| vec![batch])
+        });
+        let read = match in_memory {
             Some(batches) => Ok((batches, reading.next)),
             None => {
                 let filter = group.filter();
                 let wanted = |topic: &str| filter_matches(filter, topic);
-                partition.read_matching(reading.next, until, READ_BYTES, &wanted)
+                let read = partition.read_matching(reading.next, until, READ_BYTES, &wanted);
+                if let Ok((batches, _)) = &read {
+                    self.keep_cold(reading.partition, batches);
+                }
+                read
             }
         };
         let (batches, scanned) = match read {

@@ -1,7 +1,6 @@
 //! Clients that do not behave, and those that have to live beside them: stuck, slow, flooding, back with less room.
 
 use headwater_log::PartitionState;
-use headwater_mqtt::encode::WillFields;
 
 use super::*;
 
@@ -257,41 +256,6 @@ fn a_retained_value_that_changes_before_the_connack_of_a_clean_start_is_not_miss
         packets.extend(rig.packets(client, version, 1));
     }
     assert_eq!(packets, ["connack false", "suback", "publish new"]);
-}
-
-#[test]
-fn a_will_that_waits_for_its_delay_is_published_when_the_broker_stops() {
-    let dir = dir();
-    let version = Version::V5;
-    let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    let expiry = [Property::SessionExpiryInterval(600)];
-    let delay = [Property::WillDelayInterval(300)];
-    let mut fields = persistent(version, "mortal");
-    fields.properties = &expiry;
-    fields.will = Some(WillFields {
-        topic: "t",
-        payload: b"gone",
-        properties: &delay,
-        qos: QoS::AtLeastOnce,
-        retain: false,
-    });
-    let mortal = rig.connect(fields);
-    let witness = persistent(Version::V311, "witness");
-    let key = rig.connect(witness);
-    rig.subscribe(key, Version::V311);
-    rig.engine.remove(mortal);
-    rig.turn();
-    assert_eq!(rig.sent(key, Version::V311), [""; 0]);
-    rig.engine.close_all();
-    rig.engine.commit();
-    rig.engine.store_all();
-    rig.crash();
-
-    let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    let key = rig.engine.open(crate::peer::Peer::nobody());
-    rig.feed(key, |out| encode::connect(out, &witness));
-    let packets = rig.packets(key, Version::V311, 2);
-    assert_eq!(packets, ["connack true", "publish gone"]);
 }
 
 #[test]

@@ -12,27 +12,27 @@ const GROUP: &str = "$share/g/t";
 
 /// A delivery that the client has not acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Owed {
+pub(super) struct Owed {
     id: u16,
     qos: QoS,
-    text: String,
+    pub(super) text: String,
 }
 
 /// A client that acknowledges only when it is told to.
-struct Member {
+pub(super) struct Member {
     name: String,
     version: Version,
     key: Option<ConnKey>,
-    owed: Vec<Owed>,
+    pub(super) owed: Vec<Owed>,
     /// Everything that came, also with QoS 0.
-    got: Vec<String>,
+    pub(super) got: Vec<String>,
     /// What it has acknowledged.
-    acked: Vec<String>,
+    pub(super) acked: Vec<String>,
     ids: Vec<u32>,
 }
 
 impl Member {
-    fn new(name: &str, version: Version) -> Self {
+    pub(super) fn new(name: &str, version: Version) -> Self {
         Self {
             name: name.to_owned(),
             version,
@@ -45,7 +45,7 @@ impl Member {
     }
 
     /// Connects with properties; lasting without, where the version knows no properties.
-    fn connect(&mut self, rig: &mut Rig, lasts: bool, receive_maximum: u16) {
+    pub(super) fn connect(&mut self, rig: &mut Rig, lasts: bool, receive_maximum: u16) {
         let mut fields = ConnectFields::new(self.version, &self.name);
         let mut properties = vec![Property::ReceiveMaximum(receive_maximum)];
         if lasts {
@@ -76,7 +76,7 @@ impl Member {
         }
     }
 
-    fn subscribe_with(
+    pub(super) fn subscribe_with(
         &mut self,
         rig: &mut Rig,
         filter: &str,
@@ -106,12 +106,12 @@ impl Member {
         self.await_answer(rig);
     }
 
-    fn key(&self) -> ConnKey {
+    pub(super) fn key(&self) -> ConnKey {
         self.key.expect("connected")
     }
 
     /// Takes what was sent. Says whether an answer to a CONNECT, SUBSCRIBE or UNSUBSCRIBE was among it.
-    fn take(&mut self, rig: &mut Rig) -> bool {
+    pub(super) fn take(&mut self, rig: &mut Rig) -> bool {
         let Some(key) = self.key else { return false };
         let bytes = rig.engine.out(key).to_vec();
         rig.engine.written(key, bytes.len());
@@ -156,7 +156,7 @@ impl Member {
         answered
     }
 
-    fn ack(&mut self, rig: &mut Rig, count: usize) {
+    pub(super) fn ack(&mut self, rig: &mut Rig, count: usize) {
         self.take(rig);
         let (key, version) = (self.key(), self.version);
         for owed in self.owed.drain(..count.min(self.owed.len())) {
@@ -169,7 +169,7 @@ impl Member {
         }
     }
 
-    fn lose(&mut self, rig: &mut Rig) {
+    pub(super) fn lose(&mut self, rig: &mut Rig) {
         if let Some(key) = self.key.take() {
             rig.engine.remove(key);
         }

@@ -1,0 +1,97 @@
+//! Topic aliases for deliveries: the numbers that stand for topics on one connection, within what its client allows.
+//!
+//! The first topics that are delivered get one each and keep it while the connection lasts.
+
+use std::collections::HashMap;
+
+/// Bytes of the names that one connection remembers.
+const NAMES_BYTES_MAX: usize = 16 << 10;
+/// An alias takes three bytes in the packet: a shorter name gains nothing.
+const NAME_BYTES_MIN: usize = 4;
+
+/// How a delivery names its topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Naming {
+    /// By its name alone.
+    Plain,
+    /// By its name, which gets this number.
+    New(u16),
+    /// By this number alone.
+    Known(u16),
+}
+
+#[derive(Debug, Default)]
+pub struct OutAliases {
+    max: u16,
+    numbers: HashMap<Box<str>, u16>,
+    bytes: usize,
+}
+
+impl OutAliases {
+    /// Nothing for a client that takes no aliases.
+    pub fn of(max: u16) -> Option<Box<Self>> {
+        let aliases = Self {
+            max,
+            ..Self::default()
+        };
+        (max > 0).then(|| Box::new(aliases))
+    }
+
+    pub fn naming(&self, topic: &str) -> Naming {
+        if topic.len() < NAME_BYTES_MIN {
+            return Naming::Plain;
+        }
+        if let Some(number) = self.numbers.get(topic) {
+            return Naming::Known(*number);
+        }
+        let is_full = self.numbers.len() >= usize::from(self.max)
+            || self.bytes + topic.len() > NAMES_BYTES_MAX;
+        if is_full {
+            Naming::Plain
+        } else {
+            Naming::New(self.numbers.len() as u16 + 1)
+        }
+    }
+
+    /// The packet that gives a topic its number has been queued.
+    pub fn learn(&mut self, topic: &str, number: u16) {
+        self.bytes += topic.len();
+        self.numbers.insert(topic.into(), number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_topics_get_numbers_within_what_the_client_allows() {
+        let mut aliases = OutAliases::of(2).expect("some are allowed");
+        assert_eq!(
+            aliases.naming("a/1"),
+            Naming::Plain,
+            "shorter than an alias"
+        );
+        assert_eq!(aliases.naming("plant/1"), Naming::New(1));
+        assert_eq!(aliases.naming("plant/1"), Naming::New(1), "it has not left");
+        aliases.learn("plant/1", 1);
+        assert_eq!(aliases.naming("plant/1"), Naming::Known(1));
+        aliases.learn("plant/2", 2);
+        assert_eq!(aliases.naming("plant/3"), Naming::Plain);
+        assert!(OutAliases::of(0).is_none());
+    }
+
+    #[test]
+    fn i7_long_names_do_not_grow_the_table() {
+        let mut aliases = OutAliases::of(u16::MAX).expect("some are allowed");
+        let mut known = 0;
+        for n in 0..100 {
+            let name = format!("{n}{}", "x".repeat(1000));
+            if let Naming::New(number) = aliases.naming(&name) {
+                aliases.learn(&name, number);
+                known += 1;
+            }
+        }
+        assert_eq!(known, 16);
+    }
+}

@@ -1,0 +1,271 @@
+//! Wills that wait for their delay outlive the broker, and each is published once.
+//!
+//! A waiting will is a value of the internal partition, `will/<client id>`, which goes into the same append as the
+//! session that has lost its client. It is published under an idempotency key of its own and forgotten once the record is
+//! durable; a crash between the two finds the record by its key.
+
+use std::rc::Rc;
+
+use headwater_log::{AppendError, Offset, RecordMeta};
+use serde::{Deserialize, Serialize};
+
+use crate::auth::Access;
+
+use super::connection::Will;
+use super::persist::to_json;
+use super::retained::{from_hex, to_hex};
+use super::session::Session;
+use super::stage::PartitionIndex;
+use super::timers::Timer;
+use super::{Engine, SessionKey};
+
+const PREFIX: &str = "will/";
+/// When a will that the log did not take is tried again.
+const RETRY_MS: u64 = 100;
+
+pub fn will_key(client_id: &str) -> String {
+    format!("{PREFIX}{client_id}")
+}
+
+/// Value of `will/<client id>`.
+#[derive(Debug, Serialize, Deserialize, PartialEq)]
+struct StoredWill {
+    /// Unix microseconds.
+    due_us: i64,
+    /// Idempotency key of its record.
+    token: String,
+    topic: String,
+    qos: u8,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    retain: bool,
+    /// Both in hexadecimal.
+    properties: String,
+    payload: String,
+}
+
+/// A will whose record is on its way to the disk.
+#[derive(Debug)]
+pub struct Published {
+    client_id: Rc<str>,
+    partition: PartitionIndex,
+    offset: Offset,
+}
+
+impl StoredWill {
+    fn into_will(self) -> Option<Will> {
+        Some(Will {
+            topic: self.topic.into(),
+            payload: from_hex(&self.payload)?.into(),
+            properties: from_hex(&self.properties)?.into(),
+            qos: self.qos,
+            retain: self.retain,
+            delay_s: 0,
+            waits: Some((self.due_us, self.token.into())),
+        })
+    }
+}
+
+/// What the state store is to hold of the session's will, if that has changed; an empty value removes it.
+pub fn will_change(session: &Session) -> Option<(String, Vec<u8>)> {
+    let waiting = session.will.as_ref().and_then(|(_, will)| {
+        let (due_us, token) = will.waits.as_ref()?;
+        Some(StoredWill {
+            due_us: *due_us,
+            token: token.to_string(),
+            topic: will.topic.to_string(),
+            qos: will.qos,
+            retain: will.retain,
+            properties: to_hex(&will.properties),
+            payload: to_hex(&will.payload),
+        })
+    });
+    match (waiting, session.will_stored) {
+        (Some(will), false) => Some((will_key(&session.client_id), to_json(&will))),
+        (None, true) => Some((will_key(&session.client_id), Vec::new())),
+        _ => None,
+    }
+}
+
+impl Engine {
+    /// Lets a will wait for its delay, or for the end of the session if that comes first.
+    pub(super) fn await_will(&mut self, key: SessionKey, mut will: Box<Will>) {
+        if !self.may(key, Access::Publish, &will.topic) {
+            // It is refused now, because nobody knows the rights after a restart.
+            return self.publish_will(key, &will);
+        }
+        let now = self.now;
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        let delay_s = u64::from(will.delay_s.min(session.expiry_s));
+        let due_ms = now.mono_ms + delay_s * 1000;
+        let due_us = now.wall_us + i64::try_from(delay_s * 1_000_000).unwrap_or(i64::MAX / 2);
+        let token = format!("will/{:x}/{due_us:x}", session.life);
+        will.waits = Some((due_us, token.into()));
+        session.will = Some((due_ms, will));
+        self.timers.set(due_ms, Timer::Will(key));
+    }
+
+    /// The will of a session is due, by its delay or by the session's end. Gives it back when the log takes nothing now.
+    pub(super) fn fire_will(&mut self, key: SessionKey, will: Box<Will>) -> Option<Box<Will>> {
+        let session = self.sessions.get(key)?;
+        if will.waits.is_none() {
+            self.publish_will(key, &will);
+            return None;
+        }
+        let client_id = Rc::clone(&session.client_id);
+        if !self.publish_once(client_id, &will) {
+            return Some(will);
+        }
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.will_stored = false;
+        }
+        None
+    }
+
+    /// The due will of a session that stays.
+    pub(super) fn check_will(&mut self, key: SessionKey) {
+        let now_ms = self.now.mono_ms;
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        let Some((_, will)) = session.will.take_if(|(due_ms, _)| *due_ms <= now_ms) else {
+            return;
+        };
+        if let Some(will) = self.fire_will(key, will)
+            && let Some(session) = self.sessions.get_mut(key)
+        {
+            let due_ms = now_ms + RETRY_MS;
+            session.will = Some((due_ms, will));
+            self.timers.set(due_ms, Timer::Will(key));
+        }
+    }
+
+    /// Appends a stored will, unless an earlier life of the broker has. False when the log takes nothing now.
+    fn publish_once(&mut self, client_id: Rc<str>, will: &Will) -> bool {
+        let Some((_, token)) = &will.waits else {
+            return true;
+        };
+        let id = self.topics.intern(&will.topic, &self.log);
+        let Some(topic) = self.topics.get(id) else {
+            return true;
+        };
+        let index = topic.partition;
+        let partition = &self.stages[index.index()].partition;
+        let mut records = partition.take_records();
+        let pushed = (|| {
+            let topic = records.topic(&topic.name, topic.key.clone())?;
+            let client = records.client(&client_id)?;
+            let mut meta = RecordMeta::new(topic, client, will.qos);
+            meta.retain = will.retain;
+            meta.properties = &will.properties;
+            meta.idempotency_key = Some(token);
+            records.push(meta, &will.payload)
+        })();
+        if pushed.is_err() {
+            tracing::warn!(
+                topic = &*will.topic,
+                "a will is too large for the log and is lost"
+            );
+            return true;
+        }
+        match partition.append_unique(records) {
+            Ok(placed) => {
+                self.published_wills
+                    .extend(placed.first().map(|placed| Published {
+                        client_id,
+                        partition: index,
+                        offset: placed.offset,
+                    }));
+                true
+            }
+            Err(AppendError::TooLarge { .. }) => true,
+            Err(error) => {
+                tracing::debug!(%error, "a will waits until the log takes it");
+                false
+            }
+        }
+    }
+
+    /// Forgets the stored wills whose records are durable. Is called with each checkpoint and at the clean stop.
+    pub(super) fn forget_published_wills(&mut self) {
+        let stages = &self.stages;
+        let is_durable = |published: &Published| {
+            stages[published.partition.index()]
+                .partition
+                .high_watermark()
+                > published.offset
+        };
+        if !self.published_wills.iter().any(is_durable) {
+            return;
+        }
+        let all = std::mem::take(&mut self.published_wills);
+        let (durable, waiting): (Vec<_>, Vec<_>) = all.into_iter().partition(is_durable);
+        self.published_wills = waiting;
+        let mut removed: Vec<(String, Vec<u8>)> = Vec::new();
+        for published in &durable {
+            let key = self.by_client.get(&published.client_id);
+            let session = key.and_then(|key| self.sessions.get(*key));
+            // The client may have left another will meanwhile, which has taken its place.
+            if session.is_none_or(|session| !session.will_stored) {
+                removed.push((will_key(&published.client_id), Vec::new()));
+            }
+        }
+        if let Err(error) = self.write_values(&removed) {
+            tracing::warn!(%error, "wills that were published stay in the state for now");
+            self.published_wills.extend(durable);
+        }
+    }
+
+    /// The will that a restored session waits with.
+    pub(super) fn restore_will(&mut self, key: SessionKey) {
+        let now = self.now;
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        let Some(value) = self.state.get(&will_key(&session.client_id)) else {
+            return;
+        };
+        session.will_stored = true;
+        let Some((due_us, will)) = read_will(&value, &session.client_id) else {
+            return;
+        };
+        let left_ms = u64::try_from(due_us.saturating_sub(now.wall_us)).unwrap_or(0) / 1000;
+        let due_ms = now.mono_ms + left_ms;
+        session.will = Some((due_ms, Box::new(will)));
+        self.timers.set(due_ms, Timer::Will(key));
+    }
+
+    /// Publishes the wills whose sessions ended when the broker did.
+    pub(super) fn publish_left_wills(&mut self) {
+        let mut left = Vec::new();
+        let by_client = &self.by_client;
+        self.state.for_each_prefix(PREFIX, |key, value| {
+            let client_id = &key[PREFIX.len()..];
+            if !by_client.contains_key(client_id) {
+                left.push((Rc::<str>::from(client_id), std::sync::Arc::clone(value)));
+            }
+        });
+        for (client_id, value) in left {
+            if let Some((_, will)) = read_will(&value, &client_id)
+                && !self.publish_once(Rc::clone(&client_id), &will)
+            {
+                tracing::warn!(
+                    client_id = &*client_id,
+                    "a will is published by the next start"
+                );
+            }
+        }
+    }
+}
+
+fn read_will(value: &[u8], client_id: &str) -> Option<(i64, Will)> {
+    let stored = serde_json::from_slice::<StoredWill>(value);
+    let read = stored
+        .ok()
+        .and_then(|stored| Some((stored.due_us, stored.into_will()?)));
+    if read.is_none() {
+        tracing::error!(client_id, "a stored will cannot be read and is lost");
+    }
+    read
+}
