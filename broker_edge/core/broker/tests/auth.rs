@@ -422,3 +422,12 @@ fn a_start_with_a_bad_file_is_refused_in_one_sentence() {
         "{error}"
     );
 }
+
+#[test]
+fn metrics_can_be_opened_and_nothing_else_with_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start(dir.path(), |auth| auth.open_metrics = true);
+    let admin = broker.admin_address();
+    assert_eq!(http(admin, "GET", "/metrics", None).0, 200);
+    assert_eq!(http(admin, "GET", "/api/v1/status", None).0, 401);
+}

@@ -1,0 +1,281 @@
+//! One state of all files together: who is let in by it, and with which rights.
+
+use std::sync::Arc;
+
+use super::acl::Acl;
+use super::remembered::Remembered;
+use super::rights::Rights;
+use super::token::{TOKEN_BYTES_MAX, Tokens};
+use super::users::{Fingerprint, Users};
+use super::{Answer, Denied, FileError, Identity, Proof, certificate, password, scram, users};
+use crate::config::{AuthSettings, CertificateSettings};
+use crate::peer::CertificateNames;
+
+/// A longer password is refused unseen.
+const PASSWORD_BYTES_MAX: usize = 4096;
+
+/// What a client shows.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Credentials<'a> {
+    pub user: Option<&'a str>,
+    pub password: Option<&'a [u8]>,
+    pub certificate: Option<&'a CertificateNames>,
+}
+
+/// What is to be done about credentials.
+#[derive(Debug)]
+pub enum Admission {
+    In(Arc<Identity>),
+    Out(Denied),
+    /// They have to be checked on another thread.
+    Check(Check),
+}
+
+/// A slow check, with everything that it needs.
+pub struct Check {
+    authority: Arc<Authority>,
+    user: Box<str>,
+    password: Box<[u8]>,
+}
+
+impl std::fmt::Debug for Check {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Check")
+            .field("user", &self.user)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Check {
+    /// Takes tens of milliseconds of a processor for a password.
+    ///
+    /// # Errors
+    /// Credentials that are not good.
+    pub fn run(self) -> Answer {
+        let authority = &self.authority;
+        if let Some(tokens) = authority.tokens_for(&self.password) {
+            return tokens.identify(&self.password).map(Arc::new);
+        }
+        // Somebody else may have asked the same meanwhile.
+        if let Some(identity) = authority.known(&self.user, &self.password) {
+            return Ok(identity);
+        }
+        let users = authority.users.as_ref().ok_or(Denied::BadCredentials)?;
+        let stored = users
+            .get(&self.user)
+            .and_then(|user| user.password.as_ref());
+        let password = stored.map_or(users.decoy(), |stored| &stored.value);
+        match (password.is(&self.password), stored) {
+            (true, Some(stored)) => {
+                authority.remembered.remember(&self.user, &self.password);
+                Ok(Arc::new(identity(
+                    &self.user,
+                    Proof::Password(stored.fingerprint),
+                )))
+            }
+            _ => Err(Denied::BadCredentials),
+        }
+    }
+}
+
+fn identity(user: &str, proof: Proof) -> Identity {
+    Identity {
+        user: Some(user.into()),
+        proof,
+        ..Identity::default()
+    }
+}
+
+/// What decides who is let in and what they may do: one state of all files together.
+#[derive(Debug, Default)]
+pub struct Authority {
+    users: Option<Users>,
+    tokens: Option<Tokens>,
+    pub(super) acl: Option<Acl>,
+    certificate: CertificateSettings,
+    /// Who gives no credentials is let in.
+    admits_anybody: bool,
+    /// There is some way to prove who one is.
+    pub(super) is_configured: bool,
+    remembered: Remembered,
+    /// What the keys of SCRAM for users that there are not are made of.
+    scram_secret: [u8; 32],
+}
+
+impl Authority {
+    /// Lets everybody in and allows everything.
+    pub fn open() -> Arc<Self> {
+        Arc::new(Self {
+            admits_anybody: true,
+            ..Self::default()
+        })
+    }
+
+    /// Reads all files.
+    ///
+    /// # Errors
+    /// The first file that is not right, in one sentence.
+    pub fn load(settings: &AuthSettings) -> Result<Self, FileError> {
+        let users = settings
+            .password_file
+            .as_deref()
+            .map(Users::load)
+            .transpose()?;
+        let keys_file = settings.token.keys_file.as_deref();
+        let tokens = keys_file
+            .map(|file| Tokens::load(file, &settings.token))
+            .transpose()?;
+        let acl = settings.acl_file.as_deref().map(Acl::load).transpose()?;
+        let mut scram_secret = [0; 32];
+        // Without random bytes the decoys could be told apart, so the start is refused.
+        password::random(&mut scram_secret).map_err(|reason| FileError::Whole {
+            file: "/dev/urandom".into(),
+            reason,
+        })?;
+        Ok(Self {
+            users,
+            tokens,
+            acl,
+            certificate: settings.certificate.clone(),
+            admits_anybody: settings.allow_anonymous || !settings.is_configured(),
+            is_configured: settings.is_configured(),
+            remembered: Remembered::default(),
+            scram_secret,
+        })
+    }
+
+    /// Nobody has to prove anything, and everything is allowed.
+    pub fn is_open(&self) -> bool {
+        !self.is_configured && self.acl.is_none()
+    }
+
+    /// Whether anything may be refused to somebody who was let in.
+    pub fn restricts(&self) -> bool {
+        self.acl.is_some() || self.tokens.is_some()
+    }
+
+    /// Whether the client id of who shows a certificate must be the user that it names.
+    pub fn binds_client_id(&self, identity: &Identity) -> bool {
+        self.certificate.bind_client_id && identity.proof == Proof::Certificate
+    }
+
+    fn tokens_for(&self, password: &[u8]) -> Option<&Tokens> {
+        self.tokens.as_ref().filter(|_| Tokens::is_token(password))
+    }
+
+    /// The identity of somebody whose password was found to be right before.
+    fn known(&self, user: &str, password: &[u8]) -> Option<Arc<Identity>> {
+        let stored = self.users.as_ref()?.get(user)?.password.as_ref()?;
+        self.remembered
+            .knows(user, password)
+            .then(|| Arc::new(identity(user, Proof::Password(stored.fingerprint))))
+    }
+
+    /// Decides about credentials, as far as that is quickly done.
+    pub fn admit(self: &Arc<Self>, shown: &Credentials<'_>) -> Admission {
+        let certified = shown
+            .certificate
+            .and_then(|names| certificate::user_of(&self.certificate, names));
+        if let Some(user) = certified {
+            return Admission::In(Arc::new(identity(user, Proof::Certificate)));
+        }
+        if shown.user.is_none() && shown.password.is_none() {
+            return if self.admits_anybody {
+                Admission::In(Arc::default())
+            } else {
+                Admission::Out(Denied::NoCredentials)
+            };
+        }
+        if !self.is_configured {
+            // Nothing could tell whether they are good, and everybody is let in anyway, as nobody in particular.
+            return Admission::In(Arc::default());
+        }
+        let user = shown.user.unwrap_or_default();
+        let password = shown.password.unwrap_or_default();
+        let is_token = self.tokens_for(password).is_some();
+        let bytes_max = if is_token {
+            TOKEN_BYTES_MAX
+        } else {
+            PASSWORD_BYTES_MAX
+        };
+        let is_too_long = user.len() > users::NAME_BYTES_MAX || password.len() > bytes_max;
+        if is_too_long || (!is_token && self.users.is_none()) {
+            return Admission::Out(Denied::BadCredentials);
+        }
+        match self.known(user, password) {
+            Some(identity) => Admission::In(identity),
+            None => Admission::Check(Check {
+                authority: Arc::clone(self),
+                user: user.into(),
+                password: password.into(),
+            }),
+        }
+    }
+
+    /// The keys of a user for SCRAM, and what tells them from others; those of nobody look the same.
+    pub fn scram_keys(&self, user: &str) -> (scram::StoredKeys, Option<Fingerprint>) {
+        let stored = self.users.as_ref().and_then(|users| users.get(user));
+        match stored.and_then(|user| user.scram.as_ref()) {
+            Some(stored) => (stored.value.clone(), Some(stored.fingerprint)),
+            None => (scram::StoredKeys::decoy(user, &self.scram_secret), None),
+        }
+    }
+
+    /// Whether SCRAM is served at all.
+    pub fn serves_scram(&self) -> bool {
+        self.users.is_some()
+    }
+
+    /// The identity of who has shown a password before, for a while.
+    pub fn password_identity(user: &str, stored: Fingerprint, expires_us: i64) -> Arc<Identity> {
+        Arc::new(Identity {
+            expires_us: Some(expires_us),
+            ..identity(user, Proof::Password(stored))
+        })
+    }
+
+    /// The identity of who has proved to know the keys.
+    pub fn scram_identity(user: &str, keys: Fingerprint) -> Arc<Identity> {
+        Arc::new(identity(user, Proof::Scram(keys)))
+    }
+
+    /// Whether somebody who was let in under an earlier state of the files would be let in now.
+    pub fn still_admits(&self, identity: &Identity) -> bool {
+        let user = identity.user.as_deref().unwrap_or_default();
+        let stored = self.users.as_ref().and_then(|users| users.get(user));
+        match identity.proof {
+            Proof::Nothing => self.admits_anybody,
+            Proof::Certificate => true,
+            Proof::Password(proved) => stored
+                .and_then(|user| user.password.as_ref())
+                .is_some_and(|stored| stored.fingerprint == proved),
+            Proof::Scram(proved) => stored
+                .and_then(|user| user.scram.as_ref())
+                .is_some_and(|stored| stored.fingerprint == proved),
+            Proof::Token(key) => self
+                .tokens
+                .as_ref()
+                .is_some_and(|tokens| tokens.has_key(key)),
+        }
+    }
+
+    /// What an identity may do; nothing where there is nothing to know about it.
+    pub fn rights(self: &Arc<Self>, identity: Arc<Identity>) -> Option<Arc<Rights>> {
+        if self.is_open() {
+            return None;
+        }
+        let acl = self.acl.as_ref();
+        let section = acl.map(|acl| acl.section(identity.user.as_deref()));
+        Some(Arc::new(Rights::new(Arc::clone(self), identity, section)))
+    }
+
+    /// The rights of who was let in once and is not any more.
+    pub fn no_rights(self: &Arc<Self>, identity: &Identity) -> Arc<Rights> {
+        let nothing = Identity {
+            user: identity.user.clone(),
+            own_rules: Some(Arc::default()),
+            ..Identity::default()
+        };
+        Arc::new(Rights::new(Arc::clone(self), Arc::new(nothing), None))
+    }
+}
