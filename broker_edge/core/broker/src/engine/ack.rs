@@ -10,6 +10,7 @@ use headwater_log::Offset;
 use headwater_mqtt::ReasonCode;
 
 use super::exactly_once::Round;
+use super::seldom::Seldom;
 use super::stage::{PartitionIndex, Ticket};
 
 /// How a publish is acknowledged.
@@ -80,7 +81,7 @@ pub trait Settled {
 
 #[derive(Debug, Default)]
 pub struct AckFifo {
-    replies: VecDeque<Reply>,
+    replies: Seldom<VecDeque<Reply>>,
 }
 
 impl AckFifo {
@@ -139,6 +140,9 @@ impl AckFifo {
     /// Takes the front when it may leave. Of a range, the part that is settled.
     #[inline]
     pub fn pop_ready(&mut self, settled: &impl Settled) -> Option<Reply> {
+        if self.replies.is_empty() {
+            return None;
+        }
         match self.replies.front_mut()? {
             Reply::Acks {
                 kind,
@@ -198,7 +202,7 @@ impl AckFifo {
 
     /// Tells entries that report offsets where the tickets from `first` on were placed.
     pub fn locate(&mut self, partition: PartitionIndex, first: Ticket, base: Offset) {
-        for reply in &mut self.replies {
+        for reply in self.replies.iter_mut() {
             if let Reply::Located {
                 ticket,
                 partition: of,
@@ -269,14 +273,12 @@ impl AckFifo {
                 reason,
             }));
         }
-        self.replies = left;
+        self.replies = left.into();
     }
 
     /// Gives memory back that an empty FIFO does not need.
     pub fn shrink(&mut self) {
-        if self.replies.is_empty() && self.replies.capacity() > 0 {
-            self.replies = VecDeque::new();
-        }
+        self.replies.trim();
     }
 }
 

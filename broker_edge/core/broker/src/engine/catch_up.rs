@@ -277,7 +277,7 @@ impl Engine {
         else {
             return;
         };
-        subscription.since = live_at;
+        subscription.since = live_at.into();
         let options = subscription.options;
         let persistent = session.expiry_s > 0;
         self.router.insert(

@@ -189,7 +189,7 @@ impl Engine {
         let conn = key.and_then(|key| self.conns.get(key));
         let since_us = match conn {
             Some(conn) => Some(self.now.wall_us - self.age_us(u64::from(conn.since_s) * 1000)),
-            None => session.away_since.map(|(_, since_us)| since_us),
+            None => session.away_since_us,
         };
         ClientRow {
             client_id: session.client_id.to_string(),

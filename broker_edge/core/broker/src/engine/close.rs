@@ -9,6 +9,7 @@ use crate::auth::Access;
 
 use super::connection::{Phase, Will};
 use super::publish::OwnRecord;
+use super::seldom::Seldom;
 use super::session::NEVER_EXPIRES;
 use super::shared::is_shared;
 use super::timers::Timer;
@@ -111,9 +112,9 @@ impl Engine {
         session.conn = None;
         session.active = false;
         self.cold.release(key);
-        session.retained.clear();
+        session.retained = Seldom::default();
         session.resend = None;
-        session.away_since = Some((now.mono_ms, now.wall_us));
+        session.away_since_us = Some(now.wall_us);
         if !session.subscriptions.is_empty() {
             self.router.advance();
         }

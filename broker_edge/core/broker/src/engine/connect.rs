@@ -251,11 +251,11 @@ impl Engine {
             session.version = connect.version;
             session.window_max = window_max;
             session.expiry_s = expiry_s;
-            session.away_since = None;
+            session.away_since_us = None;
             // The client is back before its will was due.
             session.will = None;
             session.resend = session.window.front();
-            for behind in &mut session.behind {
+            for behind in session.behind.iter_mut() {
                 behind.qos0_from = self.dispatched[behind.partition.index()];
             }
             // The CONNACK may have to wait for the disk; what the client subscribes to meanwhile begins now.
@@ -371,7 +371,7 @@ impl Engine {
             session
                 .behind
                 .retain(|behind| behind.next < dispatched[behind.partition.index()]);
-            session.behind.shrink_to_fit();
+            session.behind.trim();
         }
         if !session.subscriptions.is_empty() {
             self.router.advance();
@@ -401,7 +401,9 @@ impl Engine {
                 if let Some(session) = self.sessions.get_mut(key) {
                     session.stored = false;
                     self.stored_sessions -= 1;
-                    session.received.is_stored = false;
+                    if session.received.is_stored {
+                        session.received.is_stored = false;
+                    }
                     session.sent_stored = false;
                     session.will_stored = false;
                 }

@@ -13,6 +13,7 @@ use super::aliases::OutAliases;
 use super::identify::AuthStep;
 use super::limits::{Pace, TopicsMade};
 use super::out::Shares;
+use super::seldom::Seldom;
 use super::stage::PartitionIndex;
 use super::topics::TopicId;
 use super::traffic::Traffic;
@@ -103,7 +104,7 @@ pub struct Connection {
     /// Where the client id stands in the `Records` with that stamp.
     pub client: (u64, ClientIndex),
     /// Slot n holds alias n + 1.
-    pub aliases: Vec<Option<Alias>>,
+    pub aliases: Seldom<Vec<Option<Alias>>>,
     /// Numbers of topics in deliveries; nothing for a client that takes none.
     pub out_aliases: Option<Box<OutAliases>>,
     pub will: Option<Box<Will>>,
@@ -155,7 +156,7 @@ impl Connection {
             silence_due_ms: 0,
             topic: TopicId::default(),
             client: (0, ClientIndex(0)),
-            aliases: Vec::new(),
+            aliases: Seldom::default(),
             out_aliases: None,
             will: None,
             stream_ack: false,

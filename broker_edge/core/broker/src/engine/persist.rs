@@ -226,7 +226,7 @@ impl Engine {
         };
         StoredSession {
             expiry_s: (session.expiry_s != NEVER_EXPIRES).then_some(session.expiry_s),
-            away_since_us: session.away_since.map(|(_, wall_us)| wall_us),
+            away_since_us: session.away_since_us,
             life: session.life,
             subscriptions: session.subscriptions.iter().map(subscription).collect(),
         }
@@ -309,7 +309,7 @@ impl Engine {
         session.expiry_s = stored.expiry_s.unwrap_or(NEVER_EXPIRES);
         let now = self.now;
         let away_since_us = stored.away_since_us.unwrap_or(now.wall_us).min(now.wall_us);
-        session.away_since = Some((now.mono_ms, away_since_us));
+        session.away_since_us = Some(away_since_us);
         for partition in self.data_partitions() {
             // A partition that is new since the session was stored is read from its beginning.
             let next = cursors
@@ -331,7 +331,7 @@ impl Engine {
             };
             let has_joined = joined.contains(filter);
             let until = if has_joined {
-                subscription.since.clone()
+                subscription.since.to_vec()
             } else {
                 Vec::new()
             };
@@ -404,7 +404,7 @@ impl Engine {
                 2 => RetainHandling::DoNotSend,
                 _ => RetainHandling::Send,
             },
-            since: self.by_partition(&held.since),
+            since: self.by_partition(&held.since).into(),
         }
     }
 

@@ -122,7 +122,7 @@ impl Engine {
             let Some(session) = self.sessions.get_mut(key) else {
                 continue;
             };
-            for receipt in &mut session.receipts {
+            for receipt in session.receipts.iter_mut() {
                 if receipt
                     .staged
                     .is_some_and(|(of, ticket)| of == partition && ticket >= first)
@@ -138,6 +138,9 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
+        if session.receipts.is_empty() {
+            return;
+        }
         let stages = &self.stages;
         session.receipts.retain(|receipt| {
             receipt

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use headwater_log::{Class, Offset, PartitionState, PublishId, ReadError, failpoint};
 use headwater_mqtt::packet::ack::Ack;
 use headwater_mqtt::{Publish, ReasonCode};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -17,6 +17,7 @@ use super::ack::{AckKind, Reply};
 use super::close::Cause;
 use super::exactly_once::Round;
 use super::persist::to_json;
+use super::seldom::Blank;
 use super::session::Session;
 use super::stage::{PartitionIndex, Ticket};
 use super::{ConnKey, Engine, SessionKey};
@@ -66,6 +67,25 @@ pub struct Received {
     is_behind: bool,
     /// In the list of sessions that the next mark has to look at.
     unmarked: bool,
+}
+
+impl Blank for Received {
+    const BLANK: &'static Self = &Self {
+        held: FxHashMap::with_hasher(FxBuildHasher),
+        partitions: Vec::new(),
+        released_in: Round(0),
+        is_stored: false,
+        is_changed: false,
+        is_behind: false,
+        unmarked: false,
+    };
+
+    fn is_blank(&self) -> bool {
+        self.held.is_empty()
+            && self.partitions.is_empty()
+            && self.released_in == Round(0)
+            && !(self.is_stored || self.is_changed || self.is_behind || self.unmarked)
+    }
 }
 
 /// Value of `received/<client id>`.

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use headwater_mqtt::QoS;
 
 use super::SessionKey;
+use super::few::Few;
 use super::shared::GroupId;
 
 /// What a SUBSCRIBE asked for beside its filter.
@@ -60,9 +61,9 @@ struct Node<E> {
     /// `+` at the next level.
     any: Option<Box<Node<E>>>,
     /// Filters that end here.
-    here: Vec<E>,
+    here: Few<E>,
     /// Filters that end with `#` below here.
-    below: Vec<E>,
+    below: Few<E>,
 }
 
 impl<E> Default for Node<E> {
@@ -70,8 +71,8 @@ impl<E> Default for Node<E> {
         Self {
             levels: HashMap::new(),
             any: None,
-            here: Vec::new(),
-            below: Vec::new(),
+            here: Few::None,
+            below: Few::None,
         }
     }
 }
@@ -85,10 +86,10 @@ impl<E> Node<E> {
     }
 }
 
-/// Entries by filter.
+/// Entries by filter. Most filters have one subscriber: a device's own topic.
 #[derive(Debug)]
 struct Index<E> {
-    exact: HashMap<Box<str>, Vec<E>>,
+    exact: HashMap<Box<str>, Few<E>>,
     root: Node<E>,
 }
 
@@ -115,10 +116,6 @@ impl<E: Entry> Index<E> {
             *old = entry;
             return false;
         }
-        if set.is_empty() {
-            // Most filters have one subscriber: a device's own topic.
-            set.reserve_exact(1);
-        }
         set.push(entry);
         true
     }
@@ -131,7 +128,7 @@ impl<E: Entry> Index<E> {
         let Some(set) = self.exact.get_mut(filter) else {
             return false;
         };
-        let removed = remove_from(set, is_it);
+        let removed = set.remove(is_it);
         if set.is_empty() {
             self.exact.remove(filter);
         }
@@ -235,7 +232,7 @@ fn split_level(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-fn set_of<'a, E>(mut node: &'a mut Node<E>, filter: &str) -> &'a mut Vec<E> {
+fn set_of<'a, E>(mut node: &'a mut Node<E>, filter: &str) -> &'a mut Few<E> {
     let mut rest = Some(filter);
     while let Some(text) = rest {
         let (level, next) = split_level(text);
@@ -249,19 +246,11 @@ fn set_of<'a, E>(mut node: &'a mut Node<E>, filter: &str) -> &'a mut Vec<E> {
     &mut node.here
 }
 
-fn remove_from<E>(set: &mut Vec<E>, is_it: &impl Fn(&E) -> bool) -> bool {
-    let Some(place) = set.iter().position(is_it) else {
-        return false;
-    };
-    set.swap_remove(place);
-    true
-}
-
 /// Removes one entry and the nodes that nothing needs any more.
 fn remove_below<E>(node: &mut Node<E>, filter: &str, is_it: &impl Fn(&E) -> bool) -> bool {
     let (level, rest) = split_level(filter);
     if level == "#" {
-        return remove_from(&mut node.below, is_it);
+        return node.below.remove(is_it);
     }
     let child = if level == "+" {
         node.any.as_deref_mut()
@@ -271,7 +260,7 @@ fn remove_below<E>(node: &mut Node<E>, filter: &str, is_it: &impl Fn(&E) -> bool
     let Some(child) = child else { return false };
     let removed = match rest {
         Some(rest) => remove_below(child, rest, is_it),
-        None => remove_from(&mut child.here, is_it),
+        None => child.here.remove(is_it),
     };
     if child.is_empty() {
         if level == "+" {

@@ -103,7 +103,7 @@ impl Session {
     /// From here on the session gets with QoS 2 what it got with less: what it had before may be unacknowledged and has
     /// to be delivered again after a crash.
     pub fn begin_exactly_once(&mut self, places: &[(PartitionIndex, Offset)]) {
-        for range in &mut self.assigned {
+        for range in self.assigned.iter_mut() {
             let place = places.iter().find(|(of, _)| *of == range.partition);
             if let (Source::Cursor, Some((_, at))) = (range.source, place) {
                 range.from = range.from.max(*at);
@@ -354,7 +354,7 @@ impl Engine {
                 .find(|replay| replay.number == number)
                 .map(|replay| replay.filter.to_string())
         };
-        for range in &session.assigned {
+        for range in session.assigned.iter() {
             let ranges = match range.source {
                 Source::Cursor => &mut stored.assigned,
                 Source::Replay(number) => match filter_of(number) {
@@ -422,7 +422,7 @@ impl Engine {
                     .map(move |(name, range)| (source, name, range)),
             )
         });
-        session.assigned = own
+        let assigned: Vec<Assigned> = own
             .chain(replayed.flatten())
             .filter_map(|(source, name, (from, next))| {
                 let partition = PartitionIndex::of(self.log.by_name(name)?.id());
@@ -435,6 +435,7 @@ impl Engine {
                 })
             })
             .collect();
+        session.assigned = assigned.into();
         for StoredFlight(packet_id, partition, offset, step, source) in &stored.flights {
             let source = match source {
                 StoredSource::C => Source::Cursor,

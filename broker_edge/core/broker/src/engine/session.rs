@@ -19,6 +19,7 @@ use super::connection::Will;
 use super::received::Received;
 use super::retained::Place;
 use super::router::Options;
+use super::seldom::Seldom;
 use super::sent::{Assigned, Waiting};
 use super::shared::GroupId;
 use super::stage::{PartitionIndex, Ticket};
@@ -35,7 +36,7 @@ pub struct Subscription {
     pub retain_handling: RetainHandling,
     /// Per partition the first offset that this subscription gets from the session's own place; what lies below was
     /// before it was made, or is replayed for it. Partitions without an entry begin at 0.
-    pub since: Vec<(PartitionIndex, Offset)>,
+    pub since: Seldom<Vec<(PartitionIndex, Offset)>>,
 }
 
 impl Subscription {
@@ -110,14 +111,14 @@ pub struct Session {
     /// The CONNACK has left: deliveries may go.
     pub active: bool,
     pub subscriptions: Vec<Subscription>,
-    pub window: Window,
+    pub window: Seldom<Window>,
     /// How many deliveries the client takes unacknowledged.
     pub window_max: u16,
     /// Partitions in which the session is not live.
-    pub behind: Vec<Behind>,
-    pub replays: Vec<Replay>,
+    pub behind: Seldom<Vec<Behind>>,
+    pub replays: Seldom<Vec<Replay>>,
     pub next_replay: u16,
-    pub retained: VecDeque<RetainedWork>,
+    pub retained: Seldom<VecDeque<RetainedWork>>,
     /// Deliveries of the window from this packet id on were sent on an earlier connection and have to be sent again.
     pub resend: Option<u16>,
     /// In the list of sessions that have something to do.
@@ -128,26 +129,26 @@ pub struct Session {
     pub stored: bool,
     /// Acknowledgements came since the last checkpoint.
     pub dirty: bool,
-    /// When the connection went, on the monotonic clock and in Unix microseconds.
-    pub away_since: Option<(u64, i64)>,
+    /// When the connection went, in Unix microseconds.
+    pub away_since_us: Option<i64>,
     /// When the timer of its expiry fires.
     pub expiry_due_ms: u64,
     /// The will that waits for its delay, and when it is due.
     pub will: Option<(u64, Box<Will>)>,
     /// The state store holds a will of this session.
     pub will_stored: bool,
-    pub commands: Vec<Command>,
-    pub receipts: Vec<PendingReceipt>,
+    pub commands: Seldom<Vec<Command>>,
+    pub receipts: Seldom<Vec<PendingReceipt>>,
     /// Names this session among all of the log, also among those of the same client before and after it.
     pub life: u64,
     /// QoS 2 publishes of the client.
-    pub received: Received,
+    pub received: Seldom<Received>,
     /// Which records were given packet ids for QoS 2.
-    pub assigned: Vec<Assigned>,
+    pub assigned: Seldom<Vec<Assigned>>,
     /// Deliveries of QoS 2 whose packet ids have to be durable before they are sent.
-    pub unsent: Waiting,
+    pub unsent: Seldom<Waiting>,
     /// PUBRELs that wait until the PUBRECs are durable.
-    pub releases: Waiting,
+    pub releases: Seldom<Waiting>,
     /// The stored value of `assigned` and the window is old.
     pub sent_changed: bool,
     /// `assigned` no longer says what a replay that is over has delivered, so the stored cursors have to say that it is.
@@ -172,28 +173,28 @@ impl Session {
             conn: None,
             active: false,
             subscriptions: Vec::new(),
-            window: Window::default(),
+            window: Seldom::default(),
             window_max: u16::MAX,
-            behind: Vec::new(),
-            replays: Vec::new(),
+            behind: Seldom::default(),
+            replays: Seldom::default(),
             next_replay: 0,
-            retained: VecDeque::new(),
+            retained: Seldom::default(),
             resend: None,
             queued: false,
             expiry_s: 0,
             stored: false,
             dirty: false,
-            away_since: None,
+            away_since_us: None,
             expiry_due_ms: 0,
             will: None,
             will_stored: false,
-            commands: Vec::new(),
-            receipts: Vec::new(),
+            commands: Seldom::default(),
+            receipts: Seldom::default(),
             life,
-            received: Received::default(),
-            assigned: Vec::new(),
-            unsent: Waiting::new(),
-            releases: Waiting::new(),
+            received: Seldom::default(),
+            assigned: Seldom::default(),
+            unsent: Seldom::default(),
+            releases: Seldom::default(),
             sent_changed: false,
             replay_forgotten: false,
             sent_stored: false,
@@ -327,6 +328,9 @@ impl Session {
 
     /// Forgets replays that have caught up and whose deliveries are all acknowledged.
     pub fn drop_finished_replays(&mut self) {
+        if self.replays.is_empty() {
+            return;
+        }
         let window = &self.window;
         self.replays
             .retain(|replay| !replay.joined || window.holds(Source::Replay(replay.number)));
@@ -335,6 +339,9 @@ impl Session {
 
     /// Forgets what was assigned for replays that are over.
     pub fn forget_assigned(&mut self) {
+        if self.assigned.is_empty() {
+            return;
+        }
         let replays = &self.replays;
         let before = self.assigned.len();
         self.assigned.retain(|range| match range.source {

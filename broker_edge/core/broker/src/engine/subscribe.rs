@@ -12,6 +12,7 @@ use super::ack::PacketKind;
 use super::close::Cause;
 use super::position::{Located, Policy, Position, Refusal, Start, split_filter};
 use super::router::{Options, Subscriber};
+use super::seldom::Seldom;
 use super::session::{Replay, RetainedWork, Subscription};
 use super::shared::{filter_of, is_shared};
 use super::stage::PartitionIndex;
@@ -310,7 +311,11 @@ impl Engine {
                 filter: filter.into(),
                 options,
                 retain_handling,
-                since: if needs_since { live_at } else { Vec::new() },
+                since: if needs_since {
+                    live_at.into()
+                } else {
+                    Seldom::default()
+                },
             });
         }
         if let Some(start) = start {

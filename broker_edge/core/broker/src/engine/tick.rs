@@ -117,7 +117,7 @@ impl Engine {
             // It went again since, and a timer was set for that.
             return;
         }
-        let Some((_, since_us)) = session.away_since else {
+        let Some(since_us) = session.away_since_us else {
             return;
         };
         if session.expiry_s == NEVER_EXPIRES {

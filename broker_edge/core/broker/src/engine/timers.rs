@@ -34,6 +34,10 @@ pub struct Timers {
 
 impl Timers {
     pub fn set(&mut self, due_ms: u64, timer: Timer) {
+        if self.heap.len() == self.heap.capacity() {
+            // By an eighth: every connection has one, and twice as many would be too much of what an idle one may take.
+            self.heap.reserve_exact((self.heap.len() / 8).max(64));
+        }
         self.heap.push(Reverse((due_ms, timer)));
     }
 

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use headwater_log::Offset;
 
+use super::seldom::Blank;
 use super::shared::GroupId;
 use super::stage::PartitionIndex;
 
@@ -80,6 +81,18 @@ pub struct Window {
     /// Zero-based: the packet id of the front, less one.
     front_id: u16,
     unacked: u16,
+}
+
+impl Blank for Window {
+    const BLANK: &'static Self = &Self {
+        entries: VecDeque::new(),
+        front_id: 0,
+        unacked: 0,
+    };
+
+    fn is_blank(&self) -> bool {
+        self.entries.is_empty() && self.front_id == 0
+    }
 }
 
 impl Window {

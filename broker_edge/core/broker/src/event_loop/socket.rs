@@ -76,6 +76,11 @@ impl Sockets {
             Interest::READABLE | Interest::WRITABLE,
         )?;
         if self.slots.len() <= key.index() {
+            // By an eighth: twice as many would be much of what an idle connection may take.
+            let more = key.index() + 1 - self.slots.len();
+            if self.slots.capacity() - self.slots.len() < more {
+                self.slots.reserve_exact(more.max(self.slots.len() / 8));
+            }
             self.slots.resize_with(key.index() + 1, || None);
         }
         self.slots[key.index()] = Some(Socket {

@@ -20,6 +20,7 @@ use headwater_mqtt::topic::parse_shared;
 
 use super::position::{Refusal, Start};
 use super::router::Options;
+use super::seldom::Seldom;
 use super::session::{Behind, Subscription};
 use super::stage::PartitionIndex;
 use super::topics::Merged;
@@ -294,7 +295,7 @@ impl Engine {
                 filter: name.into(),
                 options,
                 retain_handling,
-                since: Vec::new(),
+                since: Seldom::default(),
             }),
         }
         let Some((id, is_new)) = self.group_of(name) else {

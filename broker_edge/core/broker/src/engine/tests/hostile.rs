@@ -398,3 +398,21 @@ fn a_log_that_is_closed_leaves_no_file_open() {
         .collect();
     assert!(open.is_empty(), "{open:?}");
 }
+
+#[test]
+fn i7_what_every_idle_connection_takes_stays_small() {
+    use super::super::session::Subscription;
+    // Together with its tables an idle connection with a subscription is to take less than a kilobyte; what few clients
+    // use belongs behind a `Seldom` or a box.
+    assert!(
+        size_of::<Connection>() <= 256,
+        "{}",
+        size_of::<Connection>()
+    );
+    assert!(size_of::<Session>() <= 240, "{}", size_of::<Session>());
+    assert!(
+        size_of::<Subscription>() <= 40,
+        "{}",
+        size_of::<Subscription>()
+    );
+}

@@ -1,0 +1,84 @@
+//! A set that mostly has one member, which then lies in it without an allocation of its own.
+
+use std::slice;
+
+#[derive(Debug, Clone, Default)]
+pub enum Few<T> {
+    #[default]
+    None,
+    One(T),
+    /// More than one, now or before.
+    Many(Box<Vec<T>>),
+}
+
+impl<T> Few<T> {
+    pub fn is_empty(&self) -> bool {
+        self.iter().len() == 0
+    }
+
+    pub fn iter(&self) -> slice::Iter<'_, T> {
+        match self {
+            Self::None => [].iter(),
+            Self::One(one) => slice::from_ref(one).iter(),
+            Self::Many(many) => many.iter(),
+        }
+    }
+
+    pub fn iter_mut(&mut self) -> slice::IterMut<'_, T> {
+        match self {
+            Self::None => [].iter_mut(),
+            Self::One(one) => slice::from_mut(one).iter_mut(),
+            Self::Many(many) => many.iter_mut(),
+        }
+    }
+
+    pub fn push(&mut self, member: T) {
+        *self = match std::mem::take(self) {
+            Self::None => Self::One(member),
+            Self::One(first) => Self::Many(Box::new(vec![first, member])),
+            Self::Many(mut many) => {
+                many.push(member);
+                Self::Many(many)
+            }
+        };
+    }
+
+    /// Removes one member of which this is true. Says whether there was any.
+    pub fn remove(&mut self, is_it: &impl Fn(&T) -> bool) -> bool {
+        let Some(place) = self.iter().position(is_it) else {
+            return false;
+        };
+        match self {
+            Self::Many(many) if many.len() > 1 => {
+                many.swap_remove(place);
+            }
+            _ => *self = Self::None,
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::router::Subscriber;
+    use super::*;
+
+    #[test]
+    fn members_come_and_go_and_a_single_one_takes_no_room_of_its_own() {
+        let mut few = Few::default();
+        assert!(few.is_empty() && !few.remove(&|_| true));
+        for n in 0..4 {
+            few.push(n);
+        }
+        few.iter_mut().for_each(|n| *n *= 10);
+        assert!(few.remove(&|n| *n == 10) && !few.remove(&|n| *n == 10));
+        let mut left: Vec<i32> = few.iter().copied().collect();
+        left.sort_unstable();
+        assert_eq!(left, [0, 20, 30]);
+        for n in left {
+            assert!(few.remove(&|held| *held == n));
+        }
+        assert!(few.is_empty());
+        assert_eq!(size_of::<Few<Subscriber>>(), size_of::<Subscriber>());
+    }
+}
