@@ -17,6 +17,8 @@ pub struct Load {
     pub sent: u64,
     pub payload_bytes: u64,
     pub acks_wanted: u64,
+    /// A publisher has sent what it may in one turn, and can go on in the next.
+    pub has_more: bool,
     payload: Vec<u8>,
     /// By how much messages left later than intended; only in an open loop.
     pub lag: Option<Latency>,
@@ -37,6 +39,7 @@ impl Load {
             sent: 0,
             payload_bytes: 0,
             acks_wanted: 0,
+            has_more: false,
             payload: (b'a'..=b'z').cycle().take(largest).collect(),
             lag: matches!(plan.pace, Pace::Open { .. }).then(Latency::new),
         }
@@ -49,6 +52,7 @@ impl Load {
     /// Sends what is due; gives when the next message is, if there is one.
     pub fn send(&mut self, runner: &mut Runner<'_>) -> Option<u64> {
         let mut next = None;
+        self.has_more = false;
         for number in 0..self.shares.len() {
             if let Some(due_ns) = self.send_from(number, runner) {
                 next = Some(next.map_or(due_ns, |next: u64| next.min(due_ns)));
@@ -78,6 +82,11 @@ impl Load {
                 }
             };
             if !has_room || !is_due || !self.send_one(number, due_ns, now_ns, runner) {
+                let turn_max = match runner.plan.pace {
+                    Pace::Closed { window } => u64::from(window),
+                    Pace::Open { .. } => u64::MAX,
+                };
+                self.has_more |= self.sent - sent_before >= turn_max;
                 return Some(due_ns);
             }
         }

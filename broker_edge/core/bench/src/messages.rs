@@ -198,7 +198,11 @@ impl<'a> Runner<'a> {
             if interrupted || (due_ns.is_none() && !owed) || self.has_given_up(due_ns, &load) {
                 break;
             }
-            let timeout = self.timeout(due_ns);
+            let timeout = if load.has_more {
+                Some(Duration::ZERO)
+            } else {
+                self.timeout(due_ns)
+            };
             self.turn(timeout)?;
             if self.tally.closed > 0 {
                 return Err(self.closed("while messages were sent"));

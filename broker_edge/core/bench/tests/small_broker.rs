@@ -214,6 +214,17 @@ fn every_message_is_sent_and_counted_once() {
 }
 
 #[test]
+fn publishes_without_answers_are_not_held_up() {
+    let broker = SmallBroker::start(Behaviour::default());
+    let began = std::time::Instant::now();
+    let words = "pub -c 1 -n 2000 -w 10 -q 0";
+    assert_eq!(command(&broker, words), 0);
+    assert_eq!(broker.seen.publishes.load(Ordering::Relaxed), 2000);
+    // In 200 turns, none of which has an answer to wait for.
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
 fn mixes_of_sizes_and_qos_arrive_in_their_proportions() {
     let broker = SmallBroker::start(Behaviour::default());
     let words = "pub -c 3 -n 900 --size 10:2,100:1 --qos 0:1,1:1,2:1 --protocol 5";
