@@ -30,10 +30,11 @@ const PROXY: [&[u8]; 2] = [b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"];
 pub fn spoken(bytes: &[u8]) -> Option<Spoken> {
     match bytes {
         [] => return None,
-        [0x10, ..] => return Some(Spoken::Mqtt),
         // A record of a handshake, in any version since SSL 3.
         [0x16] => return None,
         [0x16, 3, ..] => return Some(Spoken::Tls),
+        // CONNECT; MQTT 3.1 leaves its flags open, and what they may be else is the packet's own matter.
+        [first, ..] if first >> 4 == 1 && *first != 0x16 => return Some(Spoken::Mqtt),
         _ => {}
     }
     let mut is_open = false;
@@ -94,6 +95,7 @@ mod tests {
     fn protocols_are_told_apart_by_their_first_bytes() {
         for (bytes, kind) in [
             (&b"\x10\x0c\0\x04MQTT"[..], Spoken::Mqtt),
+            (b"\x14\x0f\0\x06MQIsdp", Spoken::Mqtt),
             (b"\x16\x03\x01\x02\0\x01", Spoken::Tls),
             (b"GET /mqtt HTTP/1.1\r\n", Spoken::Http),
             (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Spoken::Http),
