@@ -54,7 +54,17 @@ def sign(ca: Path, name: str) -> Files:
     key, request, cert, names = (folder / f"{name}.{end}" for end in ("key", "csr", "crt", "ext"))
     names.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
     openssl("req", "-new", "-key", new_key(key), "-subj", f"/CN={name}", "-out", request)
-    signer = ["-CA", ca, "-CAkey", ca.with_suffix(".key"), "-CAcreateserial", "-days", "30", "-extfile", names]
+    signer: list[str | Path] = [
+        "-CA",
+        ca,
+        "-CAkey",
+        ca.with_suffix(".key"),
+        "-CAcreateserial",
+        "-days",
+        "30",
+        "-extfile",
+        names,
+    ]
     openssl("x509", "-req", "-in", request, "-out", cert, *signer)
     return Files(ca=ca, cert=cert, key=key)
 
