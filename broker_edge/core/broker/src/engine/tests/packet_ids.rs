@@ -1,5 +1,5 @@
 //! Packet identifiers of deliveries: never zero and never one that is in use, through more than 65,535 of them, with QoS 1
-//! and 2 mixed, one delivery that stays unanswered for long, reconnects, and a kill.
+//! and 2 mixed, one delivery that stays unanswered for long, and reconnects.
 
 use std::collections::HashMap;
 
