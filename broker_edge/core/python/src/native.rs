@@ -98,8 +98,9 @@ fn run(py: Python<'_>, args: Vec<String>) -> i32 {
     py.detach(|| cli::run(&args))
 }
 
-#[pyfunction]
-fn bench(py: Python<'_>, args: Vec<String>) -> i32 {
+/// Under another name here, because `bench` alone is an attribute of the compiler.
+#[pyfunction(name = "bench")]
+fn put_load(py: Python<'_>, args: Vec<String>) -> i32 {
     py.detach(|| headwater_bench::run(&args))
 }
 
@@ -123,7 +124,7 @@ fn version() -> &'static str {
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Broker>()?;
     module.add_function(wrap_pyfunction!(run, module)?)?;
-    module.add_function(wrap_pyfunction!(bench, module)?)?;
+    module.add_function(wrap_pyfunction!(put_load, module)?)?;
     module.add_function(wrap_pyfunction!(check_config, module)?)?;
     module.add_function(wrap_pyfunction!(version, module)?)?;
     module.add("ConfigError", module.py().get_type::<ConfigError>())?;
