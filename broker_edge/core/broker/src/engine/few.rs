@@ -8,6 +8,8 @@ pub enum Few<T> {
     None,
     One(T),
     /// More than one, now or before.
+    // A word where the vector itself would take three: this stands in every owner.
+    #[expect(clippy::box_collection)]
     Many(Box<Vec<T>>),
 }
 
