@@ -370,8 +370,8 @@ fn a_broker_without_a_reader_keeps_its_bounds_when_one_client_floods_it() {
         value: "earliest",
     }];
     reader.subscribe_with("t", SubscriptionOptions::new(QoS::AtLeastOnce), &at);
-    for _ in 0..8000 {
-        assert_eq!(reader.message().payload.len(), 1000);
+    for n in 0..8000 {
+        assert_eq!(reader.message().payload.len(), 1000, "record {n}");
     }
     assert_eq!(reader.message().text(), "last");
 }

@@ -264,7 +264,9 @@ impl Stage {
 
     /// Gives the records back when the queue is full.
     fn hand_over(&mut self, records: Records, inline: bool) -> Result<Range<Offset>, NotAppended> {
-        let inline = inline && self.inline_penalty == 0;
+        let queued = self.partition.queued_bytes();
+        // Behind what is queued it would wait in the queue anyway, or be refused by a full one.
+        let inline = inline && self.inline_penalty == 0 && queued == 0;
         self.inline_penalty = self.inline_penalty.saturating_sub(1);
         if inline {
             let began = Instant::now();
@@ -282,7 +284,6 @@ impl Stage {
             });
         }
         // The log keeps what it refuses, so a copy stays here while a refusal is near.
-        let queued = self.partition.queued_bytes();
         let spare = (queued + records.bytes() > self.queue_bytes / 2).then(|| records.clone());
         self.partition.append(records).map_err(|error| NotAppended {
             records: spare.map(Box::new),
