@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +14,17 @@ from broker_edge.torture.load import MqttLoad
 from broker_edge.torture.waiting import wait_until
 
 FILES_MAX = 96
+RESERVE = 16
+"""Descriptors that the broker keeps from connections with that limit."""
 RESUMES_S = 10.0
 MOVES_S = 30.0
 
 
 class Fds(Life):
-    """Idle connections take all descriptors while the load goes on, and then go away."""
+    """Idle connections take all descriptors but the reserve; then nothing more can be opened at all; then they go away.
+
+    The load goes on meanwhile.
+    """
 
     name = "fds"
     about = f"{FILES_MAX} file descriptors and more idle connections than that, under load"
@@ -35,17 +41,29 @@ class Fds(Life):
         before = load.acked
         with self._idle_connections(FILES_MAX + 32):
             wait_until(
-                self._has_none_left, seconds=MOVES_S, what="the descriptors to run out: without it nothing is shown"
+                lambda: self._open_files() >= FILES_MAX - RESERVE,
+                seconds=MOVES_S,
+                what="the descriptors to run out: without it nothing is shown",
             )
-            # Some may be refused while a segment can not be opened; that is not waited for.
-            with contextlib.suppress(TimeoutError):
+            with self._nothing_can_be_opened(), contextlib.suppress(TimeoutError):
+                # Some may be refused while a segment can not be opened; that is not waited for.
                 load.wait(lambda one: one.acked >= before + 500 or one.over, seconds=2.0, what="some more")
         wait_until(lambda: self._readyz() == 200, seconds=RESUMES_S, what="the broker to resume by itself")
         before = load.acked
         load.wait(lambda one: one.acked > before or one.over, seconds=MOVES_S, what="publishes afterwards")
 
-    def _has_none_left(self) -> bool:
-        return len(list(Path(f"/proc/{self.broker.pid}/fd").iterdir())) >= FILES_MAX - 1
+    def _open_files(self) -> int:
+        return len(list(Path(f"/proc/{self.broker.pid}/fd").iterdir()))
+
+    @contextlib.contextmanager
+    def _nothing_can_be_opened(self) -> Iterator[None]:
+        """The limit is what is open; the system gives a new file the lowest number that is free."""
+        resource.prlimit(self.broker.pid, resource.RLIMIT_NOFILE, (self._open_files(), FILES_MAX))
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(self.broker.pid, resource.RLIMIT_NOFILE, (FILES_MAX, FILES_MAX))
 
     def _readyz(self) -> int:
         try:
