@@ -125,7 +125,9 @@ impl Engine {
         }
         let away_ms = u64::try_from(now.wall_us - since_us).unwrap_or(0) / 1000;
         let left_ms = (u64::from(session.expiry_s) * 1000).saturating_sub(away_ms);
-        if left_ms == 0 {
+        // Both clocks are cut to whole milliseconds: a last one may be left on the one that the timer does not go by, and a
+        // will that waited for this end has been published by now.
+        if left_ms <= 1 {
             self.tally.sessions_expired += 1;
             self.end_session(key);
         } else {
