@@ -26,7 +26,7 @@ from broker_edge.errors import (
     UnavailableError,
     from_flight,
 )
-from broker_edge.tls import TlsFiles
+from broker_edge.tls import Tls, TlsFiles
 
 T = TypeVar("T")
 
@@ -75,11 +75,11 @@ class Connection:
         timeout_s: float,
         retries: int,
         credentials: Credentials | None = None,
-        tls: TlsFiles | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self.server = parse_server(server)
         self._credentials = credentials or Credentials()
-        self._tls = tls or TlsFiles()
+        self._tls: Tls = tls or TlsFiles()
         if tls is not None and tls.is_given and not self.server.startswith("grpc+tls://"):
             raise ConfigError(f"{self.server} is not reached over TLS: write grpc+tls://…, or leave the TLS files out")
         self.timeout_s = timeout_s

@@ -1,4 +1,5 @@
-"""Who a client says it is. Secrets are given by reference, `file:PATH` or `env:NAME`, and read where they are needed.
+"""Who a client says it is. Secrets are given by reference and read where they are needed: `file:PATH`, `env:NAME`, or
+on Databricks `secret:SCOPE/KEY`.
 
 A literal password or token is refused: it would stand in process lists, notebooks, job definitions and logs. A file is
 read for each use, so that a token which is renewed beside the program is taken in.
@@ -22,27 +23,50 @@ _SECRET_BYTES_MAX = 64 * 1024
 
 
 def resolve(reference: str, *, what: str) -> str:
-    """The secret that `file:PATH` (its first line) or `env:NAME` names; raises ConfigError, which never repeats it."""
+    """The first line of what the reference names; raises ConfigError, which never repeats it."""
+    try:
+        secret = resolve_bytes(reference, what=what).decode().split("\n", 1)[0].rstrip("\r")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{what}: {reference} is not text") from error
+    if not secret:
+        raise ConfigError(f"{what}: {reference} is empty or not there")
+    return secret
+
+
+def resolve_bytes(reference: str, *, what: str) -> bytes:
+    """All of what `file:PATH`, `env:NAME` or `secret:SCOPE/KEY` names; raises ConfigError for what is no reference."""
     kind, _, place = reference.partition(":")
     if kind == "file" and place:
         try:
             with Path(place).open("rb") as file:
-                content = file.read(_SECRET_BYTES_MAX)
+                return file.read(_SECRET_BYTES_MAX)
         except OSError as error:
             raise ConfigError(
                 f"{what}: cannot read {place} ({error.strerror}); check the path and its rights"
             ) from error
-        try:
-            secret = content.decode().split("\n", 1)[0].rstrip("\r")
-        except UnicodeDecodeError as error:
-            raise ConfigError(f"{what}: {place} is not text") from error
-    elif kind == "env" and place:
-        secret = os.environ.get(place, "")
-    else:
-        raise ConfigError(f"{what} is given by reference: write file:PATH or env:NAME, never the secret itself")
-    if not secret:
-        raise ConfigError(f"{what}: {kind}:{place} is empty or not there")
-    return secret
+    if kind == "env" and place:
+        return os.environ.get(place, "").encode()
+    if kind == "secret" and place:
+        return _from_secret_scope(place, what)
+    raise ConfigError(f"{what} is given by reference: write file:PATH or env:NAME, never the secret itself")
+
+
+def _from_secret_scope(place: str, what: str) -> bytes:
+    scope, _, key = place.partition("/")
+    if not scope or not key:
+        raise ConfigError(f"{what}: a secret of Databricks is named secret:SCOPE/KEY, not secret:{place}")
+    try:
+        # Only the platform has it; elsewhere the module is not there.
+        from databricks.sdk.runtime import dbutils
+    except ImportError as error:
+        raise ConfigError(
+            f"{what}: secret:{place} can be read on Databricks only; here use file:PATH or env:NAME"
+        ) from error
+    try:
+        return str(dbutils.secrets.get(scope, key)).encode()
+    except Exception as error:
+        # The platform's own kinds are not importable elsewhere, and its text may be long; the name is what helps.
+        raise ConfigError(f"{what}: secret:{place} cannot be read ({type(error).__name__})") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,9 @@ import pyarrow.flight as flight
 class HeadwaterError(Exception):
     """The base of all. `str()` is one sentence: what, where, what to do."""
 
+    detail: Mapping[str, Any] | None = None
+    """The broker's own words, where the error is the broker's (docs/protocols.md, section 3, Errors)."""
+
 
 class ConfigError(HeadwaterError):
     """A setting is wrong."""
@@ -119,9 +122,11 @@ def from_flight(error: Exception, *, server: str) -> HeadwaterError:
     detail = _detail(str(error))
     if detail is not None:
         try:
-            return _from_detail(detail, server)
+            found = _from_detail(detail, server)
         except (KeyError, TypeError, ValueError):
-            return BrokerError(f"{server} sent an error that cannot be read: {json.dumps(detail)}")
+            found = BrokerError(f"{server} sent an error that cannot be read: {json.dumps(detail)}")
+        found.detail = detail
+        return found
     text = _first_line(str(error))
     match error:
         case flight.FlightUnavailableError():

@@ -9,13 +9,26 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+from broker_edge.credentials import resolve_bytes
 from broker_edge.errors import ConfigError
 
 # Where they come from when the program names none.
 CA_VARIABLE = "HEADWATER_TLS_CA"
 CERT_VARIABLE = "HEADWATER_TLS_CERT"
 KEY_VARIABLE = "HEADWATER_TLS_KEY"
+
+
+class Tls(Protocol):
+    """What a connection over TLS needs to know."""
+
+    @property
+    def is_given(self) -> bool:
+        """Whether anything is named."""
+
+    def read(self) -> dict[str, bytes]:
+        """The arguments of a Flight client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +58,35 @@ class TlsFiles:
         """The arguments of a Flight client; raises ConfigError for a file that cannot be read."""
         named = {"tls_root_certs": self.ca, "cert_chain": self.cert, "private_key": self.key}
         return {name: _bytes_of(path) for name, path in named.items() if path is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsReferences:
+    """The same by reference (`file:PATH`, `env:NAME`, `secret:SCOPE/KEY`), for programs whose files are elsewhere."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise ConfigError("a certificate and its key belong together: give tls.cert and tls.key, or neither")
+
+    @property
+    def is_given(self) -> bool:
+        return self != TlsReferences()
+
+    def read(self) -> dict[str, bytes]:
+        named = {
+            "tls_root_certs": ("tls.ca", self.ca),
+            "cert_chain": ("tls.cert", self.cert),
+            "private_key": ("tls.key", self.key),
+        }
+        found = {name: resolve_bytes(reference, what=what) for name, (what, reference) in named.items() if reference}
+        for name, content in found.items():
+            if b"-----BEGIN" not in content:
+                raise ConfigError(f"{named[name][0]}: {named[name][1]} holds no PEM block")
+        return found
 
 
 def _bytes_of(path: Path) -> bytes:

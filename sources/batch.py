@@ -8,11 +8,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from sources.errors import DataLossError, OptionError
-from sources.fetch import RangePartition, fetch, split_ranges
 from sources.flight import LogServer
 from sources.offsets import OffsetRange, Place, SourceOffset
 from sources.options import SourceOptions
 from sources.servers import Servers, unknown_log
+from sources.splits import SplitTask, plan_tasks, read_task
 from sources.start import ask_offsets, resolve
 
 
@@ -36,14 +36,13 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         finally:
             servers.close()
         addresses = {log_id: server.address for log_id, server in logs.items()}
-        found = split_ranges(_bounded(start, ends), self._options.min_partitions)
         # Spark turns an empty list into one task without a range.
-        return [RangePartition(one, addresses[one.log_id]) for one in found]
+        return plan_tasks(_bounded(start, ends), addresses, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, RangePartition):
+        if not isinstance(partition, SplitTask):
             return iter(())
-        return fetch(partition, self._options)
+        return read_task(partition, self._options)
 
 
 def _ends(log_id: str, server: LogServer, options: SourceOptions) -> dict[int, int]:

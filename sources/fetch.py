@@ -1,4 +1,4 @@
-"""What a task does: fetch one range over Flight and hand Arrow batches to Spark. No row is ever touched in Python.
+"""How a range is read: fetched over Flight and handed on as Arrow batches. No row is ever touched in Python.
 
 When the connection drops, reading goes on behind the last batch until nothing has come for `pollTimeoutMs`. Offsets
 that turn out to be gone end the task, or with `failOnDataLoss=false` are recorded as a gap and passed.
@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from sources.errors import OptionError, RefusedError, UnavailableError
 from sources.flight import LogServer
@@ -28,32 +27,11 @@ _RETRY_SECONDS = 0.25
 _CALL_SECONDS_MAX = 3_600.0
 
 
-class RangePartition(InputPartition):  # type: ignore[misc]
-    """One task: a range and the address of the broker that holds it."""
-
-    def __init__(self, offsets: OffsetRange, address: str) -> None:
-        super().__init__(offsets)
-        self.offsets = offsets
-        self.address = address
-
-
-def split_ranges(found: list[OffsetRange], min_partitions: int | None) -> list[OffsetRange]:
-    """One task a partition, or the larger ranges in pieces until there are about `min_partitions` tasks."""
-    if min_partitions is None or not 0 < len(found) < min_partitions:
-        return found
-    total = sum(one.end - one.start for one in found)
-    return [part for one in found for part in one.split(round(min_partitions * (one.end - one.start) / total))]
-
-
-def fetch(task: RangePartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """The matching records of the task's range, in order, in exactly the declared schema."""
+def fetch(offsets: OffsetRange, server: LogServer, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """The matching records of a range, in order, in exactly the declared schema."""
     schema = arrow_schema(include_headers=options.include_headers)
-    server = LogServer(task.address, token=options.token)
-    try:
-        for batch in _Fetch(task.offsets, server, options).batches():
-            yield _declared(batch, schema)
-    finally:
-        server.close()
+    for batch in _Fetch(offsets, server, options).batches():
+        yield _declared(batch, schema)
 
 
 class _Fetch:
@@ -102,6 +80,7 @@ class _Fetch:
             piece.start,
             piece.end,
             filters=self._options.filters,
+            pattern=self._options.pattern,
             timeout_seconds=_CALL_SECONDS_MAX,
         )
 

@@ -77,6 +77,21 @@ def _end_of_epoch(partition: int, epoch: int | None, low: int, high: int, server
     return low
 
 
+def report_retired(log_id: str, places: Mapping[int, Place], options: SourceOptions, witness: LogServer) -> None:
+    """Records at the broker of another log that the rest of this one will not be read: from each place on, to an end
+    that nobody can tell any more. A restart before the next batch is planned records it again."""
+    _LOGGER.warning("log %s is retired: %s is not read on from %s", log_id, options.what, dict(places))
+    for number, place in places.items():
+        witness.gap(
+            group=options.consumer_group,
+            log_id=log_id,
+            partition=number,
+            start=place.next,
+            end=None,
+            reason="the log was retired",
+        )
+
+
 def pass_or_raise(loss: Loss, options: SourceOptions, server: LogServer) -> None:
     """Raises `DataLossError`, or with `failOnDataLoss=false` records the gap at the broker and logs it here."""
     sentence = loss.sentence(options.what)

@@ -142,6 +142,12 @@ def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
         begun = start.logs.get(log_id, {})
         for partition, place in sorted(places.items()):
             before = begun.get(partition)
+            if before is None and place.epoch is not None:
+                # Who enters has no epoch yet: this one has been read up to here, from a place that is not known now.
+                raise OffsetError(
+                    f"where the first batch begins in partition {partition} of log {log_id} is not known, because its "
+                    "broker does not answer: start the query again when it is back"
+                )
             if before is None or place == before:
                 continue
             first = before.next if place.resumed_at is None else place.resumed_at

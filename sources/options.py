@@ -12,40 +12,76 @@ import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Literal
 
-from sources.errors import OffsetError, OptionError
-from sources.offsets import FORMAT_VERSION, Place, read_logs
+from broker_edge.credentials import Credentials
+from broker_edge.errors import ConfigError
+from broker_edge.tls import TlsReferences
+from sources.errors import OptionError
+from sources.offsets import Place
+from sources.option_values import (
+    assign_value,
+    count_value,
+    duration_ms_value,
+    filters_value,
+    flag_value,
+    group_value,
+    log_ids_value,
+    pattern_value,
+    places_value,
+    reference_value,
+    servers_value,
+    time_us_value,
+    word_value,
+)
 
 OPTION_NAMES = (
     "servers",
     "subscribe",
+    "subscribePattern",
     "assign",
     "startingOffsets",
     "startingTimestamp",
+    "startingOffsetsByTimestampStrategy",
     "endingOffsets",
     "endingTimestamp",
     "failOnDataLoss",
+    "retireLogs",
+    "minOffsetsPerTrigger",
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
+    "maxTriggerDelay",
     "minPartitions",
+    "maxRecordsPerPartition",
     "includeHeaders",
     "consumerGroup",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "requestTimeoutMs",
     "pollTimeoutMs",
+    "user",
+    "password",
     "token",
+    "tls.ca",
+    "tls.cert",
+    "tls.key",
 )
-NOT_YET = ("subscribePattern", "minOffsetsPerTrigger", "maxTriggerDelay")
-"""Options whose names are fixed and whose work is not done."""
+INTERNAL_NAMES = ("yield",)
+"""For sinks of this project, which read the records themselves; not suggested to anybody."""
 
-ONLY_STREAM = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
+ONLY_STREAM = ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay", "retireLogs")
 ONLY_BATCH = ("endingOffsets", "endingTimestamp")
+TOPIC_NAMES = ("subscribe", "subscribePattern", "assign")
 
 POLL_TIMEOUT_MS_DEFAULT = 120_000
 """How long a task waits for a broker that went away while it was read from. Kafka's default."""
 
-# Past the year 2200 in milliseconds: somebody passed microseconds.
-_TIMESTAMP_MS_MAX = 7_258_118_400_000
+REQUEST_TIMEOUT_MS_DEFAULT = 15_000
+"""A plan over a long log may scan; everything else answers in milliseconds."""
+
+MAX_TRIGGER_DELAY_MS_DEFAULT = 15 * 60_000
+NUM_RETRIES_DEFAULT = 3
+RETRY_INTERVAL_MS_DEFAULT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,27 +99,47 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
+class Access:
+    """How a broker is reached: who asks, TLS, and how patiently. Secrets are references until a call is made."""
+
+    credentials: Credentials = field(default_factory=Credentials)
+    tls: TlsReferences = field(default_factory=TlsReferences)
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS_DEFAULT
+    num_retries: int = NUM_RETRIES_DEFAULT
+    retry_interval_ms: int = RETRY_INTERVAL_MS_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one DataFrame. `filters` and `assign` exclude each other; `assign` is log id to partitions."""
+    """The options of one DataFrame. One of `filters`, `pattern` and `assign` (log id to partitions) is set."""
 
     servers: tuple[str, ...]
     filters: tuple[str, ...] | None = None
+    pattern: str | None = None
     assign: Mapping[str, tuple[int, ...]] | None = None
     starting: Bound = Bound("earliest")
     ending: Bound = Bound("latest")
+    must_find_time: bool = True
     fail_on_data_loss: bool = True
+    retire_logs: tuple[str, ...] = ()
+    min_offsets_per_trigger: int | None = None
     max_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
+    max_trigger_delay_ms: int = MAX_TRIGGER_DELAY_MS_DEFAULT
     min_partitions: int | None = None
+    max_records_per_partition: int | None = None
     include_headers: bool = False
     consumer_group: str | None = None
     poll_timeout_ms: int = POLL_TIMEOUT_MS_DEFAULT
-    token: str | None = None
+    access: Access = field(default_factory=Access)
+    yields_splits: bool = False
     given: frozenset[str] = frozenset()
 
     @property
     def what(self) -> str:
         """What is read, for messages."""
+        if self.pattern is not None:
+            return f"topics like {self.pattern}"
         return ", ".join(self.filters) if self.filters is not None else f"partitions {json.dumps(self.assign)}"
 
     def require_stream(self) -> None:
@@ -110,39 +166,62 @@ class SourceOptions:
 
 def parse_options(raw: Mapping[str, str]) -> SourceOptions:
     """Turns Spark's text options into values; `OptionError` names the first that is wrong."""
-    known = {name.lower(): name for name in OPTION_NAMES}
+    known = {name.lower(): name for name in (*OPTION_NAMES, *INTERNAL_NAMES)}
     values: dict[str, str] = {}
     for given, value in raw.items():
         name = known.get(given.lower())
         if name is None:
             raise OptionError(_unknown(given))
         values[name] = value
-    if "subscribe" in values and "assign" in values:
-        raise OptionError("options subscribe and assign exclude each other: give one of them")
-    if "subscribe" not in values and "assign" not in values:
-        raise OptionError("option subscribe is missing: give topics or filters, such as devices/+/telemetry")
-    return SourceOptions(
-        servers=_servers(values.get("servers")),
-        filters=_filters(values["subscribe"]) if "subscribe" in values else None,
-        assign=_assign(values["assign"]) if "assign" in values else None,
+    _check_topics(values)
+    options = SourceOptions(
+        servers=servers_value(values.get("servers")),
+        filters=filters_value(values["subscribe"]) if "subscribe" in values else None,
+        pattern=pattern_value(values["subscribePattern"]) if "subscribePattern" in values else None,
+        assign=assign_value(values["assign"]) if "assign" in values else None,
         starting=_bound(values, "starting", "earliest"),
         ending=_bound(values, "ending", "latest"),
-        fail_on_data_loss=_flag(values, "failOnDataLoss", default=True),
-        max_offsets_per_trigger=_positive(values, "maxOffsetsPerTrigger"),
-        max_bytes_per_trigger=_positive(values, "maxBytesPerTrigger"),
-        min_partitions=_positive(values, "minPartitions"),
-        include_headers=_flag(values, "includeHeaders", default=False),
-        consumer_group=_group(values.get("consumerGroup")),
-        poll_timeout_ms=_positive(values, "pollTimeoutMs") or POLL_TIMEOUT_MS_DEFAULT,
-        token=_reference(values.get("token")),
+        must_find_time=word_value(values, "startingOffsetsByTimestampStrategy", ("error", "latest")) == "error",
+        fail_on_data_loss=flag_value(values, "failOnDataLoss", default=True),
+        retire_logs=log_ids_value(values.get("retireLogs")),
+        min_offsets_per_trigger=count_value(values, "minOffsetsPerTrigger"),
+        max_offsets_per_trigger=count_value(values, "maxOffsetsPerTrigger"),
+        max_bytes_per_trigger=count_value(values, "maxBytesPerTrigger"),
+        max_trigger_delay_ms=duration_ms_value(values, "maxTriggerDelay", MAX_TRIGGER_DELAY_MS_DEFAULT),
+        min_partitions=count_value(values, "minPartitions"),
+        max_records_per_partition=count_value(values, "maxRecordsPerPartition"),
+        include_headers=flag_value(values, "includeHeaders", default=False),
+        consumer_group=group_value(values.get("consumerGroup")),
+        poll_timeout_ms=count_value(values, "pollTimeoutMs") or POLL_TIMEOUT_MS_DEFAULT,
+        access=_access(values),
+        yields_splits=word_value(values, "yield", ("rows", "splits")) == "splits",
         given=frozenset(values),
     )
+    _check_limits(options)
+    return options
+
+
+def _check_topics(values: Mapping[str, str]) -> None:
+    given = [name for name in TOPIC_NAMES if name in values]
+    if len(given) > 1:
+        raise OptionError(f"options {given[0]} and {given[1]} exclude each other: give one of them")
+    if not given:
+        raise OptionError("option subscribe is missing: give topics or filters, such as devices/+/telemetry")
+
+
+def _check_limits(options: SourceOptions) -> None:
+    low, high = options.min_offsets_per_trigger, options.max_offsets_per_trigger
+    if low is not None and high is not None and low > high:
+        raise OptionError(f"minOffsetsPerTrigger ({low}) is above maxOffsetsPerTrigger ({high}): no batch can be both")
+    if "maxTriggerDelay" in options.given and low is None:
+        raise OptionError("maxTriggerDelay bounds the wait for minOffsetsPerTrigger: give both, or neither")
+    named = options.starting.places.keys() | (options.assign or {}).keys()
+    for log_id in options.retire_logs:
+        if log_id in named:
+            raise OptionError(f"retireLogs drops log {log_id}, which another option names: remove it from one of them")
 
 
 def _unknown(given: str) -> str:
-    later = {name.lower(): name for name in NOT_YET}.get(given.lower())
-    if later is not None:
-        return f"option {later} is not supported yet: remove it"
     if given.lower() == "path":
         return "the source headwater has no path: name brokers with option servers and topics with option subscribe"
     lowered = {name.lower(): name for name in OPTION_NAMES}
@@ -150,56 +229,12 @@ def _unknown(given: str) -> str:
     return f"unknown option {given} of the source headwater: did you mean {lowered[near[0]]}?"
 
 
-def _servers(value: str | None) -> tuple[str, ...]:
-    servers = tuple(part.strip() for part in (value or "").split(",") if part.strip())
-    if not servers:
-        raise OptionError(
-            "option servers is missing: give the Flight address of a broker, such as grpc://127.0.0.1:8815"
-        )
-    for server in servers:
-        scheme, _, place = server.partition("://")
-        host, _, port = place.rpartition(":")
-        if scheme == "grpc+tls":
-            raise OptionError(f"server {server}: TLS is not supported yet, use grpc://host:port")
-        if scheme != "grpc" or not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-            raise OptionError(f"server {server} is not an address of the form grpc://host:port")
-    if len(set(servers)) != len(servers):
-        raise OptionError(f"option servers names a broker twice: {value}")
-    return servers
-
-
-def _filters(value: str) -> tuple[str, ...]:
-    filters = tuple(part.strip() for part in value.split(",") if part.strip())
-    if not filters:
-        raise OptionError("option subscribe is empty: give topics or filters, such as devices/+/telemetry")
-    for one in filters:
-        levels = one.split("/")
-        misplaced = any("#" in level and (level != "#" or at != len(levels) - 1) for at, level in enumerate(levels))
-        if misplaced or any("+" in level and level != "+" for level in levels) or "\0" in one:
-            raise OptionError(f"{one} is not an MQTT filter: + and # stand for whole levels, and # only at the end")
-    return tuple(sorted(set(filters)))
-
-
-def _assign(value: str) -> dict[str, tuple[int, ...]]:
-    wrong = OptionError(f'option assign is JSON of the form {{"<log id>": [3, 4]}}, not {value}')
-    try:
-        logs = json.loads(value)
-    except ValueError:
-        raise wrong from None
-    if not isinstance(logs, dict) or not logs:
-        raise wrong
-    for partitions in logs.values():
-        if not (isinstance(partitions, list) and partitions and all(type(number) is int for number in partitions)):
-            raise wrong
-    return {log_id: tuple(sorted(set(partitions))) for log_id, partitions in sorted(logs.items())}
-
-
 def _bound(values: Mapping[str, str], which: str, default: Literal["earliest", "latest"]) -> Bound:
     offsets, timestamp = values.get(f"{which}Offsets"), values.get(f"{which}Timestamp")
     if offsets is not None and timestamp is not None:
         raise OptionError(f"options {which}Offsets and {which}Timestamp exclude each other: give one of them")
     if timestamp is not None:
-        return Bound("time", time_us=_time_us(f"{which}Timestamp", timestamp))
+        return Bound("time", time_us=time_us_value(f"{which}Timestamp", timestamp))
     word = default if offsets is None else offsets.strip()
     if word.lower() == "latest":
         return Bound("latest")
@@ -207,82 +242,26 @@ def _bound(values: Mapping[str, str], which: str, default: Literal["earliest", "
         if which == "ending":
             raise OptionError("endingOffsets=earliest would read nothing: use latest or offsets")
         return Bound("earliest")
-    return Bound("places", places=_places(f"{which}Offsets", word))
+    return Bound("places", places=places_value(f"{which}Offsets", word))
 
 
-def _places(name: str, text: str) -> dict[str, dict[int, Place]]:
-    """`{"<log id>":{"<partition>":17}}`, with `[17, epoch]` for 17, or a whole offset as it stands in a checkpoint."""
-    form = f'option {name} is earliest, latest or JSON of the form {{"<log id>": {{"<partition>": 17}}}}'
+def _access(values: Mapping[str, str]) -> Access:
+    password, token, ca, cert, key = (
+        reference_value(name, values.get(name)) for name in ("password", "token", "tls.ca", "tls.cert", "tls.key")
+    )
     try:
-        value = json.loads(text)
-    except ValueError:
-        raise OptionError(f"{form}, not {text}") from None
-    if isinstance(value, dict) and set(value) == {"v", "logs"} and value["v"] == FORMAT_VERSION:
-        value = value["logs"]
-    try:
-        if isinstance(value, dict):
-            value = {
-                log_id: {p: [place, None] if type(place) is int else place for p, place in places.items()}
-                if isinstance(places, dict)
-                else places
-                for log_id, places in value.items()
-            }
-        return read_logs(value)
-    except OffsetError as error:
-        raise OptionError(f"{form}: {error}") from error
-
-
-def _time_us(name: str, text: str) -> int:
-    """Unix milliseconds, as with Kafka, or ISO 8601 with a zone."""
-    text = text.strip()
-    if text.isascii() and text.isdigit():
-        if int(text) > _TIMESTAMP_MS_MAX:
-            raise OptionError(f"option {name} is in milliseconds since 1970, and {text} is after the year 2200")
-        return int(text) * 1_000
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise OptionError(
-            f"option {name} is in milliseconds since 1970 or a time such as 2026-11-21T13:00:00Z, not {text}"
-        ) from None
-    if moment.tzinfo is None:
-        raise OptionError(f"option {name} needs a time zone: {text}Z for UTC")
-    seconds = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-    return max(0, (seconds.days * 86_400 + seconds.seconds) * 1_000_000 + seconds.microseconds)
-
-
-def _flag(values: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = values.get(name)
-    if text is None:
-        return default
-    if text.lower() not in ("true", "false"):
-        raise OptionError(f"option {name} is true or false, not {text}")
-    return text.lower() == "true"
-
-
-def _positive(values: Mapping[str, str], name: str) -> int | None:
-    text = values.get(name)
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise OptionError(f"option {name} is a positive whole number, not {text}")
-    return int(text)
-
-
-def _group(text: str | None) -> str | None:
-    if text is not None and not (0 < len(text) <= 200 and text.isprintable() and not set(text) & set("/+#")):
-        raise OptionError(f"option consumerGroup is up to 200 characters without / + #, not {text!r}")
-    return text
-
-
-def _reference(text: str | None) -> str | None:
-    if text is None:
-        return None
-    if text.startswith("secret:"):
-        raise OptionError("option token: secret references are not supported yet, use env:NAME or file:PATH")
-    if not text.startswith(("env:", "file:")) or text in ("env:", "file:"):
-        # The value itself is not repeated: it may be a token.
-        raise OptionError(
-            "option token is a reference, env:NAME or file:PATH; a token itself does not belong into options"
-        )
-    return text
+        tls = TlsReferences(ca=ca, cert=cert, key=key)
+        credentials = Credentials(user=values.get("user"), password=password, token=token)
+    except ConfigError as error:
+        raise OptionError(str(error)) from error
+    if tls.is_given and any(server.startswith("grpc://") for server in servers_value(values.get("servers"))):
+        raise OptionError("options tls.ca, tls.cert and tls.key are for servers of the form grpc+tls://host:port")
+    retries = count_value(values, "fetchOffset.numRetries", at_least=0)
+    interval = count_value(values, "fetchOffset.retryIntervalMs", at_least=0)
+    return Access(
+        credentials=credentials,
+        tls=tls,
+        request_timeout_ms=count_value(values, "requestTimeoutMs") or REQUEST_TIMEOUT_MS_DEFAULT,
+        num_retries=NUM_RETRIES_DEFAULT if retries is None else retries,
+        retry_interval_ms=RETRY_INTERVAL_MS_DEFAULT if interval is None else interval,
+    )

@@ -1,49 +1,88 @@
 """The brokers that `servers` names, and which log each of them holds. Readers address logs; addresses may change.
 
-A log id is learned from its broker once and believed until a call to that broker fails.
+A log id is learned from its broker once and believed until a call to that broker fails. Brokers are asked side by
+side, so that a far one does not hold up the others, and one that takes long to fail is left alone for a while.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from sources.errors import OptionError, UnavailableError
 from sources.flight import LogServer
 from sources.options import SourceOptions
 
+T = TypeVar("T")
+
 _LOGGER = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.25
+_THREADS_MAX = 16
+
+# A broker that failed after so long (it hangs, or its packets are dropped) is asked again only after four times as
+# long as it took: so it costs a batch a fifth of its time at most. One that refuses at once is asked each time.
+_SLOW_FAILURE_SECONDS = 1.0
+_LEAVE_ALONE_FACTOR = 4
 
 
 class Servers:
-    """Connections of one reader, made on first use."""
+    """Connections of one reader, made on first use. Not shared between threads."""
 
     def __init__(self, options: SourceOptions) -> None:
-        self._servers = [LogServer(address, token=options.token) for address in options.servers]
+        self._servers = [LogServer(address, access=options.access) for address in options.servers]
         self._log_ids: dict[str, str] = {}
+        self._left_alone: dict[str, tuple[float, UnavailableError]] = {}
+        self._threads: ThreadPoolExecutor | None = None
 
     def all(self) -> dict[str, LogServer]:
         """Log id to broker, of every broker; `UnavailableError` names the first that does not answer."""
-        return {self._log_id(server): server for server in self._servers}
+        self._left_alone.clear()
+        found, away = self.reachable()
+        if away:
+            raise away[0]
+        return found
 
     def reachable(self) -> tuple[dict[str, LogServer], list[UnavailableError]]:
         """Log id to broker of those that answer, and why the others do not."""
-        found: dict[str, LogServer] = {}
+        known = [server for server in self._servers if server.address in self._log_ids]
+        unknown = [server for server in self._servers if server.address not in self._log_ids]
+        answers = self._side_by_side(unknown, lambda server: server.log_id())
+        found = {self._log_ids[server.address]: server for server in known}
         away = []
-        for server in self._servers:
-            try:
-                found[self._log_id(server)] = server
-            except UnavailableError as error:
-                away.append(error)
+        for server, answer in zip(unknown, answers, strict=True):
+            if isinstance(answer, UnavailableError):
+                away.append(answer)
+                continue
+            self._log_ids[server.address] = answer
+            if answer in found:
+                raise OptionError(
+                    f"{found[answer].address} and {server.address} hold the same log {answer}: "
+                    "name one of them in option servers"
+                )
+            found[answer] = server
         return found, away
 
-    def forget(self, server: LogServer) -> None:
-        """A call failed: whoever answers there next may hold another log."""
-        self._log_ids.pop(server.address, None)
-        server.close()
+    def ask(
+        self, brokers: Mapping[str, LogServer], question: Callable[[str, LogServer], T]
+    ) -> tuple[dict[str, T], list[UnavailableError]]:
+        """Asks each broker, side by side: the answers by log id, and why others gave none."""
+        by_address = {server.address: log_id for log_id, server in brokers.items()}
+        asked = list(brokers.values())
+        answers = self._side_by_side(asked, lambda server: question(by_address[server.address], server))
+        found: dict[str, T] = {}
+        away = []
+        for server, answer in zip(asked, answers, strict=True):
+            if isinstance(answer, UnavailableError):
+                # Whoever answers there next may hold another log.
+                self._log_ids.pop(server.address, None)
+                away.append(answer)
+            else:
+                found[by_address[server.address]] = answer
+        return found, away
 
     def wait_for(self, log_ids: Iterable[str], *, timeout_seconds: float) -> dict[str, str]:
         """Log id to address, of each log asked for; waits for brokers that are away."""
@@ -62,20 +101,38 @@ class Servers:
             time.sleep(_RETRY_SECONDS)
 
     def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
         for server in self._servers:
             server.close()
 
-    def _log_id(self, server: LogServer) -> str:
-        known = self._log_ids.get(server.address)
-        if known is None:
-            known = self._log_ids[server.address] = server.log_id()
-        return known
+    def _side_by_side(self, servers: list[LogServer], call: Callable[[LogServer], T]) -> list[T | UnavailableError]:
+        """The answers in the order of the servers; any error but that of being away is raised."""
+        if len(servers) < 2:
+            return [self._attempt(server, call) for server in servers]
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(min(len(self._servers), _THREADS_MAX), "headwater-source")
+        return list(self._threads.map(lambda server: self._attempt(server, call), servers))
+
+    def _attempt(self, server: LogServer, call: Callable[[LogServer], T]) -> T | UnavailableError:
+        until, earlier = self._left_alone.get(server.address, (0.0, None))
+        began = time.monotonic()
+        if earlier is not None and began < until:
+            return earlier
+        try:
+            return call(server)
+        except UnavailableError as error:
+            server.close()
+            took = time.monotonic() - began
+            if took >= _SLOW_FAILURE_SECONDS:
+                self._left_alone[server.address] = (time.monotonic() + _LEAVE_ALONE_FACTOR * took, error)
+            return error
 
 
-def unknown_log(log_id: str, found: dict[str, LogServer]) -> OptionError:
+def unknown_log(log_id: str, found: Mapping[str, LogServer]) -> OptionError:
     """No broker holds a log that the checkpoint or an option names."""
     holds = ", ".join(f"{server.address} holds {other}" for other, server in sorted(found.items()))
     return OptionError(
         f"no server holds log {log_id}, which this query reads ({holds}): name its broker in option servers, "
-        "or use a new checkpoint if that log is gone for good"
+        f"or, if that log is gone for good, drop it with retireLogs={log_id}"
     )

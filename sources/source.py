@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from sources.batch import BatchReader
 from sources.options import parse_options
 from sources.schema import spark_schema
+from sources.splits import spark_split_schema
 from sources.stream import StreamReader
 
 
@@ -26,6 +27,8 @@ class HeadwaterDataSource(DataSource):  # type: ignore[misc]
         return "headwater"
 
     def schema(self) -> StructType:
+        if self._parsed.yields_splits:
+            return spark_split_schema()
         return spark_schema(include_headers=self._parsed.include_headers)
 
     def reader(self, schema: StructType) -> BatchReader:

@@ -8,6 +8,7 @@ the group's name.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sources.errors import OptionError, RefusedError
@@ -31,32 +32,64 @@ def ask_offsets(
     partitions = None if options.assign is None else list(options.assign.get(log_id, ()))
     if partitions == []:
         return {}
-    answer = server.offsets(partitions=partitions, filters=options.filters, time_us=time_us, epoch_before=epoch_before)
+    answer = server.offsets(
+        partitions=partitions,
+        filters=options.filters,
+        pattern=options.pattern,
+        time_us=time_us,
+        epoch_before=epoch_before,
+    )
     if answer["log_id"] != log_id:
         raise RefusedError(server.address, "not_found", {"message": f"log {log_id} is not there any more"})
     return {int(number): row for number, row in answer["partitions"].items()}
 
 
 def resolve(
-    bound: Bound, options: SourceOptions, servers: Mapping[str, LogServer], group: ReaderGroup | None
+    bound: Bound,
+    options: SourceOptions,
+    servers: Mapping[str, LogServer],
+    group: ReaderGroup | None,
+    *,
+    is_complete: bool = True,
 ) -> SourceOffset:
-    """A place in every partition of every log in `servers`, checked for loss. Every broker must answer."""
+    """A place in every partition of every log in `servers`, checked for loss.
+
+    `is_complete` says that every broker answered: then a log that an option names and nobody holds is refused.
+    """
     for named in (bound.places, options.assign or {}):
         for log_id in named:
-            if log_id not in servers:
-                raise unknown_log(log_id, dict(servers))
+            if is_complete and log_id not in servers:
+                raise unknown_log(log_id, servers)
+    starts = {log_id: _start(log_id, server, bound, options, group) for log_id, server in servers.items()}
+    starts = {log_id: start for log_id, start in starts.items() if start.named or start.resolved}
+    if options.must_find_time and starts and all(start.is_late for start in starts.values()):
+        raise OptionError(
+            f"startingTimestamp is after the newest record of {options.what}: to begin with what comes from now on, "
+            "set startingOffsetsByTimestampStrategy=latest"
+        )
     logs = {}
-    for log_id, server in servers.items():
-        places = _places(log_id, server, bound, options, group)
-        if places:
-            logs[log_id] = _checked(log_id, server, places, options)
+    for log_id, start in starts.items():
+        places = _kept_places(log_id, servers[log_id], start, group)
+        logs[log_id] = _checked(log_id, servers[log_id], places, options)
     return SourceOffset(logs)
 
 
-def _places(
-    log_id: str, server: LogServer, bound: Bound, options: SourceOptions, group: ReaderGroup | None
-) -> dict[int, Place]:
-    """Named places as they are; the others from the group, or resolved now and kept there."""
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where one log would be begun now, and what the group kept of an earlier time."""
+
+    named: Mapping[int, Place]
+    resolved: Mapping[int, int]
+    kept: Mapping[int, int]
+    # The time that was asked for is after every record, so there is no place for it, and none was found before.
+    is_late: bool
+
+    @property
+    def is_kept(self) -> bool:
+        return set(self.resolved) <= set(self.kept)
+
+
+def _start(log_id: str, server: LogServer, bound: Bound, options: SourceOptions, group: ReaderGroup | None) -> _Start:
     rows = ask_offsets(log_id, server, options, time_us=bound.time_us)
     named = bound.places.get(log_id, {})
     for number in named:
@@ -64,16 +97,18 @@ def _places(
             raise OptionError(
                 f"startingOffsets names partition {number} of log {log_id}, where {options.what} cannot be"
             )
-    places = dict(named)
-    open_rows = {number: row for number, row in rows.items() if number not in named}
-    resolved = {number: _resolved(bound, row) for number, row in open_rows.items()}
-    if group is not None and resolved:
-        kept = group.initial(log_id, server)
-        if not set(resolved) <= set(kept):
-            kept = group.keep_initial(log_id, server, resolved)
-        resolved = {number: kept[number] for number in resolved}
-    places.update({number: Place(offset) for number, offset in resolved.items()})
-    return places
+    resolved = {number: _resolved(bound, row) for number, row in rows.items() if number not in named}
+    kept = group.initial(log_id, server) if group is not None and resolved else {}
+    is_late = bound.kind == "time" and all(place >= int(rows[n]["high_watermark"]) for n, place in resolved.items())
+    return _Start(named, resolved, kept, is_late and not set(resolved) <= set(kept))
+
+
+def _kept_places(log_id: str, server: LogServer, start: _Start, group: ReaderGroup | None) -> dict[int, Place]:
+    """Named places as they are; the others from the group, which keeps them from now on."""
+    kept: Mapping[int, int] = start.resolved
+    if group is not None and start.resolved:
+        kept = start.kept if start.is_kept else group.keep_initial(log_id, server, start.resolved)
+    return dict(start.named) | {number: Place(kept[number]) for number in start.resolved}
 
 
 def _resolved(bound: Bound, row: Mapping[str, Any]) -> int:

@@ -1,4 +1,6 @@
-"""`spark.readStream.format("headwater")`: decides in the driver how far each batch reads. `fetch` does the reading.
+"""`spark.readStream.format("headwater")`: what Spark calls, in its order.
+
+`planner` decides how far a batch goes, `splits` how it is shared out to tasks and read.
 
 What Spark stores is the offset, and nothing else survives: this object is made twice per query and again at each
 restart. What it remembers between calls (connections, the group's epoch, the answer of a moment ago) is only there to
@@ -8,9 +10,9 @@ save calls.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Any
 
 import pyarrow as pa
@@ -22,15 +24,16 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from sources.errors import OffsetError, UnavailableError
-from sources.fetch import RangePartition, fetch, split_ranges
+from sources.errors import OffsetError, OptionError, UnavailableError
 from sources.flight import LogServer
 from sources.group import ReaderGroup
-from sources.loss import find_loss, pass_or_raise
-from sources.offsets import Place, SourceOffset, ranges
+from sources.loss import report_retired
+from sources.offsets import SourceOffset, ranges
 from sources.options import SourceOptions
+from sources.planner import Heads, find_heads, plan_batch
 from sources.servers import Servers, unknown_log
-from sources.start import ask_offsets, resolve
+from sources.splits import SplitTask, plan_tasks, read_task
+from sources.start import resolve
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -47,12 +50,16 @@ class _Session:
     servers: Servers
     group: ReaderGroup | None
     # Ends of an AvailableNow run, per log and partition.
-    targets: Mapping[str, Mapping[int, Place]] | None = None
+    targets: Heads | None = None
     # High watermarks as last seen.
-    heads: dict[str, dict[int, Place]] = field(default_factory=dict)
+    heads: Heads = field(default_factory=dict)
     idle_text: str = ""
     idle_until: float = 0.0
     warned_at: float = float("-inf")
+    # When a batch with records was last planned, for maxTriggerDelay. As with Kafka the first one never waits.
+    planned_at: float = float("-inf")
+    # Spark asks twice, and between the two a broker may come or go.
+    initial: SourceOffset | None = None
     has_reached_a_broker: bool = False
 
 
@@ -76,31 +83,52 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def prepareForTriggerAvailableNow(self) -> None:
         """Fixes the ends of this run: the high watermarks of now."""
         session = self._open()
-        reachable = self._reachable(session)
-        session.targets = {log_id: self._heads(log_id, server) for log_id, server in reachable.items()}
+        session.targets = find_heads(session.servers, self._reachable(session), self._options)
 
     def initialOffset(self) -> dict[str, Any]:
+        """Where the query begins. A start that depends on nothing but the logs may do without a broker that is away:
+        its log enters when it is there, and is read from its oldest record too."""
         session = self._open()
-        start = resolve(self._options.starting, self._options, session.servers.all(), session.group)
-        session.has_reached_a_broker = True
-        return start.to_json()
+        if session.initial is None:
+            starting = self._options.starting
+            servers = self._reachable(session) if starting.kind == "earliest" else session.servers.all()
+            is_complete = len(servers) == len(self._options.servers)
+            session.initial = resolve(starting, self._options, servers, session.group, is_complete=is_complete)
+            session.has_reached_a_broker = True
+        return session.initial.to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch, or `start` as it is when no matching record waits."""
         session = self._open()
         begin = SourceOffset.from_json(start)
         text = begin.text()
-        if text == session.idle_text and time.monotonic() < session.idle_until:
+        if text == session.idle_text and monotonic() < session.idle_until:
             return start
         reachable = self._reachable(session, begin)
+        begin = self._without_retired(session, begin, reachable)
         if session.group is not None:
             # Spark asks from here on: everything before is in the sink.
             session.group.commit(begin, reachable)
-        end = self._next(session, begin, reachable, limit)
-        if end.text() == text:
-            session.idle_text, session.idle_until = text, time.monotonic() + IDLE_SECONDS
+        delay_seconds = self._options.max_trigger_delay_ms / 1_000
+        batch = plan_batch(
+            begin,
+            session.servers,
+            reachable,
+            self._options,
+            max_rows=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+            targets=session.targets,
+            # A run that ends by itself must not wait for what may never come.
+            may_wait=session.targets is None and monotonic() - session.planned_at < delay_seconds,
+        )
+        session.heads = {**session.heads, **batch.heads}
+        for error in batch.away:
+            self._warn(session, error)
+        if batch.records:
+            session.planned_at = monotonic()
+        if batch.end.text() == text:
+            session.idle_text, session.idle_until = text, monotonic() + IDLE_SECONDS
             return start
-        return end.to_json()
+        return batch.end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The high watermarks of the last look, for Spark's progress report: how far behind the query is."""
@@ -109,15 +137,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         found = ranges(SourceOffset.from_json(start), SourceOffset.from_json(end))
+        found = [one for one in found if one.log_id not in self._options.retire_logs]
         addresses = self._open().servers.wait_for(
             {one.log_id for one in found}, timeout_seconds=self._options.poll_timeout_ms / 1_000
         )
-        return [RangePartition(one, addresses[one.log_id]) for one in split_ranges(found, self._options.min_partitions)]
+        return plan_tasks(found, addresses, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, RangePartition):
-            raise OffsetError(f"{partition!r} is not a range of this source")
-        return fetch(partition, self._options)
+        if not isinstance(partition, SplitTask):
+            raise OffsetError(f"{partition!r} is not a task of this source")
+        return read_task(partition, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: the group is told in `latestOffset`, which also hears of the last batch of a run."""
@@ -125,100 +154,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def stop(self) -> None:
         if self._session is not None:
             self._session.servers.close()
-
-    # How far the next batch goes.
-
-    def _next(
-        self, session: _Session, begin: SourceOffset, reachable: Mapping[str, LogServer], limit: ReadLimit
-    ) -> SourceOffset:
-        waiting: dict[str, dict[int, Place]] = {}
-        backlog: dict[str, int] = {}
-        logs = {log_id: dict(places) for log_id, places in begin.logs.items()}
-        for log_id, server in reachable.items():
-            try:
-                places, backlog[log_id] = self._places_to_read(session, log_id, server, logs.setdefault(log_id, {}))
-            except UnavailableError as error:
-                self._delay(session, server, error)
-                continue
-            if places:
-                waiting[log_id] = places
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        for log_id, places in waiting.items():
-            server = reachable[log_id]
-            share = backlog[log_id] / sum(backlog[one] for one in waiting)
-            try:
-                logs[log_id].update(self._planned(session, log_id, server, logs[log_id], places, rows, share))
-            except UnavailableError as error:
-                self._delay(session, server, error)
-        return SourceOffset({log_id: places for log_id, places in logs.items() if places})
-
-    def _places_to_read(
-        self, session: _Session, log_id: str, server: LogServer, known: dict[int, Place]
-    ) -> tuple[dict[int, Place], int]:
-        """Where to go on in each partition that has offsets to scan, and how many; `known` gets new partitions."""
-        wanted = {number: place.next for number, place in known.items()}
-        rows = ask_offsets(log_id, server, self._options, epoch_before=wanted)
-        for number in known:
-            if number not in rows:
-                raise OffsetError(
-                    f"the checkpoint reads partition {number} of log {log_id}, where {self._options.what} cannot be: "
-                    "the subscription was changed; use a new checkpoint"
-                )
-        session.heads[log_id] = {number: Place(int(row["high_watermark"])) for number, row in rows.items()}
-        targets = None if session.targets is None else session.targets.get(log_id, {})
-        places, backlog = {}, 0
-        for number, row in rows.items():
-            if targets is not None and number not in targets:
-                continue
-            place = known.get(number)
-            if place is None:
-                # Read from the next batch on: in this one its range is empty.
-                known[number] = Place(int(row["log_start"]))
-                continue
-            loss = find_loss(log_id, number, place, row, server)
-            if loss is not None:
-                pass_or_raise(loss, self._options, server)
-                place = Place(loss.resume_at, resumed_at=loss.resume_at)
-            else:
-                # Where an earlier batch resumed is that batch's affair.
-                place = replace(place, resumed_at=None)
-            head = int(row["high_watermark"]) if targets is None else targets[number].next
-            if place.next < head:
-                places[number] = place
-                backlog += head - place.next
-        return places, backlog
-
-    def _planned(
-        self,
-        session: _Session,
-        log_id: str,
-        server: LogServer,
-        known: Mapping[int, Place],
-        places: Mapping[int, Place],
-        max_rows: int | None,
-        share: float,
-    ) -> dict[int, Place]:
-        """The ends that the broker plans within the limits; only partitions with matching records move."""
-        max_bytes = self._options.max_bytes_per_trigger
-        answer = server.plan(
-            {number: place.next for number, place in places.items()},
-            filters=self._options.filters,
-            max_records=None if max_rows is None else max(1, int(max_rows * share)),
-            max_bytes=None if max_bytes is None else max(1, int(max_bytes * share)),
-        )
-        if answer["log_id"] != log_id:
-            raise UnavailableError(server.address, f"it holds log {answer['log_id']} and not log {log_id}")
-        moved = {}
-        for number, place in places.items():
-            row = answer["partitions"][str(number)]
-            end = Place(int(row["end"]), row["epoch"], place.resumed_at)
-            if end.next <= place.next:
-                continue
-            target = None if session.targets is None else session.targets[log_id][number]
-            if target is not None and end.next > target.next:
-                end = replace(target, resumed_at=place.resumed_at)
-            moved[number] = end
-        return {number: end for number, end in moved.items() if end != known[number]}
 
     # Brokers.
 
@@ -236,23 +171,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         session.has_reached_a_broker = True
         for error in away:
             self._warn(session, error)
+        retired = self._options.retire_logs
+        for log_id in retired:
+            if log_id in reachable:
+                raise OptionError(
+                    f"retireLogs names log {log_id}, which {reachable[log_id].address} holds: "
+                    "take that broker out of option servers, or the log out of retireLogs"
+                )
         if not away and begin is not None:
             for log_id in begin.logs:
-                if log_id not in reachable:
+                if log_id not in reachable and log_id not in retired:
                     raise unknown_log(log_id, reachable)
         return reachable
 
-    def _heads(self, log_id: str, server: LogServer) -> dict[int, Place]:
-        rows = ask_offsets(log_id, server, self._options)
-        heads = {number: int(row["high_watermark"]) for number, row in rows.items()}
-        rows = ask_offsets(log_id, server, self._options, epoch_before=heads)
-        return {number: Place(head, rows[number].get("epoch_before")) for number, head in heads.items()}
-
-    def _delay(self, session: _Session, server: LogServer, error: UnavailableError) -> None:
-        session.servers.forget(server)
-        self._warn(session, error)
+    def _without_retired(
+        self, session: _Session, begin: SourceOffset, reachable: Mapping[str, LogServer]
+    ) -> SourceOffset:
+        """Drops the logs that are retired, once what was not read of them is on record."""
+        dropped = {log_id: begin.logs[log_id] for log_id in self._options.retire_logs if log_id in begin.logs}
+        if not dropped or not reachable:
+            return begin
+        for log_id, places in dropped.items():
+            report_retired(log_id, places, self._options, next(iter(reachable.values())))
+        return replace(begin, logs={one: places for one, places in begin.logs.items() if one not in dropped})
 
     def _warn(self, session: _Session, error: UnavailableError) -> None:
-        if time.monotonic() - session.warned_at >= _WARNING_SECONDS:
-            session.warned_at = time.monotonic()
+        if monotonic() - session.warned_at >= _WARNING_SECONDS:
+            session.warned_at = monotonic()
             _LOGGER.warning("%s; its records wait until it is back", error)

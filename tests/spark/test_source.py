@@ -98,7 +98,9 @@ def test_a_batch_read_keeps_to_its_bounds(spark: SparkSession, flight_server: Fl
     rows = batch(spark, flight_server, **{name: json.dumps({log.log_id: value}) for name, value in bounds.items()})
     assert [field.name for field in rows.schema.fields] == [name for name, _ in COLUMNS if name != "headers"]
     assert sorted((row.partition, row.offset) for row in rows.collect()) == [(3, offset) for offset in range(10, 15)]
-    assert batch(spark, flight_server, startingTimestamp="2100-01-01T00:00:00Z").count() == 0
+    later = {"startingTimestamp": "2100-01-01T00:00:00Z"}
+    assert batch(spark, flight_server, startingOffsetsByTimestampStrategy="latest", **later).count() == 0
+    assert "startingOffsetsByTimestampStrategy=latest" in failure(lambda: batch(spark, flight_server, **later).count())
     assert batch(spark, flight_server, minPartitions="8").rdd.getNumPartitions() == 8
 
 

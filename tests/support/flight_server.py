@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -28,7 +28,7 @@ from support.flight_wire import (
     refusal,
     to_batch,
 )
-from support.memory_log import Group, MemoryLog, Partition, matches_any
+from support.memory_log import Group, MemoryLog, Partition, Pattern, Wanted, matches_any
 
 __all__ = ["SCHEMA", "FlightServer", "refusal", "to_batch"]
 
@@ -124,7 +124,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         yield {"version": "0.1.0", "protocol": 1, "format": 1, "log_id": self.log.log_id}
 
     def topics(self, text: bytes) -> Iterator[JsonObject]:
-        filters = json_object(text, "topics", (), ("filters",)).get("filters")
+        filters = wanted(json_object(text, "topics", (), ("filters", "pattern")))
         rows = []
         for place in self.log.reachable(filters):
             bounds: dict[str, tuple[int, int]] = {}
@@ -139,14 +139,10 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
             yield {"log_id": self.log.log_id, "topics": rows[start : start + TOPICS_A_RESULT]}
 
     def offsets(self, text: bytes) -> Iterator[JsonObject]:
-        body = json_object(text, "offsets", (), ("partitions", "filters", "time_us", "epoch_before"))
+        body = json_object(text, "offsets", (), ("partitions", "filters", "pattern", "time_us", "epoch_before"))
         before = {int(number): offset for number, offset in (body.get("epoch_before") or {}).items()}
         numbers = body.get("partitions")
-        places = (
-            self.log.reachable(body.get("filters"))
-            if numbers is None
-            else [self.partition(number) for number in numbers]
-        )
+        places = self.log.reachable(wanted(body)) if numbers is None else [self.partition(number) for number in numbers]
         answer: JsonObject = {}
         for place in places:
             row = {
@@ -165,11 +161,11 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         yield {"log_id": self.log.log_id, "partitions": answer}
 
     def plan(self, text: bytes) -> Iterator[JsonObject]:
-        body = json_object(text, "plan", ("from",), ("filters", "max_records", "max_bytes"))
+        body = json_object(text, "plan", ("from",), ("filters", "pattern", "max_records", "max_bytes"))
         starts = {self.partition(number).number: offset for number, offset in body["from"].items()}
         for number, offset in starts.items():
             self.in_range(self.log.partitions[number], offset)
-        planned = self.log.plan(starts, body.get("filters"), body.get("max_records"), body.get("max_bytes"))
+        planned = self.log.plan(starts, wanted(body), body.get("max_records"), body.get("max_bytes"))
         answer: JsonObject = {}
         for number, one in planned.items():
             place = self.log.partitions[number]
@@ -215,11 +211,14 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         yield {}
 
     def gap(self, text: bytes) -> Iterator[JsonObject]:
-        body = json_object(text, "gap", ("partition", "start", "end", "reason"), ("group",))
-        place = self.partition(body["partition"])
-        if body["start"] >= body["end"]:
+        body = json_object(text, "gap", ("partition", "start", "reason"), ("group", "end", "log_id"))
+        is_elsewhere = body.get("log_id") not in (None, self.log.log_id)
+        name = None if is_elsewhere else self.partition(body["partition"]).name
+        end = body.get("end")
+        if (end is None and not is_elsewhere) or (end is not None and body["start"] >= end):
             raise refusal("invalid_argument", "a gap ends above its start", field="end")
-        self.log.append("$gaps", json.dumps({"group": None, **body, "name": place.name}).encode())
+        record = {"group": None, "log_id": None, "end": None, **body, "name": name}
+        self.log.append("$gaps", json.dumps(record).encode())
         yield {}
 
     @staticmethod
@@ -246,7 +245,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.GeneratorStream:
         self.owner.called("DoGet")
         body = json_object(
-            ticket.ticket, "the ticket", ("partition", "start"), ("filters", "end", "follow", "batch_rows")
+            ticket.ticket, "the ticket", ("partition", "start"), ("filters", "pattern", "end", "follow", "batch_rows")
         )
         if ("end" in body) == bool(body.get("follow")):
             raise refusal("invalid_argument", "the ticket needs one of `end` and `follow`", field="end")
@@ -259,14 +258,12 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
             if "end" in body:
                 self.in_range(place, body["end"])
         if body.get("follow"):
-            return flight.GeneratorStream(
-                SCHEMA, self._follow(context, place, body.get("filters"), body["start"], rows)
-            )
-        batches = self._bounded(place, body.get("filters"), body["start"], body["end"], rows)
+            return flight.GeneratorStream(SCHEMA, self._follow(context, place, wanted(body), body["start"], rows))
+        batches = self._bounded(place, wanted(body), body["start"], body["end"], rows)
         return flight.GeneratorStream(SCHEMA, batches)
 
     def _bounded(
-        self, place: Partition, filters: Sequence[str] | None, start: int, end: int, rows: int
+        self, place: Partition, filters: Wanted, start: int, end: int, rows: int
     ) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
         with self.log.changed:
             held = list(place.between(start, end))
@@ -286,7 +283,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
             yield to_batch(part, place.number, self.log.log_id), next_offset(end if is_last else part[-1].offset + 1)
 
     def _follow(
-        self, context: Any, place: Partition, filters: Sequence[str] | None, start: int, rows: int
+        self, context: Any, place: Partition, filters: Wanted, start: int, rows: int
     ) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
         position = start
         while not self.stopping.is_set() and not context.is_cancelled():
@@ -343,6 +340,14 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
             retain=bool(row.get("retain")),
         )
         return place, False
+
+
+def wanted(body: JsonObject) -> Wanted:
+    """The filters or the pattern of a request."""
+    pattern, filters = body.get("pattern"), body.get("filters")
+    if pattern is not None and filters is not None:
+        raise refusal("invalid_argument", "filters and a pattern exclude each other", field="pattern")
+    return filters if pattern is None else Pattern(pattern)
 
 
 _ACTIONS: dict[str, Callable[[_Service, bytes], Iterator[JsonObject]]] = {

@@ -7,6 +7,7 @@ CRC-32 instead of XXH3-64, so a topic may land in another partition than in a re
 from __future__ import annotations
 
 import bisect
+import re
 import threading
 import time
 import uuid
@@ -100,7 +101,23 @@ def matches(topic_filter: str, topic: str) -> bool:
     return len(levels) == len(topic_filter.split("/"))
 
 
-def matches_any(filters: Sequence[str] | None, topic: str) -> bool:
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A regular expression of whole topics; it stands where a list of filters may stand."""
+
+    text: str
+
+    def matches(self, topic: str) -> bool:
+        is_hidden = topic.startswith("$") and not self.text.startswith("\\$")
+        return not is_hidden and re.fullmatch(self.text, topic) is not None
+
+
+Wanted = Sequence[str] | Pattern | None
+
+
+def matches_any(filters: Wanted, topic: str) -> bool:
+    if isinstance(filters, Pattern):
+        return filters.matches(topic)
     return filters is None or any(matches(one, topic) for one in filters)
 
 
@@ -210,9 +227,9 @@ class MemoryLog:
 
     # What the Flight service asks.
 
-    def reachable(self, filters: Sequence[str] | None) -> list[Partition]:
-        """Partitions in which a topic of `filters` can be; all but internal without filters."""
-        if filters is None:
+    def reachable(self, filters: Wanted) -> list[Partition]:
+        """Partitions in which a topic of `filters` can be; all but internal without filters, and with a pattern."""
+        if filters is None or isinstance(filters, Pattern):
             return [p for p in self.partitions.values() if p.class_name != "internal"]
         names = {
             name
@@ -227,7 +244,7 @@ class MemoryLog:
         return [p for p in self.partitions.values() if p.class_name in names]
 
     def plan(
-        self, starts: Mapping[int, int], filters: Sequence[str] | None, max_records: int | None, max_bytes: int | None
+        self, starts: Mapping[int, int], filters: Wanted, max_records: int | None, max_bytes: int | None
     ) -> dict[int, Planned]:
         """How far each partition may be read. A limit is shared by what waits; one record always gets through."""
         waiting = {

@@ -27,7 +27,7 @@ def open_reader(*servers: FlightServer | str, **options: str) -> StreamReader:
         "servers": ",".join(one if isinstance(one, str) else one.location for one in servers),
         "pollTimeoutMs": "300",
     }
-    if "assign" not in options:
+    if "assign" not in options and "subscribePattern" not in options:
         base["subscribe"] = FILTER
     return StreamReader(parse_options({**base, **options}))
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 
 import pytest
 
 from sources.errors import OptionError
-from sources.flight import decode_detail, read_token
 from sources.offsets import Place
-from sources.options import NOT_YET, SourceOptions, parse_options
+from sources.options import ONLY_STREAM, SourceOptions, parse_options
 
 BASE = {"servers": "grpc://edge-1:8815", "subscribe": "devices/+/telemetry"}
 
@@ -61,11 +59,6 @@ def test_an_unknown_option_is_refused_and_the_nearest_named(given: str, near: st
         assert near in message
 
 
-@pytest.mark.parametrize("name", NOT_YET)
-def test_an_option_whose_work_is_not_done_is_refused_not_ignored(name: str) -> None:
-    assert refused(**{name: "x"}) == f"option {name} is not supported yet: remove it"
-
-
 @pytest.mark.parametrize(
     ("servers", "says"),
     [
@@ -74,7 +67,6 @@ def test_an_option_whose_work_is_not_done_is_refused_not_ignored(name: str) -> N
         ("http://edge-1:8815", "grpc://host:port"),
         ("grpc://edge-1", "grpc://host:port"),
         ("grpc://edge-1:99999", "grpc://host:port"),
-        ("grpc+tls://edge-1:8815", "TLS is not supported yet"),
         ("grpc://a:1,grpc://a:1", "twice"),
     ],
 )
@@ -122,7 +114,18 @@ def test_a_time_is_milliseconds_or_iso_with_a_zone() -> None:
     assert "exclude each other" in refused(startingTimestamp="1", startingOffsets="earliest")
 
 
-@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "maxBytesPerTrigger", "minPartitions", "pollTimeoutMs"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "minOffsetsPerTrigger",
+        "maxOffsetsPerTrigger",
+        "maxBytesPerTrigger",
+        "minPartitions",
+        "maxRecordsPerPartition",
+        "pollTimeoutMs",
+        "requestTimeoutMs",
+    ],
+)
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "many", ""])
 def test_a_count_is_a_positive_whole_number(name: str, text: str) -> None:
     assert f"option {name} is a positive whole number" in refused(**{name: text})
@@ -140,31 +143,66 @@ def test_a_start_that_moves_needs_a_consumer_group_in_a_stream(moving: dict[str,
 
 
 def test_options_of_the_other_kind_of_read_are_refused() -> None:
-    with pytest.raises(OptionError, match="maxOffsetsPerTrigger is for streams"):
-        parsed(maxOffsetsPerTrigger="5").require_batch()
+    for name in ONLY_STREAM:
+        more = {"maxTriggerDelay": {"minOffsetsPerTrigger": "1"}}.get(name, {})
+        with pytest.raises(OptionError, match="is for streams"):
+            parsed(**{name: "5"}, **more).require_batch()
     with pytest.raises(OptionError, match="endingOffsets is for batch reads"):
         parsed(endingOffsets="latest").require_stream()
 
 
-def test_a_token_is_a_reference_and_is_never_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    message = refused(token="s3cret")
-    assert "reference" in message
-    assert "s3cret" not in message
-    assert "not supported yet" in refused(token="secret:scope/key")
-    monkeypatch.setenv("EDGE_TOKEN", "s3cret\n")
-    assert read_token(str(parsed(token="env:EDGE_TOKEN").token)) == "s3cret"
-    with pytest.raises(OptionError, match="EDGE_MISSING, which is not set"):
-        read_token("env:EDGE_MISSING")
+@pytest.mark.parametrize("name", ["token", "password", "tls.ca", "tls.cert", "tls.key"])
+def test_a_secret_is_a_reference_and_is_never_repeated(name: str) -> None:
+    for text in ("s3cret", "s3cret:x", "env:", "-----BEGIN s3cret"):
+        message = refused(**{name: text})
+        assert f"option {name} is a reference" in message
+        assert "s3cret" not in message
+
+
+def test_credentials_are_those_of_the_client() -> None:
+    access = parsed(user="ann", password="env:PW").access
+    assert (access.credentials.user, access.credentials.password) == ("ann", "env:PW")
+    assert "env:PW" not in repr(access.credentials)
+    assert "not both" in refused(user="ann", password="env:PW", token="env:T")
+    assert "belong together" in refused(password="env:PW")
+
+
+def test_tls_files_are_for_servers_with_tls() -> None:
+    tls = {"tls.ca": "file:ca.pem", "tls.cert": "file:c.pem", "tls.key": "secret:scope/key"}
+    options = parsed(servers="grpc+tls://edge-1:8815", **tls)
+    assert options.access.tls.key == "secret:scope/key"
+    assert "grpc+tls://" in refused(**tls)
+    assert "belong together" in refused(servers="grpc+tls://edge-1:8815", **{"tls.cert": "file:c.pem"})
+
+
+def test_one_way_of_naming_topics_is_needed() -> None:
+    assert parse_options({"servers": "grpc://a:1", "subscribePattern": "devices/.*"}).pattern == "devices/.*"
+    assert "subscribe and subscribePattern exclude" in refused(subscribePattern="devices/.*")
+    with pytest.raises(OptionError, match="subscribePattern is empty"):
+        parse_options({"servers": "grpc://a:1", "subscribePattern": ""})
+
+
+def test_a_minimum_waits_a_quarter_of_an_hour_unless_told() -> None:
+    assert parsed(minOffsetsPerTrigger="5").max_trigger_delay_ms == 900_000
+    for text, milliseconds in (("30s", 30_000), ("2 min", 120_000), ("500", 500), ("1h", 3_600_000)):
+        assert parsed(minOffsetsPerTrigger="5", maxTriggerDelay=text).max_trigger_delay_ms == milliseconds
+    assert "is a time such as" in refused(minOffsetsPerTrigger="5", maxTriggerDelay="soon")
+    assert "is above maxOffsetsPerTrigger" in refused(minOffsetsPerTrigger="5", maxOffsetsPerTrigger="4")
+    assert "give both" in refused(maxTriggerDelay="1s")
+
+
+def test_words_and_retries_are_checked() -> None:
+    assert parsed().must_find_time
+    assert not parsed(startingOffsetsByTimestampStrategy="LATEST").must_find_time
+    assert "is error or latest, not earliest" in refused(startingOffsetsByTimestampStrategy="earliest")
+    assert parsed(**{"fetchOffset.numRetries": "0"}).access.num_retries == 0
+    assert "whole number" in refused(**{"fetchOffset.retryIntervalMs": "-1"})
+    assert parsed(retireLogs="b, a,b").retire_logs == ("a", "b")
+    assert "retireLogs drops log x" in refused(retireLogs="x", startingOffsets='{"x":{"3":1}}')
+    assert not parsed().yields_splits
+    assert parsed(**{"yield": "splits"}).yields_splits
 
 
 def test_options_travel_to_the_workers() -> None:
     options = parsed(startingOffsets='{"x":{"3":17}}')
     assert pickle.loads(pickle.dumps(options)) == options
-
-
-def test_the_protocols_json_is_found_in_the_text_of_a_status() -> None:
-    detail = {"error": "out_of_range", "message": "gone {really}", "log_start": 5}
-    text = f"Flight returned internal error, with message: {json.dumps(detail)}. gRPC client debug context: {{x}}"
-    assert decode_detail(text) == detail
-    assert decode_detail("Connection refused") is None
-    assert decode_detail("{broken") is None

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from support.flight_server import FlightServer
+from support.flight_server import FlightServer, refusal
 from support.memory_log import MemoryLog, Partition
 from support.source_driver import Query, open_reader, places, read_rows, through_json
 
@@ -142,7 +142,7 @@ def test_a_new_broker_enters_with_all_it_has() -> None:
 @pytest.mark.parametrize("start", [{"startingOffsets": "latest"}, {"startingTimestamp": "2999999"}])
 def test_a_start_that_moves_is_resolved_once(flight_server: FlightServer, start: dict[str, str]) -> None:
     if "startingTimestamp" in start:
-        start = {"startingTimestamp": "2100-01-01T00:00:00Z"}
+        start = {"startingTimestamp": "2100-01-01T00:00:00Z", "startingOffsetsByTimestampStrategy": "latest"}
     fill(flight_server, 10)
     first = open_reader(flight_server, consumerGroup="g", **start).initialOffset()
     fill(flight_server, 10)
@@ -285,6 +285,208 @@ def test_a_broker_away_after_planning_is_waited_for_until_the_deadline(flight_se
     query.restart()
     with pytest.raises(UnavailableError):
         query.reader.partitions(start, end)
+
+
+def test_a_broker_that_is_away_at_the_first_start_enters_when_it_is_there() -> None:
+    with FlightServer() as one, FlightServer() as late:
+        fill(one, 10)
+        fill(late, 20)
+        late.down()
+        query = Query(one, late)
+        assert len(query.drain()) == 10
+        late.up()
+        assert len(query.drain()) == 20
+        assert len(set(places(query.rows))) == len(query.rows)
+
+
+def test_a_first_batch_is_not_replayed_without_the_broker_it_read() -> None:
+    with FlightServer() as one, FlightServer() as other:
+        fill(one, 10)
+        fill(other, 20)
+        query = Query(one, other)
+        _, end = query.plan()
+        other.down()
+        query.restart()
+        start = through_json(query.reader.initialOffset())
+        with pytest.raises(OffsetError, match="where the first batch begins"):
+            query.reader.partitions(start, end)
+        other.up()
+        query.restart()
+        start = through_json(query.reader.initialOffset())
+        assert len(read_rows(query.reader, start, end)) == 30
+
+
+@pytest.mark.parametrize("start", [{"startingOffsets": "latest"}, {"startingTimestamp": "1"}])
+def test_a_start_that_moves_needs_every_broker(flight_server: FlightServer, start: dict[str, str]) -> None:
+    with FlightServer() as away:
+        away.down()
+        with pytest.raises(UnavailableError, match=away.location):
+            open_reader(flight_server, away, consumerGroup="g", **start).initialOffset()
+
+
+def test_a_slow_failure_is_not_paid_for_in_each_batch(
+    flight_server: FlightServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sources.servers._SLOW_FAILURE_SECONDS", 0.0)
+    monkeypatch.setattr("sources.servers._LEAVE_ALONE_FACTOR", 1e6)
+    with FlightServer() as hung:
+        query = Query(flight_server, hung)
+        query.drain()
+
+        def hang(name: str) -> None:
+            raise refusal("unavailable", "too much to do")
+
+        hung.before = hang
+        fill(flight_server, 5)
+        assert len(query.drain()) == 5
+        calls = sum(hung.calls.values())
+        fill(flight_server, 5)
+        assert len(query.drain()) == 5
+        assert sum(hung.calls.values()) == calls
+
+
+# Logs that are retired
+
+
+def test_a_retired_log_is_dropped_and_its_rest_is_on_record() -> None:
+    with FlightServer() as one, FlightServer() as dead:
+        fill(one, 10)
+        fill(dead, 20)
+        query = Query(one, dead, consumerGroup="g")
+        query.drain()
+        place = query.ends[-1]["logs"][dead.log.log_id]
+        dead.down()
+        query._servers = (one,)
+        query.restart()
+        with pytest.raises(OptionError, match=f"retireLogs={dead.log.log_id}"):
+            query.batch()
+        query._options = {**query._options, "retireLogs": dead.log.log_id}
+        query.restart()
+        fill(one, 5)
+        assert len(query.drain()) == 5
+        assert list(query.ends[-1]["logs"]) == [one.log.log_id]
+        gaps = [json.loads(record.value) for record in one.log.partitions[1].records]
+        assert {(gap["log_id"], str(gap["partition"]), gap["start"], gap["end"], gap["group"]) for gap in gaps} == {
+            (dead.log.log_id, number, at[0], None, "g") for number, at in place.items()
+        }
+        # The checkpoint no longer names it: the option may go.
+        query._options = {"consumerGroup": "g"}
+        query.restart()
+        assert query.batch() == []
+
+
+def test_a_planned_batch_of_a_retired_log_is_replayed_without_it() -> None:
+    with FlightServer() as one, FlightServer() as dead:
+        fill(one, 10)
+        fill(dead, 20)
+        query = Query(one, dead)
+        start, end = query.plan()
+        dead.down()
+        query._servers = (one,)
+        query._options = {"retireLogs": dead.log.log_id}
+        query.restart()
+        assert len(read_rows(query.reader, start, end)) == 10
+
+
+def test_a_log_that_a_server_holds_is_not_retired(flight_server: FlightServer) -> None:
+    reader = open_reader(flight_server, retireLogs=flight_server.log.log_id)
+    with pytest.raises(OptionError, match="take that broker out of option servers"):
+        reader.initialOffset()
+
+
+# Patterns, and the size of a batch
+
+
+def test_a_pattern_reads_topics_that_come_later_too(flight_server: FlightServer) -> None:
+    query = Query(flight_server, subscribePattern="devices/(d1|e.)/telemetry")
+    fill(flight_server, 40)
+    assert {row["topic"] for row in query.drain()} == {"devices/d1/telemetry"}
+    flight_server.log.append("devices/e5/telemetry", b"new")
+    flight_server.log.append("devices/e55/telemetry", b"no")
+    assert [row["topic"] for row in query.drain()] == ["devices/e5/telemetry"]
+
+
+def test_a_small_batch_waits_until_it_is_large_enough_or_late(
+    flight_server: FlightServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr("sources.stream.monotonic", lambda: now[0])
+    query = Query(flight_server, minOffsetsPerTrigger="20", maxTriggerDelay="60s")
+    fill(flight_server, 5)
+    assert len(query.batch()) == 5, "as with Kafka, the first batch does not wait"
+    fill(flight_server, 19)
+    fill(flight_server, 100, topic="devices/d1/status")
+    assert query.batch() == []
+    fill(flight_server, 1)
+    assert len(query.batch()) == 20
+    fill(flight_server, 3)
+    now[0] += 59.0
+    assert query.batch() == []
+    now[0] += 2.0
+    assert len(query.batch()) == 3
+
+
+def test_a_small_batch_does_not_wait_in_a_run_that_ends(flight_server: FlightServer) -> None:
+    query = Query(flight_server, minOffsetsPerTrigger="20")
+    fill(flight_server, 5)
+    query.drain()
+    fill(flight_server, 5)
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    query.reader._session.planned_at = 1e12
+    assert len(query.drain()) == 5
+
+
+def test_a_batch_that_the_limit_cut_does_not_wait(flight_server: FlightServer) -> None:
+    query = Query(flight_server, minOffsetsPerTrigger="50", maxBytesPerTrigger="10")
+    fill(flight_server, 5)
+    query.drain()
+    fill(flight_server, 40)
+    assert len(query.batch()) > 0
+
+
+def test_what_waits_and_matches_nothing_does_not_starve_another_broker() -> None:
+    with FlightServer() as loud, FlightServer() as quiet:
+        fill(loud, 3_000, topic="devices/d1/status")
+        query = Query(loud, quiet, maxOffsetsPerTrigger="10")
+        fill(quiet, 25)
+        assert len(query.batch()) > 0
+        assert len(query.drain()) + len(query.rows) >= 25
+
+
+def test_a_time_after_the_newest_record_is_an_error_unless_allowed(flight_server: FlightServer) -> None:
+    fill(flight_server, 10)
+    late = {"startingTimestamp": "2100-01-01T00:00:00Z", "consumerGroup": "g"}
+    with pytest.raises(OptionError, match="startingOffsetsByTimestampStrategy=latest"):
+        open_reader(flight_server, **late).initialOffset()
+    assert flight_server.log.groups.get("g") is None, "a start that was refused is not kept"
+    query = Query(flight_server, startingOffsetsByTimestampStrategy="latest", **late)
+    assert query.batch() == []
+    fill(flight_server, 5)
+    assert len(query.drain()) == 5
+
+
+def test_a_partition_that_is_quiet_begins_at_its_end_where_another_has_the_time(flight_server: FlightServer) -> None:
+    flight_server.log.append("devices/d1/telemetry", b"old", timestamp_us=1_000_000, partition=3)
+    flight_server.log.append("devices/d2/telemetry", b"new", timestamp_us=9_000_000, partition=4)
+    query = Query(flight_server, startingTimestamp="5000", consumerGroup="g")
+    assert [row["value"] for row in query.drain()] == [b"new"]
+
+
+def test_a_call_is_tried_again_as_often_as_allowed(flight_server: FlightServer) -> None:
+    fill(flight_server, 5)
+    failures = [2]
+
+    def fail(name: str) -> None:
+        if failures[0]:
+            failures[0] -= 1
+            raise refusal("unavailable", "too much to do")
+
+    flight_server.before = fail
+    assert open_reader(flight_server).initialOffset()["logs"]
+    failures[0] = 1
+    with pytest.raises(UnavailableError, match="too much to do"):
+        open_reader(flight_server, **{"fetchOffset.numRetries": "0"}).initialOffset()
 
 
 # What Spark demands

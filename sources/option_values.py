@@ -1,0 +1,181 @@
+"""The values of options: texts made into numbers, times, filters, places and references. Each function names the option
+in what it refuses, and never repeats what may be a secret. Which options there are is `options`' matter.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from sources.errors import OffsetError, OptionError
+from sources.offsets import FORMAT_VERSION, Place, read_logs
+
+# Past the year 2200 in milliseconds: somebody passed microseconds.
+_TIMESTAMP_MS_MAX = 7_258_118_400_000
+
+_UNIT_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"(\d+)\s*([a-z]*)", re.ASCII)
+
+
+def servers_value(value: str | None) -> tuple[str, ...]:
+    servers = tuple(part.strip() for part in (value or "").split(",") if part.strip())
+    if not servers:
+        raise OptionError(
+            "option servers is missing: give the Flight address of a broker, such as grpc://127.0.0.1:8815"
+        )
+    for server in servers:
+        scheme, _, place = server.partition("://")
+        host, _, port = place.rpartition(":")
+        is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65_536
+        if scheme not in ("grpc", "grpc+tls") or not host or not is_port:
+            raise OptionError(f"server {server} is not an address of the form grpc://host:port or grpc+tls://host:port")
+    if len(set(servers)) != len(servers):
+        raise OptionError(f"option servers names a broker twice: {value}")
+    return servers
+
+
+def filters_value(value: str) -> tuple[str, ...]:
+    filters = tuple(part.strip() for part in value.split(",") if part.strip())
+    if not filters:
+        raise OptionError("option subscribe is empty: give topics or filters, such as devices/+/telemetry")
+    for one in filters:
+        levels = one.split("/")
+        misplaced = any("#" in level and (level != "#" or at != len(levels) - 1) for at, level in enumerate(levels))
+        if misplaced or any("+" in level and level != "+" for level in levels) or "\0" in one:
+            raise OptionError(f"{one} is not an MQTT filter: + and # stand for whole levels, and # only at the end")
+    return tuple(sorted(set(filters)))
+
+
+def pattern_value(value: str) -> str:
+    """A regular expression of whole topics. The broker has the last word on its syntax."""
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise OptionError(f"option subscribePattern is no regular expression: {error}") from error
+    if not value:
+        raise OptionError("option subscribePattern is empty: give a regular expression such as devices/.*/telemetry")
+    return value
+
+
+def assign_value(value: str) -> dict[str, tuple[int, ...]]:
+    wrong = OptionError(f'option assign is JSON of the form {{"<log id>": [3, 4]}}, not {value}')
+    try:
+        logs = json.loads(value)
+    except ValueError:
+        raise wrong from None
+    if not isinstance(logs, dict) or not logs:
+        raise wrong
+    for partitions in logs.values():
+        if not (isinstance(partitions, list) and partitions and all(type(number) is int for number in partitions)):
+            raise wrong
+    return {log_id: tuple(sorted(set(partitions))) for log_id, partitions in sorted(logs.items())}
+
+
+def log_ids_value(value: str | None) -> tuple[str, ...]:
+    return tuple(sorted({part.strip() for part in (value or "").split(",") if part.strip()}))
+
+
+def places_value(name: str, text: str) -> dict[str, dict[int, Place]]:
+    """`{"<log id>":{"<partition>":17}}`, with `[17, epoch]` for 17, or a whole offset as it stands in a checkpoint."""
+    form = f'option {name} is earliest, latest or JSON of the form {{"<log id>": {{"<partition>": 17}}}}'
+    try:
+        value = json.loads(text)
+    except ValueError:
+        raise OptionError(f"{form}, not {text}") from None
+    if isinstance(value, dict) and set(value) == {"v", "logs"} and value["v"] == FORMAT_VERSION:
+        value = value["logs"]
+    try:
+        if isinstance(value, dict):
+            value = {
+                log_id: {p: [place, None] if type(place) is int else place for p, place in places.items()}
+                if isinstance(places, dict)
+                else places
+                for log_id, places in value.items()
+            }
+        return read_logs(value)
+    except OffsetError as error:
+        raise OptionError(f"{form}: {error}") from error
+
+
+def time_us_value(name: str, text: str) -> int:
+    """Unix milliseconds, as with Kafka, or ISO 8601 with a zone."""
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        if int(text) > _TIMESTAMP_MS_MAX:
+            raise OptionError(f"option {name} is in milliseconds since 1970, and {text} is after the year 2200")
+        return int(text) * 1_000
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(
+            f"option {name} is in milliseconds since 1970 or a time such as 2026-11-21T13:00:00Z, not {text}"
+        ) from None
+    if moment.tzinfo is None:
+        raise OptionError(f"option {name} needs a time zone: {text}Z for UTC")
+    return max(0, microseconds(moment))
+
+
+def microseconds(moment: datetime) -> int:
+    """Unix time of a moment with a zone, without the rounding of floats."""
+    since = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def duration_ms_value(values: Mapping[str, str], name: str, default: int) -> int:
+    """`15m`, `30s`, `500ms`; a bare number is milliseconds, as with Spark."""
+    text = values.get(name)
+    if text is None:
+        return default
+    found = _DURATION.fullmatch(text.strip().lower())
+    unit = None if found is None else _UNIT_MS.get(found[2] or "ms")
+    if found is None or unit is None:
+        raise OptionError(f"option {name} is a time such as 30s, 15m or 500ms, not {text}")
+    return int(int(found[1]) * unit)
+
+
+def flag_value(values: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = values.get(name)
+    if text is None:
+        return default
+    if text.lower() not in ("true", "false"):
+        raise OptionError(f"option {name} is true or false, not {text}")
+    return text.lower() == "true"
+
+
+def word_value(values: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+    """One of `words`, in any case; the first is the default."""
+    text = values.get(name, words[0])
+    if text.lower() not in words:
+        raise OptionError(f"option {name} is {' or '.join(words)}, not {text}")
+    return text.lower()
+
+
+def count_value(values: Mapping[str, str], name: str, *, at_least: int = 1) -> int | None:
+    text = values.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text) >= at_least):
+        kind = "a positive whole number" if at_least else "a whole number"
+        raise OptionError(f"option {name} is {kind}, not {text}")
+    return int(text)
+
+
+def group_value(text: str | None) -> str | None:
+    if text is not None and not (0 < len(text) <= 200 and text.isprintable() and not set(text) & set("/+#")):
+        raise OptionError(f"option consumerGroup is up to 200 characters without / + #, not {text!r}")
+    return text
+
+
+def reference_value(name: str, text: str | None) -> str | None:
+    """Where a secret stands. Whatever else is given is not repeated: it may be the secret."""
+    if text is None:
+        return None
+    kind, _, place = text.partition(":")
+    if kind not in ("env", "file", "secret") or not place:
+        raise OptionError(
+            f"option {name} is a reference, file:PATH, env:NAME or on Databricks secret:SCOPE/KEY; "
+            "what it names does not belong into options"
+        )
+    return text

@@ -1,0 +1,230 @@
+"""How far the next batch goes: what waits at the brokers, brought under the limits of the options.
+
+A pure function of where the query is, what the brokers answer, and the limits; whether a small batch should wait
+(`minOffsetsPerTrigger`) is decided here too, from the time that the caller gives. Reading is `splits`' matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from sources.errors import OffsetError, UnavailableError
+from sources.flight import LogServer
+from sources.loss import find_loss, pass_or_raise
+from sources.offsets import Place, SourceOffset
+from sources.options import SourceOptions
+from sources.servers import Servers
+from sources.start import ask_offsets
+
+Heads = Mapping[str, Mapping[int, Place]]
+
+# A second look at brokers that were held back by their share is worth a call if so much of the limit is left.
+_LEFT_OVER_PART = 0.1
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """One log: where it will be read on, and what is there."""
+
+    # Every partition with its place; those that are new enter at their log start.
+    places: dict[int, Place]
+    # Those of them in which offsets wait, and how many.
+    to_read: dict[int, Place] = field(default_factory=dict)
+    backlog: int = 0
+    heads: dict[int, Place] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """The answer of one broker."""
+
+    ends: Mapping[int, Place]
+    records: int
+    # Whether a limit kept records out.
+    is_held_back: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NextBatch:
+    """The end of the next batch, the high watermarks seen on the way, and who could not be asked."""
+
+    end: SourceOffset
+    heads: Heads
+    records: int
+    away: tuple[UnavailableError, ...]
+
+
+def plan_batch(
+    begin: SourceOffset,
+    servers: Servers,
+    reachable: Mapping[str, LogServer],
+    options: SourceOptions,
+    *,
+    max_rows: int | None,
+    targets: Heads | None,
+    may_wait: bool,
+) -> NextBatch:
+    """Plans from `begin`. With `targets` it stays below them; with `may_wait` a batch that is too small stays empty."""
+    waiting, away = servers.ask(
+        reachable,
+        lambda log_id, server: _look(log_id, server, begin.logs.get(log_id, {}), options, targets),
+    )
+    logs = {log_id: dict(places) for log_id, places in begin.logs.items()}
+    logs |= {log_id: one.places for log_id, one in waiting.items() if one.places}
+    brokers = {log_id: reachable[log_id] for log_id, one in waiting.items() if one.to_read}
+    planned, also_away = _plan_all(brokers, waiting, servers, options, max_rows, targets)
+    records = sum(one.records for one in planned.values())
+    is_too_small = (
+        may_wait
+        and options.min_offsets_per_trigger is not None
+        and records < options.min_offsets_per_trigger
+        and not any(one.is_held_back for one in planned.values())
+    )
+    if is_too_small:
+        planned, records = {}, 0
+    for log_id, one in planned.items():
+        logs[log_id] = {**logs[log_id], **one.ends}
+    heads = {log_id: one.heads for log_id, one in waiting.items()}
+    return NextBatch(SourceOffset(logs), heads, records, (*away, *also_away))
+
+
+def find_heads(servers: Servers, reachable: Mapping[str, LogServer], options: SourceOptions) -> Heads:
+    """The high watermarks of now, with the epochs before them. A broker that is away meanwhile has none."""
+
+    def ask(log_id: str, server: LogServer) -> dict[int, Place]:
+        rows = ask_offsets(log_id, server, options)
+        heads = {number: int(row["high_watermark"]) for number, row in rows.items()}
+        rows = ask_offsets(log_id, server, options, epoch_before=heads)
+        return {number: Place(head, rows[number].get("epoch_before")) for number, head in heads.items()}
+
+    return servers.ask(reachable, ask)[0]
+
+
+def _look(
+    log_id: str, server: LogServer, known: Mapping[int, Place], options: SourceOptions, targets: Heads | None
+) -> _Waiting:
+    """What waits at one broker. Places that are lost are passed or raised here."""
+    wanted = {number: place.next for number, place in known.items()}
+    rows = ask_offsets(log_id, server, options, epoch_before=wanted)
+    for number in known:
+        if number not in rows:
+            raise OffsetError(
+                f"the checkpoint reads partition {number} of log {log_id}, where {options.what} cannot be: "
+                "the subscription was changed; use a new checkpoint"
+            )
+    found = _Waiting(dict(known))
+    found.heads = {number: Place(int(row["high_watermark"])) for number, row in rows.items()}
+    ends = None if targets is None else targets.get(log_id, {})
+    for number, row in rows.items():
+        if ends is not None and number not in ends:
+            continue
+        place = known.get(number)
+        if place is None:
+            # Read from the next batch on: in this one its range is empty.
+            found.places[number] = Place(int(row["log_start"]))
+            continue
+        loss = find_loss(log_id, number, place, row, server)
+        if loss is not None:
+            pass_or_raise(loss, options, server)
+            place = Place(loss.resume_at, resumed_at=loss.resume_at)
+        else:
+            # Where an earlier batch resumed is that batch's affair.
+            place = replace(place, resumed_at=None)
+        head = int(row["high_watermark"]) if ends is None else ends[number].next
+        if place.next < head:
+            found.to_read[number] = place
+            found.backlog += head - place.next
+    return found
+
+
+def _plan_all(
+    brokers: Mapping[str, LogServer],
+    waiting: Mapping[str, _Waiting],
+    servers: Servers,
+    options: SourceOptions,
+    max_rows: int | None,
+    targets: Heads | None,
+) -> tuple[dict[str, _Planned], list[UnavailableError]]:
+    """Shares the limits over the brokers by what waits there, and what some leave over among those that want more."""
+    backlog = {log_id: waiting[log_id].backlog for log_id in brokers}
+    rows = shares(backlog, max_rows)
+    sizes = shares(backlog, options.max_bytes_per_trigger)
+    # One record always gets through, whatever its size.
+    sizes = {log_id: size and max(1, size) for log_id, size in sizes.items()}
+
+    def ask(log_id: str, server: LogServer) -> _Planned:
+        one = waiting[log_id]
+        ends = None if targets is None else targets[log_id]
+        return _plan(log_id, server, one, options, rows[log_id], sizes[log_id], ends)
+
+    first = {log_id: server for log_id, server in brokers.items() if rows[log_id] != 0}
+    planned, away = servers.ask(first, ask)
+    if max_rows is None or len(brokers) < 2:
+        return planned, away
+    left = max_rows - sum(one.records for one in planned.values())
+    # What waits may match no filter and stay for ever: a share of nothing must not.
+    more = {log_id: brokers[log_id] for log_id in brokers if log_id not in first or _is_held_back(planned, log_id)}
+    if more and left >= max(1, max_rows * _LEFT_OVER_PART):
+        extra = shares({log_id: backlog[log_id] for log_id in more}, left)
+        rows = {log_id: (extra[log_id] or 0) + _records(planned, log_id) for log_id in more}
+        more = {log_id: server for log_id, server in more.items() if rows[log_id]}
+        again, also_away = servers.ask(more, ask)
+        planned, away = planned | again, [*away, *also_away]
+    return planned, away
+
+
+def _is_held_back(planned: Mapping[str, _Planned], log_id: str) -> bool:
+    return log_id in planned and planned[log_id].is_held_back
+
+
+def _records(planned: Mapping[str, _Planned], log_id: str) -> int:
+    return planned[log_id].records if log_id in planned else 0
+
+
+def shares(backlog: Mapping[str, int], limit: int | None) -> dict[str, int | None]:
+    """Splits a limit in proportion to what waits; what rounding leaves goes to those where most waits."""
+    if limit is None:
+        return dict.fromkeys(backlog)
+    total = max(1, sum(backlog.values()))
+    found = {log_id: limit * count // total for log_id, count in backlog.items()}
+    left = limit - sum(found.values())
+    for log_id in sorted(backlog, key=lambda one: (-backlog[one], one))[:left]:
+        found[log_id] += 1
+    return dict(found)
+
+
+def _plan(
+    log_id: str,
+    server: LogServer,
+    waiting: _Waiting,
+    options: SourceOptions,
+    max_rows: int | None,
+    max_bytes: int | None,
+    targets: Mapping[int, Place] | None,
+) -> _Planned:
+    """The ends that the broker plans within the limits; only partitions with matching records move."""
+    answer = server.plan(
+        {number: place.next for number, place in waiting.to_read.items()},
+        filters=options.filters,
+        pattern=options.pattern,
+        max_records=max_rows,
+        max_bytes=max_bytes,
+    )
+    if answer["log_id"] != log_id:
+        raise UnavailableError(server.address, f"it holds log {answer['log_id']} and not log {log_id}")
+    ends: dict[int, Place] = {}
+    records, is_held_back = 0, False
+    for number, place in waiting.to_read.items():
+        row = answer["partitions"][str(number)]
+        records += int(row["records"])
+        is_held_back = is_held_back or int(row["scanned"]) < int(row["high_watermark"])
+        end = Place(int(row["end"]), row["epoch"], place.resumed_at)
+        if end.next <= place.next:
+            continue
+        target = None if targets is None else targets[number]
+        if target is not None and end.next > target.next:
+            end = replace(target, resumed_at=place.resumed_at)
+        if end != waiting.places[number]:
+            ends[number] = end
+    return _Planned(ends, records, is_held_back)

@@ -1,0 +1,161 @@
+"""Splits: how the offsets of a batch are shared out to tasks, and what a task reads.
+
+A *split* is a range of one partition and the broker that holds it. A *task* is one or more splits of one broker: small
+ranges go together, because a task costs Spark more than their records do. With the internal option `yield=splits` a
+task hands its splits on as rows instead of reading them, and whoever gets such a row reads it with `read_split`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from sources.errors import OffsetError
+from sources.fetch import fetch
+from sources.flight import LogServer
+from sources.offsets import OffsetRange
+from sources.options import SourceOptions
+
+TOGETHER_MAX = 32_768
+"""Offsets of a broker up to which ranges share a task: about 20 ms of reading, which is what a task costs."""
+
+SPLIT_SCHEMA = pa.schema(
+    [
+        ("server", pa.string()),
+        ("log_id", pa.string()),
+        ("partition", pa.int32()),
+        ("start", pa.int64()),
+        ("end", pa.int64()),
+        ("end_epoch", pa.int64()),
+    ]
+)
+_SPARK_SPLIT_SCHEMA = StructType(
+    [
+        StructField("server", StringType()),
+        StructField("log_id", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("start", LongType()),
+        StructField("end", LongType()),
+        StructField("end_epoch", LongType()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Records `[start, end)` of one partition at `server`; `end_epoch` is that of the record before `end`."""
+
+    server: str
+    log_id: str
+    partition: int
+    start: int
+    end: int
+    end_epoch: int | None = None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Split:
+        """From a row of `yield=splits`, as a dictionary; `OffsetError` for anything else."""
+        try:
+            return cls(**{name: row[name] for name in SPLIT_SCHEMA.names})
+        except KeyError as error:
+            raise OffsetError(f"{json.dumps(dict(row), default=str)} is not a split: {error} is missing") from error
+
+    @property
+    def offsets(self) -> OffsetRange:
+        return OffsetRange(self.log_id, self.partition, self.start, self.end, self.end_epoch)
+
+
+class SplitTask(InputPartition):  # type: ignore[misc]
+    """One task: splits of one broker."""
+
+    def __init__(self, address: str, offsets: Sequence[OffsetRange]) -> None:
+        super().__init__(None)
+        self.address = address
+        self.offsets = tuple(offsets)
+
+
+def spark_split_schema() -> StructType:
+    """The columns of a DataFrame with `yield=splits`."""
+    return _SPARK_SPLIT_SCHEMA
+
+
+def plan_tasks(found: Sequence[OffsetRange], addresses: Mapping[str, str], options: SourceOptions) -> list[SplitTask]:
+    """Shares ranges out to tasks: large ones in pieces, small ones of a broker together.
+
+    No piece has more than `maxRecordsPerPartition` offsets, and with `minPartitions` there are about that many tasks or
+    more; both count offsets, whatever a filter leaves of them.
+    """
+    pieces = _in_pieces(list(found), options.max_records_per_partition, options.min_partitions)
+    # Who names a number of tasks gets it.
+    together = TOGETHER_MAX if options.min_partitions is None else 0
+    if options.max_records_per_partition is not None:
+        together = min(together, options.max_records_per_partition)
+    tasks: list[SplitTask] = []
+    room: dict[str, tuple[SplitTask, int]] = {}
+    for piece in pieces:
+        address = addresses[piece.log_id]
+        length = piece.end - piece.start
+        task, left = room.get(address, (None, 0))
+        if task is None or length > left:
+            task, left = SplitTask(address, ()), together
+            tasks.append(task)
+        task.offsets = (*task.offsets, piece)
+        room[address] = task, left - length
+    return tasks
+
+
+def _in_pieces(found: list[OffsetRange], max_records: int | None, min_partitions: int | None) -> list[OffsetRange]:
+    if max_records is not None:
+        found = [part for one in found for part in one.split(-(-(one.end - one.start) // max_records))]
+    if min_partitions is None or not 0 < len(found) < min_partitions:
+        return found
+    total = sum(one.end - one.start for one in found)
+    return [part for one in found for part in one.split(round(min_partitions * (one.end - one.start) / total))]
+
+
+def read_task(task: SplitTask, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """What Spark gets of a task: the records, or with `yield=splits` the splits."""
+    if options.yields_splits:
+        yield _as_rows(task)
+        return
+    server = LogServer(task.address, access=options.access)
+    try:
+        for offsets in task.offsets:
+            yield from fetch(offsets, server, options)
+    finally:
+        server.close()
+
+
+def read_split(split: Split, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """The records of a split in the canonical schema, in the order of their offsets.
+
+    `options` are those of the stream that gave the split (`parse_options`): topics, headers, what to do about data
+    loss, patience and credentials. Waits for a broker that is away for `pollTimeoutMs` after the last batch. Raises
+    what reading rows raises: `DataLossError`, `UnavailableError`, `RefusedError`, `OptionError`.
+    """
+    server = LogServer(split.server, access=options.access)
+    try:
+        yield from fetch(split.offsets, server, options)
+    finally:
+        server.close()
+
+
+def _as_rows(task: SplitTask) -> pa.RecordBatch:
+    rows = [
+        {
+            "server": task.address,
+            "log_id": one.log_id,
+            "partition": one.partition,
+            "start": one.start,
+            "end": one.end,
+            "end_epoch": one.end_epoch,
+        }
+        for one in task.offsets
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=SPLIT_SCHEMA)
