@@ -6,6 +6,7 @@ A column `…_at` of a table is a field `…_us` of a value: a timestamp in UTC,
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -16,17 +17,29 @@ from pipelines.engine import (
     Action,
     ActionPhase,
     ActionState,
+    Artifact,
     AuditEvent,
     Device,
+    DeviceState,
+    Ota,
     Quarantined,
     Report,
     Request,
+    Rollout,
     Selector,
     Target,
     TargetState,
     Timeouts,
 )
-from pipelines.tables import ACTION_EVENTS, ACTION_STATE, ACTION_TARGETS, DEFAULT_TENANT, QUARANTINE, Table
+from pipelines.tables import (
+    ACTION_EVENTS,
+    ACTION_STATE,
+    ACTION_TARGETS,
+    DEFAULT_TENANT,
+    DEVICE_STATE,
+    QUARANTINE,
+    Table,
+)
 
 Row = Mapping[str, Any]
 
@@ -65,24 +78,59 @@ def arrow_of(rows: Iterable[Row], table: Table) -> pa.Table:
 
 
 def action_of(row: Row, *, commit_version: int) -> Action:
-    ids, labels = row["device_ids"], row["labels"]
+    """Columns that a table of an older version lacks are as good as null."""
+    get = row.get
     return Action(
-        action_id=row["action_id"] or "",
-        tenant=row["tenant"] or DEFAULT_TENANT,
-        type=row["type"] or "command",
-        name=row["name"] or "",
-        params=row["params"] or "{}",
+        action_id=get("action_id") or "",
+        tenant=get("tenant") or DEFAULT_TENANT,
+        type=get("type") or "command",
+        name=get("name") or (get("artifact_name") or "" if get("type") == "ota" else ""),
+        params=get("params") or "{}",
         selector=Selector(
-            device_ids=tuple(id_ or "" for id_ in ids) if ids is not None else None,
-            labels=labels,
-            percentage=row["percentage"],
+            device_ids=_texts(get("device_ids")),
+            labels=get("labels"),
+            percentage=get("percentage"),
+            groups=_texts(get("groups")),
+            label_expression=get("label_expression"),
         ),
-        timeouts=Timeouts(row["timeout_queued_s"], row["timeout_delivered_s"], row["timeout_in_progress_s"]),
-        deadline_us=row["deadline"],
-        created_by=row["created_by"] or "",
-        created_us=row["created_at"] or 0,
+        timeouts=Timeouts(*(get(f"timeout_{name}_s") for name in ("queued", "delivered", "in_progress", "step"))),
+        deadline_us=get("deadline"),
+        created_by=get("created_by") or "",
+        created_us=get("created_at") or 0,
         commit_version=commit_version,
+        rollout=_rollout_of(row),
+        ota=Ota(
+            artifact_name=get("artifact_name"),
+            artifact_version=get("artifact_version"),
+            mode=get("mode") or "forced",
+            supersede=bool(get("supersede")),
+            requires_versions=_texts(get("requires_versions")),
+            target_version=get("target_version"),
+        ),
     )
+
+
+def _rollout_of(row: Row) -> Rollout:
+    backoff_s = row.get("retry_backoff_s")
+    return Rollout(
+        membership=row.get("membership") or "static",
+        waves=row.get("waves"),
+        needs_approval=bool(row.get("needs_approval")),
+        rate_per_minute=row.get("rate_per_minute"),
+        max_in_flight=row.get("max_in_flight"),
+        abort_percentage=row.get("abort_percentage"),
+        abort_min_reported=row.get("abort_min_reported"),
+        not_before_us=row.get("not_before"),
+        maintenance_window=row.get("maintenance_window"),
+        retries=row.get("retries") or 0,
+        retry_backoff_s=Rollout().retry_backoff_s if backoff_s is None else backoff_s,
+        priority=row.get("priority") or 0,
+        depends_on=_texts(row.get("depends_on")) or (),
+    )
+
+
+def _texts(values: list[str | None] | None) -> tuple[str, ...] | None:
+    return tuple(value or "" for value in values) if values is not None else None
 
 
 def request_of(row: Row, *, committed_us: int) -> Request:
@@ -100,7 +148,28 @@ def request_of(row: Row, *, committed_us: int) -> Request:
 
 
 def device_of(row: Row) -> Device:
-    return Device(device_id=row["device_id"] or "", tenant=row["tenant"] or DEFAULT_TENANT, labels=row["labels"] or {})
+    return Device(
+        device_id=row["device_id"] or "",
+        tenant=row["tenant"] or DEFAULT_TENANT,
+        labels=row["labels"] or {},
+        groups=_texts(row.get("groups")) or (),
+        time_zone=row.get("time_zone"),
+    )
+
+
+def artifact_of(row: Row) -> Artifact:
+    ids = row["device_ids"]
+    return Artifact(
+        name=row["name"] or "",
+        version=row["version"] or "",
+        tenant=row["tenant"] or DEFAULT_TENANT,
+        sha256=row["sha256"] or "",
+        size_bytes=row["size_bytes"] or 0,
+        signature=row["signature"],
+        key_id=row["key_id"],
+        labels=row["labels"],
+        device_ids=frozenset(ids) if ids is not None else None,
+    )
 
 
 def report_of(row: Row) -> Report:
@@ -110,8 +179,8 @@ def report_of(row: Row) -> Report:
         partition=row["partition"],
         offset=row["offset"],
         device_id=row["device_id"],
-        action_id=row["action_id"],
-        attempt=row["attempt"],
+        action_id=row["action_id"] or "",
+        attempt=row["attempt"] or 0,
         state=row["state"],
         at_us=row["at"],
         recorded_us=row["recorded_at"],
@@ -121,22 +190,32 @@ def report_of(row: Row) -> Report:
         progress=row["progress"],
         message=row["message"],
         result=row["result"],
+        version=row.get("version"),
         command_partition=row["command_partition"],
         command_offset=row["command_offset"],
     )
 
 
 def target_of(row: Row) -> Target:
-    fields = {name: row[_column(name)] for name in _names(Target)}
-    return Target(**{**fields, "state": TargetState(row["state"]), "late": bool(row["late"])})
+    fields: dict[str, Any] = {name: row.get(column) for name, column in _columns(Target)}
+    fields |= {name: bool(fields[name]) for name in ("late", "forced", "leaving", "claimed")}
+    return Target(**{**fields, "state": TargetState(row["state"]), "wave": fields["wave"] or 0})
 
 
 def state_of(row: Row) -> ActionState:
-    fields = {name: row[_column(name)] for name in _names(ActionState)}
+    fields: dict[str, Any] = {name: row.get(column) for name, column in _columns(ActionState)}
     fields["phase"] = ActionPhase(row["phase"])
-    fields["counts"] = row["counts"] or {}
     fields["requests_done"] = tuple(row["requests_done"] or ())
+    # Null in a row of an older version.
+    fields |= {"counts": fields["counts"] or {}, "sent": fields["sent"] or {}, "forced": bool(fields["forced"])}
+    for name, usual in (("wave", 0), ("waves", 1), ("approved", -1)):
+        fields[name] = usual if fields[name] is None else fields[name]
     return ActionState(**fields)
+
+
+def device_state_of(row: Row) -> DeviceState:
+    fields: dict[str, Any] = {name: row.get(column) for name, column in _columns(DeviceState)}
+    return DeviceState(**fields)
 
 
 def targets_table(targets: Iterable[Target]) -> pa.Table:
@@ -145,6 +224,10 @@ def targets_table(targets: Iterable[Target]) -> pa.Table:
 
 def states_table(states: Iterable[ActionState]) -> pa.Table:
     return arrow_of((_row(state) for state in states), ACTION_STATE)
+
+
+def device_states_table(facts: Iterable[DeviceState]) -> pa.Table:
+    return arrow_of((_row(fact) for fact in facts), DEVICE_STATE)
 
 
 def events_table(events: Iterable[AuditEvent], *, recorded_us: int) -> pa.Table:
@@ -186,13 +269,13 @@ def quarantine_table(entries: Iterable[Quarantined], *, quarantined_us: int) -> 
     return arrow_of(rows, QUARANTINE)
 
 
-def _names(kind: type[Target] | type[ActionState]) -> list[str]:
-    return [field.name for field in dataclasses.fields(kind)]
+@functools.lru_cache
+def _columns(kind: Any) -> tuple[tuple[str, str], ...]:
+    """(field, column) of each."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    return tuple((name, f"{name.removesuffix('_us')}_at" if name.endswith("_us") else name) for name in names)
 
 
-def _column(name: str) -> str:
-    return f"{name.removesuffix('_us')}_at" if name.endswith("_us") else name
-
-
-def _row(value: Target | ActionState) -> dict[str, Any]:
-    return {_column(name): getattr(value, name) for name in _names(type(value))}
+def _row(value: Target | ActionState | DeviceState) -> dict[str, Any]:
+    kind: Any = type(value)
+    return {column: getattr(value, name) for name, column in _columns(kind)}

@@ -19,7 +19,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from pipelines.action_rows import (
     action_of,
+    artifact_of,
     device_of,
+    device_state_of,
+    device_states_table,
     events_table,
     now_us,
     quarantine_table,
@@ -31,7 +34,18 @@ from pipelines.action_rows import (
     target_of,
     targets_table,
 )
-from pipelines.engine import Action, ActionState, Decision, Device, Quarantined, Report, Request, Target
+from pipelines.engine import (
+    Action,
+    ActionState,
+    Artifacts,
+    Decision,
+    Device,
+    DeviceState,
+    Quarantined,
+    Report,
+    Request,
+    Target,
+)
 from pipelines.errors import PipelineError, SetupError
 from pipelines.tables import TABLES, uri_of
 
@@ -65,11 +79,14 @@ class News:
     reports: Mapping[Report, int] = field(default_factory=dict)
     devices: Mapping[str, Device] | None = None
     """All devices, when the table has changed."""
+    artifacts: Artifacts | None = None
+    """All artifacts, when the table has changed."""
     read: Versions = Versions()
 
     @property
     def empty(self) -> bool:
-        return not self.actions and not self.requests and not self.reports and self.devices is None
+        nothing = not self.actions and not self.requests and not self.reports
+        return nothing and self.devices is None and self.artifacts is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +111,14 @@ class TableStore(Protocol):
     def load(self, action_ids: Collection[str]) -> Loaded:
         """Everything that is stored about these actions."""
 
+    def facts(self) -> Mapping[str, DeviceState]:
+        """What is stored of each device, by its id."""
+
     def news(self) -> News:
         """What is new since the last call; the first call starts behind what earlier runs have settled."""
 
     def commit(self, decision: Decision, settled: Versions) -> None:
-        """Write a decision: audit events, quarantine, targets, states, in this order. Publishes nothing.
+        """Write a decision: events, quarantine, devices, targets, states, in this order. Publishes nothing.
 
         A crash in between leaves a prefix of that; the tick that is repeated then writes the rest.
         """
@@ -121,7 +141,7 @@ class DeltalakeStore:
             reports=_settled(targets, "reports"),
         )
         self._recorded = self._read
-        self._devices_version = -1
+        self._devices_version = self._artifacts_version = -1
         self._epoch: int | None = None
 
     def claim(self) -> None:
@@ -139,7 +159,7 @@ class DeltalakeStore:
         raise TableStoreError(f"many engines start at once on the tables under {self._root}; start one")
 
     def running(self) -> frozenset[str]:
-        rows = self._query("action_state", "SELECT action_id FROM action_state WHERE phase = 'RUNNING'")
+        rows = self._query("action_state", "SELECT action_id FROM action_state WHERE ended_at IS NULL")
         return frozenset(row["action_id"] for row in rows)
 
     def load(self, action_ids: Collection[str]) -> Loaded:
@@ -160,6 +180,10 @@ class DeltalakeStore:
             said=frozenset(row["event_id"] for row in said),
         )
 
+    def facts(self) -> Mapping[str, DeviceState]:
+        rows = self._query("device_state", "SELECT * FROM device_state WHERE log_id IS NOT NULL")
+        return {row["device_id"]: device_state_of(row) for row in rows}
+
     def news(self) -> News:
         read = self._read
         actions, actions_read = self._changes("actions", read.actions)
@@ -175,6 +199,7 @@ class DeltalakeStore:
             },
             reports={report_of(row): row["_commit_version"] for row in events if row["source"] != "engine"},
             devices=self._changed_devices(),
+            artifacts=self._changed_artifacts(),
             read=self._read,
         )
 
@@ -187,6 +212,8 @@ class DeltalakeStore:
                 fresh = self._not_quarantined(decision.quarantine)
                 if fresh:
                     self._append("quarantine", quarantine_table(fresh, quarantined_us=now_us()))
+            if decision.device_updates:
+                self._merge("device_state", device_states_table(decision.device_updates), {})
             if decision.target_updates:
                 marks = {"reports": settled.reports}
                 self._merge("action_targets", targets_table(decision.target_updates), marks)
@@ -251,8 +278,16 @@ class DeltalakeStore:
         if table.version() == self._devices_version:
             return None
         self._devices_version = table.version()
-        rows = self._query("devices", "SELECT device_id, tenant, labels FROM devices")
+        rows = self._query("devices", "SELECT * FROM devices")
         return {row["device_id"]: device_of(row) for row in rows if row["device_id"]}
+
+    def _changed_artifacts(self) -> Artifacts | None:
+        table = self._current("artifacts")
+        if table.version() == self._artifacts_version:
+            return None
+        self._artifacts_version = table.version()
+        found = [artifact_of(row) for row in self._query("artifacts", "SELECT * FROM artifacts ORDER BY created_at")]
+        return {artifact.key: artifact for artifact in reversed(found)}  # Of two with one name the first counts.
 
     def _not_quarantined(self, entries: Iterable[Quarantined]) -> list[Quarantined]:
         """Those whose place is not in the table yet: a tick that is repeated after a crash decides them again."""
@@ -277,10 +312,10 @@ class DeltalakeStore:
         key = TABLES[name].key
         properties = CommitProperties(app_transactions=self._transactions(marks))
         on = " AND ".join(f"t.{column} = s.{column}" for column in key)
-        ids = sorted(set(rows.column("action_id").to_pylist()))
+        ids = sorted(set(rows.column(key[0]).to_pylist()))
         if len(ids) <= _PRUNE_BY_MAX:
             # Written out, the ids let the files of other actions be skipped: a tick does not pay for the past.
-            on += f" AND t.action_id IN {_literals(ids)}"
+            on += f" AND t.{key[0]} IN {_literals(ids)}"
         merge = table.merge(rows, predicate=on, source_alias="s", target_alias="t", commit_properties=properties)
         merge.when_matched_update_all().when_not_matched_insert_all().execute()
 

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from pipelines.action_rows import now_us
 from pipelines.action_store import DeltalakeStore, News, TableStore, Versions
 from pipelines.engine import (
     Action,
-    ActionPhase,
+    Artifacts,
     Decision,
     Device,
     EngineState,
@@ -82,13 +82,15 @@ class ActionJob:
         self._known: set[str] = set()
         self._definitions: dict[str, list[Action]] = {}
         self._requests: dict[str, Request] = {}
-        self._devices: dict[str, Device] = {}
+        self._devices: Mapping[str, Device] = {}
+        self._artifacts: Artifacts = {}
         self._request_versions: dict[str, int] = {}
         self._report_versions: dict[tuple[str, int, int], int] = {}
         self._read = Versions()
         self._failures = 0
         self._publish_from = 0.0
         store.claim()
+        self._state = replace(self._state, facts=store.facts())
         self._load(store.running())
 
     @property
@@ -121,6 +123,7 @@ class ActionJob:
             reports,
             self._devices,
             self._clock_us(),
+            artifacts=self._artifacts,
             limits=self._limits,
         )
         self._settle(decision)
@@ -135,7 +138,8 @@ class ActionJob:
     def _take(self, news: News) -> list[Report]:
         """Put the news where the next tick finds them, after loading what the tables say about their actions."""
         ids = {row.action_id for row in news.actions} | {row.action_id for row in news.requests}
-        ids |= {row.action_id for row in news.reports}
+        ids |= {row.action_id for row in news.reports if row.action_id}
+        ids |= {id_ for row in news.actions for id_ in row.rollout.depends_on}
         self._load(ids - self._known)
         self._read = news.read
         for action in news.actions:
@@ -148,7 +152,9 @@ class ActionJob:
         for report, version in news.reports.items():
             self._report_versions.setdefault(report.place, version)
         if news.devices is not None:
-            self._devices = dict(news.devices)
+            self._devices = news.devices
+        if news.artifacts is not None:
+            self._artifacts = news.artifacts
         return list(news.reports)
 
     def _load(self, action_ids: set[str] | frozenset[str]) -> None:
@@ -160,14 +166,16 @@ class ActionJob:
         for action in loaded.definitions:
             row = started.get(action.action_id)
             # Rows of actions that were never started come as news, with the version that decides which is first.
-            if row is not None and row.phase is ActionPhase.RUNNING and row.digest == action.digest:
+            if row is not None and row.digest == action.digest:
                 self._definitions[action.action_id] = [action]
         for id_, row in started.items():
-            if row.phase is ActionPhase.RUNNING and id_ not in self._definitions:
+            if not row.phase.over and id_ not in self._definitions:
                 log.error("the row of action %s is gone from the table actions: nothing more is sent for it", id_)
         decision = Decision(target_updates=loaded.targets, state_updates=loaded.states, waiting=self._state.waiting)
         state = apply(self._state, decision)
-        self._state = replace(state, said=state.said | loaded.said)
+        self._state = replace(state, said=state.said | loaded.said, devices=self._state.devices)
+        needed = {id_ for rows in self._definitions.values() for row in rows for id_ in row.rollout.depends_on}
+        self._load(needed - self._known)
 
     def _settle(self, decision: Decision) -> None:
         """Drop the requests that this decision handles, and the versions of the reports that no longer wait."""
@@ -191,13 +199,15 @@ class ActionJob:
     def _forget(self) -> None:
         """Let go of actions that ended a while ago; the tables have them if news about them come."""
         before_us = self._clock_us() - _KEEP_ENDED_US
-        over = {id_ for id_, row in self._state.actions.items() if row.ended_us is not None}
-        for id_ in over:
-            self._definitions.pop(id_, None)
-        old = {id_ for id_ in over if (self._state.actions[id_].updated_us) < before_us}
+        state = self._state
+        old = {id_ for id_, row in state.actions.items() if row.ended_us is not None and row.updated_us < before_us}
+        for id_, rows in self._definitions.items():
+            if id_ not in old:
+                old -= {needed for row in rows for needed in row.rollout.depends_on}
         if not old:
             return
-        state = self._state
+        for id_ in old:
+            self._definitions.pop(id_, None)
         self._state = replace(
             state,
             actions={id_: row for id_, row in state.actions.items() if id_ not in old},
@@ -244,6 +254,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             queued_s=given.queued_s,
             delivered_s=given.delivered_s,
             in_progress_s=given.in_progress_s,
+            step_s=given.step_s,
+            allow_unsigned=given.allow_unsigned,
+            trusted_keys=frozenset(given.trusted_keys),
         )
         root = options.root or given.root
         with closing(DevicePublisher(options.server or file.servers[0])) as publisher:

@@ -17,7 +17,7 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from pipelines.action_rows import Row, action_of, arrow_of, now_us, rows_of
-from pipelines.engine.selection import refusal
+from pipelines.engine.validity import refusal
 from pipelines.errors import SettingsError, SetupError
 from pipelines.tables import ACTION_REQUESTS, ACTIONS, DEFAULT_TENANT, DEVICES, Table, create_by_path, uri_of
 

@@ -73,6 +73,9 @@ class ActionsSection(_Section):
     queued_s: int = Field(default=7 * 24 * 3600, gt=0)
     delivered_s: int = Field(default=3600, gt=0)
     in_progress_s: int = Field(default=24 * 3600, gt=0)
+    step_s: int = Field(default=24 * 3600, gt=0)
+    allow_unsigned: bool = False
+    trusted_keys: list[str] = Field(default=[])
 
 
 class Settings(_Section):

@@ -13,6 +13,9 @@ from typing import Any
 
 RECEIPTS = "$receipts"
 STATUS_FILTER = "devices/+/status"
+STATUS_BYTES_MAX = 64 * 1024
+ONLINE = "ONLINE"
+"""What a device says after a start, about itself and no action."""
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -78,19 +81,23 @@ def _status(record: Mapping[str, Any]) -> Row:
     levels = record["topic"].split("/")
     if len(levels) != 3 or levels[0] != "devices" or levels[2] != "status":
         raise _Wrong(f"the topic {record['topic']} is not devices/<id>/status")
+    if len(record["value"]) > STATUS_BYTES_MAX:
+        raise _Wrong(f"the status has {len(record['value'])} bytes; {STATUS_BYTES_MAX} are the limit")
     body = _object(record["value"])
     result = body.get("result")
+    about_action = body.get("state") != ONLINE
     return {
         "source": "status",
         "device_id": levels[1],
-        "action_id": _text(body, "action_id", required=True),
-        "attempt": _number(body, "attempt", 1, _INT32_MAX, required=True),
+        "action_id": _text(body, "action_id", required=True) if about_action else None,
+        "attempt": _number(body, "attempt", 1, _INT32_MAX, required=True) if about_action else None,
         "state": _text(body, "state", required=True),
         "boot": _text(body, "boot"),
         "seq": _number(body, "seq", 0, _INT64_MAX),
         "progress": _number(body, "progress", 0, 100),
         "message": _text(body, "message"),
         "result": None if result is None else json.dumps(result, ensure_ascii=False),
+        "version": _text(body, "version"),
         "device_time": _number(body, "ts", 0, _TIME_MAX_US),
     }
 

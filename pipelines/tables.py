@@ -75,15 +75,37 @@ ACTIONS = Table(
     (
         Column("action_id", "string", "chosen by whoever inserts; unique, without a slash"),
         _TENANT,
-        Column("type", "string", "command (the default)"),
+        Column("type", "string", "command (the default), or ota: install artifact_name artifact_version"),
         Column("name", "string", "which command, for example echo"),
         Column("params", "string", "a JSON object for the command"),
         Column("device_ids", "array<string>", "selects these devices; all selectors given must hold"),
         Column("labels", "map<string,string>", "selects devices that have all of these labels"),
         Column("percentage", "double", "selects this share by a hash of action_id and device_id, 0.01 to 100"),
+        Column("groups", "array<string>", "selects devices that are in any of these groups"),
+        Column("label_expression", "string", "selects by labels: site = roof and not (fw in (1.2, 1.3) or old)"),
+        Column("membership", "string", "static (default), or dynamic: devices come and go while the action runs"),
+        Column("waves", "string", "JSON: who goes first, and when the next may"),
+        Column("needs_approval", "boolean", "nothing is sent before somebody else than created_by approves"),
+        Column("rate_per_minute", "int", "commands in any 60 seconds"),
+        Column("max_in_flight", "int", "devices between command and final state"),
+        Column("abort_percentage", "double", "more than this share of those that ended, in error, stops the action"),
+        Column("abort_min_reported", "int", "but not before so many have ended"),
+        Column("not_before", "timestamp", "nothing is sent before"),
+        Column("maintenance_window", "string", "Mon-Fri 22:00-06:00, by the clock of the device: sent only then"),
         Column("timeout_queued_s", "int", "seconds until the device must have taken the command"),
         Column("timeout_delivered_s", "int", "seconds from there until it must have begun"),
-        Column("timeout_in_progress_s", "int", "seconds between two reports of progress"),
+        Column("timeout_in_progress_s", "int", "seconds from the beginning to the end"),
+        Column("timeout_step_s", "int", "seconds between two reports of progress"),
+        Column("retries", "int", "further attempts after FAILED or TIMED_OUT"),
+        Column("retry_backoff_s", "int", "seconds before the first of them, doubled each time"),
+        Column("priority", "int", "higher first; default 0"),
+        Column("depends_on", "array<string>", "actions in which the device must have succeeded first"),
+        Column("artifact_name", "string", "ota: what to install"),
+        Column("artifact_version", "string", "ota"),
+        Column("mode", "string", "ota: forced (default), soft, download_only"),
+        Column("supersede", "boolean", "ota: cancel older open ones on the devices of this one"),
+        Column("requires_versions", "array<string>", "ota: the device must run one of these"),
+        Column("target_version", "string", "ota: what the device must name; default artifact_version"),
         Column("deadline", "timestamp", "when every target that is still open times out"),
         Column("created_by", "string"),
         Column("created_at", "timestamp"),
@@ -99,7 +121,7 @@ ACTION_REQUESTS = Table(
         _TENANT,
         Column("action_id", "string"),
         Column("device_id", "string", "null: all targets of the action"),
-        Column("kind", "string", "cancel; later pause, resume, force, retry, approve"),
+        Column("kind", "string", "pause, resume, cancel, force, retry, approve"),
         Column("by", "string"),
         Column("at", "timestamp"),
         Column("reason", "string"),
@@ -120,17 +142,39 @@ DEVICES = Table(
     key=("device_id",),
 )
 
+ARTIFACTS = Table(
+    "artifacts",
+    "What may be installed, and where. People insert, or `headwater artifacts`; the bytes are in the brokers' logs.",
+    (
+        Column("name", "string"),
+        Column("version", "string"),
+        _TENANT,
+        Column("size_bytes", "bigint"),
+        Column("sha256", "string", "hexadecimal, lower case"),
+        Column("signature", "string", "ed25519 over the manifest, Base64 or hexadecimal"),
+        Column("key_id", "string", "which key signed it"),
+        Column("labels", "map<string,string>", "devices must have all of these; null: any device"),
+        Column("device_ids", "array<string>", "only these devices; null: any device"),
+        Column("created_by", "string"),
+        Column("created_at", "timestamp"),
+    ),
+    key=("tenant", "name", "version"),
+)
+
 DEVICE_STATE = Table(
     "device_state",
-    "What is known of each device. Written by jobs.",
+    "What is known of each device from its statuses. Written by the action engine alone.",
     (
         Column("device_id", "string"),
         _TENANT,
-        Column("last_seen_at", "timestamp", "the broker's time of the newest record of the device"),
+        Column("last_seen_at", "timestamp", "the broker's time of the newest status of the device"),
         Column("boot", "string", "the run of the device that was seen last"),
+        Column("version", "string", "the firmware that it runs, by its own word"),
+        Column("last_action_id", "string", "what its newest status of an action was about"),
+        Column("last_status", "string", "and said"),
         Column("log_id", "string"),
         Column("partition", "int"),
-        Column("offset", "bigint", "the place of the newest record of the device"),
+        Column("offset", "bigint", "the place of the newest status of the device"),
         Column("updated_at", "timestamp"),
     ),
     key=("device_id",),
@@ -150,7 +194,15 @@ ACTION_TARGETS = Table(
             "PENDING, QUEUED, DELIVERED, ACCEPTED, IN_PROGRESS, CANCELLING; final: SUCCEEDED, FAILED, REJECTED, "
             "TIMED_OUT, CANCELLED, SKIPPED, REMOVED",
         ),
-        Column("outbox", "string", "command or cancel while that record is owed to the device, else null"),
+        Column("wave", "int", "which wave of the rollout it belongs to, from 0"),
+        Column("outbox", "string", "command, cancel or force while that record is owed to the device, else null"),
+        Column("mode", "string", "ota: how the device was asked to install"),
+        Column("forced", "boolean", "somebody forced it"),
+        Column("leaving", "boolean", "becomes REMOVED once its cancel is in the log"),
+        Column("claimed", "boolean", "it said that it succeeded; the version that proves it is awaited"),
+        Column("retry_at", "timestamp", "not to be sent before"),
+        Column("sent_at", "timestamp", "by the engine's clock: owed, then in the log"),
+        Column("begun_at", "timestamp", "by the engine's clock: first seen in progress"),
         Column("partition", "int", "where the log has the command"),
         Column("offset", "bigint", "where the log has the command"),
         Column("created_at", "timestamp"),
@@ -180,7 +232,7 @@ ACTION_STATE = Table(
     (
         Column("action_id", "string"),
         _TENANT,
-        Column("phase", "string", "RUNNING, ENDED, REFUSED"),
+        Column("phase", "string", "RUNNING, PAUSED, WAITING_APPROVAL, STOPPING; over: ENDED, REFUSED"),
         Column("message", "string", "one sentence"),
         Column("targets", "int"),
         Column("open", "int", "targets that are not final"),
@@ -189,6 +241,13 @@ ACTION_STATE = Table(
         Column("ended_at", "timestamp"),
         Column("digest", "string", "names the row of actions that counts"),
         Column("requests_done", "array<string>", "the requests that have been handled"),
+        Column("wave", "int", "the wave that is open, from 0; -1: none yet"),
+        Column("waves", "int", "how many there are"),
+        Column("gate_at", "timestamp", "since when the open wave has its successes"),
+        Column("approved", "int", "the highest wave that somebody let begin"),
+        Column("stopped", "string", "why nothing more is sent, for good"),
+        Column("forced", "boolean"),
+        Column("sent", "map<string,int>", "commands by Unix second, of the last minute; kept where there is a rate"),
         Column("updated_at", "timestamp"),
     ),
     key=("action_id",),
@@ -211,6 +270,7 @@ ACTION_EVENTS = Table(
         Column("progress", "int"),
         Column("message", "string"),
         Column("result", "string", "JSON"),
+        Column("version", "string", "the firmware that the device runs"),
         Column("device_time", "timestamp", "by the clock of the device; never used for order"),
         Column("command_partition", "int", "receipt: where the log has the command"),
         Column("command_offset", "bigint"),
@@ -250,6 +310,7 @@ TABLES: Mapping[str, Table] = {
         ACTIONS,
         ACTION_REQUESTS,
         DEVICES,
+        ARTIFACTS,
         DEVICE_STATE,
         ACTION_TARGETS,
         ACTION_STATE,
@@ -267,18 +328,33 @@ def uri_of(root: Path | str, name: str) -> str:
 
 
 def create_by_path(root: Path | str, *, storage_options: Mapping[str, str] | None = None) -> None:
-    """Make every table that is not there yet under `root`. Needs no JVM; existing tables are left as they are."""
+    """Make every table that is not there yet under `root`, and add the columns that one of an older version lacks.
+
+    Needs no JVM. What is in the tables stays as it is.
+    """
     for table in TABLES.values():
         fields = [_field(column) for column in table.columns]
+        uri = uri_of(root, table.name)
+        options = dict(storage_options) if storage_options else None
+        if DeltaTable.is_deltatable(uri, storage_options=options):
+            _add_missing(DeltaTable(uri, storage_options=options), fields)
+            continue
         DeltaTable.create(
-            uri_of(root, table.name),
+            uri,
             schema=Schema(fields),
             mode="ignore",
             name=table.name,
             description=table.comment,
             configuration=dict(PROPERTIES),
-            storage_options=dict(storage_options) if storage_options else None,
+            storage_options=options,
         )
+
+
+def _add_missing(table: DeltaTable, fields: list[Any]) -> None:
+    known = {field.name for field in table.schema().fields}
+    missing = [field for field in fields if field.name not in known]
+    if missing:
+        table.alter.add_columns(missing)
 
 
 def create_by_name(spark: SparkSession, schema: str, *, root: Path | str | None = None) -> None:

@@ -4,25 +4,22 @@
 write, records to publish. It reads no table, publishes nothing and asks no clock: `pipelines.actions` does, around it.
 """
 
+from .action import Action, Artifact, Artifacts, Device, Ota, Request, Rollout, Selector, Timeouts
 from .model import (
     TERMINAL,
-    Action,
     ActionPhase,
     ActionState,
     AuditEvent,
     Decision,
-    Device,
+    DeviceState,
     EngineState,
     Limits,
     Place,
     Publish,
     Quarantined,
     Report,
-    Request,
-    Selector,
     Target,
     TargetState,
-    Timeouts,
 )
 from .outbox import record_places
 from .selection import bucket
@@ -33,16 +30,21 @@ __all__ = [
     "Action",
     "ActionPhase",
     "ActionState",
+    "Artifact",
+    "Artifacts",
     "AuditEvent",
     "Decision",
     "Device",
+    "DeviceState",
     "EngineState",
     "Limits",
+    "Ota",
     "Place",
     "Publish",
     "Quarantined",
     "Report",
     "Request",
+    "Rollout",
     "Selector",
     "Target",
     "TargetState",

@@ -1,4 +1,4 @@
-"""How one target moves: by a report of its device, by the receipt of its command, by a cancel, by time. No tables here.
+"""How one target moves: by a report of its device, the receipt of its command, a cancel, time, another try. No tables.
 
 Order comes from (attempt, place of the report in its partition) and never from a clock. A device's (boot, seq) only
 removes repeats. Within an attempt the first terminal state stands, but a late SUCCEEDED replaces TIMED_OUT.
@@ -7,9 +7,10 @@ removes repeats. Within an attempt the first terminal state stands, but a late S
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
-from .model import SECOND_US, Action, Limits, Report, Target, TargetState
+from .action import Action
+from .model import SECOND_US, DeviceState, Limits, Report, Target, TargetState
 
 S = TargetState
 
@@ -21,6 +22,8 @@ _RANK = {state: rank for rank, state in enumerate(PROGRESS)}
 REPORTABLE = frozenset({S.ACCEPTED, S.IN_PROGRESS, S.SUCCEEDED, S.FAILED, S.REJECTED, S.CANCELLED})
 """What a device may report."""
 
+_BACKOFF_MAX_S = 24 * 3600
+
 
 def is_repeat(target: Target, report: Report) -> bool:
     """Whether what this status says is already in the target: same place, or a lower or equal seq of the same boot."""
@@ -31,11 +34,25 @@ def is_repeat(target: Target, report: Report) -> bool:
     return same_partition and target.report_offset is not None and report.offset <= target.report_offset
 
 
-def with_status(target: Target, report: Report, now_us: int) -> Target:
+def proof_of(target: Target, action: Action | None) -> str | None:
+    """The version that this device has to name to have SUCCEEDED, or None when its word is enough."""
+    return action.target_version if action is not None and target.mode in ("forced", "soft") else None
+
+
+def with_status(target: Target, report: Report, now_us: int, *, proof: str | None = None) -> Target:
     """The target after a status of the same attempt. Returns the very same object when it changes nothing."""
     if is_repeat(target, report):
         return target
     state = TargetState(report.state)
+    claimed = target.claimed or state is S.SUCCEEDED
+    message = report.message
+    if proof is not None and claimed and report.version != proof and state in (S.SUCCEEDED, S.IN_PROGRESS, S.ACCEPTED):
+        if report.version is not None and state is S.SUCCEEDED:
+            state, message = S.FAILED, f"it says that it succeeded, but it runs version {report.version}, not {proof}"
+        else:
+            state, message = S.IN_PROGRESS, f"it says that it succeeded; that it runs version {proof} is awaited"
+    elif proof is not None and target.claimed and report.version == proof:
+        state = S.SUCCEEDED
     late = target.state is S.TIMED_OUT and state is S.SUCCEEDED
     if target.final and not late:
         return target
@@ -48,17 +65,28 @@ def with_status(target: Target, report: Report, now_us: int) -> Target:
         report_offset=report.offset,
         boot=report.boot,
         seq=report.seq,
+        claimed=claimed and proof is not None,
         progress=report.progress if report.progress is not None else target.progress,
-        message=report.message if report.message is not None else target.message,
+        message=message if message is not None else target.message,
         result=report.result if report.result is not None else target.result,
     )
     if state in _RANK:
+        if state is S.IN_PROGRESS and marked.begun_us is None:
+            marked = replace(marked, begun_us=now_us)
         return _advanced(marked, state, report.at_us)
     done = _finished(marked, state, report.at_us, message=marked.message)
     if late:
         said = f": {report.message}" if report.message else ""
         done = replace(done, late=True, message=f"succeeded after it had timed out{said}")
     return done
+
+
+def confirmed(target: Target, fact: DeviceState | None, proof: str | None, now_us: int) -> Target:
+    """The target once the device, whatever else it talked about, named the version that proves what it claimed."""
+    if not target.claimed or target.final or proof is None or fact is None or fact.version != proof:
+        return target
+    said = f"it runs version {proof}"
+    return _finished(replace(target, updated_us=now_us), S.SUCCEEDED, fact.last_seen_us, message=said)
 
 
 def with_receipt(target: Target, report: Report, now_us: int) -> Target:
@@ -73,13 +101,35 @@ def with_receipt(target: Target, report: Report, now_us: int) -> Target:
     return replace(moved, since_us=now_us, updated_us=now_us)
 
 
+def owing(target: Target, action: Action, *, forced: bool, now_us: int) -> Target:
+    """The target once its command is owed to the device. What the command's bytes depend on is fixed here."""
+    forced = forced or target.forced
+    mode = None
+    if action.is_ota:
+        mode = "forced" if forced else action.ota.mode
+    return replace(
+        target,
+        outbox="command",
+        mode=mode,
+        forced=forced,
+        sent_us=now_us,
+        since_us=now_us,
+        updated_us=now_us,
+        retry_us=None,
+    )
+
+
 def with_place(target: Target, kind: str, partition: int, offset: int, now_us: int) -> Target:
     """The target once the log has the record that was owed."""
     if target.outbox != kind:
         return target
     if kind == "cancel":
-        return replace(target, outbox=None, updated_us=now_us)
-    placed = replace(target, partition=partition, offset=offset, since_us=now_us, updated_us=now_us)
+        if target.leaving:
+            return _finished(replace(target, updated_us=now_us), S.REMOVED, now_us, message=target.message)
+        return replace(target, outbox=None, since_us=now_us, updated_us=now_us)
+    if kind == "force":
+        return replace(target, outbox=None, mode="forced", updated_us=now_us)
+    placed = replace(target, partition=partition, offset=offset, sent_us=now_us, since_us=now_us, updated_us=now_us)
     return _advanced(placed, S.QUEUED, now_us)
 
 
@@ -87,35 +137,104 @@ def cancelled(target: Target, reason: str, now_us: int) -> Target:
     """The target after a cancel: ended at once if nothing can have been published, else the device is asked."""
     if target.final or target.state is S.CANCELLING:
         return target
-    if target.state is S.PENDING and target.outbox is None:
+    if target.unsent:
         return _finished(replace(target, updated_us=now_us), S.CANCELLED, now_us, message=reason)
     return replace(target, state=S.CANCELLING, outbox="cancel", since_us=now_us, updated_us=now_us, message=reason)
+
+
+def removed(target: Target, reason: str, now_us: int) -> Target:
+    """The target of a device that has left: at once if nothing can have been published, else behind its cancel."""
+    if target.final or target.leaving:
+        return target
+    if target.unsent or (target.state is S.CANCELLING and target.outbox is None):
+        return _finished(replace(target, updated_us=now_us), S.REMOVED, now_us, message=reason)
+    return replace(cancelled(target, reason, now_us), leaving=True, message=reason, updated_us=now_us)
+
+
+def skipped(target: Target, reason: str, now_us: int) -> Target:
+    return _finished(replace(target, updated_us=now_us), S.SKIPPED, now_us, message=reason)
+
+
+def forced(target: Target, reason: str, now_us: int) -> Target:
+    """The target that somebody forces: see docs/actions.md §4."""
+    if target.final:
+        return target
+    if target.state is S.CANCELLING:
+        if target.outbox == "cancel":
+            return target  # Without the cancel in the log the device would still carry the command out.
+        message = f"{target.message}; not waited for its answer, forced by {reason}"
+        return _finished(replace(target, updated_us=now_us), S.CANCELLED, now_us, message=message)
+    if target.forced:
+        return target
+    after = replace(target, forced=True, updated_us=now_us)
+    return replace(after, outbox="force") if after.outbox is None and _is_milder(after) else after
+
+
+def next_attempt(target: Target, *, pause_s: int, reason: str, now_us: int) -> Target:
+    """The target before another try. What the last one left behind is in `action_events`."""
+    return Target(
+        action_id=target.action_id,
+        tenant=target.tenant,
+        device_id=target.device_id,
+        state=S.PENDING,
+        created_us=target.created_us,
+        since_us=now_us,
+        updated_us=now_us,
+        attempt=target.attempt + 1,
+        wave=target.wave,
+        forced=target.forced,
+        retry_us=now_us + pause_s * SECOND_US,
+        message=reason,
+    )
+
+
+def retried(target: Target, action: Action, now_us: int) -> Target:
+    """The target that has just FAILED or TIMED_OUT, or its next attempt if it has one left."""
+    rollout = action.rollout
+    if target.state not in (S.FAILED, S.TIMED_OUT) or target.attempt > rollout.retries:
+        return target
+    pause_s = min(_BACKOFF_MAX_S, rollout.retry_backoff_s * 2 ** min(target.attempt - 1, 20))
+    if action.deadline_us is not None and now_us + pause_s * SECOND_US >= action.deadline_us:
+        return target
+    said = f": {target.message}" if target.message else ""
+    reason = f"attempt {target.attempt} of {rollout.retries + 1} ended {target.state}{said}; the next in {pause_s} s"
+    return next_attempt(target, pause_s=pause_s, reason=reason, now_us=now_us)
 
 
 def timed_out(target: Target, action: Action, limits: Limits, now_us: int) -> Target:
     """The target after a look at the clock: TIMED_OUT when its state has lasted too long or the deadline has passed."""
     if target.final:
         return target
-    limit_s, what = _limit(target.state, action, limits)
     if action.deadline_us is not None and now_us >= action.deadline_us:
         message = f"the deadline passed while {target.state}"
-    elif now_us - target.since_us >= limit_s * SECOND_US:
-        message = f"{what} within {limit_s} s"
-    else:
-        return target
-    return _finished(replace(target, updated_us=now_us), S.TIMED_OUT, now_us, message=message)
+        return _finished(replace(target, updated_us=now_us), S.TIMED_OUT, now_us, message=message)
+    for since_us, limit_s, what in _limits(target, action, limits):
+        if now_us - since_us >= limit_s * SECOND_US:
+            message = f"{what} within {limit_s} s"
+            return _finished(replace(target, updated_us=now_us), S.TIMED_OUT, now_us, message=message)
+    return target
 
 
-def _limit(state: TargetState, action: Action, limits: Limits) -> tuple[int, str]:
-    timeouts = action.timeouts
+def _limits(target: Target, action: Action, limits: Limits) -> list[tuple[int, int, str]]:
+    """(since when, how many seconds, what has not happened). What was not sent waits for people, not for its device."""
+    timeouts, state = action.timeouts, target.state
+    if target.unsent:
+        return []
     if state is S.IN_PROGRESS:
-        return timeouts.in_progress_s or limits.in_progress_s, "no report of progress"
+        begun_us = target.begun_us if target.begun_us is not None else target.since_us
+        step = (target.since_us, timeouts.step_s or limits.step_s, "no report of progress")
+        return [step, (begun_us, timeouts.in_progress_s or limits.in_progress_s, "not finished")]
     if state in (S.DELIVERED, S.ACCEPTED):
-        return timeouts.delivered_s or limits.delivered_s, "the device did not begin"
+        return [(target.since_us, timeouts.delivered_s or limits.delivered_s, "the device did not begin")]
     queued_s = timeouts.queued_s or limits.queued_s
-    if state is S.CANCELLING:
-        return queued_s, "the device did not answer the cancel"
-    return queued_s, "the device did not take the command"
+    if state is not S.CANCELLING:
+        return [(target.since_us, queued_s, "the device did not take the command")]
+    # A cancel that is not in the log yet cannot have been answered; without it the command would be carried out.
+    return [] if target.outbox == "cancel" else [(target.since_us, queued_s, "the device did not answer the cancel")]
+
+
+def _is_milder(target: Target) -> bool:
+    return target.mode in ("soft", "download_only")
 
 
 def _advanced(target: Target, state: TargetState, at_us: int) -> Target:
@@ -126,8 +245,9 @@ def _advanced(target: Target, state: TargetState, at_us: int) -> Target:
     if _RANK[state] <= _RANK[target.state] and not times:
         return target
     higher = state if _RANK[state] > _RANK[target.state] else target.state
-    # The device has the command, or the log does: nothing is owed any more.
-    return replace(target, state=higher, outbox=None, **times)
+    # The device has the command, or the log does: it is not owed any more. That it is to be forced may be.
+    still: Literal["force"] | None = "force" if target.forced and _is_milder(target) else None
+    return replace(target, state=higher, outbox=still, **times)
 
 
 def _finished(target: Target, state: TargetState, at_us: int, *, message: str | None) -> Target:

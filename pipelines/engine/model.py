@@ -1,4 +1,4 @@
-"""The values that the action engine works on. No behaviour beyond what a value knows about itself.
+"""The engine's own values: targets, states, reports, decisions. No behaviour beyond what a value knows about itself.
 
 Times are Unix microseconds in UTC. Two clocks appear and are never compared with each other: what a device or the
 broker reported carries the time of the broker's record, everything else the engine's own `now`. Timeouts use
@@ -7,13 +7,12 @@ broker reported carries the time of the broker's record, everything else the eng
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
 from typing import Literal
+
+from .action import Device
 
 SECOND_US = 1_000_000
 
@@ -49,88 +48,26 @@ TERMINAL = frozenset(
 )
 
 
+ERRORS = frozenset({TargetState.FAILED, TargetState.REJECTED, TargetState.TIMED_OUT})
+"""What counts against an action; the others that are not SUCCEEDED count neither way."""
+
+
 class ActionPhase(StrEnum):
     RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    """Somebody paused it: nothing more is sent; what is out goes on."""
+    WAITING_APPROVAL = "WAITING_APPROVAL"
+    """The next wave waits for somebody's approval."""
+    STOPPING = "STOPPING"
+    """Aborted or cancelled: nothing more is sent; it ends with the last answer."""
     ENDED = "ENDED"
     """Every target is in a terminal state, or there was none."""
     REFUSED = "REFUSED"
     """The row itself was wrong; nothing was sent."""
 
-
-@dataclass(frozen=True, slots=True)
-class Selector:
-    """Which devices an action is for: those that meet every criterion given. `None` is a criterion not given."""
-
-    device_ids: tuple[str, ...] | None = None
-    labels: Mapping[str, str] | None = None
-    percentage: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """How long a target may stay without news, in seconds. `None` takes the default of `Limits`."""
-
-    queued_s: int | None = None
-    """Until the device has acknowledged the record (PENDING, QUEUED), or answered a cancel (CANCELLING)."""
-    delivered_s: int | None = None
-    """From there until the device says that it has begun (DELIVERED, ACCEPTED)."""
-    in_progress_s: int | None = None
-    """Between two reports of progress."""
-
-
-@dataclass(frozen=True)
-class Action:
-    """A row of `actions`: what, to whom, how. `commit_version` is the table version that brought it."""
-
-    action_id: str
-    tenant: str
-    type: str
-    name: str
-    params: str
-    selector: Selector
-    timeouts: Timeouts = Timeouts()
-    deadline_us: int | None = None
-    created_by: str = ""
-    created_us: int = 0
-    commit_version: int = 0
-
-    @cached_property
-    def digest(self) -> str:
-        """Names the content of the row, so that a restarted engine knows which of two rows with one id came first."""
-        body: list[object] = [
-            self.tenant,
-            self.type,
-            self.name,
-            self.params,
-            self.deadline_us,
-            self.created_by,
-            self.created_us,
-        ]
-        body += [self.selector.device_ids, self.selector.percentage, self.timeouts.queued_s]
-        body += [self.timeouts.delivered_s, self.timeouts.in_progress_s]
-        body += [sorted(self.selector.labels.items()) if self.selector.labels is not None else None]
-        return hashlib.sha256(json.dumps(body).encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A row of `action_requests`: somebody wants to change a running action. `device_id` None means all its targets."""
-
-    request_id: str
-    tenant: str
-    action_id: str
-    kind: str
-    device_id: str | None = None
-    by: str = ""
-    at_us: int = 0
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    device_id: str
-    tenant: str
-    labels: Mapping[str, str] = field(default_factory=dict)
+    @property
+    def over(self) -> bool:
+        return self in (ActionPhase.ENDED, ActionPhase.REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +94,8 @@ class Report:
     progress: int | None = None
     message: str | None = None
     result: str | None = None
+    version: str | None = None
+    """The firmware that the device runs, by its own word."""
     command_partition: int | None = None
     command_offset: int | None = None
 
@@ -181,7 +120,22 @@ class Target:
     since_us: int
     updated_us: int
     attempt: int = 1
-    outbox: Literal["command", "cancel"] | None = None
+    wave: int = 0
+    outbox: Literal["command", "cancel", "force"] | None = None
+    mode: str | None = None
+    """How the device was asked to install, set when the command becomes owed: the bytes of the command follow."""
+    forced: bool = False
+    """Somebody forced it: the window does not count, and a mode other than `forced` is to be replaced."""
+    leaving: bool = False
+    """The device is to be REMOVED once its cancel is in the log."""
+    claimed: bool = False
+    """The device said SUCCEEDED and has not named the version that proves it."""
+    retry_us: int | None = None
+    """Not to be sent before."""
+    sent_us: int | None = None
+    """By the engine's clock: when the command became owed, then when the log had it."""
+    begun_us: int | None = None
+    """By the engine's clock: when it was seen in progress first."""
     partition: int | None = None
     offset: int | None = None
     queued_us: int | None = None
@@ -207,6 +161,11 @@ class Target:
     def final(self) -> bool:
         return self.state in TERMINAL
 
+    @property
+    def unsent(self) -> bool:
+        """Nothing of this attempt can be in the log."""
+        return self.state is TargetState.PENDING and self.outbox is None
+
 
 @dataclass(frozen=True, slots=True)
 class ActionState:
@@ -224,6 +183,35 @@ class ActionState:
     ended_us: int | None
     updated_us: int
     requests_done: tuple[str, ...] = ()
+    wave: int = 0
+    """The wave that is open; -1 before the approval that the action begins with."""
+    waves: int = 1
+    gate_us: int | None = None
+    """Since when the open wave has the successes that the next one asks for."""
+    approved: int = -1
+    """The highest wave that somebody let begin."""
+    stopped: str | None = None
+    """Why nothing more is sent, for good."""
+    forced: bool = False
+    sent: Mapping[str, int] = field(default_factory=dict)
+    """Commands by the second (Unix) in which they became owed, of the last 61 seconds; kept where there is a rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceState:
+    """A row of `device_state`: what a device was last heard to say. The place is that of its newest status."""
+
+    device_id: str
+    tenant: str
+    last_seen_us: int
+    log_id: str
+    partition: int
+    offset: int
+    boot: str | None = None
+    version: str | None = None
+    last_action_id: str | None = None
+    last_status: str | None = None
+    updated_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +236,7 @@ class Publish:
     action_id: str
     device_id: str
     attempt: int
-    kind: Literal["command", "cancel"]
+    kind: Literal["command", "cancel", "force"]
     topic: str
     value: bytes
     idempotency_key: str
@@ -276,6 +264,13 @@ class Limits:
     queued_s: int = 7 * 24 * 3600
     delivered_s: int = 3600
     in_progress_s: int = 24 * 3600
+    step_s: int = 24 * 3600
+    waiting_max: int = 50_000
+    """Reports that may wait for their action; more go to quarantine at once."""
+    allow_unsigned: bool = False
+    """Whether artifacts without a signature may be installed."""
+    trusted_keys: frozenset[str] = frozenset()
+    """The ids of keys whose signatures count; empty: any."""
 
 
 Targets = Mapping[str, Mapping[str, Target]]
@@ -292,11 +287,15 @@ class EngineState:
     """Reports that match no target yet. Not stored: they are read again from `action_events` after a restart."""
     said: frozenset[str] = frozenset()
     """Ids of the audit events that `action_events` already has from the engine."""
+    facts: Mapping[str, DeviceState] = field(default_factory=dict)
+    """By device id."""
+    devices: Mapping[str, Device] | None = field(default=None, compare=False)
+    """The mapping that the last tick was given: where it is the same object, nobody has come or gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a tick wants done, in this order: events, quarantine, targets, states, and only then publishes."""
+    """What a tick wants done, in this order: events, quarantine, devices, targets, states, only then publishes."""
 
     target_updates: tuple[Target, ...] = ()
     state_updates: tuple[ActionState, ...] = ()
@@ -304,7 +303,10 @@ class Decision:
     events: tuple[AuditEvent, ...] = ()
     quarantine: tuple[Quarantined, ...] = ()
     waiting: tuple[Report, ...] = ()
+    device_updates: tuple[DeviceState, ...] = ()
+    devices: Mapping[str, Device] | None = field(default=None, compare=False)
 
     @property
     def writes(self) -> bool:
-        return bool(self.target_updates or self.state_updates or self.events or self.quarantine)
+        rows = (self.target_updates, self.state_updates, self.events, self.quarantine, self.device_updates)
+        return any(rows)

@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from .action import Action, Artifacts
 from .lifecycle import with_place
-from .model import Action, Decision, EngineState, Place, Publish, Target
+from .model import SECOND_US, Decision, EngineState, Place, Publish, Target
+from .sending import counted
 from .summary import summarized
+
+_AT_ONCE_US = 5 * SECOND_US
 
 
 def idempotency_key(target: Target) -> str:
-    """`<action_id>/<device_id>/<attempt>`, with `/cancel` for the record that asks the device to stop."""
+    """`<action_id>/<device_id>/<attempt>`, with `/cancel` or `/force` for the records that follow a command."""
     key = f"{target.action_id}/{target.device_id}/{target.attempt}"
-    return f"{key}/cancel" if target.outbox == "cancel" else key
+    return key if target.outbox in (None, "command") else f"{key}/{target.outbox}"
 
 
-def owed(target: Target, action: Action) -> Publish:
+def owed(target: Target, action: Action, artifacts: Artifacts) -> Publish:
     """The record that `target.outbox` stands for. Its bytes depend on the rows only, never on when it is made."""
     if target.outbox is None:
         raise ValueError(f"nothing is owed to device {target.device_id} for action {target.action_id}")
-    cancel = target.outbox == "cancel"
+    command = target.outbox == "command"
     body: dict[str, Any] = {
         "action_id": target.action_id,
         "device_id": target.device_id,
         "attempt": target.attempt,
-        "type": "cancel" if cancel else action.type,
+        "type": action.type if command else target.outbox,
         "name": action.name,
-        "params": {} if cancel else json.loads(action.params or "{}"),
+        "params": json.loads(action.params or "{}") if command else {},
         "created_us": target.created_us,
     }
     if action.deadline_us is not None:
         body["deadline_us"] = action.deadline_us
+    if command and action.is_ota:
+        body |= _installation(target, action, artifacts)
     return Publish(
         action_id=target.action_id,
         device_id=target.device_id,
@@ -44,21 +52,39 @@ def owed(target: Target, action: Action) -> Publish:
     )
 
 
+def _installation(target: Target, action: Action, artifacts: Artifacts) -> dict[str, Any]:
+    name, version = action.ota.artifact_name or "", action.ota.artifact_version or ""
+    what: dict[str, Any] = {"name": name, "version": version}
+    artifact = artifacts.get((action.tenant, name, version))
+    if artifact is not None:
+        what |= {"sha256": artifact.sha256, "size_bytes": artifact.size_bytes}
+    return {"mode": target.mode, "artifact": what, "target_version": action.target_version}
+
+
 def record_places(state: EngineState, places: Mapping[Publish, Place], now_us: int) -> Decision:
     """The rows to write after a publish: QUEUED with the place in the log, or the cancel no longer owed."""
     updates: dict[str, dict[str, Target]] = {}
+    overdue: Counter[str] = Counter()
     for publish, place in places.items():
         target = state.targets[publish.action_id][publish.device_id]
         moved = with_place(target, publish.kind, place.partition, place.offset, now_us)
-        if moved is not target:
-            updates.setdefault(publish.action_id, {})[publish.device_id] = moved
-    rows = [
-        (state.actions[action_id], {**state.targets[action_id], **moved}.values())
-        for action_id, moved in updates.items()
-    ]
-    states = [(row, summarized(row, targets, now_us)) for row, targets in rows]
+        if moved is target:
+            continue
+        updates.setdefault(publish.action_id, {})[publish.device_id] = moved
+        if publish.kind == "command" and now_us - (target.sent_us or now_us) > _AT_ONCE_US:
+            overdue[publish.action_id] += 1
+    states = []
+    for action_id, rows in updates.items():
+        before = state.actions[action_id]
+        after = summarized(before, {**state.targets[action_id], **rows}.values(), now_us, lasting=True)
+        if before.sent and overdue[action_id]:
+            # Its rate was counted when it became owed; it has reached the log only now.
+            after = replace(after, sent=counted(before.sent, overdue[action_id], now_us))
+        if after != before:
+            states.append(after)
     return Decision(
-        target_updates=tuple(target for moved in updates.values() for target in moved.values()),
-        state_updates=tuple(after for before, after in states if after != before),
+        target_updates=tuple(target for rows in updates.values() for target in rows.values()),
+        state_updates=tuple(states),
         waiting=state.waiting,
+        devices=state.devices,
     )

@@ -1,18 +1,16 @@
-"""Which devices an action is for, and what makes a row of `actions` wrong. Looks at values only."""
+"""Which devices an action is for. Looks at values only; whether the selector makes sense is `validity`'s to judge."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from .model import Action, Device
+from .action import Action, Device, Selector
+from .labels import compiled
 
 BUCKETS = 10_000
 """A percentage has two decimals: 0.01 % is one bucket."""
-
-_NAME_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +32,34 @@ def bucket(action_id: str, device_id: str) -> int:
 
 
 def select(action: Action, devices: Mapping[str, Device]) -> Selection:
-    """The devices that meet every criterion of the action, sorted by id. Call `refusal` first."""
-    selector = action.selector
-    known = {id_: device for id_, device in devices.items() if device.tenant == action.tenant}
-    unknown: tuple[str, ...] = ()
-    candidates = list(known)
-    if selector.device_ids is not None:
-        wanted = set(selector.device_ids)
-        unknown = tuple(sorted(wanted - known.keys()))
-        candidates = [id_ for id_ in wanted if id_ in known]
+    """The devices that meet every criterion of the action, sorted by id. Call `validity.refusal` first."""
+    wanted = action.selector.device_ids
+    candidates = list(devices) if wanted is None else [id_ for id_ in set(wanted) if id_ in devices]
+    test = _tester(action)
+    selected = sorted(id_ for id_ in candidates if devices[id_].tenant == action.tenant and test(devices[id_]))
+    unknown: list[str] = []
+    if wanted is not None:
+        unknown = sorted(id_ for id_ in set(wanted) if id_ not in devices or devices[id_].tenant != action.tenant)
+    return Selection(selected=tuple(selected), unknown=tuple(unknown))
+
+
+def _tester(action: Action) -> Callable[[Device], bool]:
+    """Everything but ids and tenant, with what is the same for all devices looked up once."""
+    selector: Selector = action.selector
+    tests: list[Callable[[Device], bool]] = []
     if selector.labels is not None:
-        labels = selector.labels
-        candidates = [id_ for id_ in candidates if all(known[id_].labels.get(k) == v for k, v in labels.items())]
+        wanted = list(selector.labels.items())
+        tests.append(lambda device: all(device.labels.get(key) == value for key, value in wanted))
+    if selector.groups is not None:
+        groups = frozenset(selector.groups)
+        tests.append(lambda device: not groups.isdisjoint(device.groups))
+    if selector.label_expression is not None:
+        expression = compiled(selector.label_expression)
+        tests.append(lambda device: expression(device.labels))
     if selector.percentage is not None:
         below = round(selector.percentage * BUCKETS / 100)
-        candidates = [id_ for id_ in candidates if bucket(action.action_id, id_) < below]
-    return Selection(selected=tuple(sorted(candidates)), unknown=unknown)
+        tests.append(lambda device: bucket(action.action_id, device.device_id) < below)
+    return lambda device: all(test(device) for test in tests)
 
 
 def describe(action: Action) -> str:
@@ -60,54 +70,10 @@ def describe(action: Action) -> str:
         parts.append(f"the {len(set(selector.device_ids))} listed ids")
     if selector.labels is not None:
         parts.append("labels " + ", ".join(f"{key}={value}" for key, value in sorted(selector.labels.items())))
+    if selector.groups is not None:
+        parts.append("groups " + ", ".join(sorted(selector.groups)))
+    if selector.label_expression is not None:
+        parts.append(f"label_expression {selector.label_expression}")
     if selector.percentage is not None:
         parts.append(f"percentage {selector.percentage:g}")
     return " and ".join(parts)
-
-
-def refusal(action: Action) -> str | None:
-    """Why this row cannot be acted on, as a sentence that names the column, or None."""
-    return _identity_refusal(action) or _selector_refusal(action) or _content_refusal(action)
-
-
-def _identity_refusal(action: Action) -> str | None:
-    for column, value in (("action_id", action.action_id), ("name", action.name)):
-        if not value or len(value) > _NAME_MAX:
-            return f"{column} must have 1 to {_NAME_MAX} characters, not {len(value)}"
-    if "/" in action.action_id:
-        return "action_id must not contain '/', which separates the parts of the idempotency key"
-    if action.type != "command":
-        return f"type {action.type!r} is not supported; use 'command'"
-    return None
-
-
-def _selector_refusal(action: Action) -> str | None:
-    selector = action.selector
-    if selector.device_ids is None and selector.labels is None and selector.percentage is None:
-        return "no selector: give device_ids, labels or percentage (100 for all devices)"
-    if selector.device_ids is not None and not selector.device_ids:
-        return "device_ids is an empty list; leave it null or name devices"
-    if selector.device_ids is not None and not all(selector.device_ids):
-        return "device_ids contains an empty id"
-    if selector.labels is not None and not selector.labels:
-        return "labels is an empty map; leave it null or name labels"
-    if selector.percentage is not None and not 0 < selector.percentage <= 100:
-        return f"percentage must be above 0 and at most 100, not {selector.percentage:g}"
-    return None
-
-
-def _content_refusal(action: Action) -> str | None:
-    try:
-        params = json.loads(action.params or "{}")
-    except ValueError as error:
-        return f"params is not JSON: {error}"
-    if not isinstance(params, dict):
-        return "params must be a JSON object"
-    for column, seconds in (
-        ("timeout_queued_s", action.timeouts.queued_s),
-        ("timeout_delivered_s", action.timeouts.delivered_s),
-        ("timeout_in_progress_s", action.timeouts.in_progress_s),
-    ):
-        if seconds is not None and seconds <= 0:
-            return f"{column} must be above 0, not {seconds}"
-    return None

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 
-from .model import Action, ActionPhase, ActionState, Target, TargetState
+from .action import Action
+from .model import TERMINAL, ActionPhase, ActionState, Target, TargetState
 from .selection import describe
 
 _SAID = {
@@ -27,29 +28,54 @@ def said_of_nobody(action: Action, unknown: int) -> str:
     return f"selects nobody: no device of tenant {action.tenant} matches {describe(action)}; nothing was sent"
 
 
-def summarized(row: ActionState, targets: Collection[Target], now_us: int) -> ActionState:
-    """`row` brought up to date with the targets. Keeps `updated_us` when nothing changed."""
+def summarized(row: ActionState, targets: Collection[Target], now_us: int, *, lasting: bool = False) -> ActionState:
+    """`row` brought up to date with the targets. Keeps `updated_us` when nothing changed.
+
+    A `lasting` action does not end with its last target, because devices may still come.
+    """
     if row.phase is ActionPhase.REFUSED:
         return row
     counts = dict(sorted(Counter(target.state.value for target in targets).items()))
-    open_ = sum(1 for target in targets if not target.final)
-    nobody = all(target.state is TargetState.SKIPPED for target in targets)
-    phase = ActionPhase.RUNNING if open_ else ActionPhase.ENDED
+    open_ = sum(counts.get(state, 0) for state in _OPEN)
+    nobody = all(state == TargetState.SKIPPED for state in counts) and row.stopped is None
+    ends = not open_ and not lasting
+    message = _sentence(len(targets), open_, counts)
     after = replace(
         row,
-        phase=phase,
+        phase=_phase(row, ends=ends),
         targets=len(targets),
         open=open_,
         counts=counts,
-        message=row.message if nobody else _sentence(len(targets), open_, counts),
-        ended_us=None if open_ else (row.ended_us if row.ended_us is not None else now_us),
+        message=row.message if nobody and row.message else _prefix(row) + message,
+        ended_us=(row.ended_us if row.ended_us is not None else now_us) if ends else None,
     )
     return row if after == row else replace(after, updated_us=now_us)
 
 
+_OPEN = tuple(state.value for state in TargetState if state not in TERMINAL)
+
+
+def _phase(row: ActionState, *, ends: bool) -> ActionPhase:
+    if ends:
+        return ActionPhase.ENDED
+    if row.stopped is not None:
+        return ActionPhase.STOPPING
+    return ActionPhase.RUNNING if row.phase is ActionPhase.ENDED else row.phase
+
+
+def _prefix(row: ActionState) -> str:
+    if row.stopped is not None:
+        return f"{row.stopped}; "
+    if row.phase is ActionPhase.PAUSED:
+        return "paused; "
+    if row.phase is ActionPhase.WAITING_APPROVAL:
+        return f"wave {row.wave + 2} of {row.waves} waits for approval; "
+    return f"wave {row.wave + 1} of {row.waves}; " if row.waves > 1 and row.phase is ActionPhase.RUNNING else ""
+
+
 def _sentence(total: int, open_: int, counts: dict[str, int]) -> str:
     parts = [f"{counts[state]} {said}" for state, said in _SAID.items() if state in counts]
-    if open_:
+    if open_ or not total:
         done = total - open_
         return f"{done} of {total} devices are done" + (f": {', '.join(parts)}" if parts else "")
     return f"of {total} devices " + ", ".join(parts)

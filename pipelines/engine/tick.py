@@ -6,32 +6,23 @@ decides the same rows and the same records under the same idempotency keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
 
-from .lifecycle import REPORTABLE, cancelled, timed_out, with_receipt, with_status
-from .model import (
-    SECOND_US,
-    Action,
-    ActionPhase,
-    ActionState,
-    AuditEvent,
-    Decision,
-    Device,
-    EngineState,
-    Limits,
-    Quarantined,
-    Report,
-    Request,
-    Target,
-    TargetState,
-)
+from .action import Action, Artifacts, Device, Request
+from .admission import admit, follow_devices
+from .dispatch import fill_outbox
+from .lifecycle import cancelled, retried, timed_out
+from .model import SECOND_US, ActionPhase, ActionState, Decision, EngineState, Limits, Report, Target, TargetState
 from .outbox import owed
-from .selection import refusal, select
-from .summary import said_of_nobody, summarized
+from .reporting import apply_reports
+from .requests import answer_requests
+from .sending import SENDING
+from .summary import summarized
+from .waves import abort_reason, advanced, tallied, waves_of
+from .work import Work
 
 _DEFAULT_LIMITS = Limits()
-_LATER_KINDS = ("pause", "resume", "force", "retry", "approve")
+_NO_ARTIFACTS: Artifacts = {}
 
 
 def tick(
@@ -42,20 +33,26 @@ def tick(
     devices: Mapping[str, Device],
     now_us: int,
     *,
+    artifacts: Artifacts = _NO_ARTIFACTS,
     limits: Limits = _DEFAULT_LIMITS,
 ) -> Decision:
     """What to write and to publish now.
 
     `actions` holds the rows of every open action and the new ones, `requests` those not known to be handled, `reports`
-    the new rows of `action_events` (repeats do no harm), `devices` the whole table by device id.
+    the new rows of `action_events` (repeats do no harm), `devices` the whole table by device id: the same object as
+    long as the table has not changed, and never changed in place. `artifacts` is that whole table.
     """
-    work = _Work(state, now_us, limits)
-    work.admit(actions, devices)
-    work.apply(reports)
-    work.answer(requests)
-    work.expire()
-    work.fill_outbox()
-    return work.decision()
+    work = Work(state, devices, artifacts, now_us, limits)
+    admit(work, actions)
+    follow_devices(work)
+    apply_reports(work, reports)
+    answer_requests(work, requests)
+    _expire(work)
+    _try_again(work)
+    _judge(work)
+    _stop(work)
+    fill_outbox(work)
+    return _decision(work)
 
 
 def apply(state: EngineState, decision: Decision) -> EngineState:
@@ -68,279 +65,119 @@ def apply(state: EngineState, decision: Decision) -> EngineState:
         targets[action_id] = {**targets.get(action_id, {}), **updates}
     actions = {**state.actions, **{row.action_id: row for row in decision.state_updates}}
     said = state.said | {event.event_id for event in decision.events} if decision.events else state.said
-    return EngineState(actions=actions, targets=targets, waiting=decision.waiting, said=said)
+    facts = state.facts
+    if decision.device_updates:
+        facts = {**facts, **{fact.device_id: fact for fact in decision.device_updates}}
+    return EngineState(
+        actions=actions, targets=targets, waiting=decision.waiting, said=said, facts=facts, devices=decision.devices
+    )
 
 
-class _Work:
-    """The scratch pad of one tick: the state below, what changed above. Lives for one call."""
+def _expire(work: Work) -> None:
+    for action, _ in work.open_actions():
+        soonest_us = _soonest_us(action, work.limits)
+        at_deadline = action.deadline_us is not None and work.now_us >= action.deadline_us
+        due = [
+            target
+            for target in work.targets(action.action_id)
+            if not target.final
+            and (at_deadline or target.begun_us is not None or work.now_us - target.since_us >= soonest_us)
+        ]
+        for target in due:
+            after = timed_out(target, action, work.limits, work.now_us)
+            if work.put(target, after):
+                work.say_of_target(after, "TIMED_OUT")
 
-    def __init__(self, state: EngineState, now_us: int, limits: Limits) -> None:
-        self._state = state
-        self._now_us = now_us
-        self._limits = limits
-        self._actions: dict[str, Action] = {}
-        self._targets: dict[str, dict[str, Target]] = {}
-        self._states: dict[str, ActionState] = {}
-        self._events: dict[str, AuditEvent] = {}
-        self._waiting: list[Report] = []
-        self._quarantine: list[Quarantined] = []
 
-    # -- looking up and changing -------------------------------------------------------------------------------------
+def _soonest_us(action: Action, limits: Limits) -> int:
+    """No target that has not begun can time out sooner after its last news."""
+    timeouts = action.timeouts
+    queued_s, delivered_s = timeouts.queued_s or limits.queued_s, timeouts.delivered_s or limits.delivered_s
+    return min(queued_s, delivered_s, timeouts.step_s or limits.step_s) * SECOND_US
 
-    def _action_state(self, action_id: str) -> ActionState | None:
-        return self._states.get(action_id) or self._state.actions.get(action_id)
 
-    def _target(self, action_id: str, device_id: str) -> Target | None:
-        changed = self._targets.get(action_id, {}).get(device_id)
-        return changed or self._state.targets.get(action_id, {}).get(device_id)
+def _try_again(work: Work) -> None:
+    """Give what has just ended in error its next attempt, where the action has one and still runs."""
+    for action_id, changed in work.changed.items():
+        action, row = work.actions.get(action_id), work.row(action_id)
+        if action is None or row is None or row.stopped is not None or not action.rollout.retries:
+            continue
+        for target in list(changed.values()):
+            work.put(target, retried(target, action, work.now_us))
 
-    def _targets_of(self, action_id: str) -> dict[str, Target]:
-        return {**self._state.targets.get(action_id, {}), **self._targets.get(action_id, {})}
 
-    def _put(self, before: Target, after: Target) -> bool:
-        if after is before or after == before:
-            return False
-        self._targets.setdefault(after.action_id, {})[after.device_id] = after
-        return True
+def _judge(work: Work) -> None:
+    """Stop what went wrong, and open the next wave of what went well."""
+    for action, row in list(work.open_actions()):
+        waves = waves_of(action)
+        ruled = len(waves) > 1 or waves[0].error_percentage is not None or action.rollout.abort_percentage is not None
+        if row.stopped is not None or not (ruled or row.wave < 0):
+            continue
+        tallies = tallied(action, work.targets(action.action_id))
+        reason = abort_reason(action, row, tallies)
+        if reason is not None:
+            work.stop(row, reason)
+            work.say_of_action(action, "ABORTED", reason)
+        elif row.phase in SENDING:
+            after = advanced(action, row, tallies, work.now_us)
+            if after != row:
+                work.put_row(after)
+                _say_gate(work, action, row, after)
 
-    def _say(self, event: AuditEvent) -> None:
-        if event.event_id not in self._state.said:
-            self._events.setdefault(event.event_id, event)
 
-    def _say_of_target(self, target: Target, what: str) -> None:
-        self._say(
-            AuditEvent(
-                event_id=f"engine/{target.action_id}/{target.device_id}/{target.attempt}/{what}",
-                tenant=target.tenant,
-                action_id=target.action_id,
-                device_id=target.device_id,
-                attempt=target.attempt,
-                state=target.state.value,
-                message=target.message or "",
-                at_us=self._now_us,
-            )
-        )
+def _say_gate(work: Work, action: Action, before: ActionState, after: ActionState) -> None:
+    for wave in range(before.wave + 1, after.wave + 1):
+        work.say_of_action(action, f"WAVE_{wave + 1}", f"wave {wave + 1} of {after.waves} begins")
+    if after.phase is ActionPhase.WAITING_APPROVAL and before.phase is not after.phase:
+        what = f"wave {after.wave + 2} of {after.waves} waits for approval"
+        work.say_of_action(action, f"WAITING_APPROVAL_{after.wave + 2}", what)
 
-    # -- the steps of a tick -----------------------------------------------------------------------------------------
 
-    def admit(self, actions: Collection[Action], devices: Mapping[str, Device]) -> None:
-        """Take each action by the row that was committed first, and give new ones their targets."""
-        rows: dict[str, list[Action]] = {}
-        for action in actions:
-            rows.setdefault(action.action_id, []).append(action)
-        for action_id in sorted(rows):
-            started = self._state.actions.get(action_id)
-            candidates = sorted(rows[action_id], key=lambda row: (row.commit_version, row.digest))
-            first = candidates[0]
-            if started is not None:
-                # The row that started it, if it is among them; what is stored outranks what is found.
-                matching = [row for row in candidates if row.digest == started.digest]
-                if matching:
-                    first = matching[0]
-                    self._actions[action_id] = first
-            else:
-                self._actions[action_id] = first
-                self._start(first, devices)
-            for other in candidates:
-                if other.digest != (started.digest if started else first.digest):
-                    self._say_duplicate(other)
+def _stop(work: Work) -> None:
+    """Cancel what is left of actions that have been stopped."""
+    for action, row in list(work.open_actions()):
+        if row.stopped is None:
+            continue
+        for target in list(work.targets(action.action_id)):
+            if not target.final and target.state is not TargetState.CANCELLING:
+                work.put(target, cancelled(target, row.stopped, work.now_us))
 
-    def _say_duplicate(self, action: Action) -> None:
-        self._say(
-            AuditEvent(
-                event_id=f"engine/{action.action_id}/duplicate/{action.digest}",
-                tenant=action.tenant,
-                action_id=action.action_id,
-                state="REFUSED",
-                message=f"a row with action_id {action.action_id} was committed earlier and counts; use another id",
-                at_us=self._now_us,
-            )
-        )
 
-    def _start(self, action: Action, devices: Mapping[str, Device]) -> None:
-        now_us = self._now_us
-        row = ActionState(
-            action_id=action.action_id,
-            tenant=action.tenant,
-            phase=ActionPhase.RUNNING,
-            digest=action.digest,
-            targets=0,
-            open=0,
-            counts={},
-            message="",
-            started_us=now_us,
-            ended_us=None,
-            updated_us=now_us,
-        )
-        wrong = refusal(action)
-        if wrong is not None:
-            message = f"refused, nothing was sent: {wrong}"
-            self._states[action.action_id] = replace(row, phase=ActionPhase.REFUSED, ended_us=now_us, message=message)
-            self._say_of_action(action, "REFUSED", message)
-            return
-        selection = select(action, devices)
-        for device_id in selection.selected:
-            self._new_target(action, device_id, TargetState.PENDING, None)
-        for device_id in selection.unknown:
-            message = f"device {device_id} is not in the table devices"
-            self._new_target(action, device_id, TargetState.SKIPPED, message)
-        if not selection.selected:
-            row = replace(row, message=said_of_nobody(action, len(selection.unknown)))
-            self._say_of_action(action, "ENDED", row.message)
-        self._states[action.action_id] = row
+def _decision(work: Work) -> Decision:
+    now_us = work.now_us
+    open_ = list(work.open_actions())
+    touched = work.states.keys() | work.changed.keys()
+    touched |= {row.action_id for _, row in open_ if row.open == 0}
+    states = []
+    for action_id in sorted(touched):
+        row = work.row(action_id)
+        if row is None:
+            raise ValueError(f"targets of action {action_id} changed, but it has no row in action_state")
+        lasting = _lasts(work.actions.get(action_id), row, now_us)
+        after = summarized(row, work.targets(action_id), now_us, lasting=lasting)
+        if after != work.state.actions.get(action_id):
+            states.append(after)
+    publishes = [
+        owed(target, action, work.artifacts)
+        for action, _ in open_
+        for target in work.targets(action.action_id)
+        if target.outbox is not None
+    ]
+    publishes.sort(key=lambda publish: (publish.action_id, publish.device_id))
+    return Decision(
+        target_updates=tuple(target for targets in work.changed.values() for target in targets.values()),
+        state_updates=tuple(states),
+        publishes=tuple(publishes),
+        events=tuple(work.events.values()),
+        quarantine=tuple(work.quarantine),
+        waiting=tuple(work.waiting),
+        device_updates=tuple(work.facts.values()),
+        devices=work.devices,
+    )
 
-    def _new_target(self, action: Action, device_id: str, state: TargetState, message: str | None) -> None:
-        now_us = self._now_us
-        self._targets.setdefault(action.action_id, {})[device_id] = Target(
-            action_id=action.action_id,
-            tenant=action.tenant,
-            device_id=device_id,
-            state=state,
-            created_us=now_us,
-            since_us=now_us,
-            updated_us=now_us,
-            finished_us=now_us if state is TargetState.SKIPPED else None,
-            message=message,
-        )
 
-    def _say_of_action(self, action: Action, state: str, message: str) -> None:
-        self._say(
-            AuditEvent(
-                event_id=f"engine/{action.action_id}/{state}",
-                tenant=action.tenant,
-                action_id=action.action_id,
-                state=state,
-                message=message,
-                at_us=self._now_us,
-            )
-        )
-
-    def apply(self, reports: Iterable[Report]) -> None:
-        """Move targets by the reports that waited and the new ones, in the order of their places in the log."""
-        unique = {report.place: report for report in (*self._state.waiting, *reports)}
-        for place in sorted(unique):
-            report = unique[place]
-            if report.source == "status" and report.state not in REPORTABLE:
-                names = ", ".join(sorted(REPORTABLE))
-                self._quarantine.append(
-                    Quarantined(report, f"unknown state {report.state!r}; a device reports {names}")
-                )
-                continue
-            target = self._target(report.action_id, report.device_id)
-            if target is None or report.attempt > target.attempt:
-                self._wait(report)
-            elif report.attempt == target.attempt:
-                self._report(target, report)
-            # An older attempt is history: it stays in action_events and moves nothing.
-
-    def _wait(self, report: Report) -> None:
-        limit_s = self._limits.wait_unmatched_s
-        if self._now_us - report.recorded_us < limit_s * SECOND_US:
-            self._waiting.append(report)
-            return
-        what = f"action {report.action_id}, device {report.device_id}, attempt {report.attempt}"
-        self._quarantine.append(Quarantined(report, f"no target matched within {limit_s} s: {what}"))
-
-    def _report(self, target: Target, report: Report) -> None:
-        if report.source == "receipt":
-            if report.state == TargetState.DELIVERED:
-                self._put(target, with_receipt(target, report, self._now_us))
-            return
-        after = with_status(target, report, self._now_us)
-        if self._put(target, after) and after.late and not target.late:
-            self._say_of_target(after, "LATE_SUCCESS")
-
-    def answer(self, requests: Collection[Request]) -> None:
-        """Carry out what people asked for; whatever cannot be done is answered with the reason."""
-        for request in sorted(requests, key=lambda row: (row.at_us, row.request_id)):
-            action_state = self._action_state(request.action_id)
-            if action_state is None or action_state.tenant != request.tenant:
-                if self._now_us - request.at_us >= self._limits.wait_unmatched_s * SECOND_US:
-                    self._answer(request, "REFUSED", f"refused: there is no action {request.action_id}")
-                continue
-            if request.request_id in action_state.requests_done:
-                continue
-            if request.kind == "cancel":
-                self._cancel(request)
-            elif request.kind in _LATER_KINDS:
-                self._answer(request, "REFUSED", f"refused: {request.kind} is not supported yet")
-            else:
-                kinds = ", ".join(("cancel", *_LATER_KINDS))
-                self._answer(request, "REFUSED", f"refused: unknown kind {request.kind!r}; the kinds are {kinds}")
-            done = (*action_state.requests_done, request.request_id)
-            self._states[request.action_id] = replace(action_state, requests_done=done)
-
-    def _answer(self, request: Request, state: str, message: str) -> None:
-        self._say(
-            AuditEvent(
-                event_id=f"engine/{request.action_id}/request/{request.request_id}",
-                tenant=request.tenant,
-                action_id=request.action_id,
-                device_id=request.device_id,
-                request_id=request.request_id,
-                state=state,
-                message=message,
-                at_us=self._now_us,
-            )
-        )
-
-    def _cancel(self, request: Request) -> None:
-        targets = self._targets_of(request.action_id)
-        if request.device_id is not None and request.device_id not in targets:
-            self._answer(request, "REFUSED", f"refused: device {request.device_id} is not a target of this action")
-            return
-        chosen = [targets[request.device_id]] if request.device_id is not None else list(targets.values())
-        reason = f"cancelled by {request.by or 'somebody'}" + (f": {request.reason}" if request.reason else "")
-        counts = {"ended at once": 0, "asked to stop": 0, "already ended": 0}
-        for target in chosen:
-            after = cancelled(target, reason, self._now_us)
-            if target.final:
-                counts["already ended"] += 1
-            else:
-                counts["ended at once" if after.final else "asked to stop"] += 1
-            self._put(target, after)
-        self._answer(request, "DONE", "cancel: " + ", ".join(f"{n} {what}" for what, n in counts.items()))
-
-    def _open_targets(self, wanted: Callable[[Target], bool]) -> list[Target]:
-        """Open targets of running actions in a fixed order, so that a repeated tick picks the same ones."""
-        running = {id_ for id_, row in self._state.actions.items() if row.phase is ActionPhase.RUNNING}
-        running |= {id_ for id_, row in self._states.items() if row.phase is ActionPhase.RUNNING}
-        found = []
-        for action_id in sorted(running & self._actions.keys()):
-            targets = self._targets_of(action_id)
-            found += [targets[id_] for id_ in sorted(targets) if not targets[id_].final and wanted(targets[id_])]
-        return found
-
-    def expire(self) -> None:
-        for target in self._open_targets(lambda _: True):
-            after = timed_out(target, self._actions[target.action_id], self._limits, self._now_us)
-            if self._put(target, after):
-                self._say_of_target(after, "TIMED_OUT")
-
-    def fill_outbox(self) -> None:
-        """Let pending targets become owed, as far as the bound on what is owed allows."""
-        used = len(self._open_targets(lambda target: target.outbox is not None))
-        free = max(0, self._limits.publish_max - used)
-        idle = self._open_targets(lambda target: target.state is TargetState.PENDING and target.outbox is None)
-        for target in idle[:free]:
-            self._put(target, replace(target, outbox="command", updated_us=self._now_us))
-
-    def decision(self) -> Decision:
-        due = self._open_targets(lambda target: target.outbox is not None)
-        touched = sorted(self._states.keys() | self._targets.keys())
-        states = []
-        for action_id in touched:
-            row = self._action_state(action_id)
-            if row is None:
-                raise ValueError(f"targets of action {action_id} changed, but it has no row in action_state")
-            after = summarized(row, self._targets_of(action_id).values(), self._now_us)
-            if after != self._state.actions.get(action_id):
-                states.append(after)
-        return Decision(
-            target_updates=tuple(target for targets in self._targets.values() for target in targets.values()),
-            state_updates=tuple(states),
-            publishes=tuple(owed(target, self._actions[target.action_id]) for target in due),
-            events=tuple(self._events.values()),
-            quarantine=tuple(self._quarantine),
-            waiting=tuple(self._waiting),
-        )
+def _lasts(action: Action | None, row: ActionState, now_us: int) -> bool:
+    """Whether devices may still come."""
+    if action is None or not action.rollout.dynamic or row.stopped is not None:
+        return False
+    return action.deadline_us is None or now_us < action.deadline_us

@@ -3,127 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
+from support.engine import SECOND, START_US, Engine, action_of, devices_of, started, states
 
 from pipelines.engine import (
-    Action,
     ActionPhase,
     Decision,
     Device,
-    EngineState,
     Limits,
-    Place,
-    Report,
-    Request,
     Selector,
-    Target,
     TargetState,
     Timeouts,
     apply,
     bucket,
-    record_places,
-    tick,
 )
 
 S = TargetState
-SECOND = 1_000_000
-START_US = 1_800_000_000 * SECOND
-
-
-def devices_of(*ids: str, labels: Mapping[str, str] | None = None) -> dict[str, Device]:
-    return {id_: Device(device_id=id_, tenant="default", labels=labels or {}) for id_ in ids}
-
-
-def action_of(action_id: str = "a1", **fields: object) -> Action:
-    defaults: dict[str, object] = {
-        "action_id": action_id,
-        "tenant": "default",
-        "type": "command",
-        "name": "echo",
-        "params": '{"text":"hi"}',
-        "selector": Selector(device_ids=("d1",)),
-        "created_us": START_US,
-    }
-    return Action(**{**defaults, **fields})  # type: ignore[arg-type]
-
-
-@dataclass
-class Engine:
-    """Drives ticks the way the job does: apply the decision, publish into a pretended log, record the places."""
-
-    devices: Mapping[str, Device]
-    limits: Limits = field(default_factory=Limits)
-    now_us: int = START_US
-    state: EngineState = field(default_factory=EngineState)
-    actions: list[Action] = field(default_factory=list)
-    requests: list[Request] = field(default_factory=list)
-    published: list[str] = field(default_factory=list)
-    broker_up: bool = True
-    last: Decision = field(default_factory=Decision)
-    _next_offset: int = 100
-
-    def tick(self, *reports: Report, after_s: float = 1) -> Decision:
-        self.now_us += int(after_s * SECOND)
-        self.last = tick(
-            self.state, self.actions, self.requests, reports, self.devices, self.now_us, limits=self.limits
-        )
-        self.state = apply(self.state, self.last)
-        if self.broker_up and self.last.publishes:
-            places = {}
-            for publish in self.last.publishes:
-                self.published.append(publish.idempotency_key)
-                places[publish] = Place(2, self._next_offset)
-                self._next_offset += 1
-            self.state = apply(self.state, record_places(self.state, places, self.now_us))
-        return self.last
-
-    def target(self, device_id: str = "d1", action_id: str = "a1") -> Target:
-        return self.state.targets[action_id][device_id]
-
-    def report(self, state: str, offset: int, *, device_id: str = "d1", **fields: object) -> Report:
-        defaults: dict[str, object] = {
-            "source": "status",
-            "log_id": "log",
-            "partition": 5,
-            "offset": offset,
-            "device_id": device_id,
-            "action_id": "a1",
-            "attempt": 1,
-            "state": state,
-            "at_us": self.now_us,
-            "recorded_us": self.now_us,
-            "boot": "b1",
-            "seq": offset,
-        }
-        return Report(**{**defaults, **fields})  # type: ignore[arg-type]
-
-    def receipt(self, offset: int, **fields: object) -> Report:
-        return self.report("DELIVERED", offset, source="receipt", partition=2, boot=None, seq=None, **fields)
-
-    def cancel(self, **fields: object) -> None:
-        defaults: dict[str, object] = {
-            "request_id": f"r{len(self.requests)}",
-            "tenant": "default",
-            "action_id": "a1",
-            "kind": "cancel",
-            "by": "ann",
-            "at_us": self.now_us,
-        }
-        self.requests.append(Request(**{**defaults, **fields}))  # type: ignore[arg-type]
-
-
-def started(*ids: str, **fields: object) -> Engine:
-    engine = Engine(devices=devices_of(*(ids or ("d1",))))
-    engine.actions.append(action_of(selector=Selector(device_ids=ids or ("d1",)), **fields))
-    engine.tick()
-    return engine
-
-
-def states(engine: Engine) -> Collection[TargetState]:
-    return [target.state for target in engine.state.targets["a1"].values()]
 
 
 def test_command_goes_all_the_way() -> None:
@@ -221,7 +118,11 @@ def test_late_failure_does_not_replace_a_timeout() -> None:
 
 @pytest.mark.parametrize(
     ("report", "timeouts"),
-    [("ACCEPTED", Timeouts(delivered_s=10)), ("IN_PROGRESS", Timeouts(in_progress_s=10))],
+    [
+        ("ACCEPTED", Timeouts(delivered_s=10)),
+        ("IN_PROGRESS", Timeouts(in_progress_s=10)),
+        ("IN_PROGRESS", Timeouts(step_s=10)),
+    ],
 )
 def test_each_phase_has_its_own_timeout(report: str, timeouts: Timeouts) -> None:
     engine = started(timeouts=timeouts)
@@ -233,7 +134,7 @@ def test_each_phase_has_its_own_timeout(report: str, timeouts: Timeouts) -> None
 
 
 def test_progress_keeps_a_target_alive_but_the_deadline_ends_it() -> None:
-    engine = started(timeouts=Timeouts(in_progress_s=10), deadline_us=START_US + 30 * SECOND)
+    engine = started(timeouts=Timeouts(step_s=10), deadline_us=START_US + 30 * SECOND)
     for offset in range(1, 4):
         engine.tick(engine.report("IN_PROGRESS", offset), after_s=8)
         assert engine.target().state is S.IN_PROGRESS
@@ -307,7 +208,9 @@ def test_request_is_carried_out_and_answered_once() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"kind": "pause"}, "pause is not supported yet"),
+        ({"kind": "resume"}, "the action is RUNNING, not PAUSED"),
+        ({"kind": "approve"}, "nothing waits for approval"),
+        ({"kind": "retry"}, "no device ended in error"),
         ({"kind": "explode"}, "unknown kind 'explode'"),
         ({"device_id": "nobody"}, "device nobody is not a target"),
     ],

@@ -61,7 +61,8 @@ def test_receipt_of_what_the_engine_did_not_publish_is_left_alone(key: str | Non
     [
         (b"\xff\xfe", "the payload is not JSON"),
         (b"", "the payload is not JSON"),
-        (b"[" * 100_000, "the payload is not JSON"),
+        (b"[" * 60_000, "the payload is not JSON"),
+        (b"[" * 100_000, "the status has 100000 bytes; 65536 are the limit"),
         ([], "the payload is not a JSON object"),
         ({**STATUS, "action_id": None}, "action_id must be a text, not None"),
         ({**STATUS, "attempt": "1"}, "attempt must be a whole number from 1 to 2147483647, not '1'"),
@@ -88,3 +89,8 @@ def test_whatever_a_device_sends_fits_the_tables(body: dict[str, Any]) -> None:
     assert len(result.events) + len(result.quarantine) == 1
     arrow_of(result.events, ACTION_EVENTS)
     arrow_of(result.quarantine, QUARANTINE)
+
+
+def test_device_that_only_says_that_it_is_online_needs_no_action() -> None:
+    (row,) = parsed({"state": "ONLINE", "boot": "b1", "seq": 0, "version": "1.2"}).events
+    assert (row["state"], row["action_id"], row["attempt"], row["version"]) == ("ONLINE", None, None, "1.2")

@@ -1,0 +1,197 @@
+"""What people say: actions, requests, devices, artifacts. Values only; `validity` judges whether they make sense.
+
+Times are Unix microseconds in UTC. Texts that have a grammar (waves, windows, label expressions) stay texts here, as
+they were written; the modules of their names parse them, and keep what they parsed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Which devices an action is for: those that meet every criterion given. `None` is a criterion not given."""
+
+    device_ids: tuple[str, ...] | None = None
+    labels: Mapping[str, str] | None = None
+    percentage: float | None = None
+    groups: tuple[str, ...] | None = None
+    """In any of these."""
+    label_expression: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long a target may stay where it is, in seconds. `None` takes the default of `Limits`."""
+
+    queued_s: int | None = None
+    """From the command's way into the log until the device has it; from a cancel in the log to its answer."""
+    delivered_s: int | None = None
+    """From there until the device says that it has begun (DELIVERED, ACCEPTED)."""
+    in_progress_s: int | None = None
+    """From the beginning to the end."""
+    step_s: int | None = None
+    """Between two reports of progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """How an action goes to its devices: in which order, how fast, and when it stops by itself."""
+
+    membership: str = "static"
+    waves: str | None = None
+    """JSON, see `waves`."""
+    needs_approval: bool = False
+    rate_per_minute: int | None = None
+    max_in_flight: int | None = None
+    abort_percentage: float | None = None
+    abort_min_reported: int | None = None
+    not_before_us: int | None = None
+    maintenance_window: str | None = None
+    """See `windows`."""
+    retries: int = 0
+    retry_backoff_s: int = 60
+    priority: int = 0
+    depends_on: tuple[str, ...] = ()
+
+    @property
+    def dynamic(self) -> bool:
+        return self.membership == "dynamic"
+
+
+@dataclass(frozen=True, slots=True)
+class Ota:
+    """What an action of type `ota` installs, and for whom."""
+
+    artifact_name: str | None = None
+    artifact_version: str | None = None
+    mode: str = "forced"
+    supersede: bool = False
+    requires_versions: tuple[str, ...] | None = None
+    target_version: str | None = None
+
+
+@dataclass(frozen=True)
+class Action:
+    """A row of `actions`: what, to whom, how. `commit_version` is the table version that brought it."""
+
+    action_id: str
+    tenant: str
+    type: str
+    name: str
+    params: str
+    selector: Selector
+    timeouts: Timeouts = Timeouts()
+    deadline_us: int | None = None
+    created_by: str = ""
+    created_us: int = 0
+    commit_version: int = 0
+    rollout: Rollout = Rollout()
+    ota: Ota = Ota()
+
+    @property
+    def is_ota(self) -> bool:
+        return self.type == "ota"
+
+    @property
+    def target_version(self) -> str | None:
+        """What a device must name as its version to have SUCCEEDED; None for a command."""
+        return (self.ota.target_version or self.ota.artifact_version) if self.is_ota else None
+
+    @cached_property
+    def digest(self) -> str:
+        """Names the content of the row, so that a restarted engine knows which of two rows with one id came first.
+
+        Columns that a row does not use do not count, so that a column added later changes no digest.
+        """
+        body: list[object] = [
+            self.tenant,
+            self.type,
+            self.name,
+            self.params,
+            self.deadline_us,
+            self.created_by,
+            self.created_us,
+        ]
+        body += [self.selector.device_ids, self.selector.percentage, self.timeouts.queued_s]
+        body += [self.timeouts.delivered_s, self.timeouts.in_progress_s]
+        body += [sorted(self.selector.labels.items()) if self.selector.labels is not None else None]
+        more = {**_given(self.rollout), **_given(self.ota)}
+        more |= {"groups": self.selector.groups, "label_expression": self.selector.label_expression}
+        more |= {"step_s": self.timeouts.step_s}
+        used = {name: value for name, value in more.items() if value is not None}
+        if used:
+            body += [sorted(used.items())]
+        return hashlib.sha256(json.dumps(body).encode()).hexdigest()[:16]
+
+
+def _given(value: Rollout | Ota) -> dict[str, Any]:
+    return {f.name: getattr(value, f.name) for f in fields(value) if getattr(value, f.name) != f.default}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A row of `action_requests`: somebody wants to change a running action. `device_id` None means all its targets."""
+
+    request_id: str
+    tenant: str
+    action_id: str
+    kind: str
+    device_id: str | None = None
+    by: str = ""
+    at_us: int = 0
+    reason: str = ""
+
+    @property
+    def who(self) -> str:
+        """For a sentence: who asked, and why."""
+        return f"{self.by or 'somebody'}" + (f": {self.reason}" if self.reason else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A row of `devices`, as people describe it."""
+
+    device_id: str
+    tenant: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    groups: tuple[str, ...] = ()
+    time_zone: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A row of `artifacts`: what may be installed, and by which devices (`None`: any)."""
+
+    name: str
+    version: str
+    tenant: str
+    sha256: str = ""
+    size_bytes: int = 0
+    signature: str | None = None
+    key_id: str | None = None
+    labels: Mapping[str, str] | None = None
+    device_ids: frozenset[str] | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return (self.tenant, self.name, self.version)
+
+    def lacking(self, device: Device) -> str | None:
+        """What keeps this device from installing it, or None."""
+        if self.device_ids is not None and device.device_id not in self.device_ids:
+            return "it is not among the devices that may have it"
+        for label, value in (self.labels or {}).items():
+            if device.labels.get(label) != value:
+                return f"it is for devices with {label}={value}"
+        return None
+
+
+Artifacts = Mapping[tuple[str, str, str], Artifact]
+"""(tenant, name, version) → artifact."""

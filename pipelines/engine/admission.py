@@ -1,0 +1,138 @@
+"""How actions begin, and how devices come and go while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from .action import Action
+from .lifecycle import removed
+from .model import ActionPhase, ActionState, AuditEvent, Target, TargetState
+from .selection import select
+from .summary import said_of_nobody
+from .validity import refusal
+from .waves import placed, placed_later, waves_of
+from .work import Work
+
+
+def admit(work: Work, actions: Collection[Action]) -> None:
+    """Take each action by the row that was committed first, and give new ones their targets."""
+    rows: dict[str, list[Action]] = {}
+    for action in actions:
+        rows.setdefault(action.action_id, []).append(action)
+    for action_id in sorted(rows):
+        started = work.state.actions.get(action_id)
+        candidates = sorted(rows[action_id], key=lambda row: (row.commit_version, row.digest))
+        first = candidates[0]
+        if started is not None:
+            # The row that started it, if it is among them; what is stored outranks what is found.
+            matching = [row for row in candidates if row.digest == started.digest]
+            if matching:
+                first = matching[0]
+                work.actions[action_id] = first
+        else:
+            work.actions[action_id] = first
+            _start(work, first)
+        for other in candidates:
+            if other.digest != (started.digest if started else first.digest):
+                _say_duplicate(work, other)
+
+
+def _say_duplicate(work: Work, action: Action) -> None:
+    work.say(
+        AuditEvent(
+            event_id=f"engine/{action.action_id}/duplicate/{action.digest}",
+            tenant=action.tenant,
+            action_id=action.action_id,
+            state="REFUSED",
+            message=f"a row with action_id {action.action_id} was committed earlier and counts; use another id",
+            at_us=work.now_us,
+        )
+    )
+
+
+def _start(work: Work, action: Action) -> None:
+    now_us = work.now_us
+    row = ActionState(
+        action_id=action.action_id,
+        tenant=action.tenant,
+        phase=ActionPhase.RUNNING,
+        digest=action.digest,
+        targets=0,
+        open=0,
+        counts={},
+        message="",
+        started_us=now_us,
+        ended_us=None,
+        updated_us=now_us,
+    )
+    wrong = refusal(action, work.artifacts, work.limits) or _unknown_dependency(work, action)
+    if wrong is not None:
+        message = f"refused, nothing was sent: {wrong}"
+        work.put_row(replace(row, phase=ActionPhase.REFUSED, ended_us=now_us, message=message))
+        work.say_of_action(action, "REFUSED", message)
+        return
+    row = replace(row, waves=len(waves_of(action)), wave=-1 if action.rollout.needs_approval else 0)
+    selection = select(action, work.devices)
+    places = placed(action, selection.selected)
+    for device_id in selection.selected:
+        work.put(None, _new(work, action, device_id, places[device_id]))
+    for device_id in selection.unknown:
+        message = f"device {device_id} is not in the table devices"
+        new = _new(work, action, device_id, 0)
+        work.put(None, replace(new, state=TargetState.SKIPPED, finished_us=now_us, message=message))
+    if not selection.selected and not action.rollout.dynamic:
+        row = replace(row, message=said_of_nobody(action, len(selection.unknown)))
+        work.say_of_action(action, "ENDED", row.message)
+    work.put_row(row)
+
+
+def _unknown_dependency(work: Work, action: Action) -> str | None:
+    for action_id in action.rollout.depends_on:
+        if work.row(action_id) is None and action_id not in work.actions:
+            return f"depends_on names action {action_id}, which is not known (insert it first)"
+    return None
+
+
+def _new(work: Work, action: Action, device_id: str, wave: int) -> Target:
+    now_us = work.now_us
+    return Target(
+        action_id=action.action_id,
+        tenant=action.tenant,
+        device_id=device_id,
+        state=TargetState.PENDING,
+        created_us=now_us,
+        since_us=now_us,
+        updated_us=now_us,
+        wave=wave,
+    )
+
+
+def follow_devices(work: Work) -> None:
+    """Remove the targets of devices that have left, and let dynamic actions take in those that have come."""
+    if work.state.devices is work.devices:
+        return
+    for action, row in list(work.open_actions()):
+        selected = frozenset[str]()
+        if action.rollout.dynamic:
+            selected = frozenset(select(action, work.devices).selected)
+            if row.stopped is None:
+                _take_in(work, action, selected)
+        for target in list(work.targets(action.action_id)):
+            if target.final:
+                continue
+            device = work.devices.get(target.device_id)
+            if device is None or device.tenant != action.tenant:
+                _remove(work, target, "the device is no longer in the table devices")
+            elif action.rollout.dynamic and target.device_id not in selected:
+                _remove(work, target, "the device is no longer among those that the action selects")
+
+
+def _take_in(work: Work, action: Action, selected: frozenset[str]) -> None:
+    for device_id in sorted(selected):
+        if work.target(action.action_id, device_id) is None:
+            work.put(None, _new(work, action, device_id, placed_later(action, device_id)))
+
+
+def _remove(work: Work, target: Target, reason: str) -> None:
+    work.put(target, removed(target, reason, work.now_us))

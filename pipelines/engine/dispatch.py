@@ -1,0 +1,95 @@
+"""Which pending targets become owed in this tick: by priority and age, as far as every limit allows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .action import Action
+from .lifecycle import cancelled, owing, skipped
+from .model import ActionState, Target
+from .sending import SENDING, Around, Verdict, candidates, counted, room, under_way, verdict
+from .work import Work
+
+
+def fill_outbox(work: Work) -> None:
+    """Let pending targets become owed. At most `publish_max` are owed at once, over all actions."""
+    actions = list(work.open_actions())
+    free = work.limits.publish_max
+    for action, _ in actions:
+        free -= sum(1 for target in work.targets(action.action_id) if target.outbox is not None)
+    actions.sort(key=lambda pair: (-pair[0].rollout.priority, pair[1].started_us, pair[0].action_id))
+    _Round(work, actions, free).send()
+
+
+class _Round:
+    """The sending of one tick. `free` is what is left of `publish_max`."""
+
+    def __init__(self, work: Work, actions: list[tuple[Action, ActionState]], free: int) -> None:
+        self._work = work
+        self._actions = actions
+        self._free = free
+        self._otas = [(action, row) for action, row in actions if action.is_ota]
+        self._installing = {
+            target.device_id: action.action_id
+            for action, _ in self._otas
+            for target in work.targets(action.action_id)
+            if under_way(target)
+        }
+        self._around = Around(
+            now_us=work.now_us,
+            devices=work.devices,
+            facts={**work.state.facts, **work.facts} if self._otas else {},
+            artifacts=work.artifacts,
+            other=work.target,
+            over=work.over,
+            installing=self._installing,
+        )
+
+    def send(self) -> None:
+        for action, row in self._actions:
+            not_before_us = action.rollout.not_before_us
+            if row.phase not in SENDING or (not_before_us is not None and self._work.now_us < not_before_us):
+                continue
+            sent = self._send_for(action, row)
+            if sent and action.rollout.rate_per_minute is not None:
+                row = self._work.row(action.action_id) or row
+                self._work.put_row(replace(row, sent=counted(row.sent, sent, self._work.now_us)))
+
+    def _send_for(self, action: Action, row: ActionState) -> int:
+        work = self._work
+        waiting = candidates(row, work.targets(action.action_id), work.now_us)
+        if not waiting:
+            return 0
+        own = room(action, row, work.targets(action.action_id), work.now_us)
+        free = self._free if own is None else min(self._free, own)
+        sent = 0
+        for target in waiting:
+            if sent >= free:
+                break
+            found = verdict(target, action, row, self._around)
+            if isinstance(found, str):
+                work.put(target, skipped(target, found, work.now_us))
+            elif found is Verdict.SEND and self._is_free(target, action, row):
+                work.put(target, owing(target, action, forced=row.forced, now_us=work.now_us))
+                sent += 1
+                if action.is_ota:
+                    self._installing[target.device_id] = action.action_id
+        self._free -= sent
+        return sent
+
+    def _is_free(self, target: Target, action: Action, row: ActionState) -> bool:
+        """Whether the device has no other OTA under way; an action that supersedes takes it away from older ones."""
+        if not action.ota.supersede:
+            return True
+        work, free = self._work, True
+        for other, other_row in self._otas:
+            older = (other_row.started_us, other.action_id) < (row.started_us, action.action_id)
+            found = work.target(other.action_id, target.device_id)
+            if found is None or found.final or other.action_id == action.action_id:
+                continue
+            if older:
+                after = cancelled(found, f"superseded by {action.action_id}", work.now_us)
+                work.put(found, after)
+                found = after
+            free = free and not under_way(found)
+        return free

@@ -1,0 +1,40 @@
+"""What is known of each device from its own statuses: the rows of `device_state`. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .model import DeviceState, Report
+
+ONLINE = "ONLINE"
+"""What a device says after a start, without an action."""
+
+
+def with_report(known: DeviceState | None, report: Report, now_us: int) -> DeviceState | None:
+    """The row after a status, or None when it says nothing newer.
+
+    Within a partition the offset decides. A device that has moved to another broker or partition is newest where the
+    log's own time is: there the two places cannot be compared.
+    """
+    if known is not None and not _newer(known, report):
+        return None
+    about_action = report.state != ONLINE
+    before = known or DeviceState(report.device_id, report.tenant, 0, "", 0, 0)
+    return replace(
+        before,
+        last_seen_us=report.at_us,
+        log_id=report.log_id,
+        partition=report.partition,
+        offset=report.offset,
+        boot=report.boot if report.boot is not None else before.boot,
+        version=report.version if report.version is not None else before.version,
+        last_action_id=report.action_id if about_action else before.last_action_id,
+        last_status=report.state if about_action else before.last_status,
+        updated_us=now_us,
+    )
+
+
+def _newer(known: DeviceState, report: Report) -> bool:
+    if (known.log_id, known.partition) == (report.log_id, report.partition):
+        return report.offset > known.offset
+    return report.at_us > known.last_seen_us

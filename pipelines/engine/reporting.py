@@ -1,0 +1,76 @@
+"""What devices and brokers reported, applied to targets in the order of the log; what matches nothing waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .facts import ONLINE, with_report
+from .lifecycle import REPORTABLE, confirmed, with_receipt, with_status
+from .model import SECOND_US, Quarantined, Report, Target, TargetState
+from .work import Work
+
+
+def apply_reports(work: Work, reports: Iterable[Report]) -> None:
+    """Move targets by the reports that waited and the new ones, in the order of their places in the log."""
+    unique = {report.place: report for report in (*work.state.waiting, *reports)}
+    for place in sorted(unique):
+        report = unique[place]
+        if report.source == "status":
+            if report.state not in REPORTABLE and report.state != ONLINE:
+                names = ", ".join(sorted((*REPORTABLE, ONLINE)))
+                reason = f"unknown state {report.state!r}; a device reports {names}"
+                work.quarantine.append(Quarantined(report, reason))
+                continue
+            _note(work, report)
+            if report.state == ONLINE:
+                continue
+        target = work.target(report.action_id, report.device_id)
+        if target is None or report.attempt > target.attempt:
+            _wait(work, report)
+        elif report.attempt == target.attempt:
+            _apply(work, target, report)
+        # An older attempt is history: it stays in action_events and moves nothing.
+    _confirm(work)
+
+
+def _note(work: Work, report: Report) -> None:
+    """What it says of the device itself. Devices that nobody described are not kept: anybody may send a status."""
+    device = work.devices.get(report.device_id)
+    if device is None:
+        return
+    fact = with_report(work.fact(report.device_id), report, work.now_us)
+    if fact is not None:
+        work.facts[report.device_id] = fact
+
+
+def _wait(work: Work, report: Report) -> None:
+    limit_s = work.limits.wait_unmatched_s
+    what = f"action {report.action_id}, device {report.device_id}, attempt {report.attempt}"
+    if work.now_us - report.recorded_us >= limit_s * SECOND_US:
+        work.quarantine.append(Quarantined(report, f"no target matched within {limit_s} s: {what}"))
+    elif len(work.waiting) >= work.limits.waiting_max:
+        reason = f"no target matches, and {work.limits.waiting_max} reports wait already: {what}"
+        work.quarantine.append(Quarantined(report, reason))
+    else:
+        work.waiting.append(report)
+
+
+def _apply(work: Work, target: Target, report: Report) -> None:
+    if report.source == "receipt":
+        if report.state == TargetState.DELIVERED:
+            work.put(target, with_receipt(target, report, work.now_us))
+        return
+    after = with_status(target, report, work.now_us, proof=work.proof(target))
+    if work.put(target, after) and after.late and not target.late:
+        work.say_of_target(after, "LATE_SUCCESS")
+
+
+def _confirm(work: Work) -> None:
+    """End what was claimed and is proved by now, maybe by a status about something else."""
+    for action, _ in list(work.open_actions()):
+        if not action.is_ota:
+            continue
+        claimed = [target for target in work.targets(action.action_id) if target.claimed and not target.final]
+        for target in claimed:
+            fact = work.fact(target.device_id)
+            work.put(target, confirmed(target, fact, work.proof(target), work.now_us))

@@ -1,0 +1,138 @@
+"""What people ask for while an action runs: pause, resume, cancel, force, retry, approve. Each is answered, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+from .action import Action, Request
+from .lifecycle import cancelled, forced, next_attempt
+from .model import ERRORS, SECOND_US, ActionPhase, ActionState, Target, TargetState
+from .work import Work
+
+_RETRIED_BY_NAME = ERRORS | {TargetState.CANCELLED, TargetState.SKIPPED}
+"""What a retry takes up when it names the device; of all devices only what ended in error."""
+
+
+class _Refused(Exception):
+    """Why a request is not carried out."""
+
+
+def answer_requests(work: Work, requests: Collection[Request]) -> None:
+    """Carry out what people asked for, in the order of asking; whatever cannot be done is answered with the reason."""
+    for request in sorted(requests, key=lambda row: (row.at_us, row.request_id)):
+        row = work.row(request.action_id)
+        if row is None or row.tenant != request.tenant:
+            if work.now_us - request.at_us >= work.limits.wait_unmatched_s * SECOND_US:
+                work.answer(request, "REFUSED", f"refused: there is no action {request.action_id}")
+            continue
+        if request.request_id in row.requests_done:
+            continue
+        try:
+            work.answer(request, "DONE", f"{request.kind}: {_carry_out(work, request, row)}")
+        except _Refused as error:
+            work.answer(request, "REFUSED", f"refused: {error}")
+        row = work.row(request.action_id) or row
+        work.put_row(replace(row, requests_done=(*row.requests_done, request.request_id)))
+
+
+def _carry_out(work: Work, request: Request, row: ActionState) -> str:
+    steps: Mapping[str, Callable[[Work, Request, ActionState, Action], str]] = {
+        "cancel": _cancel,
+        "pause": _pause,
+        "resume": _resume,
+        "force": _force,
+        "retry": _retry,
+        "approve": _approve,
+    }
+    if request.kind not in steps:
+        raise _Refused(f"unknown kind {request.kind!r}; the kinds are {', '.join(steps)}")
+    action = work.actions.get(request.action_id)
+    if action is None:
+        raise _Refused(f"the row of action {request.action_id} is gone from the table actions")
+    if row.phase is ActionPhase.REFUSED:
+        raise _Refused("the action itself was refused, nothing was sent")
+    return steps[request.kind](work, request, row, action)
+
+
+def _chosen(work: Work, request: Request) -> list[Target]:
+    if request.device_id is None:
+        return list(work.targets(request.action_id))
+    target = work.target(request.action_id, request.device_id)
+    if target is None:
+        raise _Refused(f"device {request.device_id} is not a target of this action")
+    return [target]
+
+
+def _cancel(work: Work, request: Request, row: ActionState, action: Action) -> str:
+    reason = f"cancelled by {request.who}"
+    counts = {"ended at once": 0, "asked to stop": 0, "already ended": 0}
+    for target in _chosen(work, request):
+        after = cancelled(target, reason, work.now_us)
+        if target.final:
+            counts["already ended"] += 1
+        else:
+            counts["ended at once" if after.final else "asked to stop"] += 1
+        work.put(target, after)
+    if request.device_id is None and not row.phase.over:
+        work.stop(row, reason)
+    return ", ".join(f"{n} {what}" for what, n in counts.items())
+
+
+def _pause(work: Work, request: Request, row: ActionState, action: Action) -> str:
+    _of_all(request)
+    if row.phase not in (ActionPhase.RUNNING, ActionPhase.WAITING_APPROVAL):
+        raise _Refused(f"the action is {row.phase}")
+    work.put_row(replace(row, phase=ActionPhase.PAUSED))
+    return "nothing more is sent until it is resumed"
+
+
+def _resume(work: Work, request: Request, row: ActionState, action: Action) -> str:
+    _of_all(request)
+    if row.phase is not ActionPhase.PAUSED:
+        raise _Refused(f"the action is {row.phase}, not {ActionPhase.PAUSED}")
+    work.put_row(replace(row, phase=ActionPhase.RUNNING))
+    return "it goes on"
+
+
+def _force(work: Work, request: Request, row: ActionState, action: Action) -> str:
+    if row.phase.over:
+        raise _Refused(f"the action has ended: {row.message}")
+    moved = 0
+    for target in _chosen(work, request):
+        moved += work.put(target, forced(target, request.who, work.now_us))
+    if request.device_id is None:
+        work.put_row(replace(row, forced=True))
+    return f"{moved} devices"
+
+
+def _retry(work: Work, request: Request, row: ActionState, action: Action) -> str:
+    if row.stopped is not None:
+        raise _Refused(f"the action was stopped ({row.stopped}); insert a new one")
+    if action.deadline_us is not None and work.now_us >= action.deadline_us:
+        raise _Refused("the deadline of the action has passed")
+    wanted = ERRORS if request.device_id is None else _RETRIED_BY_NAME
+    chosen = [target for target in _chosen(work, request) if target.state in wanted]
+    if not chosen:
+        raise _Refused("no device ended in error" if request.device_id is None else "this device did not end in error")
+    for target in chosen:
+        reason = f"attempt {target.attempt} ended {target.state}; retried by {request.who}"
+        work.put(target, next_attempt(target, pause_s=0, reason=reason, now_us=work.now_us))
+    return f"{len(chosen)} devices get a new attempt"
+
+
+def _approve(work: Work, request: Request, row: ActionState, action: Action) -> str:
+    _of_all(request)
+    if row.phase is not ActionPhase.WAITING_APPROVAL:
+        raise _Refused(f"the action is {row.phase}, nothing waits for approval")
+    if not request.by:
+        raise _Refused("an approval names who gives it, in by")
+    if request.by == action.created_by:
+        raise _Refused(f"{request.by} made the action; somebody else has to approve it")
+    work.put_row(replace(row, approved=row.wave + 1))
+    return f"wave {row.wave + 2} of {row.waves} may begin, says {request.who}"
+
+
+def _of_all(request: Request) -> None:
+    if request.device_id is not None:
+        raise _Refused(f"{request.kind} is for the whole action; leave device_id null")

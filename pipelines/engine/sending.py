@@ -1,0 +1,142 @@
+"""Whose command goes out next: rate, devices in flight, windows, and what else an action has to wait for. Pure.
+
+Every rule here is a condition on sending. What was sent is governed by timeouts alone (`lifecycle.timed_out`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from .action import Action, Artifacts, Device
+from .model import SECOND_US, ActionPhase, ActionState, DeviceState, Target, TargetState
+from .windows import is_open
+
+SENDING = (ActionPhase.RUNNING, ActionPhase.WAITING_APPROVAL)
+"""An action that waits for approval still sends to the waves that are open."""
+
+_RATE_S = 60
+
+
+class Verdict(Enum):
+    SEND = "send"
+    WAIT = "wait"
+
+
+Skip = str
+"""Why a device is not sent anything, for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a target may have to wait for, besides its own action."""
+
+    now_us: int
+    devices: Mapping[str, Device]
+    facts: Mapping[str, DeviceState]
+    artifacts: Artifacts
+    other: Callable[[str, str], Target | None]
+    """(action_id, device_id) → that target."""
+    over: Callable[[str], bool | None]
+    """Whether an action has ended; None where there is none."""
+    installing: Mapping[str, str]
+    """device_id → the action of the OTA that it has under way."""
+
+
+def room(action: Action, row: ActionState, targets: Iterable[Target], now_us: int) -> int | None:
+    """How many commands the action's own limits allow now; None without a limit."""
+    limits = []
+    if action.rollout.max_in_flight is not None:
+        in_flight = sum(1 for target in targets if not target.final and not target.unsent)
+        limits.append(action.rollout.max_in_flight - in_flight)
+    if action.rollout.rate_per_minute is not None:
+        limits.append(action.rollout.rate_per_minute - sum(recent(row.sent, now_us).values()))
+    return max(0, min(limits)) if limits else None
+
+
+def recent(sent: Mapping[str, int], now_us: int) -> dict[str, int]:
+    """The seconds that are not over a minute old. 61 of them, so that any 60 seconds are covered."""
+    since = now_us // SECOND_US - _RATE_S
+    return {second: number for second, number in sent.items() if int(second) >= since}
+
+
+def counted(sent: Mapping[str, int], number: int, now_us: int) -> dict[str, int]:
+    """`recent` with so many more in this second."""
+    after = recent(sent, now_us)
+    second = str(now_us // SECOND_US)
+    after[second] = after.get(second, 0) + number
+    return after
+
+
+def candidates(row: ActionState, targets: Iterable[Target], now_us: int) -> list[Target]:
+    """Those whose turn it is, in the order in which they go: earlier waves first, then by device id."""
+    found = [
+        target
+        for target in targets
+        if target.unsent and target.wave <= row.wave and (target.retry_us is None or target.retry_us <= now_us)
+    ]
+    found.sort(key=lambda target: (target.wave, target.device_id))
+    return found
+
+
+def under_way(target: Target) -> bool:
+    """Whether the device may be at it. A cancel that the log has before the device took the command settles it."""
+    if target.final or target.unsent:
+        return False
+    overtaken = target.state is TargetState.CANCELLING and target.outbox is None and target.delivered_us is None
+    return not overtaken
+
+
+def verdict(target: Target, action: Action, row: ActionState, around: Around) -> Verdict | Skip:
+    """Whether this target's command may go out now."""
+    device = around.devices.get(target.device_id)
+    if device is None:
+        return Verdict.WAIT  # It has left; its removal follows.
+    waits, reason = _depends(target, action, around)
+    if reason is not None:
+        return reason
+    if action.is_ota:
+        reason = _unfit(action, device, around)
+        if reason is not None:
+            return reason
+        busy = around.installing.get(target.device_id, target.action_id) != target.action_id
+        waits = waits or (busy and not action.ota.supersede)
+    if not waits and action.rollout.maintenance_window is not None and not (target.forced or row.forced):
+        waits = not is_open(action.rollout.maintenance_window, device.time_zone, around.now_us)
+    return Verdict.WAIT if waits else Verdict.SEND
+
+
+def _depends(target: Target, action: Action, around: Around) -> tuple[bool, Skip | None]:
+    waits = False
+    for action_id in action.rollout.depends_on:
+        other = around.other(action_id, target.device_id)
+        if other is not None and other.state is TargetState.SUCCEEDED:
+            continue
+        if other is not None and other.final:
+            return False, f"action {action_id}, on which this one depends, ended {other.state} here"
+        if other is None and around.over(action_id) is not False:
+            return False, f"action {action_id}, on which this one depends, has nothing for this device"
+        waits = True
+    return waits, None
+
+
+def _unfit(action: Action, device: Device, around: Around) -> Skip | None:
+    ota = action.ota
+    artifact = around.artifacts.get((action.tenant, ota.artifact_name or "", ota.artifact_version or ""))
+    what = f"artifact {ota.artifact_name} {ota.artifact_version}"
+    if artifact is None:
+        return f"{what} is no longer in the table artifacts"
+    lacking = artifact.lacking(device)
+    if lacking is not None:
+        return f"no right to {what}: {lacking}"
+    fact = around.facts.get(device.device_id)
+    version = fact.version if fact is not None else None
+    if version is not None and version == action.target_version and ota.mode != "download_only":
+        return f"it runs version {version} already"
+    if ota.requires_versions is None or version in ota.requires_versions:
+        return None
+    wanted = " or ".join(ota.requires_versions)
+    if version is None:
+        return f"version {wanted} is required, and it has not told which one it runs"
+    return f"version {wanted} is required, and it runs {version}"

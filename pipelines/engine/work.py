@@ -1,0 +1,141 @@
+"""The scratch pad of one tick: the state below, what changed above, what is to be said. Lives for one call.
+
+It looks up and it notes; which target moves and why is decided by the steps that use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, ValuesView
+from dataclasses import replace
+
+from .action import Action, Artifacts, Device, Request
+from .lifecycle import proof_of
+from .model import ActionPhase, ActionState, AuditEvent, DeviceState, EngineState, Limits, Quarantined, Report, Target
+
+
+class Work:
+    """`actions` holds the definitions of this tick, by id; the rest is reached through methods."""
+
+    def __init__(
+        self,
+        state: EngineState,
+        devices: Mapping[str, Device],
+        artifacts: Artifacts,
+        now_us: int,
+        limits: Limits,
+    ) -> None:
+        self.state = state
+        self.devices = devices
+        self.artifacts = artifacts
+        self.now_us = now_us
+        self.limits = limits
+        self.actions: dict[str, Action] = {}
+        self.changed: dict[str, dict[str, Target]] = {}
+        self.states: dict[str, ActionState] = {}
+        self.facts: dict[str, DeviceState] = {}
+        self.events: dict[str, AuditEvent] = {}
+        self.waiting: list[Report] = []
+        self.quarantine: list[Quarantined] = []
+        self._merged: dict[str, dict[str, Target]] = {}
+
+    # -- looking up --------------------------------------------------------------------------------------------------
+
+    def row(self, action_id: str) -> ActionState | None:
+        return self.states.get(action_id) or self.state.actions.get(action_id)
+
+    def target(self, action_id: str, device_id: str) -> Target | None:
+        changed = self.changed.get(action_id, {}).get(device_id)
+        return changed or self.state.targets.get(action_id, {}).get(device_id)
+
+    def targets(self, action_id: str) -> ValuesView[Target]:
+        """All targets of the action as they stand now. Not to be held while targets change."""
+        return self._view(action_id).values()
+
+    def fact(self, device_id: str) -> DeviceState | None:
+        return self.facts.get(device_id) or self.state.facts.get(device_id)
+
+    def open_actions(self) -> Iterator[tuple[Action, ActionState]]:
+        """Those that are not over and whose definition is known, by id, so that a repeated tick does the same."""
+        for action_id in sorted(self.actions):
+            row = self.row(action_id)
+            if row is not None and not row.phase.over:
+                yield self.actions[action_id], row
+
+    def over(self, action_id: str) -> bool | None:
+        row = self.row(action_id)
+        return None if row is None else row.phase.over
+
+    def _view(self, action_id: str) -> Mapping[str, Target]:
+        changed = self.changed.get(action_id)
+        if not changed:
+            return self.state.targets.get(action_id, {})
+        if action_id not in self._merged:
+            self._merged[action_id] = {**self.state.targets.get(action_id, {}), **changed}
+        return self._merged[action_id]
+
+    # -- changing ----------------------------------------------------------------------------------------------------
+
+    def put(self, before: Target | None, after: Target) -> bool:
+        """Note the target if it is another than before. Says whether it was."""
+        if after is before or after == before:
+            return False
+        self.changed.setdefault(after.action_id, {})[after.device_id] = after
+        if after.action_id in self._merged:
+            self._merged[after.action_id][after.device_id] = after
+        return True
+
+    def put_row(self, row: ActionState) -> None:
+        self.states[row.action_id] = row
+
+    def proof(self, target: Target) -> str | None:
+        return proof_of(target, self.actions.get(target.action_id))
+
+    def stop(self, row: ActionState, reason: str) -> None:
+        """Nothing more is sent for this action, from this tick on."""
+        self.put_row(replace(row, stopped=row.stopped or reason, phase=ActionPhase.STOPPING))
+
+    # -- saying ------------------------------------------------------------------------------------------------------
+
+    def say(self, event: AuditEvent) -> None:
+        if event.event_id not in self.state.said:
+            self.events.setdefault(event.event_id, event)
+
+    def say_of_target(self, target: Target, what: str) -> None:
+        self.say(
+            AuditEvent(
+                event_id=f"engine/{target.action_id}/{target.device_id}/{target.attempt}/{what}",
+                tenant=target.tenant,
+                action_id=target.action_id,
+                device_id=target.device_id,
+                attempt=target.attempt,
+                state=what,
+                message=target.message or "",
+                at_us=self.now_us,
+            )
+        )
+
+    def say_of_action(self, action: Action, what: str, message: str) -> None:
+        self.say(
+            AuditEvent(
+                event_id=f"engine/{action.action_id}/{what}",
+                tenant=action.tenant,
+                action_id=action.action_id,
+                state=what,
+                message=message,
+                at_us=self.now_us,
+            )
+        )
+
+    def answer(self, request: Request, state: str, message: str) -> None:
+        self.say(
+            AuditEvent(
+                event_id=f"engine/{request.action_id}/request/{request.request_id}",
+                tenant=request.tenant,
+                action_id=request.action_id,
+                device_id=request.device_id,
+                request_id=request.request_id,
+                state=state,
+                message=message,
+                at_us=self.now_us,
+            )
+        )
