@@ -17,6 +17,7 @@ import typer
 from broker_edge.broker import native
 from broker_edge.cli import (
     actions,
+    artifacts,
     bench,
     broker,
     clients,
@@ -81,6 +82,7 @@ _NOUNS = (
     clients,
     log,
     actions,
+    artifacts,
     devices,
     config,
     doctor,

@@ -1,24 +1,39 @@
-"""Devices in Python: a reference agent that carries out commands, and a fleet of simulated devices around it.
+"""Devices in Python: a reference agent that carries out commands and updates, and a fleet of simulated devices.
 
 Needs the `device` extra (gmqtt). The agent speaks the payloads of docs/protocols.md §5 and knows nothing of Delta or
 Spark.
 """
 
-from broker_edge.device.agent import Agent, Call, Rejected
+from broker_edge.device.agent import Agent
+from broker_edge.device.calls import Call, Handler, Rejected
+from broker_edge.device.flash import FileFlash, Firmware, Flash, MemoryFlash
 from broker_edge.device.fleet import Acked, Fleet, FleetSettings, RunningFleet
 from broker_edge.device.journal import Journal
-from broker_edge.device.link import Link, LinkError, PublishRefused
+from broker_edge.device.link import Link, LinkError, PublishRefused, SubscribeRefused
+from broker_edge.device.ota import Platform, UpdatePolicy, Updater
+from broker_edge.device.wording import OwnWords, UplinkWords
 
 __all__ = [
     "Acked",
     "Agent",
     "Call",
+    "FileFlash",
+    "Firmware",
+    "Flash",
     "Fleet",
     "FleetSettings",
+    "Handler",
     "Journal",
     "Link",
     "LinkError",
+    "MemoryFlash",
+    "OwnWords",
+    "Platform",
     "PublishRefused",
     "Rejected",
     "RunningFleet",
+    "SubscribeRefused",
+    "UpdatePolicy",
+    "Updater",
+    "UplinkWords",
 ]

@@ -1,91 +1,36 @@
 """The reference device agent: takes commands from `devices/{id}/actions`, reports on `devices/{id}/status`.
 
-A command is looked up by name in a table of handlers. It is acknowledged once the journal has it, carried out once per
-(action, attempt), and reported ACCEPTED → IN_PROGRESS → SUCCEEDED | FAILED, or REJECTED. A cancel stops what runs; what
-has finished keeps its state. The agent neither knows nor needs the broker's offsets.
+A command is looked up by name in a table of handlers; an update goes to the updater. It is acknowledged once the
+journal has it, carried out once per (action, attempt), and reported ACCEPTED → IN_PROGRESS → SUCCEEDED | FAILED, or
+REJECTED. A cancel stops what runs; what has finished keeps its state, and an update that installs already comes to its
+own end.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any
 
+from broker_edge.device.calls import Call, Command, Handler, Rejected
 from broker_edge.device.journal import FINAL, Entry, Journal
 from broker_edge.device.link import Link
+from broker_edge.device.ota import Restart, UpdateFailed, Updater
+from broker_edge.device.wording import OwnWords, Said, Words
 
 log = logging.getLogger(__name__)
-
-
-class Rejected(Exception):
-    """Raised by a handler that will not carry out the command; the message goes into the status."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What a handler gets: the command, and a way to report how far it is."""
-
-    device_id: str
-    action_id: str
-    attempt: int
-    name: str
-    params: Mapping[str, Any]
-    progress: Callable[..., Awaitable[None]]
-    """`await call.progress(40, "downloading")`: percent, and a message if wanted."""
-
-
-Handler = Callable[[Call], Awaitable[Any]]
-"""Returns the result (anything JSON can hold). An exception is FAILED, `Rejected` is REJECTED."""
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A record of `devices/{id}/actions`, checked."""
-
-    action_id: str
-    attempt: int
-    type: str
-    name: str
-    params: Mapping[str, Any]
-    deadline_us: int | None
-
-    @classmethod
-    def parse(cls, payload: bytes) -> Command:
-        """Raises ValueError, in words, for anything that is not a command."""
-        try:
-            body = json.loads(payload)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"not a command: {error}") from error
-        if not isinstance(body, dict):
-            raise ValueError("not a command: the payload is not a JSON object")
-        command = cls(
-            action_id=body.get("action_id", ""),
-            attempt=body.get("attempt", 0),
-            type=body.get("type", ""),
-            name=body.get("name", ""),
-            params=body.get("params") or {},
-            deadline_us=body.get("deadline_us"),
-        )
-        texts = {"action_id": command.action_id, "type": command.type, "name": command.name}
-        wrong = [name for name, value in texts.items() if not isinstance(value, str)]
-        wrong += ["action_id"] if command.action_id == "" else []
-        wrong += ["attempt"] if type(command.attempt) is not int or command.attempt < 1 else []
-        wrong += ["params"] if not isinstance(command.params, dict) else []
-        wrong += ["deadline_us"] if type(command.deadline_us) not in (int, type(None)) else []
-        if wrong:
-            raise ValueError(f"not a command: wrong {', '.join(wrong)}")
-        return command
 
 
 class Agent:
     """Carries out commands for one device. `commands_max` run at once; more are rejected as busy.
 
     Wire it to a `Link` that subscribes to `agent.topic` with `agent.received` as its `on_message`, then `attach` it.
+    `on_restart` is called when an update needs the device to start anew: whoever runs the agent closes it, and begins
+    again with the same journal and flash. `on_told` hears of each status that the broker has acknowledged.
     """
 
     def __init__(
@@ -95,13 +40,21 @@ class Agent:
         handlers: Mapping[str, Handler],
         journal: Journal | None = None,
         commands_max: int = 8,
+        updater: Updater | None = None,
+        words: Words | None = None,
+        on_restart: Callable[[], None] | None = None,
+        on_told: Callable[[Said], None] | None = None,
     ) -> None:
         self.device_id = device_id
+        self._updater = updater
+        self._words = words or OwnWords()
+        self._on_restart, self._on_told = on_restart, on_told
         self._handlers = dict(handlers)
         self._journal = journal or Journal()
         self._commands_max = commands_max
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._telling: set[asyncio.Task[None]] = set()
+        self._reporting: set[tuple[str, int]] = set()
         self._link: Link | None = None
         self._boot = uuid.uuid4().hex[:12]
         self._seq = 0
@@ -123,12 +76,27 @@ class Agent:
         self._seq = 0
 
     async def catch_up(self) -> None:
-        """After a start: tell what an earlier run could not tell, and fail what it had begun."""
+        """After a start: tell what an earlier run could not tell, go on with an update, and fail what else had
+        begun."""
+        pending = self._updater.pending() if self._updater is not None else None
+        if pending is not None and self._updater is not None:
+            known = self._journal.get(*pending.key)
+            if known is None or known.state in FINAL:
+                # Cut off before the journal had it, so it comes again; or between its end and forgetting it.
+                self._updater.forget(pending.key)
+                pending = None
         for entry in self._journal.untold():
+            if pending is not None and (entry.action_id, entry.attempt) == pending.key:
+                self._start(pending.key, self._carry_out(Command.again(pending)))
+                continue
             if entry.state not in FINAL:
                 entry = replace(entry, state="FAILED", message="the device restarted while the command ran")
                 self._journal.put(entry)
             await self._tell(entry)
+
+    async def announce(self) -> None:
+        """Say that the device has started, and with which firmware."""
+        await self._publish("", 0, "ONLINE", None, None, None)
 
     async def close(self) -> None:
         """Stop what runs without a report; a journal on disk reports it at the next start."""
@@ -144,13 +112,18 @@ class Agent:
         except ValueError as error:
             log.warning("device %s ignores a record on %s: %s", self.device_id, topic, error)
             return
-        key = (command.action_id, command.attempt)
+        key = command.key
         known = self._journal.get(*key)
         if command.type == "cancel":
             self._cancel(command, known)
+        elif command.type == "force":
+            if self._updater is not None:
+                self._updater.force(key)
         elif known is not None:
             log.debug("device %s has action %s attempt %d already: %s", self.device_id, *key, known.state)
         else:
+            if command.order is not None and self._updater is not None:
+                self._updater.take(command.order)
             self._journal.put(Entry(command.action_id, command.attempt, "ACCEPTED"))
             self._start(key, self._carry_out(command))
 
@@ -182,6 +155,8 @@ class Agent:
             self._tell_soon(entry)
         elif known.state in FINAL:
             self._tell_soon(known)
+        elif self._updater is not None and self._updater.is_past_cancelling(key):
+            log.info("device %s installs already: the cancel of %s comes too late", self.device_id, key[0])
         elif running is not None:
             running.cancel("cancel")
 
@@ -191,34 +166,51 @@ class Agent:
             await self._finish(command, "REJECTED", refusal)
             return
         try:
-            await self._say(command, "ACCEPTED")
-            await self._say(command, "IN_PROGRESS", progress=0)
-            call = Call(
-                device_id=self.device_id,
-                action_id=command.action_id,
-                attempt=command.attempt,
-                name=command.name,
-                params=command.params,
-                progress=lambda percent, message=None: self._say(command, "IN_PROGRESS", message, percent),
-            )
-            result = await self._handlers[command.name](call)
+            if command.type != "again":
+                await self._say(command, "ACCEPTED")
+                await self._say(command, "IN_PROGRESS", progress=0)
+            result = await self._result(command)
         except asyncio.CancelledError as stop:
             if "cancel" not in stop.args:
                 raise
             if (task := asyncio.current_task()) is not None:
                 task.uncancel()
             await self._finish(command, "CANCELLED", "cancelled while it ran")
+        except Restart as reason:
+            log.info("device %s starts anew %s", self.device_id, reason)
+            if self._on_restart is not None:
+                self._on_restart()
         except Rejected as error:
             await self._finish(command, "REJECTED", str(error))
+        except UpdateFailed as error:
+            await self._finish(command, "FAILED", str(error))
         except Exception as error:
             await self._finish(command, "FAILED", f"{type(error).__name__}: {error}")
         else:
             await self._finish(command, "SUCCEEDED", None, result)
 
+    async def _result(self, command: Command) -> Any:
+        call = Call(
+            device_id=self.device_id,
+            action_id=command.action_id,
+            attempt=command.attempt,
+            name=command.name,
+            params=command.params,
+            progress=lambda percent, message=None, step=None: self._say(command, "IN_PROGRESS", message, percent, step),
+            report=lambda percent, message=None, step=None: self._report(command, percent, message, step),
+        )
+        if command.order is not None and self._updater is not None:
+            return await self._updater.carry_out(command.order, call)
+        return await self._handlers[command.name](call)
+
     def _refusal(self, command: Command) -> str | None:
-        if command.type != "command":
+        if command.type == "again":
+            return None
+        if command.type not in ("command", "ota"):
             return f"this device does not know the type {command.type!r}"
-        if command.name not in self._handlers:
+        if command.order is not None and self._updater is None:
+            return "this device takes no firmware"
+        if command.order is None and command.name not in self._handlers:
             names = ", ".join(sorted(self._handlers))
             return f"this device does not know the command {command.name!r}; it knows {names}"
         if command.deadline_us is not None and time.time_ns() // 1_000 >= command.deadline_us:
@@ -227,13 +219,35 @@ class Agent:
             return f"this device runs {self._commands_max} commands already"
         return None
 
-    async def _say(self, command: Command, state: str, message: str | None = None, progress: int | None = None) -> None:
+    async def _say(
+        self,
+        command: Command,
+        state: str,
+        message: str | None = None,
+        progress: int | None = None,
+        step: str | None = None,
+    ) -> None:
         self._journal.put(Entry(command.action_id, command.attempt, state, message))
-        await self._publish(command.action_id, command.attempt, state, message, None, progress)
+        await self._publish(command.action_id, command.attempt, state, message, None, progress, step)
+
+    def _report(self, command: Command, progress: int, message: str | None, step: str | None) -> None:
+        """Progress in passing: one at a time is on its way, and the next one says more."""
+        if command.key in self._reporting:
+            return
+        self._reporting.add(command.key)
+        task = asyncio.ensure_future(
+            self._publish(command.action_id, command.attempt, "IN_PROGRESS", message, None, progress, step)
+        )
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+        task.add_done_callback(lambda _: self._reporting.discard(command.key))
+        task.add_done_callback(self._look_at)
 
     async def _finish(self, command: Command, state: str, message: str | None, result: Any = None) -> None:
         entry = Entry(command.action_id, command.attempt, state, message, result)
         self._journal.put(entry)
+        if self._updater is not None:
+            self._updater.forget(command.key)
         await self._tell(entry)
 
     async def _tell(self, entry: Entry) -> None:
@@ -241,20 +255,35 @@ class Agent:
         self._journal.put(replace(entry, told=True))
 
     async def _publish(
-        self, action_id: str, attempt: int, state: str, message: str | None, result: Any, progress: int | None
+        self,
+        action_id: str,
+        attempt: int,
+        state: str,
+        message: str | None,
+        result: Any,
+        progress: int | None,
+        step: str | None = None,
     ) -> None:
         if self._link is None:
             raise RuntimeError(f"device {self.device_id} has no link; call attach first")
         self._seq += 1
-        body: dict[str, Any] = {
-            "action_id": action_id,
-            "attempt": attempt,
-            "state": state,
-            "boot": self._boot,
-            "seq": self._seq,
-            "ts": time.time_ns() // 1_000,
-        }
-        optional = {"progress": progress, "message": message, "result": result}
-        body.update({name: value for name, value in optional.items() if value is not None})
-        payload = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
-        await self._link.publish(f"devices/{self.device_id}/status", payload)
+        said = Said(
+            device_id=self.device_id,
+            action_id=action_id,
+            attempt=attempt,
+            state=state,
+            boot=self._boot,
+            seq=self._seq,
+            ts_us=time.time_ns() // 1_000,
+            progress=progress,
+            message=message,
+            result=result,
+            version=None if self._updater is None else self._updater.version,
+            step=step,
+        )
+        record = self._words.record(said)
+        if record is None:
+            return
+        await self._link.publish(*record)
+        if self._on_told is not None:
+            self._on_told(said)

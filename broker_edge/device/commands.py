@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-from broker_edge.device.agent import Call, Handler, Rejected
+from broker_edge.device.calls import Call, Handler, Rejected
 
 INTERVAL_S_MIN = 0.001
 INTERVAL_S_MAX = 3600.0

@@ -7,12 +7,13 @@ In memory, or in a small JSON file that is replaced atomically. Keeps the newest
 from __future__ import annotations
 
 import json
-import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from broker_edge.device.files import write_json
 
 FINAL = frozenset({"SUCCEEDED", "FAILED", "REJECTED", "CANCELLED"})
 
@@ -59,9 +60,4 @@ class Journal:
         rows: list[Mapping[str, Any]] = [
             {name: getattr(entry, name) for name in Entry.__slots__} for entry in self._entries.values()
         ]
-        draft = self._path.with_suffix(".new")
-        with draft.open("w") as file:
-            json.dump(rows, file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._path)
+        write_json(self._path, rows)

@@ -12,7 +12,8 @@ import asyncio
 import contextlib
 import struct
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gmqtt import Client, Subscription
@@ -30,8 +31,37 @@ _REFUSED_FROM = 0x80
 _SESSION_EXPIRY_S = 7 * 24 * 3600
 
 
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A record that came on a topic that is listened to, with its place where the subscription asked for one."""
+
+    topic: str
+    payload: bytes
+    partition: str = ""
+    offset: int = -1
+
+
+OnDelivery = Callable[[Delivery], None]
+
+
+@dataclass(slots=True)
+class _Listening:
+    topic: str
+    on_delivery: OnDelivery
+    position: Callable[[], str | None] | None
+    pace_s: float
+
+
 class LinkError(HeadwaterError):
     """The connection could not be made, or was closed with messages unacknowledged."""
+
+
+class SubscribeRefused(LinkError):
+    """The broker refused a subscription: no right to it, or the offset is gone (0x8F)."""
+
+    def __init__(self, topic: str, reason_code: int) -> None:
+        super().__init__(f"the broker refuses the subscription to {topic} with reason code 0x{reason_code:02x}")
+        self.reason_code = reason_code
 
 
 class PublishRefused(LinkError):
@@ -82,7 +112,8 @@ class Link:
     """A connection of `client_id` that comes back by itself. Use from one event loop.
 
     `inflight_max` bounds publishes without a PUBACK: `send` waits for a free place. `on_message` gets (topic, payload),
-    and its PUBACK goes out when it has returned. With `version=4` the link speaks MQTT 3.1.1.
+    and its PUBACK goes out when it has returned. `receive_maximum` bounds what the broker has on the way to us without
+    it. With `version=4` the link speaks MQTT 3.1.1.
     """
 
     def __init__(
@@ -97,8 +128,12 @@ class Link:
         reconnect_delay_s: float = 0.5,
         keepalive_s: int = 30,
         version: int = MQTTv50,
+        receive_maximum: int | None = None,
+        user: str | None = None,
+        password: str | None = None,
     ) -> None:
         self._client_id = client_id
+        self._receive_maximum = receive_maximum
         self._host, self._port = host, port
         self._filter, self._on_message = subscribe, on_message
         self._reconnect_delay_s, self._keepalive_s, self._version = reconnect_delay_s, keepalive_s, version
@@ -107,10 +142,18 @@ class Link:
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._up = asyncio.Event()
         self._subscribed = asyncio.Event()
+        self._command_mid: int | None = None
         self._refused_code: int | None = None
         self._closing = False
         self._inflight = _InFlight(self._send_again)
+        self._listening: dict[str, _Listening] = {}
+        # Subscriptions that the broker may still hold for us; one packet for each once the connection is back.
+        self._unwanted: set[str] = set()
+        # Packet id of a SUBSCRIBE or UNSUBSCRIBE that somebody waits for: its answer's codes.
+        self._answers: dict[int, asyncio.Future[tuple[int, ...]]] = {}
         self._client = self._new_client()
+        if user is not None:
+            self._client.set_auth_credentials(user, password)
 
     @property
     def connected(self) -> bool:
@@ -150,6 +193,45 @@ class Link:
         """Publish and wait for the PUBACK, across reconnects."""
         await (await self.send(topic, payload))
 
+    async def listen(
+        self,
+        topic: str,
+        on_delivery: OnDelivery,
+        *,
+        position: Callable[[], str | None] | None = None,
+        pace_s: float = 0.0,
+    ) -> None:
+        """Deliver what comes on `topic` to `on_delivery`, in order, until `unlisten`; returns with the SUBACK.
+
+        `position` names where to begin (`<partition>:<offset>`), here and whenever the broker has lost the session;
+        what it kept of an earlier subscription is forgotten first. Each delivery is acknowledged when `on_delivery` has
+        returned and `pace_s` have passed. Waits for the connection; raises SubscribeRefused.
+        """
+        listening = _Listening(topic, on_delivery, position, pace_s)
+        self._listening[topic] = listening
+        while True:
+            await self._wait_up()
+            try:
+                if position is not None:
+                    await self._answer(self._client.unsubscribe(topic))
+                codes = await self._answer(self._subscribe(listening))
+            except _Lost:
+                continue
+            refused = next((code for code in codes if code >= _REFUSED_FROM), None)
+            if refused is not None:
+                self._listening.pop(topic, None)
+                raise SubscribeRefused(topic, refused)
+            return
+
+    def unlisten(self, topic: str) -> None:
+        """Deliver no more of `topic`. What is on the way is acknowledged and forgotten."""
+        if self._listening.pop(topic, None) is None:
+            return
+        if self._up.is_set():
+            self._client.unsubscribe(topic)
+        else:
+            self._unwanted.add(topic)
+
     async def close(self, *, drain_s: float = 5.0) -> int:
         """Wait for outstanding PUBACKs up to `drain_s`, then disconnect. Returns how many did not come."""
         if self._waiting and drain_s > 0:
@@ -169,12 +251,61 @@ class Link:
     async def drop(self) -> None:
         """End the connection and come back, as a reboot does: what is in flight is sent again."""
         self._up.clear()
+        self._lose_answers()
         await self._client.reconnect(delay=True)
+
+    def abort(self) -> None:
+        """End as a power cut does: no DISCONNECT, nothing more is sent, and what waits for an answer gets a
+        LinkError."""
+        self._closing = True
+        self._up.clear()
+        self._client._is_active = False
+        connection = self._client._connection
+        if connection is not None:
+            connection._transport.abort()
+        self._lose_answers()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(LinkError("the device was cut off before the PUBACK"))
+                future.exception()
+        self._waiting.clear()
+        self._room.set()
+
+    async def _wait_up(self) -> None:
+        while not self._closing and not self._up.is_set():
+            self._room.clear()
+            await self._room.wait()
+        if self._closing:
+            raise LinkError(f"device {self._client_id} is closing its connection")
+
+    def _subscribe(self, listening: _Listening) -> int:
+        position = listening.position() if listening.position is not None else None
+        asked = {} if position is None else {"user_property": [("stream-offset", position)]}
+        # gmqtt keeps every Subscription that it was ever given.
+        self._client._remove_subscriptions(listening.topic)
+        mid: int = self._client.subscribe(Subscription(listening.topic, qos=1), **asked)
+        return mid
+
+    async def _answer(self, mid: int) -> tuple[int, ...]:
+        future: asyncio.Future[tuple[int, ...]] = asyncio.get_running_loop().create_future()
+        self._answers[mid] = future
+        try:
+            return await future
+        finally:
+            self._answers.pop(mid, None)
+
+    def _lose_answers(self) -> None:
+        for future in self._answers.values():
+            if not future.done():
+                future.set_exception(_Lost())
+        self._answers.clear()
 
     # -- gmqtt -------------------------------------------------------------------------------------------------------
 
     def _new_client(self) -> Any:
         options = {"session_expiry_interval": _SESSION_EXPIRY_S} if self._version == MQTTv50 else {}
+        if self._version == MQTTv50 and self._receive_maximum is not None:
+            options["receive_maximum"] = self._receive_maximum
         client = Client(
             self._client_id,
             clean_session=False,
@@ -188,6 +319,7 @@ class Link:
         client.on_disconnect = self._disconnected
         client.on_message = self._received
         client.on_subscribe = self._suback
+        client.on_unsubscribe = self._unsuback
         # The handler looks this method up by name on itself; its own frees the id whatever the reason code says.
         client._package_handler._handle_puback_packet = self._puback
         return client
@@ -208,24 +340,45 @@ class Link:
     def _connected(self, client: Any, flags: int, rc: int, properties: Any) -> None:
         # gmqtt takes the broker's Receive Maximum for the number of packet ids there are, SUBSCRIBE's included.
         self._client._package_handler.id_generator._max = _PACKET_IDS
-        receive_maximum = properties.get("receive_maximum", [_PACKET_IDS])
-        allowed = receive_maximum[0] if isinstance(receive_maximum, list) else receive_maximum
-        self._window = min(self._inflight_max, allowed)
+        # `properties` are those of our CONNECT laid over the broker's; only the broker's say what it takes.
+        receive_maximum = self._client._package_handler._connack_properties.get("receive_maximum", [_PACKET_IDS])
+        self._window = min(self._inflight_max, receive_maximum[0])
         if self._filter is not None:
-            client.subscribe(Subscription(self._filter, qos=1))
+            self._client._remove_subscriptions(self._filter)
+            self._command_mid = client.subscribe(Subscription(self._filter, qos=1))
+        for topic in self._unwanted - self._listening.keys():
+            client.unsubscribe(topic)
+        self._unwanted.clear()
+        # With the session, the broker goes on where it was and takes no position; without it, it needs one.
+        for listening in self._listening.values():
+            self._subscribe(listening)
         self._up.set()
         self._room.set()
 
     def _disconnected(self, client: Any, packet: Any, exc: Any = None) -> None:
         if not self._closing:
             self._up.clear()
+            self._lose_answers()
 
     def _suback(self, client: Any, mid: int, qos: Any, properties: Any) -> None:
-        self._refused_code = next((code for code in qos if code >= _REFUSED_FROM), None)
-        self._subscribed.set()
+        if mid == self._command_mid:
+            self._refused_code = next((code for code in qos if code >= _REFUSED_FROM), None)
+            self._subscribed.set()
+        self._unsuback(client, mid, qos)
+
+    def _unsuback(self, client: Any, mid: int, codes: Any) -> None:
+        future = self._answers.get(mid)
+        if future is not None and not future.done():
+            future.set_result(tuple(codes))
 
     async def _received(self, client: Any, topic: str, payload: bytes, qos: int, properties: Any) -> int:
-        if self._on_message is not None:
+        listening = self._listening.get(topic)
+        if listening is not None:
+            # Not awaited in between: deliveries are taken in the order in which they came.
+            listening.on_delivery(_delivery(topic, payload, properties))
+            if listening.pace_s > 0:
+                await asyncio.sleep(listening.pace_s)
+        elif self._on_message is not None and topic == self._filter:
             await self._on_message(topic, payload)
         return 0
 
@@ -247,3 +400,15 @@ class Link:
         for _, packet in self._inflight.get_all():
             # A broker without the session has never seen these ids: they are first deliveries there.
             self._client._connection.send_package(bytes([packet[0] & ~_DUP]) + packet[1:])
+
+
+class _Lost(Exception):
+    """The connection ended before an answer came."""
+
+
+def _delivery(topic: str, payload: bytes, properties: Mapping[str, Any]) -> Delivery:
+    for name, value in properties.get("user_property", ()):
+        if name == "stream-offset":
+            partition, _, offset = value.rpartition(":")
+            return Delivery(topic, payload, partition, int(offset) if offset.isdecimal() else -1)
+    return Delivery(topic, payload)

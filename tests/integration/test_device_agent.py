@@ -16,7 +16,7 @@ import pytest
 from support.mosquitto import Mosquitto, free_port
 
 from broker_edge.device import Agent, Fleet, FleetSettings, Journal, Link, LinkError, PublishRefused, RunningFleet
-from broker_edge.device.agent import Handler
+from broker_edge.device.calls import Handler
 from broker_edge.device.commands import handlers
 from broker_edge.device.fleet import device_ids, payload_hash
 

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::incoming::Incoming;
 use super::offsets::gap_rows;
-use super::{Shared, admin_guard, clients, http, operate};
+use super::{Shared, admin_guard, artifacts, clients, http, operate};
 use crate::VERSION;
 use crate::metrics::PartitionFigures;
 
@@ -35,6 +35,7 @@ pub(super) async fn serve(
         .route("/api/v1/status", get(status))
         .merge(clients::routes())
         .merge(operate::routes())
+        .merge(artifacts::routes())
         .route("/api/v1/reload", post(reload))
         .layer(from_fn_with_state(Arc::clone(&shared), admin_guard::guard))
         .with_state(Arc::clone(&shared));

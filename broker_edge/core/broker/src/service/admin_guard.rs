@@ -1,5 +1,5 @@
-//! Who may ask the admin listener for what: health is open, metrics are for every user (or open), the rest is for
-//! operators. A path that is added later is for operators until it is named here.
+//! Who may ask the admin listener for what: health is open, metrics are for every user (or open), artifacts for whoever
+//! may read their topic, the rest is for operators. A path that is added later is for operators until it is named here.
 
 use std::sync::Arc;
 
@@ -15,11 +15,12 @@ use super::caller::{Caller, identify};
 
 pub(super) async fn guard(
     State(shared): State<Arc<Shared>>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let path = request.uri().path();
     let is_metrics = path == "/metrics";
+    let is_artifact = path.starts_with("/artifacts/");
     if matches!(path, "/healthz" | "/readyz") || (is_metrics && shared.auth.opens_metrics()) {
         return next.run(request).await;
     }
@@ -35,8 +36,14 @@ pub(super) async fn guard(
             return response;
         }
     };
-    match check(&caller, is_metrics) {
-        Ok(()) => next.run(request).await,
+    match check(&caller, is_metrics || is_artifact) {
+        Ok(()) => {
+            // The path looks at the rights itself.
+            if is_artifact {
+                request.extensions_mut().insert(caller);
+            }
+            next.run(request).await
+        }
         Err(message) => {
             shared.metrics.auth.calls_denied.inc();
             let body = json!({"error": "permission_denied", "message": message});
@@ -45,8 +52,8 @@ pub(super) async fn guard(
     }
 }
 
-fn check(caller: &Caller, is_metrics: bool) -> Result<(), String> {
-    if is_metrics {
+fn check(caller: &Caller, is_for_users: bool) -> Result<(), String> {
+    if is_for_users {
         return Ok(());
     }
     let refused = caller.must_operate("this path");

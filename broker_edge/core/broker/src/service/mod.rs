@@ -5,8 +5,11 @@
 
 mod admin;
 mod admin_guard;
+mod artifact_manifest;
+mod artifacts;
 mod backup;
 mod bearer;
+mod byte_range;
 mod caller;
 mod clients;
 mod columns;

@@ -1,0 +1,24 @@
+"""Artifacts: files that many devices want, as records of the log (docs/artifacts.md). Push, find, verify, remove.
+
+What travels and how it is checked is here; the device side is `broker_edge.device`. Needs nothing but the base install.
+"""
+
+from broker_edge.artifacts.keys import SigningKey, Trust
+from broker_edge.artifacts.manifest import Artifact, ArtifactError, ChunkRuns, Manifest, Signature, check_name
+from broker_edge.artifacts.push import Pushed, push
+from broker_edge.artifacts.store import ArtifactStore, Checked
+
+__all__ = [
+    "Artifact",
+    "ArtifactError",
+    "ArtifactStore",
+    "Checked",
+    "ChunkRuns",
+    "Manifest",
+    "Pushed",
+    "Signature",
+    "SigningKey",
+    "Trust",
+    "check_name",
+    "push",
+]

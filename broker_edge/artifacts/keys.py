@@ -1,0 +1,128 @@
+"""Ed25519 keys of who builds firmware, and the public keys that a device or an operator trusts.
+
+Private keys are PKCS 8 PEM files for their owner alone; public keys are PEM files. Which artifact is signed is not this
+file's matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+
+from broker_edge.artifacts.manifest import Artifact, ArtifactError, Signature
+from broker_edge.errors import ConfigError
+
+# A PEM file of an ed25519 key has some 120 bytes.
+_PEM_BYTES_MAX = 16 * 1024
+
+
+def key_id(key: Ed25519PublicKey) -> str:
+    """The name of a public key: the beginning of the sha256 of its 32 bytes."""
+    return hashlib.sha256(key.public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()[:16]
+
+
+class SigningKey:
+    """A private key."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.key_id = key_id(key.public_key())
+
+    @classmethod
+    def generate(cls) -> SigningKey:
+        return cls(Ed25519PrivateKey.generate())
+
+    @classmethod
+    def load(cls, path: Path) -> SigningKey:
+        """Raises ConfigError for a file that is not there, not readable or no such key."""
+        try:
+            key = load_pem_private_key(_read(path), password=None)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{path} is no private key in PEM without a password: {error}") from error
+        if not isinstance(key, Ed25519PrivateKey):
+            raise ConfigError(f"{path} is no ed25519 private key: make one with `headwater artifacts keygen`")
+        return cls(key)
+
+    def save(self, path: Path) -> Path:
+        """Writes the private key for its owner alone and the public one beside it; never over an existing file."""
+        public = path.with_name(f"{path.name}.pub")
+        private_pem = self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        public_pem = self._key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        for target, text, mode in ((path, private_pem, 0o600), (public, public_pem, 0o644)):
+            try:
+                descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            except FileExistsError as error:
+                raise ConfigError(f"{target} is there already: choose another name, or move it away") from error
+            except OSError as error:
+                raise ConfigError(f"cannot write {target}: {error.strerror}") from error
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(text)
+        return public
+
+    def sign(self, artifact: Artifact) -> Signature:
+        return Signature(self.key_id, self._key.sign(artifact.signed_bytes()))
+
+    def trust(self) -> Trust:
+        """Trust in this key alone."""
+        return Trust((self._key.public_key(),))
+
+
+class Trust:
+    """The public keys that are trusted; with none of them nothing is."""
+
+    def __init__(self, keys: Iterable[Ed25519PublicKey]) -> None:
+        self._keys = {key_id(key): key for key in keys}
+
+    @classmethod
+    def load(cls, paths: Iterable[Path]) -> Trust:
+        """Reads PEM files; raises ConfigError for one that is not right."""
+        keys = []
+        for path in paths:
+            try:
+                key = load_pem_public_key(_read(path))
+            except ValueError as error:
+                raise ConfigError(f"{path} is no public key in PEM: {error}") from error
+            if not isinstance(key, Ed25519PublicKey):
+                raise ConfigError(f"{path} is a public key, but no ed25519 one")
+            keys.append(key)
+        return cls(keys)
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def check(self, artifact: Artifact, signature: Signature | None) -> None:
+        """Raises ArtifactError unless a trusted key has signed the artifact."""
+        what = f"{artifact.name} {artifact.version}"
+        if signature is None:
+            raise ArtifactError(f"{what} is not signed")
+        key = self._keys.get(signature.key_id)
+        if key is None:
+            known = ", ".join(sorted(self._keys)) or "none"
+            raise ArtifactError(
+                f"{what} is signed with key {signature.key_id}, which is not trusted (trusted: {known})"
+            )
+        try:
+            key.verify(signature.value, artifact.signed_bytes())
+        except InvalidSignature as error:
+            raise ArtifactError(f"the signature of {what} with key {signature.key_id} is wrong") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_PEM_BYTES_MAX)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error

@@ -1,0 +1,262 @@
+"""What an artifact is: its description, signature and place in a log, and their JSON (docs/artifacts.md, section 2).
+
+Everything that comes from outside is checked here, counts and sizes first. Nothing here talks to a broker or knows how
+signatures are made.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import bisect
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from broker_edge.errors import HeadwaterError, RefusedError
+
+CHUNK_BYTES = 256 * 1024
+CHUNK_BYTES_MIN = 1024
+CHUNK_BYTES_MAX = 960 * 1024
+CHUNKS_MAX = 8_192
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SIGNED_PREFIX = b"headwater artifact v1\n"
+_INT64_MAX = 2**63 - 1
+
+
+class ArtifactError(HeadwaterError):
+    """An artifact is not what it should be: a manifest that cannot be read, a digest or a signature that is wrong."""
+
+
+def check_name(what: str, text: str) -> str:
+    """A name or version that may stand in a topic, a path and a file name; raises RefusedError."""
+    if _NAME.fullmatch(text) is None:
+        rule = "1 to 64 letters, digits, `.`, `_` and `-`, the first a letter or a digit"
+        raise RefusedError(f"`{text:.80}` is no {what} of an artifact: write {rule}", field=what)
+    return text
+
+
+def chunks_topic(name: str, version: str) -> str:
+    return f"artifacts/{name}/{version}/chunks"
+
+
+def manifest_topic(name: str, version: str) -> str:
+    return f"artifacts/{name}/{version}/manifest"
+
+
+def name_of(topic: str) -> tuple[str, str] | None:
+    """Name and version in the topic of a manifest; None for another topic."""
+    levels = topic.split("/")
+    if len(levels) != 4 or levels[0] != "artifacts" or levels[3] != "manifest":
+        return None
+    return (levels[1], levels[2]) if all(_NAME.fullmatch(level) for level in levels[1:3]) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """The file: `chunks` are the sha256 of its parts in order, all of `chunk_size` bytes but the last."""
+
+    name: str
+    version: str
+    size: int
+    sha256: str
+    chunk_size: int
+    chunks: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        check_name("name", self.name)
+        check_name("version", self.version)
+        if not CHUNK_BYTES_MIN <= self.chunk_size <= CHUNK_BYTES_MAX:
+            raise RefusedError(f"chunks have {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX} bytes, not {self.chunk_size}")
+        if self.size < 1:
+            raise RefusedError(f"{self.name} {self.version} is empty: there is nothing to install")
+        if chunks_of(self.size, self.chunk_size) > CHUNKS_MAX:
+            raise RefusedError(
+                f"{self.name} {self.version} has {self.size} bytes, more than {CHUNKS_MAX} chunks of "
+                f"{self.chunk_size}: choose larger chunks"
+            )
+        if len(self.chunks) != chunks_of(self.size, self.chunk_size):
+            raise ArtifactError(f"{self.name} {self.version} names {len(self.chunks)} chunks for {self.size} bytes")
+        if not all(_SHA256.fullmatch(digest) for digest in (self.sha256, *self.chunks)):
+            raise ArtifactError(f"{self.name} {self.version} has a digest that is no sha256")
+
+    def size_of(self, index: int) -> int:
+        """Bytes of a chunk."""
+        return self.chunk_size if index < len(self.chunks) - 1 else self.size - index * self.chunk_size
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "version": self.version,
+            "size": self.size,
+            "sha256": self.sha256,
+            "chunk_size": self.chunk_size,
+            "chunks": list(self.chunks),
+        }
+
+    def signed_bytes(self) -> bytes:
+        """What a signature is over."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return _SIGNED_PREFIX + text.encode("ascii")
+
+
+def chunks_of(size: int, chunk_size: int) -> int:
+    return -(-size // chunk_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """An ed25519 signature over `Artifact.signed_bytes`."""
+
+    key_id: str
+    value: bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {"algorithm": "ed25519", "key_id": self.key_id, "value": base64.b64encode(self.value).decode()}
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRuns:
+    """Where a log has the chunks: runs of (first offset, how many), ascending, in one partition."""
+
+    log_id: str
+    partition: str
+    number: int
+    runs: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of_offsets(cls, log_id: str, partition: str, number: int, offsets: Sequence[int]) -> ChunkRuns:
+        runs: list[tuple[int, int]] = []
+        for offset in offsets:
+            if runs and offset == sum(runs[-1]):
+                runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+            else:
+                runs.append((offset, 1))
+        return cls(log_id, partition, number, tuple(runs))
+
+    def __post_init__(self) -> None:
+        end = 0
+        for first, count in self.runs:
+            if first < end or count < 1:
+                raise ArtifactError(f"the places of the chunks are not ascending: {first} after {end}")
+            end = first + count
+
+    def __len__(self) -> int:
+        return sum(count for _, count in self.runs)
+
+    def offset_of(self, index: int) -> int:
+        """The offset of a chunk."""
+        for first, count in self.runs:
+            if index < count:
+                return first + index
+            index -= count
+        raise IndexError(index)
+
+    def index_at(self, offset: int) -> int | None:
+        """Which chunk an offset holds; None when it holds none."""
+        run = bisect.bisect_right(self.runs, offset, key=lambda one: one[0]) - 1
+        if run < 0 or offset >= sum(self.runs[run]):
+            return None
+        return sum(count for _, count in self.runs[:run]) + offset - self.runs[run][0]
+
+    def to_json(self) -> dict[str, Any]:
+        runs = [list(run) for run in self.runs]
+        return {"log_id": self.log_id, "partition": self.partition, "number": self.number, "runs": runs}
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A record of a manifest topic."""
+
+    artifact: Artifact
+    signature: Signature | None
+    place: ChunkRuns
+    pushed_us: int
+
+    def __post_init__(self) -> None:
+        if len(self.place) != len(self.artifact.chunks):
+            raise ArtifactError(
+                f"{self.artifact.name} {self.artifact.version} has {len(self.artifact.chunks)} chunks "
+                f"and places for {len(self.place)}"
+            )
+
+    def to_bytes(self) -> bytes:
+        body = {
+            "v": 1,
+            "artifact": self.artifact.to_json(),
+            "signature": None if self.signature is None else self.signature.to_json(),
+            "place": self.place.to_json(),
+            "pushed_us": self.pushed_us,
+        }
+        return json.dumps(body, separators=(",", ":")).encode()
+
+    @classmethod
+    def parse(cls, payload: bytes) -> Manifest:
+        """Raises ArtifactError, in words, for anything that is not a manifest of this version."""
+        try:
+            body = json.loads(payload)
+        except (ValueError, RecursionError) as error:
+            raise ArtifactError(f"this is no manifest: {error}") from error
+        if not isinstance(body, dict) or body.get("v") != 1:
+            raise ArtifactError("this is no manifest of a version that is known here")
+        try:
+            return cls(
+                artifact=_artifact(body["artifact"]),
+                signature=_signature(body["signature"]),
+                place=_place(body["place"]),
+                pushed_us=_number(body["pushed_us"]),
+            )
+        except RefusedError as error:
+            raise ArtifactError(f"this is no manifest: {error}") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArtifactError(f"this is no manifest: wrong or missing {error}") from error
+
+
+def _artifact(body: Mapping[str, Any]) -> Artifact:
+    chunks = body["chunks"]
+    if not isinstance(chunks, list) or len(chunks) > CHUNKS_MAX:
+        raise ValueError("chunks")
+    return Artifact(
+        name=_text(body["name"]),
+        version=_text(body["version"]),
+        size=_number(body["size"]),
+        sha256=_text(body["sha256"]),
+        chunk_size=_number(body["chunk_size"]),
+        chunks=tuple(_text(digest) for digest in chunks),
+    )
+
+
+def _signature(body: Mapping[str, Any] | None) -> Signature | None:
+    if body is None:
+        return None
+    if body["algorithm"] != "ed25519":
+        raise ValueError(f"algorithm {body['algorithm']!r}")
+    try:
+        value = base64.b64decode(_text(body["value"]), validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"signature: {error}") from error
+    return Signature(_text(body["key_id"]), value)
+
+
+def _place(body: Mapping[str, Any]) -> ChunkRuns:
+    runs = body["runs"]
+    if not isinstance(runs, list) or len(runs) > CHUNKS_MAX:
+        raise ValueError("runs")
+    pairs = tuple((_number(first), _number(count)) for first, count in runs)
+    return ChunkRuns(_text(body["log_id"]), _text(body["partition"]), _number(body["number"]), pairs)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.60}, which is no text")
+    return value
+
+
+def _number(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _INT64_MAX:
+        raise TypeError(f"{value!r:.60}, which is no number")
+    return value

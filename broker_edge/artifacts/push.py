@@ -1,0 +1,209 @@
+"""Pushing a file: digests first, then the chunks one batch each, the manifest last (docs/artifacts.md, section 3).
+
+Repeatable at every point: what an interrupted push has stored is found by its idempotency keys. Memory is bounded by a
+few chunks, whatever the file's size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+
+from broker_edge.artifacts.keys import SigningKey
+from broker_edge.artifacts.manifest import (
+    CHUNK_BYTES,
+    CHUNK_BYTES_MAX,
+    CHUNK_BYTES_MIN,
+    CHUNKS_MAX,
+    Artifact,
+    ArtifactError,
+    ChunkRuns,
+    Manifest,
+    Signature,
+    check_name,
+    chunks_of,
+    chunks_topic,
+    manifest_topic,
+)
+from broker_edge.artifacts.store import ArtifactStore, Progress, manifest_key
+from broker_edge.client import Client
+from broker_edge.errors import BrokerError, ConnectError, DeadlineError, RefusedError, UnavailableError
+from broker_edge.values import Place, Row
+
+# Chunks of one call: each is a batch with a sync of its own, and all are in memory.
+_CALL_CHUNKS = 8
+# How often chunks are appended anew because their old places are not in order.
+_TAKES_MAX = 3
+_RETRIES = 4
+_RETRY_FIRST_S = 0.5
+
+_SCHEMA = pa.schema([("topic", pa.string()), ("value", pa.binary()), ("idempotency_key", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What a push came to. `stored` and `found` count chunks; `existed` says that the version was there, complete."""
+
+    manifest: Manifest
+    stored: int
+    found: int
+    existed: bool
+
+
+def describe(path: Path, name: str, version: str, *, chunk_size: int = CHUNK_BYTES) -> Artifact:
+    """Reads the file for its digests. Raises RefusedError for one that cannot be an artifact."""
+    check_name("name", name)
+    check_name("version", version)
+    if not CHUNK_BYTES_MIN <= chunk_size <= CHUNK_BYTES_MAX:
+        raise RefusedError(f"chunks have {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX} bytes, not {chunk_size}")
+    whole, digests, size = hashlib.sha256(), [], 0
+    with _open(path) as file:
+        announced = path.stat().st_size
+        if chunks_of(announced, chunk_size) > CHUNKS_MAX:
+            raise RefusedError(
+                f"{path} has {announced} bytes, more than {CHUNKS_MAX} chunks of {chunk_size}: choose larger chunks"
+            )
+        while chunk := file.read(chunk_size):
+            whole.update(chunk)
+            digests.append(hashlib.sha256(chunk).hexdigest())
+            size += len(chunk)
+    if size == 0:
+        raise RefusedError(f"{path} is empty: there is nothing to push")
+    return Artifact(name, version, size, whole.hexdigest(), chunk_size, tuple(digests))
+
+
+def push(
+    client: Client,
+    path: Path,
+    name: str,
+    version: str,
+    *,
+    key: SigningKey | None = None,
+    chunk_size: int = CHUNK_BYTES,
+    progress: Progress | None = None,
+) -> Pushed:
+    """Stores the file as `name` `version`, signed with `key` if there is one.
+
+    The same bytes again change nothing, but add a signature that was not there. Raises RefusedError when the version
+    has other bytes, ArtifactError when the file changes while it is read.
+    """
+    artifact = describe(path, name, version, chunk_size=chunk_size)
+    signature = None if key is None else key.sign(artifact)
+    store = ArtifactStore(client)
+    newest = store.newest(name, version)
+    there = None if newest is None else newest.manifest
+    log_id = client.version().log_id
+    if there is not None and there.place.log_id == log_id:
+        _must_be_same(there, artifact)
+        # It may lie there in chunks of another size, which the signature covers.
+        signature = None if key is None else key.sign(there.artifact)
+        if signature is None or there.signature == signature:
+            return Pushed(there, 0, 0, existed=True)
+        manifest = Manifest(there.artifact, signature, there.place, _now_us())
+        stored = found = 0
+    else:
+        place, stored, found = _chunks(client, log_id, path, artifact, progress)
+        manifest = Manifest(artifact, signature, place, _now_us())
+    row = Row(
+        manifest_topic(name, version),
+        manifest.to_bytes(),
+        retain=True,
+        idempotency_key=manifest_key(name, version, newest),
+    )
+    (at,) = _again(partial(client.produce, [row]))
+    if at.duplicate:
+        # Somebody was faster, or an answer of ours was lost: what stands there now decides.
+        manifest = store.get(name, version)
+        _must_be_same(manifest, artifact)
+        _must_be_signed(manifest, signature)
+    return Pushed(manifest, stored, found, existed=stored == 0 and found == 0)
+
+
+def _must_be_same(there: Manifest, artifact: Artifact) -> None:
+    if there.artifact.sha256 != artifact.sha256:
+        raise RefusedError(
+            f"{artifact.name} {artifact.version} is there with other bytes (sha256 {there.artifact.sha256[:12]}…, "
+            f"not {artifact.sha256[:12]}…): a version is final, choose another"
+        )
+
+
+def _must_be_signed(there: Manifest, signature: Signature | None) -> None:
+    if signature is not None and there.signature != signature:
+        raise RefusedError(
+            f"{there.artifact.name} {there.artifact.version} was pushed meanwhile with another signature: push it again"
+        )
+
+
+def _chunks(
+    client: Client, log_id: str, path: Path, artifact: Artifact, progress: Progress | None
+) -> tuple[ChunkRuns, int, int]:
+    """Stores the chunks; their places, and how many were stored and found there."""
+    for take in range(_TAKES_MAX):
+        places = []
+        for rows in _calls(path, artifact, take):
+            places += _again(partial(client.produce, rows))
+            if progress is not None:
+                progress(len(places), len(artifact.chunks))
+        offsets = [place.offset for place in places]
+        numbers = {place.partition for place in places}
+        if len(numbers) != 1:
+            raise BrokerError(f"{client.server} put the records of one topic into partitions {sorted(numbers)}")
+        if all(before < after for before, after in itertools.pairwise(offsets)):
+            (number,) = numbers
+            partition = client.offsets(partitions=[number]).partitions[number].name
+            found = sum(place.duplicate for place in places)
+            runs = ChunkRuns.of_offsets(log_id, partition, number, offsets)
+            return runs, len(places) - found, found
+    raise ArtifactError(
+        f"the chunks of {artifact.name} {artifact.version} do not come to lie in order: others push or remove them now"
+    )
+
+
+def _calls(path: Path, artifact: Artifact, take: int) -> Iterator[pa.Table]:
+    """The chunks in tables of a few batches, one chunk each."""
+    topic = chunks_topic(artifact.name, artifact.version)
+    key = f"artifact/{artifact.name}/{artifact.version}/{artifact.sha256}/{artifact.chunk_size}/{take}"
+    batches: list[pa.RecordBatch] = []
+    with _open(path) as file:
+        for index, digest in enumerate(artifact.chunks):
+            chunk = file.read(artifact.chunk_size)
+            if hashlib.sha256(chunk).hexdigest() != digest:
+                raise ArtifactError(f"{path} changed while it was read: nothing was published, push it again")
+            columns = {"topic": [topic], "value": [chunk], "idempotency_key": [f"{key}/{index}"]}
+            batches.append(pa.RecordBatch.from_pydict(columns, schema=_SCHEMA))
+            if len(batches) == _CALL_CHUNKS:
+                yield pa.Table.from_batches(batches)
+                batches = []
+    if batches:
+        yield pa.Table.from_batches(batches)
+
+
+def _again(produce: Callable[[], list[Place]]) -> list[Place]:
+    """Sends until it is answered: the keys make that harmless."""
+    for failures in range(_RETRIES):
+        try:
+            return produce()
+        except (ConnectError, UnavailableError, DeadlineError) as error:
+            if isinstance(error, UnavailableError) and error.stopped:
+                raise
+            time.sleep(_RETRY_FIRST_S * 2**failures)
+    return produce()
+
+
+def _open(path: Path) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise RefusedError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000

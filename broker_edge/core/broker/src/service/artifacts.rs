@@ -1,0 +1,281 @@
+//! `/artifacts/{name}/{version}`: the bytes of an artifact over HTTP, whole or a range of them (docs/artifacts.md,
+//! section 5), for devices that expect a URL.
+//!
+//! A download is a thread of the blocking pool that reads one chunk after the other from the log, two ahead of the
+//! client. Their number is bounded by `flight.max_reads`, as that of other readers is. Devices come here with their own
+//! credentials: who may read the topic of the chunks may read them here.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Extension, Path, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::Router;
+use bytes::Bytes;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::Shared;
+use super::artifact_manifest::{Manifest, is_name, newest};
+use super::byte_range::{Wanted, wanted};
+use super::caller::Caller;
+use super::clients::Failure;
+use crate::auth::Access;
+
+/// Chunks that are read ahead of the client.
+const AHEAD: usize = 2;
+/// A client that takes nothing for so long is given up; it may come back with a range.
+const STALL: Duration = Duration::from_secs(60);
+
+pub(super) fn routes() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/artifacts/{name}/{version}", get(download))
+        .route("/artifacts/{name}/{version}/manifest", get(manifest))
+}
+
+/// An artifact that the caller may have.
+struct Found {
+    manifest: Manifest,
+    /// As it is in the log.
+    text: Vec<u8>,
+    chunks_topic: String,
+}
+
+async fn download(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    Path((name, version)): Path<(String, String)>,
+    method: Method,
+    asked: HeaderMap,
+) -> Result<Response, Failure> {
+    let found = find(&shared, &caller, &name, &version).await?;
+    let size = found.manifest.size;
+    let tag = format!("\"{}\"", found.manifest.sha256);
+    let text = |name: HeaderName| asked.get(name).and_then(|value| value.to_str().ok());
+    if text(header::IF_NONE_MATCH).is_some_and(|tags| names(tags, &tag)) {
+        return Ok(answer(StatusCode::NOT_MODIFIED, &tag, Body::empty()));
+    }
+    let is_same = text(header::IF_RANGE).is_none_or(|held| held.trim() == tag);
+    let range = match wanted(text(header::RANGE).filter(|_| is_same), size) {
+        Wanted::Whole => None,
+        Wanted::Part(range) => Some(range),
+        Wanted::Nothing => {
+            let mut response = Failure {
+                status: StatusCode::RANGE_NOT_SATISFIABLE,
+                error: "out_of_range",
+                message: format!("the range begins behind the last of {size} bytes"),
+            }
+            .into_response();
+            let headers = response.headers_mut();
+            headers.insert(header::CONTENT_RANGE, value(&format!("bytes */{size}")));
+            return Ok(response);
+        }
+    };
+    let status = range
+        .as_ref()
+        .map_or(StatusCode::OK, |_| StatusCode::PARTIAL_CONTENT);
+    let bytes = range.clone().unwrap_or(0..size);
+    let body = if method == Method::HEAD {
+        Body::empty()
+    } else {
+        send(&shared, caller, found, bytes.clone())?
+    };
+    let mut response = answer(status, &tag, body);
+    let headers = response.headers_mut();
+    let length = bytes.end - bytes.start;
+    headers.insert(header::CONTENT_LENGTH, value(&length.to_string()));
+    if let Some(range) = range {
+        let text = format!("bytes {}-{}/{size}", range.start, range.end - 1);
+        headers.insert(header::CONTENT_RANGE, value(&text));
+    }
+    Ok(response)
+}
+
+async fn manifest(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    Path((name, version)): Path<(String, String)>,
+) -> Result<Response, Failure> {
+    let found = find(&shared, &caller, &name, &version).await?;
+    let kind = [(header::CONTENT_TYPE, "application/json")];
+    Ok((kind, found.text).into_response())
+}
+
+/// Whether `If-None-Match` names this tag.
+fn names(tags: &str, tag: &str) -> bool {
+    let tags = tags.split(',').map(str::trim);
+    tags.map(|one| one.strip_prefix("W/").unwrap_or(one))
+        .any(|one| one == "*" || one == tag)
+}
+
+fn answer(status: StatusCode, tag: &str, body: Body) -> Response {
+    let headers = [
+        (header::ETAG, value(tag)),
+        (header::ACCEPT_RANGES, HeaderValue::from_static("bytes")),
+        (
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/octet-stream"),
+        ),
+    ];
+    (status, headers, body).into_response()
+}
+
+fn value(text: &str) -> HeaderValue {
+    HeaderValue::from_str(text).expect("digits, hexadecimal digits and quotes stand in headers")
+}
+
+async fn find(
+    shared: &Arc<Shared>,
+    caller: &Caller,
+    name: &str,
+    version: &str,
+) -> Result<Found, Failure> {
+    if !is_name(name) || !is_name(version) {
+        return Err(missing(name, version));
+    }
+    let chunks_topic = format!("artifacts/{name}/{version}/chunks");
+    if !caller.may(Access::Receive, &chunks_topic) {
+        shared.metrics.auth.calls_denied.inc();
+        return Err(Failure {
+            status: StatusCode::FORBIDDEN,
+            error: "permission_denied",
+            message: format!("this user may not read `{chunks_topic}`"),
+        });
+    }
+    let topic = format!("artifacts/{name}/{version}/manifest");
+    let by = Arc::clone(shared);
+    let read = tokio::task::spawn_blocking(move || {
+        let partition = by.log.route(&topic).partition;
+        let partition = by.log.partition(partition).ok_or("there is no partition")?;
+        newest(partition, &topic)
+    });
+    let text = match read.await {
+        Ok(Ok(text)) => text.filter(|text| !text.is_empty()),
+        Ok(Err(error)) => return Err(broken(name, version, &error)),
+        Err(error) => return Err(broken(name, version, &error.to_string())),
+    };
+    let text = text.ok_or_else(|| missing(name, version))?;
+    let manifest =
+        Manifest::parse(&text, name, version).map_err(|error| broken(name, version, &error))?;
+    if manifest.log_id != shared.log_id {
+        let error = format!("it was pushed to log {}; push it again", manifest.log_id);
+        return Err(broken(name, version, &error));
+    }
+    Ok(Found {
+        manifest,
+        text,
+        chunks_topic,
+    })
+}
+
+fn missing(name: &str, version: &str) -> Failure {
+    Failure {
+        status: StatusCode::NOT_FOUND,
+        error: "not_found",
+        message: format!("there is no artifact `{name:.64}` `{version:.64}`"),
+    }
+}
+
+fn broken(name: &str, version: &str, reason: &str) -> Failure {
+    Failure {
+        status: StatusCode::INTERNAL_SERVER_ERROR,
+        error: "internal",
+        message: format!("the artifact {name} {version} cannot be read: {reason}"),
+    }
+}
+
+/// Starts to read; the bytes come as the client takes them.
+fn send(
+    shared: &Arc<Shared>,
+    caller: Caller,
+    found: Found,
+    bytes: Range<u64>,
+) -> Result<Body, Failure> {
+    let permit = Arc::clone(&shared.reads).try_acquire_owned().map_err(|_| {
+        shared.metrics.flight.reads_refused.inc();
+        let most = shared.config.flight.max_reads;
+        Failure::unavailable(format!(
+            "{most} reads are running, which is the limit flight.max_reads; try again"
+        ))
+    })?;
+    let (chunks, stream) = mpsc::channel(AHEAD);
+    let sending = Sending {
+        shared: Arc::clone(shared),
+        caller,
+        found,
+        bytes,
+        chunks,
+        _permit: permit,
+    };
+    tokio::task::spawn_blocking(move || sending.run(&Handle::current()));
+    Ok(Body::from_stream(ReceiverStream::new(stream)))
+}
+
+/// A download in progress.
+struct Sending {
+    shared: Arc<Shared>,
+    caller: Caller,
+    found: Found,
+    bytes: Range<u64>,
+    chunks: mpsc::Sender<Result<Bytes, String>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Sending {
+    fn run(mut self, runtime: &Handle) {
+        let chunk_size = self.found.manifest.chunk_size;
+        let (first, end) = (
+            self.bytes.start / chunk_size,
+            self.bytes.end.div_ceil(chunk_size),
+        );
+        for index in first..end {
+            let chunk = self.chunk(index).map_err(|reason| {
+                tracing::warn!(topic = self.found.chunks_topic, index, reason, "a download ends");
+                // The connection ends before the length that was announced: the client knows that it lacks bytes.
+                reason
+            });
+            let is_last = chunk.is_err();
+            let sent = runtime.block_on(self.chunks.send_timeout(chunk, STALL));
+            if sent.is_err() || is_last || *self.shared.stopping.borrow() {
+                return;
+            }
+        }
+    }
+
+    /// What is wanted of a chunk.
+    fn chunk(&mut self, index: u64) -> Result<Bytes, String> {
+        if !self.caller.is_current(&self.shared) {
+            let renewed = self.caller.renew(&self.shared);
+            self.caller = renewed.map_err(|refusal| refusal.message().to_owned())?;
+            if !self.caller.may(Access::Receive, &self.found.chunks_topic) {
+                return Err("the right to read it was taken away".to_owned());
+            }
+        }
+        let manifest = &self.found.manifest;
+        let offset = manifest.offset_of(index).ok_or("it has no place")?;
+        let partition = self.shared.partition(manifest.partition);
+        let partition = partition.map_err(|refusal| refusal.message().to_owned())?;
+        let batches = partition.read(offset, 1).map_err(|e| e.to_string())?;
+        let record = batches.iter().find_map(|batch| {
+            let index = offset.0.checked_sub(batch.base_offset().0)?;
+            let index = usize::try_from(index).ok().filter(|at| *at < batch.len())?;
+            Some(batch.record(index))
+        });
+        let record = record.ok_or("there is no record at its place")?;
+        let bytes = manifest.bytes_of(index);
+        if record.topic != self.found.chunks_topic || record.payload.len() as u64 != bytes {
+            return Err("the record at its place is another".to_owned());
+        }
+        let base = index * manifest.chunk_size;
+        let within = |at: u64| usize::try_from(at.saturating_sub(base).min(bytes)).unwrap_or(0);
+        let part = within(self.bytes.start)..within(self.bytes.end);
+        let part = record.payload.get(part).unwrap_or_default();
+        self.shared.metrics.flight.bytes_read.inc_by(part.len() as u64);
+        Ok(Bytes::copy_from_slice(part))
+    }
+}

@@ -1,0 +1,89 @@
+//! The `Range` header of a request for bytes (RFC 9110, section 14): which bytes of a whole are wanted.
+
+use std::ops::Range;
+
+/// What a request wants of a whole.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    Whole,
+    Part(Range<u64>),
+    /// A range behind the end.
+    Nothing,
+}
+
+/// One range of bytes is answered. Several of them, other units and what is no range mean the whole, which a server may
+/// always send instead.
+pub(super) fn wanted(header: Option<&str>, size: u64) -> Wanted {
+    let range = header.and_then(|text| text.trim().strip_prefix("bytes="));
+    let Some((first, last)) = range.and_then(|range| range.trim().split_once('-')) else {
+        return Wanted::Whole;
+    };
+    // A comma, a second dash or a sign is no digit.
+    match (number(first), number(last)) {
+        (Some(first), _) if !last.is_empty() && number(last).is_none_or(|last| last < first) => {
+            Wanted::Whole
+        }
+        (Some(first), _) if first >= size => Wanted::Nothing,
+        (Some(first), None) => Wanted::Part(first..size),
+        (Some(first), Some(last)) => Wanted::Part(first..last.saturating_add(1).min(size)),
+        (None, Some(0)) if first.is_empty() => Wanted::Nothing,
+        (None, Some(count)) if first.is_empty() => Wanted::Part(size.saturating_sub(count)..size),
+        _ => Wanted::Whole,
+    }
+}
+
+fn number(text: &str) -> Option<u64> {
+    let is_digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    // More digits than a number has are more than any size.
+    is_digits.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Wanted, wanted};
+
+    fn of(text: &str) -> Wanted {
+        wanted(Some(text), 1_000)
+    }
+
+    #[test]
+    fn one_range_is_a_part() {
+        assert_eq!(of("bytes=0-0"), Wanted::Part(0..1));
+        assert_eq!(of("bytes=10-19"), Wanted::Part(10..20));
+        assert_eq!(of("bytes=990-5000"), Wanted::Part(990..1_000));
+        assert_eq!(of("bytes=990-"), Wanted::Part(990..1_000));
+        assert_eq!(of("bytes=-10"), Wanted::Part(990..1_000));
+        assert_eq!(of("bytes=-5000"), Wanted::Part(0..1_000));
+        let huge = "9".repeat(40);
+        assert_eq!(of(&format!("bytes=5-{huge}")), Wanted::Part(5..1_000));
+    }
+
+    #[test]
+    fn a_range_behind_the_end_is_nothing() {
+        assert_eq!(of("bytes=1000-"), Wanted::Nothing);
+        assert_eq!(of("bytes=1000-2000"), Wanted::Nothing);
+        assert_eq!(of("bytes=-0"), Wanted::Nothing);
+        assert_eq!(of(&format!("bytes={}-", "9".repeat(40))), Wanted::Nothing);
+    }
+
+    #[test]
+    fn several_ranges_and_what_is_none_mean_the_whole() {
+        assert_eq!(wanted(None, 1_000), Wanted::Whole);
+        for text in [
+            "bytes=0-1,5-6",
+            "bytes=0-1,",
+            "bytes=9-1",
+            "bytes=a-b",
+            "bytes=+1-2",
+            "bytes=-",
+            "bytes=--5",
+            "bytes=1",
+            "bytes=",
+            "items=0-1",
+            "0-1",
+            "",
+        ] {
+            assert_eq!(of(text), Wanted::Whole, "{text}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+"""The records of `devices/{id}/actions`, checked, and what a handler is given of one (docs/protocols.md, section 5)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+MODES = ("forced", "soft", "download_only")
+
+
+class Rejected(Exception):
+    """Raised by a handler that will not carry out the command; the message goes into the status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a handler gets: the command, and two ways to report how far it is."""
+
+    device_id: str
+    action_id: str
+    attempt: int
+    name: str
+    params: Mapping[str, Any]
+    progress: Callable[..., Awaitable[None]]
+    """`await call.progress(40, "downloading")`: percent, and a message and a `step` if wanted."""
+    report: Callable[..., None]
+    """As `progress`, without waiting; left out while an earlier one is on its way."""
+
+
+Handler = Callable[[Call], Awaitable[Any]]
+"""Returns the result (anything JSON can hold). An exception is FAILED, `Rejected` is REJECTED."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be installed, and how."""
+
+    action_id: str
+    attempt: int
+    mode: str
+    name: str
+    version: str
+    sha256: str | None
+    target_version: str
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return (self.action_id, self.attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A record of `devices/{id}/actions`, checked. `order` is there for the type `ota`."""
+
+    action_id: str
+    attempt: int
+    type: str
+    name: str
+    params: Mapping[str, Any]
+    deadline_us: int | None
+    order: Order | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return (self.action_id, self.attempt)
+
+    @classmethod
+    def again(cls, order: Order) -> Command:
+        """An update that goes on after a restart of the device."""
+        return cls(order.action_id, order.attempt, "again", "", {}, None, order)
+
+    @classmethod
+    def parse(cls, payload: bytes) -> Command:
+        """Raises ValueError, in words, for anything that is not a command."""
+        try:
+            body = json.loads(payload)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"not a command: {error}") from error
+        if not isinstance(body, dict):
+            raise ValueError("not a command: the payload is not a JSON object")
+        command = cls(
+            action_id=body.get("action_id", ""),
+            attempt=body.get("attempt", 0),
+            type=body.get("type", ""),
+            name=body.get("name", ""),
+            params=body.get("params") or {},
+            deadline_us=body.get("deadline_us"),
+        )
+        texts = {"action_id": command.action_id, "type": command.type, "name": command.name}
+        wrong = [name for name, value in texts.items() if not isinstance(value, str)]
+        wrong += ["action_id"] if command.action_id == "" else []
+        wrong += ["attempt"] if type(command.attempt) is not int or command.attempt < 1 else []
+        wrong += ["params"] if not isinstance(command.params, dict) else []
+        wrong += ["deadline_us"] if type(command.deadline_us) not in (int, type(None)) else []
+        if wrong:
+            raise ValueError(f"not a command: wrong {', '.join(wrong)}")
+        if command.type != "ota":
+            return command
+        return replace(command, order=_order(command, body))
+
+
+def _order(command: Command, body: Mapping[str, Any]) -> Order:
+    artifact = body.get("artifact")
+    if not isinstance(artifact, dict):
+        raise ValueError("not an order: wrong artifact")
+    name, version, sha256 = (artifact.get(field) for field in ("name", "version", "sha256"))
+    mode = body.get("mode", "forced")
+    target = body.get("target_version") or version
+    wrong = [what for what, value in (("name", name), ("version", version)) if not isinstance(value, str) or not value]
+    wrong += ["sha256"] if not isinstance(sha256, str | None) else []
+    wrong += ["mode"] if mode not in MODES else []
+    wrong += ["target_version"] if not isinstance(target, str) else []
+    if wrong:
+        raise ValueError(f"not an order: wrong {', '.join(wrong)}")
+    return Order(command.action_id, command.attempt, mode, str(name), str(version), sha256, str(target))

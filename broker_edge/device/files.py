@@ -1,0 +1,34 @@
+"""Small JSON files of a device that are on disk whole or as they were, whatever cuts the power."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replaces the file; when this returns the new content survives a power cut."""
+    draft = path.with_suffix(".new")
+    with draft.open("w") as file:
+        json.dump(value, file)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    sync_folder(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Removes the file, if it is there, for good."""
+    path.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes what was renamed or removed in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,323 @@
+"""An update of a device, step by step: download, verify, wait, install, reboot, confirm, or roll back.
+
+Where an update stands is in the flash before anything follows from it, so a device that is cut off anywhere goes on
+there or begins the step again; each may be begun again. It reports through the `Call` it is given, and leaves starting
+the device anew to whoever runs the agent (`Restart`). The steps are those of docs/protocols.md, section 5.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from broker_edge.artifacts.keys import Trust
+from broker_edge.artifacts.manifest import ArtifactError, Manifest
+from broker_edge.device.calls import Call, Order, Rejected
+from broker_edge.device.download import STALL_S, Download, fetch_manifest
+from broker_edge.device.flash import BOOTS_MAX, Firmware, Flash, Job
+from broker_edge.device.link import Link
+from broker_edge.errors import HeadwaterError, NotFoundError
+
+log = logging.getLogger(__name__)
+
+# What else the file system needs while an image comes: the JSON files, some blocks.
+_SPARE_BYTES = 1 << 20
+_PROGRESS_PERCENT = 10
+
+
+class Restart(Exception):
+    """The device has to start anew now; what follows is in the flash."""
+
+
+class UpdateFailed(Exception):
+    """The update has failed for good; the message goes into the status."""
+
+
+class Platform(Protocol):
+    """What the device itself has to say about updates."""
+
+    async def may_install(self) -> None:
+        """Returns when the device sees fit to install: asked for `soft` updates only."""
+
+    async def check(self, firmware: Firmware) -> None:
+        """Raises when the firmware that has just started does not work; it is rolled back then."""
+
+
+class Willing:
+    """Installs at once, and takes what starts for working."""
+
+    async def may_install(self) -> None:
+        return
+
+    async def check(self, firmware: Firmware) -> None:
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePolicy:
+    """Without `allow_unsigned` only what a key of `trust` has signed is installed."""
+
+    trust: Trust
+    allow_unsigned: bool = False
+    stall_s: float = STALL_S
+    pace_s: float = 0.0
+
+
+async def _no_hook(step: str) -> None:
+    return
+
+
+class Updater:
+    """Carries out one update at a time. `before(step)` is called before each step, and may raise to cut it off."""
+
+    def __init__(
+        self,
+        flash: Flash,
+        link: Link,
+        *,
+        policy: UpdatePolicy,
+        platform: Platform | None = None,
+        before: Callable[[str], Awaitable[None]] = _no_hook,
+    ) -> None:
+        self._flash, self._link, self._policy = flash, link, policy
+        self._platform = platform or Willing()
+        self._before = before
+        self._forced = asyncio.Event()
+
+    @property
+    def version(self) -> str:
+        """Of the firmware that runs."""
+        return self._flash.boot().running.version
+
+    def start(self) -> None:
+        """What a boot loader does before anything else: counts starts of a new image, and gives up on one."""
+        boot = self._flash.boot()
+        if (now := boot.started()) != boot:
+            self._flash.set_boot(now)
+
+    def take(self, order: Order) -> bool:
+        """Remember an order before it is acknowledged. False when another is in progress."""
+        job = self._flash.job()
+        if job is not None and job.key != order.key:
+            if job.action_id != order.action_id or job.attempt > order.attempt or _has_begun(job):
+                return False
+            log.info("attempt %d of action %s replaces %d", order.attempt, order.action_id, job.attempt)
+            job = None
+        if job is None:
+            self._forced.clear()
+            self._flash.set_job(
+                Job(order.action_id, order.attempt, order.mode, order.name, order.version, order.sha256, "download")
+            )
+        return True
+
+    def pending(self) -> Order | None:
+        """The order that an earlier run of the device has not finished."""
+        job = self._flash.job()
+        if job is None:
+            return None
+        return Order(job.action_id, job.attempt, job.mode, job.name, job.version, job.sha256, job.version)
+
+    def forget(self, key: tuple[str, int]) -> None:
+        """The order has ended and its end is in the journal."""
+        job = self._flash.job()
+        if job is not None and job.key == key:
+            self._flash.set_job(None)
+
+    def force(self, key: tuple[str, int]) -> None:
+        """What is in progress is installed as soon as it can be. Does nothing for another order."""
+        job = self._flash.job()
+        if job is not None and job.key == key:
+            self._flash.set_job(replace(job, mode="forced"))
+            self._forced.set()
+
+    def is_past_cancelling(self, key: tuple[str, int]) -> bool:
+        """Whether the order has come to the point from which it only ends by itself."""
+        job = self._flash.job()
+        return job is not None and job.key == key and job.step in ("install", "confirm", "rollback")
+
+    async def carry_out(self, order: Order, call: Call) -> dict[str, Any]:
+        """From where the flash says that the update is. Returns the result of the status SUCCEEDED.
+
+        Raises Restart when the device has to start anew, Rejected, UpdateFailed, LinkError.
+        """
+        if not self.take(order):
+            raise Rejected("this device has another update in progress")
+        if order.mode != "download_only" and self._is_running(order) and self._job().step == "download":
+            return {"version": self.version, "installed": False}
+        steps = {
+            "download": self._download,
+            "verify": self._verify,
+            "wait": self._wait,
+            "install": self._install,
+            "confirm": self._confirm,
+            "rollback": self._rollback,
+        }
+        while True:
+            step = self._job().step
+            await self._before(step)
+            result = await steps[step](call)
+            if result is not None:
+                return result
+
+    # -- the steps: each ends by writing the next one, with the result, or by an exception --------------------------
+
+    async def _download(self, call: Call) -> dict[str, Any] | None:
+        manifest = await self._accepted()
+        artifact = manifest.artifact
+        told = 0
+
+        def progress(done: int, of: int) -> None:
+            nonlocal told
+            percent = done * 100 // of
+            if percent >= told + _PROGRESS_PERCENT and done < of:
+                told = percent
+                call.report(percent, step="download")
+
+        download = Download(
+            self._link,
+            manifest,
+            self._flash,
+            progress=progress,
+            stall_s=self._policy.stall_s,
+            pace_s=self._policy.pace_s,
+        )
+        await call.progress(0, step="download")
+        try:
+            await download.run()
+        except OSError as error:
+            self._flash.drop_image()
+            why = "no space is left" if error.errno == errno.ENOSPC else str(error)
+            raise UpdateFailed(f"the image of {artifact.size} bytes cannot be stored: {why}") from error
+        except HeadwaterError as error:
+            self._flash.drop_image()
+            raise UpdateFailed(str(error)) from error
+        self._go_on("verify")
+        return None
+
+    async def _accepted(self) -> Manifest:
+        """The manifest, once it is what was ordered; it stays with the job, whatever becomes of it at the broker."""
+        job = self._job()
+        if job.manifest is not None:
+            return Manifest.parse(job.manifest.encode())
+        try:
+            text = await fetch_manifest(self._link, job.name, job.version)
+            manifest = Manifest.parse(text)
+            self._must_be_ordered(job, manifest)
+            if not self._policy.allow_unsigned:
+                self._policy.trust.check(manifest.artifact, manifest.signature)
+        except NotFoundError as error:
+            raise UpdateFailed(str(error)) from error
+        except ArtifactError as error:
+            raise Rejected(str(error)) from error
+        free = self._flash.free_bytes()
+        if free < manifest.artifact.size + _SPARE_BYTES:
+            raise Rejected(f"the image has {manifest.artifact.size} bytes, and {free} are free")
+        self._flash.set_job(replace(job, manifest=text.decode()))
+        return manifest
+
+    def _must_be_ordered(self, job: Job, manifest: Manifest) -> None:
+        artifact = manifest.artifact
+        if (artifact.name, artifact.version) != (job.name, job.version):
+            raise ArtifactError(
+                f"the manifest is the one of {artifact.name} {artifact.version}, not of {job.name} {job.version}"
+            )
+        if job.sha256 is not None and artifact.sha256 != job.sha256:
+            raise ArtifactError(
+                f"{job.name} {job.version} has sha256 {artifact.sha256[:12]}…, and {job.sha256[:12]}… was ordered"
+            )
+
+    async def _verify(self, call: Call) -> dict[str, Any] | None:
+        artifact = self._manifest().artifact
+        await call.progress(100, step="verify")
+        found = self._flash.sha256(artifact)
+        if found != artifact.sha256:
+            self._flash.drop_image()
+            raise UpdateFailed(f"the image has sha256 {found[:12]}…, and the manifest says {artifact.sha256[:12]}…")
+        self._go_on("wait")
+        return None
+
+    async def _wait(self, call: Call) -> dict[str, Any] | None:
+        mode = self._job().mode
+        if mode == "download_only":
+            return {"version": self.version, "downloaded": self._job().version}
+        if mode == "soft" and not self._forced.is_set():
+            await call.progress(100, step="wait")
+            await self._until_fit()
+        # From here on a cancel comes too late.
+        self._go_on("install")
+        return None
+
+    async def _until_fit(self) -> None:
+        fit = asyncio.ensure_future(self._platform.may_install())
+        forced = asyncio.ensure_future(self._forced.wait())
+        try:
+            done, _ = await asyncio.wait({fit, forced}, return_when=asyncio.FIRST_COMPLETED)
+            for one in done:
+                one.result()
+        finally:
+            fit.cancel()
+            forced.cancel()
+
+    async def _install(self, call: Call) -> dict[str, Any] | None:
+        artifact = self._manifest().artifact
+        await call.progress(100, step="install")
+        self._flash.stage(artifact)
+        if self._flash.staged_sha256() != artifact.sha256:
+            raise UpdateFailed("the image was damaged before it was in its slot")
+        firmware = Firmware(artifact.name, artifact.version, artifact.sha256)
+        # In this order a reset in between installs again, which changes nothing.
+        self._flash.set_boot(replace(self._flash.boot(), trial=firmware, boots=0))
+        self._go_on("confirm")
+        raise Restart(f"to start {artifact.name} {artifact.version}")
+
+    async def _confirm(self, call: Call) -> dict[str, Any] | None:
+        boot, job = self._flash.boot(), self._job()
+        if boot.trial is None:
+            if boot.good.version == job.version and boot.good.sha256 == self._manifest().artifact.sha256:
+                return {"version": boot.good.version, "installed": True}
+            raise UpdateFailed(f"{job.version} was started {BOOTS_MAX} times and not confirmed: back to {self.version}")
+        await call.progress(100, step="confirm")
+        try:
+            if self._flash.staged_sha256() != boot.trial.sha256:
+                raise UpdateFailed("the image in its slot is damaged")
+            await self._platform.check(boot.trial)
+        except Exception as error:
+            self._flash.set_job(replace(job, step="rollback", reason=f"{job.version} does not work: {error}"))
+            return None
+        self._flash.set_boot(boot.confirmed())
+        return {"version": self.version, "installed": True}
+
+    async def _rollback(self, call: Call) -> dict[str, Any] | None:
+        boot, job = self._flash.boot(), self._job()
+        if boot.trial is None:
+            raise UpdateFailed(f"{job.reason}: rolled back to {self.version}")
+        await call.progress(100, step="rollback")
+        self._flash.set_boot(boot.rolled_back())
+        raise Restart(f"to go back to {boot.good.version}")
+
+    def _job(self) -> Job:
+        job = self._flash.job()
+        if job is None:
+            raise UpdateFailed("the device lost its update: its flash was erased")
+        return job
+
+    def _manifest(self) -> Manifest:
+        manifest = self._job().manifest
+        if manifest is None:
+            raise UpdateFailed("the device lost the manifest of its update")
+        return Manifest.parse(manifest.encode())
+
+    def _go_on(self, step: str) -> None:
+        self._flash.set_job(replace(self._job(), step=step))
+
+    def _is_running(self, order: Order) -> bool:
+        running = self._flash.boot().running
+        return running.version == order.target_version
+
+
+def _has_begun(job: Job) -> bool:
+    return job.manifest is not None

@@ -1,0 +1,90 @@
+"""How a device words its status: as docs/protocols.md has it, or as Bytebeam's uplink does."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+UPLINK_TOPIC = "/tenants/{tenant}/devices/{id}/action/status"
+# Progress has no state of its own there: the step says which.
+_UPLINK_STATES = {
+    "ACCEPTED": "Received",
+    "SUCCEEDED": "Completed",
+    "FAILED": "Failed",
+    "REJECTED": "Rejected",
+    "CANCELLED": "Cancelled",
+}
+_UPLINK_STEPS = {
+    "download": "Downloading",
+    "verify": "Downloaded",
+    "wait": "Downloaded",
+    "install": "Installing",
+    "confirm": "Installing",
+    "rollback": "Installing",
+}
+_FAILURES = ("FAILED", "REJECTED")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A status. `action_id` is empty for ONLINE."""
+
+    device_id: str
+    action_id: str
+    attempt: int
+    state: str
+    boot: str
+    seq: int
+    ts_us: int
+    progress: int | None = None
+    message: str | None = None
+    result: Any = None
+    version: str | None = None
+    step: str | None = None
+
+
+class Words(Protocol):
+    def record(self, said: Said) -> tuple[str, bytes] | None:
+        """Topic and payload; None for what these words have no way to say."""
+
+
+class OwnWords:
+    """`devices/{id}/status`, an object each."""
+
+    def record(self, said: Said) -> tuple[str, bytes] | None:
+        body: dict[str, Any] = {} if not said.action_id else {"action_id": said.action_id, "attempt": said.attempt}
+        body |= {"state": said.state, "boot": said.boot, "seq": said.seq, "ts": said.ts_us}
+        for name in ("progress", "message", "result", "version", "step"):
+            value = getattr(said, name)
+            if value is not None:
+                body[name] = value
+        return f"devices/{said.device_id}/status", _json(body)
+
+
+class UplinkWords:
+    """Bytebeam's uplink: an array of one response. `topic` may hold `{tenant}` and `{id}`."""
+
+    def __init__(self, *, tenant: str = "default", topic: str = UPLINK_TOPIC) -> None:
+        self._tenant, self._topic = tenant, topic
+
+    def record(self, said: Said) -> tuple[str, bytes] | None:
+        if not said.action_id:
+            return None
+        running = _UPLINK_STEPS.get(said.step or "", "Running")
+        state = _UPLINK_STATES.get(said.state, running)
+        progress = 100 if state == "Completed" else said.progress or 0
+        response = {
+            "id": said.action_id if said.attempt == 1 else f"{said.action_id}/{said.attempt}",
+            "sequence": said.seq,
+            "timestamp": said.ts_us // 1_000,
+            "state": state,
+            "progress": progress,
+            "errors": [said.message] if said.message and said.state in _FAILURES else [],
+        }
+        topic = self._topic.replace("{tenant}", self._tenant).replace("{id}", said.device_id)
+        return topic, _json([response])
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
