@@ -54,7 +54,7 @@ class Agent:
         self._commands_max = commands_max
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._telling: set[asyncio.Task[None]] = set()
-        self._reporting: set[tuple[str, int]] = set()
+        self._reporting: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._link: Link | None = None
         self._boot = uuid.uuid4().hex[:12]
         self._seq = 0
@@ -228,20 +228,26 @@ class Agent:
         step: str | None = None,
     ) -> None:
         self._journal.put(Entry(command.action_id, command.attempt, state, message))
+        await self._reported(command.key)
         await self._publish(command.action_id, command.attempt, state, message, None, progress, step)
 
     def _report(self, command: Command, progress: int, message: str | None, step: str | None) -> None:
         """Progress in passing: one at a time is on its way, and the next one says more."""
         if command.key in self._reporting:
             return
-        self._reporting.add(command.key)
         task = asyncio.ensure_future(
             self._publish(command.action_id, command.attempt, "IN_PROGRESS", message, None, progress, step)
         )
+        self._reporting[command.key] = task
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
-        task.add_done_callback(lambda _: self._reporting.discard(command.key))
+        task.add_done_callback(lambda _: self._reporting.pop(command.key, None))
         task.add_done_callback(self._look_at)
+
+    async def _reported(self, key: tuple[str, int]) -> None:
+        """What was reported in passing must not come behind what follows it."""
+        if (task := self._reporting.get(key)) is not None:
+            await asyncio.wait([task])
 
     async def _finish(self, command: Command, state: str, message: str | None, result: Any = None) -> None:
         entry = Entry(command.action_id, command.attempt, state, message, result)
@@ -251,6 +257,7 @@ class Agent:
         await self._tell(entry)
 
     async def _tell(self, entry: Entry) -> None:
+        await self._reported((entry.action_id, entry.attempt))
         await self._publish(entry.action_id, entry.attempt, entry.state, entry.message, entry.result, None)
         self._journal.put(replace(entry, told=True))
 

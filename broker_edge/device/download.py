@@ -25,7 +25,7 @@ STALL_S = 30.0
 _WRONG_MAX = 3
 
 
-async def fetch_manifest(link: Link, name: str, version: str, *, timeout_s: float = MANIFEST_S) -> bytes:
+async def fetch_manifest(link: Link, name: str, version: str) -> bytes:
     """The retained manifest as it is in the log. Raises NotFoundError when there is none, LinkError when refused."""
     topic = manifest_topic(name, version)
     came: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -36,7 +36,7 @@ async def fetch_manifest(link: Link, name: str, version: str, *, timeout_s: floa
 
     await link.listen(topic, take)
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(MANIFEST_S):
             return await came
     except TimeoutError as error:
         raise NotFoundError(f"the broker has no artifact {name} {version}") from error
