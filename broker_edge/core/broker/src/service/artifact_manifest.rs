@@ -230,7 +230,18 @@ mod tests {
         for name in ["fw", "1.4.0", "a_b-c", "7"] {
             assert!(is_name(name), "{name}");
         }
-        for name in ["", ".", "..", "a/b", "+", "#", "-a", "a b", "ü", &"a".repeat(65)] {
+        for name in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "+",
+            "#",
+            "-a",
+            "a b",
+            "ü",
+            &"a".repeat(65),
+        ] {
             assert!(!is_name(name), "{name}");
         }
     }

@@ -9,12 +9,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::Body;
 use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::Router;
 use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
@@ -235,7 +235,12 @@ impl Sending {
         );
         for index in first..end {
             let chunk = self.chunk(index).map_err(|reason| {
-                tracing::warn!(topic = self.found.chunks_topic, index, reason, "a download ends");
+                tracing::warn!(
+                    topic = self.found.chunks_topic,
+                    index,
+                    reason,
+                    "a download ends"
+                );
                 // The connection ends before the length that was announced: the client knows that it lacks bytes.
                 reason
             });
@@ -275,7 +280,11 @@ impl Sending {
         let within = |at: u64| usize::try_from(at.saturating_sub(base).min(bytes)).unwrap_or(0);
         let part = within(self.bytes.start)..within(self.bytes.end);
         let part = record.payload.get(part).unwrap_or_default();
-        self.shared.metrics.flight.bytes_read.inc_by(part.len() as u64);
+        self.shared
+            .metrics
+            .flight
+            .bytes_read
+            .inc_by(part.len() as u64);
         Ok(Bytes::copy_from_slice(part))
     }
 }
