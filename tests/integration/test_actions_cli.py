@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from support.flight_server import FlightServer
 from support.mosquitto import Mosquitto
 
+from broker_edge import Client, Row
 from broker_edge.cli import main
+from broker_edge.cli._watch import bar
 from pipelines import tables
 from pipelines.action_rows import arrow_of, now_us
 from pipelines.action_store import DeltalakeStore
@@ -110,6 +112,117 @@ def test_cancel_of_a_running_action_ends_it(run: Run, root: str, engine: ActionJ
     assert desk.targets("a1")[0]["state"] == "CANCELLED"
 
 
+def until(root: str, action_id: str, phase: str) -> dict[str, Any]:
+    """The row of the action, once it has that phase."""
+    desk = FleetDesk(root)
+    for _ in range(600):
+        row = desk.action(action_id)
+        if row is not None and row["phase"] == phase:
+            return row
+        threading.Event().wait(0.05)
+    raise AssertionError(f"{action_id} did not become {phase}: {row}")
+
+
+def test_plan_shows_who_is_selected_and_writes_nothing(run: Run, root: str) -> None:
+    before = [DeltaTable(tables.uri_of(root, name)).version() for name in tables.TABLES]
+    options = ("--device", "d1", "--device", "d2", "--device", "ghost", "--wave", "50%", "--wave", "100", "--id", "a1")
+    code, out, _ = run("actions", "plan", "echo", "--root", root, *options, "--json")
+    assert code == 0
+    planned = {row["device_id"]: row for row in json.loads(out)["devices"]}
+    assert sorted(row["wave"] for row in planned.values() if "skipped" not in row) == [0, 1]
+    assert planned["ghost"]["skipped"] == "device ghost is not in the table devices"
+    code, out, err = run("actions", "plan", "echo", "--root", root, "--label", "site=moon")
+    assert (code, out) == (0, "")
+    assert "selects nobody: no device of tenant default matches labels site=moon" in err
+    code, _, err = run("actions", "plan", "fw", "--root", root, "--percentage", "100", "--artifact", "fw:2.0")
+    assert code == 4
+    assert "artifact fw 2.0 is not in the table artifacts" in err
+    assert [DeltaTable(tables.uri_of(root, name)).version() for name in tables.TABLES] == before
+
+
+def test_plan_foresees_the_waves_that_the_engine_makes(run: Run, root: str, engine: ActionJob) -> None:
+    options = ("--root", root, "--percentage", "100", "--wave", "50", "--wave", "100", "--id", "a1", "--json")
+    planned = json.loads(run("actions", "plan", "echo", *options)[1])["devices"]
+    assert run("actions", "create", "echo", *options)[0] == 0
+    until(root, "a1", "RUNNING")
+    assert {row["device_id"]: row["wave"] for row in FleetDesk(root).targets("a1")} == {
+        row["device_id"]: row["wave"] for row in planned
+    }
+
+
+def test_rollout_is_steered_from_the_command_line_and_audited(run: Run, root: str, engine: ActionJob) -> None:
+    wave = ("--wave", "50,approve", "--wave", "100")
+    assert (
+        run("actions", "create", "echo", "--root", root, "--percentage", "100", *wave, "--id", "a1", "--by", "ann")[0]
+        == 0
+    )
+    (first,) = [row["device_id"] for row in _sent(root, 1)]
+    assert run("actions", "pause", "a1", "--root", root, "--by", "ann", "--reason", "lunch")[0] == 0
+    until(root, "a1", "PAUSED")
+    report(root, "a1", first, 1)
+    assert run("actions", "resume", "a1", "--root", root, "--by", "ann")[0] == 0
+    until(root, "a1", "WAITING_APPROVAL")
+    assert run("actions", "approve", "a1", "--root", root, "--by", "ann")[0] == 0
+    assert run("actions", "approve", "a1", "--root", root, "--by", "bob")[0] == 0
+    (second,) = [row["device_id"] for row in _sent(root, 2) if row["device_id"] != first]
+    report(root, "a1", second, 2, state="FAILED")
+    until(root, "a1", "ENDED")
+    assert run("actions", "retry", "a1", "--root", root, "--by", "bob", "--device", second)[0] == 0
+    until(root, "a1", "RUNNING")
+    report(root, "a1", second, 3, attempt=2)
+    code, out, _ = run("actions", "watch", "a1", "--root", root, "--timeout", "30", "--json")
+    assert code == 0
+    assert json.loads(out.splitlines()[-1])["counts"] == {"SUCCEEDED": 2}
+    said = [
+        (row["who"], row["what"])
+        for row in json.loads(run("actions", "audit", "a1", "--root", root, "--json")[1])["events"]
+    ]
+    for step in [("ann", "create"), ("ann", "pause"), ("bob", "approve"), ("bob", "retry"), ("engine", "REFUSED")]:
+        assert step in said
+
+
+def _sent(root: str, count: int) -> list[dict[str, Any]]:
+    """The targets whose commands are in the log, once there are so many."""
+    for _ in range(600):
+        rows = [row for row in FleetDesk(root).targets("a1") if row["sent_at"] is not None]
+        if len(rows) >= count:
+            return rows
+        threading.Event().wait(0.05)
+    raise AssertionError(f"{len(rows)} commands were sent, not {count}")
+
+
+def test_artifact_is_offered_from_what_the_broker_has(run: Run, root: str, flight_server: FlightServer) -> None:
+    manifest = {
+        "v": 1,
+        "artifact": {
+            "name": "pump",
+            "version": "1.4.0",
+            "size": 10,
+            "sha256": "a" * 64,
+            "chunk_size": 10,
+            "chunks": [],
+        },
+        "signature": {"algorithm": "ed25519", "key_id": "0123", "value": "b" * 128},
+    }
+    options = ("--root", root, "--server", flight_server.location, "--label", "site=roof")
+    code, _, err = run("actions", "offer", "pump", "1.4.0", *options)
+    assert (code, "has no artifact pump 1.4.0; push it first" in err) == (4, True)
+    with Client(flight_server.location) as client:
+        client.produce([Row(topic="artifacts/pump/1.4.0/manifest", value=json.dumps(manifest).encode())])
+    assert run("actions", "offer", "pump", "1.4.0", *options)[0] == 0
+    code, _, err = run("actions", "offer", "pump", "1.4.0", *options)
+    assert (code, "is in the table already; a version is final" in err) == (5, True)
+    code, out, _ = run(
+        "actions", "plan", "fw", "--root", root, "--percentage", "100", "--artifact", "pump:1.4.0", "--json"
+    )
+    assert (code, len(json.loads(out)["devices"])) == (0, 2)
+
+
+def test_bars_show_every_state_that_is_there() -> None:
+    assert bar({"SUCCEEDED": 15, "FAILED": 1, "QUEUED": 5, "PENDING": 9}) == f"{'█' * 15}✗{'░' * 5}{' ' * 9}"
+    assert bar({"PENDING": 3}) == " " * 30
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -117,6 +230,14 @@ def test_cancel_of_a_running_action_ends_it(run: Run, root: str, engine: ActionJ
         (("create", "echo", "--percentage", "0"), 5, "percentage must be above 0"),
         (("create", "echo", "--params", "[]"), 2, "--params must be a JSON object"),
         (("create", "echo", "--label", "roof"), 2, "--label roof: write KEY=VALUE"),
+        (("create", "echo", "--device", "d1", "--wave", "1,sook=3"), 2, "--wave 1,sook=3: write PERCENT"),
+        (("create", "echo", "--device", "d1", "--wave", "10"), 5, "waves must rise from one percentage to the next"),
+        (("create", "echo", "--device", "d1", "--deadline", "soon"), 2, "--deadline soon: write a time such as"),
+        (("create", "echo", "--where", "site ="), 5, "label_expression has its end where a value should be"),
+        (("create", "fw", "--device", "d1", "--artifact", "fw"), 2, "--artifact fw: write NAME:VERSION"),
+        (("pause", "a1", "--device", "d1"), 2, "No such option"),
+        (("audit", "nothing"), 4, "there is no action nothing"),
+        (("watch", "nothing", "--timeout", "0.4"), 4, "no engine has seen an action nothing within 0.4 s"),
         (("show", "nothing"), 4, "no engine has seen an action nothing"),
         (("create", "echo", "--device", "d1", "--wait", "0.4"), 124, "is the action engine running?"),
     ],
