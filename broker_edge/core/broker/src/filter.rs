@@ -1,4 +1,4 @@
-//! MQTT filters as Flight uses them: a list of which any may match, and which classes a list can reach.
+//! What Flight readers want: a list of MQTT filters of which any may match, or a pattern, and which classes that can reach.
 
 use std::sync::Arc;
 
@@ -6,12 +6,14 @@ use headwater_log::{Class, ClassConfig};
 use headwater_mqtt::filter_matches;
 
 use crate::auth::{Access, Rights};
+use crate::pattern::Pattern;
 
-/// A list of filters; a topic is wanted when any matches. Built once per request.
+/// A list of filters, or a pattern; a topic is wanted when any matches. Built once per request.
 #[derive(Clone, Debug)]
 pub struct Filters {
-    /// None wants every topic.
+    /// None wants every topic. With a pattern they are those that cover it.
     filters: Option<Vec<String>>,
+    pattern: Option<Arc<Pattern>>,
     /// What of the topics that are wanted may be had.
     rights: Option<(Arc<Rights>, Access)>,
 }
@@ -37,8 +39,18 @@ impl Filters {
             }),
             None => Ok(Filters {
                 filters,
+                pattern: None,
                 rights: None,
             }),
+        }
+    }
+
+    /// Wants what the pattern matches.
+    pub fn of_pattern(pattern: Pattern) -> Filters {
+        Filters {
+            filters: Some(pattern.reach().to_vec()),
+            pattern: Some(Arc::new(pattern)),
+            rights: None,
         }
     }
 
@@ -68,10 +80,13 @@ impl Filters {
     }
 
     pub fn wants(&self, topic: &str) -> bool {
-        let is_wanted = self
-            .filters
-            .as_ref()
-            .is_none_or(|filters| filters.iter().any(|filter| filter_matches(filter, topic)));
+        let is_wanted = match &self.pattern {
+            Some(pattern) => pattern.matches(topic),
+            None => self
+                .filters
+                .as_ref()
+                .is_none_or(|filters| filters.iter().any(|filter| filter_matches(filter, topic))),
+        };
         is_wanted
             && self
                 .rights
@@ -149,6 +164,7 @@ fn overlap(left: &str, right: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{Filters, covers, filter_matches, overlap};
+    use crate::pattern::Pattern;
     use headwater_log::{Class, ClassConfig};
 
     #[test]
@@ -200,6 +216,23 @@ mod tests {
                 .unwrap()
                 .can_reach(Class::Internal, &classes)
         );
+    }
+
+    #[test]
+    fn a_pattern_reaches_the_classes_of_what_it_may_match() {
+        let classes: Vec<ClassConfig> = Class::ALL.into_iter().map(ClassConfig::new).collect();
+        let reached = |text: &str| -> Vec<&str> {
+            let filters = Filters::of_pattern(Pattern::new(text).unwrap());
+            Class::ALL
+                .into_iter()
+                .filter(|class| filters.can_reach(*class, &classes))
+                .map(Class::name)
+                .collect()
+        };
+        assert_eq!(reached("devices/.*/telemetry"), ["control", "telemetry"]);
+        assert_eq!(reached(".*"), ["control", "artifacts", "telemetry"]);
+        assert_eq!(reached(r"\$gaps"), ["internal", "control"]);
+        assert!(!Filters::of_pattern(Pattern::new(".*").unwrap()).want_all());
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod event_loop;
 pub mod filter;
 mod log_cli;
 pub mod metrics;
+pub mod pattern;
 pub mod peer;
 pub mod reload;
 pub mod service;

@@ -265,6 +265,51 @@ async fn a_gap_becomes_a_record() {
         (&json!("telemetry-0"), &json!("g"))
     );
     assert!(value["time_us"].as_u64().unwrap() > 1_600_000_000_000_000);
+
+    // Of another log neither the partition nor the end is known here.
+    let elsewhere = json!({"log_id": "gone", "partition": 77, "start": 4, "reason": "retired"});
+    assert_eq!(client.act("gap", elsewhere).await.unwrap(), json!({}));
+    let rows = client
+        .read(json!({"partition": 1, "start": 1, "end": 2}))
+        .await
+        .unwrap();
+    let value: serde_json::Value = serde_json::from_slice(&rows[0].value).unwrap();
+    assert_eq!(
+        (&value["log_id"], &value["partition"], &value["end"]),
+        (&json!("gone"), &json!(77), &json!(null))
+    );
+    let open_end = json!({"partition": 3, "start": 4, "reason": "retired"});
+    assert_eq!(client.refusal("gap", open_end).await.body["field"], "end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pattern_stands_where_filters_may_stand() {
+    let broker = TestBroker::start(&[]);
+    let mut client = broker.client().await;
+    let sent = |topic: &str| Sent::new(topic, "1");
+    let all = ["devices/a1/x", "devices/b1/x", "devices/a2/x"].map(sent);
+    client.produce(&all).await.unwrap();
+    let pattern = r"devices/a\d/.*";
+    let plan = json!({"from": {"3": 0}, "pattern": pattern});
+    assert_eq!(
+        client.act("plan", plan).await.unwrap()["partitions"]["3"]["records"],
+        2
+    );
+    let listed = client.act("topics", json!({"pattern": pattern})).await;
+    assert_eq!(listed.unwrap()["topics"].as_array().unwrap().len(), 2);
+    let ticket = json!({"partition": 3, "start": 0, "end": 3, "pattern": pattern});
+    let rows = client.read(ticket).await.unwrap();
+    let topics: Vec<&str> = rows.iter().map(|row| row.topic.as_str()).collect();
+    assert_eq!(topics, ["devices/a1/x", "devices/a2/x"]);
+    for wrong in [
+        json!({"pattern": "("}),
+        json!({"pattern": "a", "filters": ["a"]}),
+    ] {
+        assert_eq!(
+            client.refusal("offsets", wrong).await.body["field"],
+            "pattern"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -143,15 +143,31 @@ fn caller_of<T>(request: &Request<T>) -> Result<Caller, Refusal> {
 
 /// Appends a gap that a reader found to `$gaps`.
 fn record_gap(shared: &Arc<Shared>, gap: request::Gap, runtime: &Handle) -> Result<Value, Refusal> {
-    if gap.start >= gap.end {
+    if gap.end.is_some_and(|end| gap.start >= end) {
         return Err(Refusal::invalid("end", "a gap ends above its start"));
     }
-    let of = shared.partition(gap.partition)?;
+    let is_elsewhere = gap
+        .log_id
+        .as_ref()
+        .is_some_and(|log_id| *log_id != shared.log_id);
+    if gap.end.is_none() && !is_elsewhere {
+        return Err(Refusal::invalid(
+            "end",
+            "the end of a gap in this log is known",
+        ));
+    }
+    let of = if is_elsewhere {
+        None
+    } else {
+        Some(shared.partition(gap.partition)?)
+    };
     let gaps = Gaps::of(&shared.log).ok_or_else(|| Refusal::internal("$gaps has no partition"))?;
     let partition = &gaps.partition;
     let records = gaps
         .records(&GapRecord {
-            of,
+            of: gap.partition,
+            name: of.map(Partition::name),
+            log_id: gap.log_id.as_deref().filter(|_| is_elsewhere),
             start: gap.start,
             end: gap.end,
             reason: &gap.reason,
@@ -315,7 +331,12 @@ impl FlightService for Flight {
             let caller = caller?;
             let body: request::Topics =
                 request::read("the criteria", &request.into_inner().expression)?;
-            let filters = request::filters(body.filters, &caller, Access::Receive)?;
+            let filters = request::filters(
+                body.filters,
+                body.pattern.as_deref(),
+                &caller,
+                Access::Receive,
+            )?;
             self.blocking(move |shared| {
                 let partitions = offsets::reachable(shared, &filters);
                 partitions

@@ -9,9 +9,14 @@ const TOPIC: &str = "$gaps";
 
 /// Offsets `[start, end)` of `of`, and who misses them.
 pub(super) struct GapRecord<'a> {
-    pub of: &'a Partition,
+    pub of: u32,
+    /// Not known of another log's partition.
+    pub name: Option<&'a str>,
+    /// Of another log, whose broker is gone.
+    pub log_id: Option<&'a str>,
     pub start: u64,
-    pub end: u64,
+    /// Not known of another log's partition.
+    pub end: Option<u64>,
     pub reason: &'a str,
     pub group: Option<&'a str>,
 }
@@ -34,8 +39,9 @@ impl Gaps {
         let topic = records.topic(TOPIC, self.route.key.clone())?;
         let client = records.client("")?;
         let value = json!({
-            "partition": gap.of.id().0,
-            "name": gap.of.name(),
+            "log_id": gap.log_id,
+            "partition": gap.of,
+            "name": gap.name,
             "start": gap.start,
             "end": gap.end,
             "reason": gap.reason,

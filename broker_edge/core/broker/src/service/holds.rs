@@ -91,9 +91,11 @@ impl Holders for GroupHolds {
         for hold in loss.holds {
             let reason = format!("retention: {}", loss.cause.name());
             let record = gaps.records(&GapRecord {
-                of,
+                of: of.id().0,
+                name: Some(of.name()),
+                log_id: None,
                 start: hold.next.max(loss.range.start).0,
-                end: loss.range.end.0,
+                end: Some(loss.range.end.0),
                 reason: &reason,
                 group: Some(&hold.holder),
             });

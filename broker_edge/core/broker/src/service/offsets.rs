@@ -63,7 +63,12 @@ pub(super) fn topics(
     caller: &Caller,
     body: request::Topics,
 ) -> Result<Vec<Value>, Refusal> {
-    let filters = request::filters(body.filters, caller, Access::Receive)?;
+    let filters = request::filters(
+        body.filters,
+        body.pattern.as_deref(),
+        caller,
+        Access::Receive,
+    )?;
     let mut rows = Vec::new();
     for partition in reachable(shared, &filters) {
         rows.extend(topic_rows(partition, &filters)?);
@@ -80,7 +85,12 @@ pub(super) fn offsets(
     caller: &Caller,
     body: request::Offsets,
 ) -> Result<Value, Refusal> {
-    let filters = request::filters(body.filters, caller, Access::Receive)?;
+    let filters = request::filters(
+        body.filters,
+        body.pattern.as_deref(),
+        caller,
+        Access::Receive,
+    )?;
     let mut before = Map::new();
     for (text, offset) in body.epoch_before.iter().flatten() {
         before.insert(

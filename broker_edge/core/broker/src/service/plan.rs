@@ -71,7 +71,12 @@ pub(super) fn plan(
     caller: &Caller,
     body: request::Plan,
 ) -> Result<Value, Refusal> {
-    let filters = request::filters(body.filters, caller, Access::Replay)?;
+    let filters = request::filters(
+        body.filters,
+        body.pattern.as_deref(),
+        caller,
+        Access::Replay,
+    )?;
     for (field, limit) in [
         ("max_records", body.max_records),
         ("max_bytes", body.max_bytes),

@@ -52,7 +52,12 @@ pub(super) fn start(
             "the ticket needs one of `end` and `follow`",
         ));
     }
-    let filters = request::filters(ticket.filters, caller, Access::Replay)?;
+    let filters = request::filters(
+        ticket.filters,
+        ticket.pattern.as_deref(),
+        caller,
+        Access::Replay,
+    )?;
     let partition = shared.partition(ticket.partition)?.clone();
     check_bounds(&partition, ticket.start, ticket.end)?;
     let permit = Arc::clone(&shared.reads).try_acquire_owned().map_err(|_| {

@@ -9,6 +9,7 @@ use super::caller::Caller;
 use super::error::Refusal;
 use crate::auth::Access;
 use crate::filter::Filters;
+use crate::pattern::Pattern;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -18,6 +19,7 @@ pub(super) struct Empty {}
 #[serde(deny_unknown_fields)]
 pub(super) struct Topics {
     pub filters: Option<Vec<String>>,
+    pub pattern: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -25,6 +27,7 @@ pub(super) struct Topics {
 pub(super) struct Offsets {
     pub partitions: Option<Vec<u32>>,
     pub filters: Option<Vec<String>>,
+    pub pattern: Option<String>,
     pub time_us: Option<i64>,
     pub epoch_before: Option<BTreeMap<String, u64>>,
 }
@@ -34,6 +37,7 @@ pub(super) struct Offsets {
 pub(super) struct Plan {
     pub from: BTreeMap<String, u64>,
     pub filters: Option<Vec<String>>,
+    pub pattern: Option<String>,
     pub max_records: Option<u64>,
     pub max_bytes: Option<u64>,
 }
@@ -71,9 +75,12 @@ pub(super) struct GroupOf {
 #[serde(deny_unknown_fields)]
 pub(super) struct Gap {
     pub group: Option<String>,
+    /// Of another log, whose broker is gone; this one's without it.
+    pub log_id: Option<String>,
     pub partition: u32,
     pub start: u64,
-    pub end: u64,
+    /// May be unknown where the log is another one.
+    pub end: Option<u64>,
     pub reason: String,
 }
 
@@ -88,6 +95,7 @@ pub(super) struct Backup {
 pub(super) struct Ticket {
     pub partition: u32,
     pub filters: Option<Vec<String>>,
+    pub pattern: Option<String>,
     pub start: u64,
     pub end: Option<u64>,
     #[serde(default)]
@@ -119,14 +127,25 @@ pub(super) fn read<T: DeserializeOwned>(what: &str, body: &[u8]) -> Result<T, Re
     })
 }
 
-/// Checks the filters of a request, and narrows them to what the caller has the right to.
+/// Checks the filters or the pattern of a request, and narrows them to what the caller has the right to.
 pub(super) fn filters(
     filters: Option<Vec<String>>,
+    pattern: Option<&str>,
     caller: &Caller,
     access: Access,
 ) -> Result<Filters, Refusal> {
-    let filters =
-        Filters::new(filters).map_err(|error| Refusal::invalid("filters", error.to_string()))?;
+    let filters = match (filters, pattern) {
+        (Some(_), Some(_)) => {
+            let message = "filters and a pattern exclude each other";
+            return Err(Refusal::invalid("pattern", message));
+        }
+        (None, Some(text)) => Pattern::new(text)
+            .map(Filters::of_pattern)
+            .map_err(|error| Refusal::invalid("pattern", error.to_string()))?,
+        (filters, None) => {
+            Filters::new(filters).map_err(|error| Refusal::invalid("filters", error.to_string()))?
+        }
+    };
     let filters = filters.under(caller.restricting_rights(), access);
     if filters.may_want_some() {
         return Ok(filters);

@@ -1,0 +1,150 @@
+//! Regular expressions of topics, as Flight readers give them. Matching takes time in proportion to the topic, whatever
+//! the expression: there are no look-around and no backreferences, and what one compiles to is bounded.
+
+use regex_automata::meta::{Config, Regex};
+use regex_automata::util::syntax;
+
+const TEXT_BYTES_MAX: usize = 4_096;
+const PROGRAM_BYTES_MAX: usize = 1 << 20;
+const CACHE_BYTES: usize = 256 << 10;
+
+/// An expression that a whole topic must match. Built once per request.
+#[derive(Debug)]
+pub struct Pattern {
+    regex: Regex,
+    /// Topics with `$` are matched only by who names the `$`, as with filters.
+    is_of_dollar: bool,
+    /// Filters that match at least what this does.
+    reach: Vec<String>,
+}
+
+/// A text that is no expression, or too large a one.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a pattern of topics: {reason}")]
+pub struct BadPattern {
+    text: String,
+    reason: String,
+}
+
+impl Pattern {
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn new(text: &str) -> Result<Pattern, BadPattern> {
+        let bad = |reason: String| BadPattern {
+            text: text.chars().take(200).collect(),
+            reason,
+        };
+        if text.is_empty() || text.len() > TEXT_BYTES_MAX {
+            return Err(bad(format!("it has 1 to {TEXT_BYTES_MAX} bytes")));
+        }
+        let build = |expression: &str| {
+            let config = Config::new()
+                .nfa_size_limit(Some(PROGRAM_BYTES_MAX))
+                .hybrid_cache_capacity(CACHE_BYTES);
+            let syntax = syntax::Config::new().dot_matches_new_line(true);
+            let built = Regex::builder()
+                .configure(config)
+                .syntax(syntax)
+                .build(expression);
+            built.map_err(|error| {
+                let cause = std::error::Error::source(&error);
+                let why = cause.map_or(error.to_string(), ToString::to_string);
+                let last = why.lines().last().unwrap_or_default();
+                bad(last.trim_start_matches("error: ").to_owned())
+            })
+        };
+        // Alone first: brackets that close what they did not open must not close the anchors'.
+        build(text)?;
+        let regex = build(&format!("^(?:{text})$"))?;
+        Ok(Pattern {
+            regex,
+            is_of_dollar: text.starts_with(r"\$") || text.starts_with(r"^\$"),
+            reach: reach(text),
+        })
+    }
+
+    pub fn matches(&self, topic: &str) -> bool {
+        (self.is_of_dollar || !topic.starts_with('$')) && self.regex.is_match(topic)
+    }
+
+    /// Filters that match at least what this does.
+    pub fn reach(&self) -> &[String] {
+        &self.reach
+    }
+}
+
+/// From the whole levels that the text begins with literally. An alternative may begin otherwise, and a quantifier may
+/// take back the slash before it.
+fn reach(text: &str) -> Vec<String> {
+    let text = text.strip_prefix('^').unwrap_or(text);
+    let dollar = if text.starts_with(r"\$") { "$" } else { "" };
+    let text = text.strip_prefix(r"\$").unwrap_or(text);
+    let literal = text
+        .find(|c: char| r"\.+*?()[]{}|^$".contains(c))
+        .unwrap_or(text.len());
+    let is_slash_sure =
+        |slash: usize| slash + 1 < literal || !text[literal..].starts_with(['*', '?', '{']);
+    match text[..literal].rfind('/') {
+        Some(slash) if !text.contains('|') && is_slash_sure(slash) => {
+            vec![format!("{dollar}{}/#", &text[..slash])]
+        }
+        _ if dollar.is_empty() => vec!["#".to_owned()],
+        _ => ["$state/#", "$gaps", "$receipts"]
+            .map(ToOwned::to_owned)
+            .to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Pattern, reach};
+
+    #[test]
+    fn a_pattern_matches_whole_topics() {
+        let pattern = Pattern::new(r"devices/(a|b)\d+/.*").unwrap();
+        assert!(pattern.matches("devices/a1/telemetry"));
+        assert!(!pattern.matches("x/devices/a1/telemetry"));
+        assert!(!pattern.matches("devices/c1/telemetry"));
+        // Alternatives are held together by the anchors.
+        let either = Pattern::new("a|b/c").unwrap();
+        assert!(either.matches("a") && either.matches("b/c") && !either.matches("a/c"));
+    }
+
+    #[test]
+    fn topics_with_a_dollar_are_matched_by_who_names_it() {
+        assert!(!Pattern::new(".*").unwrap().matches("$gaps"));
+        assert!(Pattern::new(r"\$g.*").unwrap().matches("$gaps"));
+    }
+
+    #[test]
+    fn what_is_no_expression_or_too_large_is_refused() {
+        for text in [
+            "",
+            "(",
+            "a)(b",
+            r"(a)\1",
+            "(?=a)b",
+            "((a{1000}){1000}){1000}",
+        ] {
+            assert!(Pattern::new(text).is_err(), "{text}");
+        }
+        assert!(Pattern::new(&"a".repeat(5_000)).is_err());
+    }
+
+    #[test]
+    fn what_it_reaches_covers_what_it_matches() {
+        let cases = [
+            ("devices/.*/telemetry", "devices/#"),
+            ("^devices/(a|b)", "#"),
+            ("devices/a?", "devices/#"),
+            ("devices/?a", "#"),
+            ("a/b|c", "#"),
+            (".*", "#"),
+            (r"\$state/group/.*", "$state/group/#"),
+        ];
+        for (text, filter) in cases {
+            assert_eq!(reach(text), [filter], "{text}");
+        }
+        assert_eq!(reach(r"\$g.*").len(), 3);
+    }
+}
