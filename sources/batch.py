@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from sources.errors import DataLossError, OptionError
 from sources.flight import LogServer
 from sources.offsets import OffsetRange, Place, SourceOffset
 from sources.options import SourceOptions
+from sources.pushdown import Narrowing, clip_below, clip_to_topics, narrow, narrow_topics
 from sources.servers import Servers, unknown_log
 from sources.splits import SplitTask, plan_tasks, read_task
 from sources.start import ask_offsets, resolve
@@ -22,8 +23,13 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
     def __init__(self, options: SourceOptions) -> None:
         options.require_batch()
         self._options = options
+        self._narrowing = Narrowing()
+        # What tasks ask for: fewer topics than the options where the query's filters name some; None for none at all.
+        self._reading: SourceOptions | None = options
 
     def partitions(self) -> Sequence[InputPartition]:
+        if self._reading is None:
+            return []
         servers = Servers(self._options)
         try:
             logs = servers.all()
@@ -33,16 +39,40 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
                 if log_id not in logs:
                     raise unknown_log(log_id, logs)
             start = resolve(self._options.starting, self._options, logs, None)
+            found = self._narrowed(_bounded(start, ends), logs)
         finally:
             servers.close()
         addresses = {log_id: server.address for log_id, server in logs.items()}
         # Spark turns an empty list into one task without a range.
-        return plan_tasks(_bounded(start, ends), addresses, self._options)
+        return plan_tasks(found, addresses, self._options)
+
+    def _narrowed(self, found: list[OffsetRange], logs: Mapping[str, LogServer]) -> list[OffsetRange]:
+        """What is left of ranges under the filters of the query."""
+        for log_id, server in logs.items():
+            theirs = [one for one in found if one.log_id == log_id]
+            if theirs and self._narrowing.time_from_us is not None:
+                rows = ask_offsets(log_id, server, self._options, time_us=self._narrowing.time_from_us)
+                theirs = clip_below(theirs, {number: int(row["offset_for_time"]) for number, row in rows.items()})
+            if theirs and self._reading is not None and self._reading.filters != self._options.filters:
+                theirs = clip_to_topics(theirs, server, self._reading.filters or ())
+            found = [one for one in found if one.log_id != log_id] + theirs
+        clipped = (self._narrowing.clip(one) for one in found)
+        return [one for one in clipped if one is not None]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SplitTask):
             return iter(())
-        return read_task(partition, self._options)
+        return read_task(partition, self._reading or self._options)
+
+
+class FilteringBatchReader(BatchReader):
+    """The same, for sessions that hand down the filters of a query; Spark refuses this method in any other."""
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
+        """Reads less; Spark applies all of them again."""
+        self._narrowing = narrow(filters)
+        self._reading = narrow_topics(self._options, self._narrowing.topics)
+        return filters
 
 
 def _ends(log_id: str, server: LogServer, options: SourceOptions) -> dict[int, int]:

@@ -67,6 +67,10 @@ class LogServer:
             },
         )
 
+    def topics(self, filters: Sequence[str]) -> list[JsonObject]:
+        """The topics that match, with the offsets between which each partition has records of them; up to 1,000."""
+        return list(self._one("topics", {"filters": list(filters)})["topics"])
+
     def plan(
         self,
         begin: Mapping[int, int],

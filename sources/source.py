@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from sources.batch import BatchReader
+from sources.batch import BatchReader, FilteringBatchReader
 from sources.options import parse_options
 from sources.schema import spark_schema
 from sources.splits import spark_split_schema
@@ -38,6 +39,22 @@ class HeadwaterDataSource(DataSource):  # type: ignore[misc]
         return StreamReader(self._parsed)
 
 
+class FilteringDataSource(HeadwaterDataSource):
+    """The same, in a session that hands the filters of batch queries down."""
+
+    def reader(self, schema: StructType) -> BatchReader:
+        return FilteringBatchReader(self._parsed)
+
+
+PUSHDOWN_CONF = "spark.sql.python.filterPushdown.enabled"
+
+
 def register(spark: SparkSession) -> None:
-    """Makes `format("headwater")` known to a session."""
-    spark.dataSource.register(HeadwaterDataSource)
+    """Makes `format("headwater")` known to a session, and lets it hand down filters, where it may be told to."""
+    try:
+        spark.conf.set(PUSHDOWN_CONF, "true")
+    except PySparkException:
+        # A platform may keep its settings to itself; then batch queries read more.
+        spark.dataSource.register(HeadwaterDataSource)
+    else:
+        spark.dataSource.register(FilteringDataSource)

@@ -48,7 +48,7 @@ def read_rows(reader: StreamReader, start: Json, end: Json) -> list[Json]:
 class Query:
     """A query over its life: `restart` makes a new reader on the same checkpoint."""
 
-    def __init__(self, *servers: FlightServer, **options: str) -> None:
+    def __init__(self, *servers: FlightServer | str, **options: str) -> None:
         self._servers = servers
         self._options = options
         self.ends: list[Json] = []
