@@ -69,6 +69,10 @@ OPTION_NAMES = (
 INTERNAL_NAMES = ("yield",)
 """For sinks of this project, which read the records themselves; not suggested to anybody."""
 
+CATALOG_NAMES = frozenset({"provider", "owner", "location", "external", "is_managed_location", "comment", "collation"})
+"""What a catalog adds to the options of a table that was made with CREATE TABLE … USING headwater. With `provider` among
+them a `path` is the catalog's too."""
+
 ONLY_STREAM = ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay", "retireLogs")
 ONLY_BATCH = ("endingOffsets", "endingTimestamp")
 TOPIC_NAMES = ("subscribe", "subscribePattern", "assign")
@@ -168,7 +172,7 @@ def parse_options(raw: Mapping[str, str]) -> SourceOptions:
     """Turns Spark's text options into values; `OptionError` names the first that is wrong."""
     known = {name.lower(): name for name in (*OPTION_NAMES, *INTERNAL_NAMES)}
     values: dict[str, str] = {}
-    for given, value in raw.items():
+    for given, value in _without_catalog(raw).items():
         name = known.get(given.lower())
         if name is None:
             raise OptionError(_unknown(given))
@@ -199,6 +203,14 @@ def parse_options(raw: Mapping[str, str]) -> SourceOptions:
     )
     _check_limits(options)
     return options
+
+
+def _without_catalog(raw: Mapping[str, str]) -> Mapping[str, str]:
+    """The options without what a catalog says of a table: its own words, and our options once more as `option.…`."""
+    if "provider" not in {given.lower() for given in raw}:
+        return raw
+    ours = {given: value for given, value in raw.items() if not given.lower().startswith("option.")}
+    return {given: value for given, value in ours.items() if given.lower() not in CATALOG_NAMES | {"path"}}
 
 
 def _check_topics(values: Mapping[str, str]) -> None:
