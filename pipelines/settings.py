@@ -29,9 +29,10 @@ class SparkSettings(_Section):
 
 
 class BronzeSettings(_Section):
-    """How bronze tables are written. `files` has its name and is refused by the sink for now."""
+    """How bronze tables are written; `auto` is `files` for a table by path and `spark` for one by name."""
 
-    writer: Literal["spark", "files"] = "spark"
+    writer: Literal["auto", "spark", "files"] = "auto"
+    compression: Literal["zstd", "snappy"] = "zstd"
 
 
 class TelemetrySettings(_Section):
