@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from sources.splits import Split, read_split
 
 from sources.options import parse_options
+from sources.splits import Split, read_split
 
 
 def headwater_options(
