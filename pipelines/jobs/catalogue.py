@@ -60,7 +60,12 @@ def make_job(name: str, settings: Settings, spark: SparkOf, *, available_now: bo
     """A job that has not been started. `spark` is asked when a job that needs it starts."""
     match name:
         case "telemetry":
-            return StreamJob(name, lambda: start_telemetry(spark(), settings, available_now=available_now))
+            writer, by_path = settings.bronze.writer, settings.telemetry.table is None
+            return StreamJob(
+                name,
+                lambda: start_telemetry(spark(), settings, available_now=available_now),
+                has_splits=writer == "files" or (writer == "auto" and by_path),
+            )
         case "status":
             # Few records match, and many that do not lie in the same partitions: its lag says nothing.
             return StreamJob(name, lambda: _start_status(spark(), settings, available_now), is_watched=False)

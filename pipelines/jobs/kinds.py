@@ -59,9 +59,12 @@ class Job(Protocol):
 class StreamJob:
     """A streaming query."""
 
-    def __init__(self, name: str, make: Callable[[], StreamingQuery], *, is_watched: bool = True) -> None:
+    def __init__(
+        self, name: str, make: Callable[[], StreamingQuery], *, is_watched: bool = True, has_splits: bool = False
+    ) -> None:
         self._name = name
         self._is_watched = is_watched
+        self._has_splits = has_splits
         self._make = make
         self._query: StreamingQuery | None = None
 
@@ -84,7 +87,7 @@ class StreamJob:
 
     def progress(self) -> Progress:
         last = None if self._query is None else self._query.lastProgress
-        return Progress() if last is None else progress_of(json.loads(last.json) if hasattr(last, "json") else last)
+        return Progress() if last is None else progress_of(json.loads(last.json), has_splits=self._has_splits)
 
     def stop(self) -> None:
         if self._query is not None:
@@ -135,28 +138,37 @@ class LoopJob:
             self._error = error
 
 
-def progress_of(report: Mapping[str, Any]) -> Progress:
-    """Spark's report of a batch. The lag is what the source had and the batch did not take."""
+def progress_of(report: Mapping[str, Any], *, has_splits: bool = False) -> Progress:
+    """Spark's report of a batch. The lag is what the source had and the batch did not take.
+
+    `has_splits`: what Spark counts are splits, and the rows are the offsets that were passed.
+    """
     took_ms = report.get("durationMs", {}).get("triggerExecution")
+    sources = report.get("sources") or ()
+    rows = int(report.get("numInputRows") or 0)
+    rate = _finite(report.get("processedRowsPerSecond"))
+    if has_splits:
+        rows = _between(sources, "startOffset", "endOffset") or 0
+        rate = rows / (took_ms / 1_000) if took_ms else None
     return Progress(
         batch=int(report["batchId"]),
-        rows=int(report.get("numInputRows") or 0),
-        rows_per_s=_finite(report.get("processedRowsPerSecond")),
+        rows=rows,
+        rows_per_s=rate,
         batch_s=None if took_ms is None else took_ms / 1_000,
-        lag_records=lag_of(report.get("sources") or ()),
+        lag_records=_between(sources, "endOffset", "latestOffset"),
     )
 
 
-def lag_of(sources: Any) -> int | None:
-    """Records between the end of the batch and the newest of the brokers, whether they match the filters or not; None
-    where a source has no such offsets."""
-    lag = 0
+def _between(sources: Any, low: str, high: str) -> int | None:
+    """Records between two offsets of the batch, whether they match the filters or not; None where a source has no such
+    offsets."""
+    count = 0
     for source in sources:
-        end, heads = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
-        if end is None or heads is None:
+        begin, end = _offset(source.get(low)), _offset(source.get(high))
+        if begin is None or end is None:
             return None
-        lag += sum(records_behind(end, heads).values())
-    return lag
+        count += sum(records_behind(begin, end).values())
+    return count
 
 
 def _offset(value: Any) -> SourceOffset | None:

@@ -167,6 +167,9 @@ def test_lag_is_what_the_brokers_have_and_the_batch_did_not_take() -> None:
     report = {"batchId": 4, "numInputRows": 10, "processedRowsPerSecond": 2.5, "durationMs": {"triggerExecution": 1500}}
     found = progress_of({**report, "sources": [source]})
     assert found == Progress(batch=4, rows=10, rows_per_s=2.5, batch_s=1.5, lag_records=4)
+    # Where Spark counts splits, rows are the offsets that were passed.
+    split = progress_of({**report, "sources": [{**source, "startOffset": offset(2, 1)}]}, has_splits=True)
+    assert (split.rows, split.rows_per_s) == (9, 6.0)
     delta = {"endOffset": {"reservoirVersion": 3}, "latestOffset": None}
     assert progress_of({**report, "sources": [delta]}).lag_records is None
 
