@@ -28,8 +28,6 @@ use crate::transport::Bound;
 pub struct DataPlaneConfig {
     pub mqtt: MqttSettings,
     pub broker: BrokerSettings,
-    /// The bound of a partition's append queue, as the log has it.
-    pub queue_bytes: usize,
     /// Acknowledge what is written, before it is synced.
     pub ack_written: bool,
     pub sys_interval: Duration,
@@ -156,7 +154,6 @@ fn settings(config: &DataPlaneConfig) -> Settings {
         connect_timeout_ms: u64::try_from(mqtt.connect_timeout.0.as_millis()).unwrap_or(u64::MAX),
         session_expiry_max_s: u32::try_from(expiry_max_s).unwrap_or(u32::MAX),
         out_buffer_bytes: mqtt.out_buffer_bytes.as_usize(),
-        queue_bytes: config.queue_bytes,
         ack_written: config.ack_written,
         limits: limits(mqtt),
         sys_interval_ms: u64::try_from(config.sys_interval.as_millis()).unwrap_or(u64::MAX),

@@ -34,7 +34,7 @@ impl Core {
     fn enqueue(&self, records: Records) -> Result<Range<Offset>, AppendError> {
         let time_us = self.context.seams.clock.now_us();
         let mut queue = self.queue.lock();
-        self.admit(&queue, &records)?;
+        let records = self.admit(&queue, records)?;
         if records.is_empty() {
             return Ok(queue.next..queue.next);
         }
@@ -55,7 +55,7 @@ impl Core {
         let mut work = VecDeque::new();
         let range = {
             let mut queue = self.queue.lock();
-            self.admit(&queue, &records)?;
+            let records = self.admit(&queue, records)?;
             if records.is_empty() {
                 return Ok(queue.next..queue.next);
             }
@@ -88,8 +88,8 @@ impl Core {
         }
     }
 
-    /// Whether the records may be queued now.
-    fn admit(&self, queue: &Queue, records: &Records) -> Result<(), AppendError> {
+    /// Gives the records back, to be queued now or with the error that says to try them again.
+    fn admit(&self, queue: &Queue, records: Records) -> Result<Records, AppendError> {
         let partition = self.id();
         if !self.is_running() {
             match self.state() {
@@ -105,7 +105,7 @@ impl Core {
             return Err(AppendError::ReadOnly { partition, reason });
         }
         if records.bytes() > MAX_RECORD_BYTES {
-            check_sizes(records)?;
+            check_sizes(&records)?;
         }
         // One append that is larger than the bound is let in alone: it could never come in otherwise.
         let queued_bytes = queue.bytes;
@@ -115,9 +115,10 @@ impl Core {
                 partition,
                 queued_bytes,
                 limit_bytes,
+                records: Box::new(records),
             });
         }
-        Ok(())
+        Ok(records)
     }
 
     pub(crate) fn append_unique(&self, records: Records) -> Result<Vec<Placed>, AppendError> {
@@ -159,12 +160,30 @@ impl Core {
         for (index, _) in &repeats {
             drop[*index as usize] = true;
         }
-        let fresh = if drop.contains(&true) {
-            records.without(&drop)
+        let (fresh, given) = if drop.contains(&true) {
+            (records.without(&drop), Some(records))
         } else {
-            records
+            (records, None)
         };
-        let mut next = self.enqueue(fresh)?.start;
+        let queued = self.enqueue(fresh).map_err(|error| match (error, given) {
+            // The next try must see the repeats again: what they repeat may be gone by then.
+            (
+                AppendError::QueueFull {
+                    partition,
+                    queued_bytes,
+                    limit_bytes,
+                    ..
+                },
+                Some(given),
+            ) => AppendError::QueueFull {
+                partition,
+                queued_bytes,
+                limit_bytes,
+                records: Box::new(given),
+            },
+            (error, _) => error,
+        });
+        let mut next = queued?.start;
         for (slot, _) in placed.iter_mut().zip(&drop).filter(|(_, drop)| !**drop) {
             *slot = Some(Placed {
                 offset: next,
@@ -192,13 +211,9 @@ impl Core {
             .iter()
             .filter(|offset| **offset >= self.log_start())
         {
-            match self.read(*offset, 1) {
-                Ok(batches) => {
-                    let carries = batches.first().is_some_and(|batch| {
-                        let index = (offset.0 - batch.base_offset().0) as usize;
-                        batch.record(index).idempotency_key == Some(key)
-                    });
-                    if carries {
+            match self.read_record(*offset) {
+                Ok(record) => {
+                    if record.view().idempotency_key == Some(key) {
                         return Ok(Some(*offset));
                     }
                 }

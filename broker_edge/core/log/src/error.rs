@@ -5,9 +5,10 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use crate::ids::{LogId, Offset, PartitionId};
+use crate::records::Records;
 
 /// Why an append was refused. Nothing of it was queued; its records must not be acknowledged.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum AppendError {
     #[error("a record of {size_bytes} bytes is over the limit of {limit_bytes}")]
     TooLarge { size_bytes: u64, limit_bytes: u64 },
@@ -20,7 +21,7 @@ pub enum AppendError {
         partition: PartitionId,
         reason: String,
     },
-    /// The writer is behind. Slow the source down and try again after the high watermark has moved.
+    /// The writer is behind. Slow the source down and try again with these records after the high watermark has moved.
     #[error(
         "{queued_bytes} bytes wait for the writer of partition {partition}, the bound is {limit_bytes}"
     )]
@@ -28,6 +29,8 @@ pub enum AppendError {
         partition: PartitionId,
         queued_bytes: usize,
         limit_bytes: usize,
+        /// What was to be appended, as it was given.
+        records: Box<Records>,
     },
     /// A record that may carry this idempotency key could not be read, so whether it is a repeat is unknown.
     #[error("cannot tell whether an idempotency key is known in partition {partition}: {reason}")]

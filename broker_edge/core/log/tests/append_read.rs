@@ -2,10 +2,11 @@
 
 mod support;
 
+use std::path::Path;
 use std::time::Duration;
 
 use headwater_log::{
-    LogConfig, Offset, Partition, ReadError, RecordMeta, Records, Seams, SyncMode,
+    AppendError, LogConfig, Offset, Partition, ReadError, RecordMeta, Records, Seams, SyncMode,
 };
 use support::*;
 
@@ -231,7 +232,7 @@ fn the_queue_is_bounded_and_takes_again_once_it_drained() {
     while refused == 0 {
         match partition.append(records(1, &[vec![0; 4000]])) {
             Ok(_) => taken += 1,
-            Err(headwater_log::AppendError::QueueFull {
+            Err(AppendError::QueueFull {
                 queued_bytes,
                 limit_bytes,
                 ..
@@ -245,6 +246,49 @@ fn the_queue_is_bounded_and_takes_again_once_it_drained() {
     await_durable(partition, Offset(taken));
     await_that("the queue to drain", || partition.queued_bytes() == 0);
     append(partition, &[vec![0; 4000]]);
+}
+
+/// Every way to append gives the records back as they were, so that the next try is the same.
+#[test]
+fn what_a_full_queue_refuses_comes_back_whole() {
+    let sim = sim::SimFiles::new(1);
+    let config = LogConfig {
+        queue_bytes: 20_000,
+        ..config(Path::new("/data"))
+    };
+    let log = open_with(config, sim.seams());
+    let partition = telemetry(&log);
+    let known = partition
+        .append_unique(keyed("known", b"0"))
+        .expect("taken")[0]
+        .offset;
+    await_durable(partition, known.plus(1));
+    sim.hold("sync_data", "telemetry");
+    let end = partition
+        .append(records(1, &[vec![0; 30_000]]))
+        .expect("a large one is let in alone")
+        .end;
+    let given_back = |result: Result<_, AppendError>| match result {
+        Err(AppendError::QueueFull { records, .. }) => *records,
+        other => panic!("{other:?}"),
+    };
+    let plain = records(1, &["a", "b"]);
+    let plain = given_back(partition.append(plain).map(drop));
+    let plain = given_back(partition.append_inline(plain).map(drop));
+    let mut both = keyed("known", b"1");
+    add_keyed(&mut both, "new", b"2");
+    let both = given_back(partition.append_unique(both).map(drop));
+    assert_eq!(partition.next_offset(), end, "nothing of them was queued");
+    sim.let_go();
+    await_durable(partition, end);
+    let placed = partition.append_unique(both).expect("there is room");
+    assert_eq!((placed[0].offset, placed[0].duplicate), (known, true));
+    assert_eq!((placed[1].offset, placed[1].duplicate), (end, false));
+    let range = partition.append(plain).expect("there is room");
+    await_durable(partition, range.end);
+    let found = read_all(partition);
+    let payloads: Vec<_> = found.iter().rev().take(3).map(|(_, p)| &p[..]).collect();
+    assert_eq!(payloads, [b"b", b"a", b"2"]);
 }
 
 /// Whoever was refused for a full queue waits for the watcher, and hears of nothing else.

@@ -212,7 +212,7 @@ impl Engine {
         let stages: Vec<Stage> = partitions
             .clone()
             .zip(1..)
-            .map(|(partition, stamp)| Stage::new(partition.clone(), stamp, settings.queue_bytes))
+            .map(|(partition, stamp)| Stage::new(partition.clone(), stamp))
             .collect();
         let dispatched = partitions
             .map(|partition| partition.high_watermark())

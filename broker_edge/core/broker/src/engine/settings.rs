@@ -38,8 +38,6 @@ pub struct Settings {
     pub session_expiry_max_s: u32,
     /// Bytes that wait for one socket.
     pub out_buffer_bytes: usize,
-    /// The bound of a partition's append queue, as the log has it.
-    pub queue_bytes: usize,
     /// Acknowledge at the written mark instead of the synced one.
     pub ack_written: bool,
     /// Connections that may publish in a turn whose append is committed on the loop's thread.
@@ -110,7 +108,6 @@ impl Default for Settings {
             connect_timeout_ms: 10_000,
             session_expiry_max_s: 30 * 24 * 3600,
             out_buffer_bytes: 256 << 10,
-            queue_bytes: 8 << 20,
             ack_written: false,
             inline_publishers_max: 64,
             limits: Limits::default(),

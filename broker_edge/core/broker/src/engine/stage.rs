@@ -66,12 +66,6 @@ pub enum Outcome {
     },
 }
 
-/// A refused append, with a copy of its records where they may be tried again.
-struct NotAppended {
-    records: Option<Box<Records>>,
-    error: AppendError,
-}
-
 /// Syncs slower than this are not waited for on the loop's thread.
 const INLINE_MAX: Duration = Duration::from_millis(2);
 /// How many appends go through the queue after a slow inline one: more with each that follows another, because one slow
@@ -107,12 +101,10 @@ pub struct Stage {
     inline_penalty: u32,
     /// What a slow one cost last; falls with each fast one.
     last_penalty: u32,
-    /// The bound of the log's queue.
-    queue_bytes: usize,
 }
 
 impl Stage {
-    pub fn new(partition: Partition, stamp: u64, queue_bytes: usize) -> Self {
+    pub fn new(partition: Partition, stamp: u64) -> Self {
         Self {
             partition,
             records: Records::new(),
@@ -131,7 +123,6 @@ impl Stage {
             clients: FxHashMap::default(),
             inline_penalty: 0,
             last_penalty: 0,
-            queue_bytes,
         }
     }
 
@@ -222,15 +213,12 @@ impl Stage {
                     base: offsets.start,
                 }
             }
-            Err(NotAppended {
-                records: Some(records),
-                error: AppendError::QueueFull { .. },
-            }) => {
+            Err(AppendError::QueueFull { records, .. }) => {
                 self.records = *records;
                 self.stalled = true;
                 Outcome::Stalled
             }
-            Err(NotAppended { error, .. }) => {
+            Err(error) => {
                 self.stamp = stamp;
                 self.clients.clear();
                 self.stalled = false;
@@ -262,33 +250,23 @@ impl Stage {
         first.map_or(mark, |base| base.min(mark))
     }
 
-    /// Gives the records back when the queue is full.
-    fn hand_over(&mut self, records: Records, inline: bool) -> Result<Range<Offset>, NotAppended> {
-        let queued = self.partition.queued_bytes();
-        // Behind what is queued it would wait in the queue anyway, or be refused by a full one.
-        let inline = inline && self.inline_penalty == 0 && queued == 0;
+    /// Whether the queue has room is asked by nobody but the log, when it takes the records: others append meanwhile.
+    fn hand_over(&mut self, records: Records, inline: bool) -> Result<Range<Offset>, AppendError> {
+        let inline = inline && self.inline_penalty == 0;
         self.inline_penalty = self.inline_penalty.saturating_sub(1);
-        if inline {
-            let began = Instant::now();
-            let result = self.partition.append_inline(records);
-            if began.elapsed() > INLINE_MAX {
-                let penalty = self.last_penalty * 2;
-                self.last_penalty = penalty.clamp(INLINE_PENALTY_MIN, INLINE_PENALTY_MAX);
-                self.inline_penalty = self.last_penalty;
-            } else {
-                self.last_penalty /= 2;
-            }
-            return result.map_err(|error| NotAppended {
-                records: None,
-                error,
-            });
+        if !inline {
+            return self.partition.append(records);
         }
-        // The log keeps what it refuses, so a copy stays here while a refusal is near.
-        let spare = (queued + records.bytes() > self.queue_bytes / 2).then(|| records.clone());
-        self.partition.append(records).map_err(|error| NotAppended {
-            records: spare.map(Box::new),
-            error,
-        })
+        let began = Instant::now();
+        let result = self.partition.append_inline(records);
+        if began.elapsed() > INLINE_MAX {
+            let penalty = self.last_penalty * 2;
+            self.last_penalty = penalty.clamp(INLINE_PENALTY_MIN, INLINE_PENALTY_MAX);
+            self.inline_penalty = self.last_penalty;
+        } else {
+            self.last_penalty /= 2;
+        }
+        result
     }
 
     /// Refused tickets count as settled, behind those that still wait.

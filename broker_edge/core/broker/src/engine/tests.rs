@@ -4,6 +4,7 @@ mod auth;
 mod edges;
 mod enhanced;
 mod exactly_once;
+mod full_queue;
 mod fuzz;
 mod hostile;
 mod large;

@@ -428,16 +428,18 @@ impl Shared {
         append: impl Fn(&Partition, Records) -> Result<T, AppendError>,
     ) -> Result<T, Refusal> {
         let deadline = std::time::Instant::now() + QUEUE_TIMEOUT;
+        let mut records = records;
         loop {
             let mut moves = self.progress[partition.id().0 as usize].moves();
-            let error = match append(partition, records.clone()) {
+            let error = match append(partition, records) {
                 Ok(appended) => return Ok(appended),
                 Err(error) => error,
             };
             let left = deadline.saturating_duration_since(std::time::Instant::now());
-            if !matches!(error, AppendError::QueueFull { .. }) || left.is_zero() {
-                return Err(Refusal::from_append(partition, error));
-            }
+            records = match error {
+                AppendError::QueueFull { records, .. } if !left.is_zero() => *records,
+                error => return Err(Refusal::from_append(partition, error)),
+            };
             // Whether it moved or the time is over, the next try tells.
             let _ = runtime.block_on(async { tokio::time::timeout(left, moves.changed()).await });
         }

@@ -67,6 +67,11 @@ pub fn records<P: AsRef<[u8]>>(device: u32, payloads: &[P]) -> Records {
 
 pub fn keyed(key: &str, payload: &[u8]) -> Records {
     let mut records = Records::new();
+    add_keyed(&mut records, key, payload);
+    records
+}
+
+pub fn add_keyed(records: &mut Records, key: &str, payload: &[u8]) {
     let topic = records.topic("devices/1/telemetry", 8..9).expect("room");
     let client = records.client("flight").expect("room");
     let meta = RecordMeta {
@@ -74,7 +79,6 @@ pub fn keyed(key: &str, payload: &[u8]) -> Records {
         ..RecordMeta::new(topic, client, 1)
     };
     records.push(meta, payload).expect("room");
-    records
 }
 
 /// Waits until everything below `end` is durable; panics when the partition can not get there.

@@ -1,0 +1,113 @@
+//! Publishers while the queue of their partition is full: they wait, and are never refused for it. Who fills it besides
+//! them is Flight's DoPut, which appends to the same partition from other threads.
+
+use std::sync::atomic::AtomicBool;
+
+use headwater_log::{AppendError, Partition, RecordMeta, Records};
+
+use super::*;
+
+const QUEUE_BYTES: usize = 64 << 10;
+
+fn rig(dir: &Path) -> Rig {
+    Rig::open_with(LogConfig {
+        queue_bytes: QUEUE_BYTES,
+        ..LogConfig::new(dir)
+    })
+}
+
+fn telemetry(rig: &Rig) -> Partition {
+    rig.log
+        .by_name("telemetry-0")
+        .expect("there by default")
+        .clone()
+}
+
+/// One record as DoPut would append it.
+fn put(payload: &[u8]) -> Records {
+    let mut records = Records::new();
+    let topic = records.topic("put", 0..3).expect("room");
+    let client = records.client("flight").expect("room");
+    let meta = RecordMeta::new(topic, client, 1);
+    records.push(meta, payload).expect("room");
+    records
+}
+
+fn fill(partition: &Partition) {
+    let payload = [7; 8 << 10];
+    loop {
+        match partition.append(put(&payload)) {
+            Ok(_) => {}
+            Err(AppendError::QueueFull { records, .. }) => {
+                assert_eq!(records.len(), 1, "what was refused comes back");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_publish_that_meets_a_full_queue_waits_and_is_acknowledged_once_it_is_written() {
+    // On the loop's thread, and through the writer's.
+    for publishers in [1, MANY] {
+        let dir = dir();
+        let mut rig = rig(dir.path());
+        let version = Version::V5;
+        let keys = rig.clients(version, publishers);
+        let partition = telemetry(&rig);
+        rig.gate.set(Sync::Hold);
+        fill(&partition);
+        let text = "x".repeat(8 << 10);
+        for key in &keys {
+            rig.publish(*key, version, 1, &text);
+        }
+        rig.turn();
+        for key in &keys {
+            assert_eq!(rig.sent(*key, version), [""; 0], "of {publishers}");
+        }
+        rig.gate.set(Sync::Pass);
+        for key in keys {
+            assert_eq!(
+                rig.packets(key, version, 1),
+                ["puback 1"],
+                "of {publishers}"
+            );
+        }
+    }
+}
+
+#[test]
+fn no_publish_is_refused_while_another_thread_keeps_the_queue_full() {
+    let dir = dir();
+    let mut rig = rig(dir.path());
+    let version = Version::V5;
+    let key = rig.clients(version, 1)[0];
+    let partition = telemetry(&rig);
+    let is_done = Arc::new(AtomicBool::new(false));
+    let flood = {
+        let (partition, is_done) = (partition.clone(), Arc::clone(&is_done));
+        std::thread::spawn(move || {
+            let (mut records, mut refused) = (put(&[7; 20 << 10]), 0);
+            while !is_done.load(Ordering::Relaxed) {
+                records = match partition.append(records) {
+                    Ok(_) => put(&[7; 20 << 10]),
+                    Err(AppendError::QueueFull { records, .. }) => {
+                        refused += 1;
+                        *records
+                    }
+                    Err(error) => panic!("{error}"),
+                };
+            }
+            refused
+        })
+    };
+    let text = "x".repeat(30 << 10);
+    for id in 1..=200 {
+        rig.publish(key, version, id, &text);
+        assert_eq!(rig.packets(key, version, 1), [format!("puback {id}")]);
+    }
+    is_done.store(true, Ordering::Relaxed);
+    let refused = flood.join().expect("it ends");
+    assert!(refused > 0, "the queue was never full");
+}
