@@ -3,20 +3,21 @@
 //! Data goes to stdout, as text or with `--json` as JSON; talk and progress go to stderr. Exit codes: 0 done, 1 failed or
 //! damage found, 2 usage, 4 refused, 130 interrupted.
 
+mod arguments;
+mod shown;
+
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use headwater_log::tools::{
-    self, Access, DumpWish, Dumped, PartitionCheck, PurgeWhat, RepairReport, ToolError,
-    VerifyReport, Work,
-};
-use headwater_log::{Class, Offset, RecordView, Seams};
+use headwater_log::tools::{self, DumpWish, PurgeWhat, ToolError, Work};
+use headwater_log::{Class, Offset, Seams};
 use serde_json::{Value, json};
 use signal_hook::consts::SIGINT;
 
+use self::arguments::{Arguments, Ended};
+use self::shown::{dumped, repair_text, verify_text};
 use crate::cli::{EXIT_FAILED, EXIT_OK, EXIT_USAGE, print};
 use crate::filter::Filters;
 
@@ -41,94 +42,6 @@ DIR is the data_dir of a broker that does not run; --online looks at sealed segm
   purge    take all that a device sent and got, or the topics of a filter, out of the log for good
 Exit codes: 0 done, 1 failed or damage found, 2 usage, 4 refused, 130 interrupted.
 ";
-
-/// What stands behind `log VERB`: places, options with their values, and switches.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Arguments {
-    places: Vec<PathBuf>,
-    options: BTreeMap<&'static str, Vec<String>>,
-    switches: Vec<&'static str>,
-}
-
-impl Arguments {
-    fn parse(
-        given: &[String],
-        options: &[&'static str],
-        switches: &[&'static str],
-    ) -> Result<Self, String> {
-        let mut parsed = Self::default();
-        let mut rest = given.iter();
-        while let Some(argument) = rest.next() {
-            let (name, inline) = match argument.split_once('=') {
-                Some((name, value)) if name.starts_with("--") => (name, Some(value.to_owned())),
-                _ => (argument.as_str(), None),
-            };
-            if !name.starts_with("--") {
-                parsed.places.push(PathBuf::from(name));
-            } else if let Some(known) = options.iter().find(|known| **known == name) {
-                let value = inline.or_else(|| rest.next().cloned());
-                let value = value.ok_or(format!("{name} needs a value"))?;
-                parsed.options.entry(known).or_default().push(value);
-            } else if let Some(known) = switches.iter().find(|known| **known == argument) {
-                parsed.switches.push(known);
-            } else {
-                return Err(format!("unknown argument `{argument}`"));
-            }
-        }
-        Ok(parsed)
-    }
-
-    fn has(&self, switch: &str) -> bool {
-        self.switches.contains(&switch)
-    }
-
-    fn all(&self, option: &str) -> Vec<String> {
-        self.options.get(option).cloned().unwrap_or_default()
-    }
-
-    fn number(&self, option: &str) -> Result<Option<u64>, String> {
-        let value = self.options.get(option).and_then(|values| values.last());
-        value
-            .map(|text| {
-                text.parse()
-                    .map_err(|_| format!("{option} {text} is not a number"))
-            })
-            .transpose()
-    }
-
-    fn places<const N: usize>(&self, what: &str) -> Result<[&Path; N], String> {
-        let places: Vec<&Path> = self.places.iter().map(PathBuf::as_path).collect();
-        places
-            .try_into()
-            .map_err(|_| format!("{what} is needed, and nothing else"))
-    }
-
-    fn access(&self) -> Access {
-        if self.has("--online") {
-            Access::Online
-        } else {
-            Access::Alone
-        }
-    }
-}
-
-/// Why a verb did not end well.
-enum Ended {
-    Usage(String),
-    Failed(ToolError),
-}
-
-impl From<String> for Ended {
-    fn from(reason: String) -> Self {
-        Self::Usage(reason)
-    }
-}
-
-impl From<ToolError> for Ended {
-    fn from(error: ToolError) -> Self {
-        Self::Failed(error)
-    }
-}
 
 /// Runs `log` with the arguments after it and returns the exit code.
 pub fn run(arguments: &[String]) -> i32 {
@@ -223,61 +136,6 @@ fn verify(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
     Ok(code.max(printed))
 }
 
-fn verify_text(report: &VerifyReport) -> String {
-    let mut text = format!("log {}, format {}\n", report.log_id, report.format);
-    if !report.complete {
-        text.push_str("a process has it open: the newest segment of each partition was left out\n");
-    }
-    if let Some(meta) = &report.meta {
-        text.push_str(&format!("log.meta: {meta}\n"));
-    }
-    for check in &report.partitions {
-        text.push_str(&partition_text(check));
-    }
-    text.push_str(if report.is_damaged() {
-        "damage found\n"
-    } else {
-        "no damage found\n"
-    });
-    text
-}
-
-fn partition_text(check: &PartitionCheck) -> String {
-    let mut text = format!(
-        "{}: {} records in {} segments, offsets [{}, {}), {} bytes, epochs {} to {}\n",
-        check.name,
-        check.records,
-        check.segments,
-        check.log_start,
-        check.next_offset,
-        check.bytes,
-        check.first_epoch,
-        check.last_epoch
-    );
-    for gap in &check.gaps {
-        text.push_str(&format!(
-            "  offsets [{}, {}) are gone ({}): {} at byte {}, {} bytes\n",
-            gap.start, gap.end, gap.reason, gap.file, gap.position, gap.bytes
-        ));
-    }
-    for flaw in &check.flaws {
-        text.push_str(&format!("  {flaw}\n"));
-    }
-    for index in &check.indexes {
-        text.push_str(&format!("  {index}: made again at the next start\n"));
-    }
-    if check.torn_bytes > 0 {
-        text.push_str(&format!(
-            "  {} bytes of an unfinished write\n",
-            check.torn_bytes
-        ));
-    }
-    if check.kept_aside > 0 {
-        text.push_str(&format!("  {} files are kept aside\n", check.kept_aside));
-    }
-    text
-}
-
 fn dump(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
     let options = ["--partition", "--from", "--until", "--filter", "--limit"];
     let arguments = Arguments::parse(rest, &options, &["--online", "--json"])?;
@@ -304,91 +162,6 @@ fn dump(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
     })
 }
 
-fn dumped(line: &Dumped<'_>) -> Value {
-    match line {
-        Dumped::Lost {
-            partition,
-            name,
-            offsets,
-        } => json!({
-            "partition": partition.0, "name": name,
-            "lost": {"start": offsets.start.0, "end": offsets.end.0},
-        }),
-        Dumped::Record {
-            partition,
-            name,
-            record,
-        } => {
-            let mut value = record_json(record);
-            value["partition"] = json!(partition.0);
-            value["name"] = json!(name);
-            value
-        }
-    }
-}
-
-fn record_json(record: &RecordView<'_>) -> Value {
-    let mut value = json!({
-        "offset": record.offset.0,
-        "epoch": record.epoch.0,
-        "time_us": record.time_us,
-        "topic": record.topic,
-        "client_id": record.client_id,
-        "qos": record.qos,
-        "retain": record.retain,
-    });
-    put_bytes(&mut value, "key", record.key);
-    put_bytes(&mut value, "value", record.payload);
-    if record.purged {
-        value["purged"] = json!(true);
-    }
-    if let Some(key) = record.idempotency_key {
-        value["idempotency_key"] = json!(key);
-    }
-    if !record.properties.is_empty() {
-        value["properties_base64"] = json!(base64(record.properties));
-    }
-    let headers: Vec<Value> = record
-        .headers
-        .map(|(name, bytes)| {
-            let mut header = json!({"name": name});
-            put_bytes(&mut header, "value", bytes);
-            header
-        })
-        .collect();
-    if !headers.is_empty() {
-        value["headers"] = json!(headers);
-    }
-    value
-}
-
-/// As text where it is UTF-8, else as `<name>_base64`.
-fn put_bytes(value: &mut Value, name: &str, bytes: &[u8]) {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => value[name] = json!(text),
-        Err(_) => value[format!("{name}_base64")] = json!(base64(bytes)),
-    }
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for group in bytes.chunks(3) {
-        let word = (0..3).fold(0_u32, |word, at| {
-            word << 8 | u32::from(group.get(at).copied().unwrap_or(0))
-        });
-        for at in 0..4 {
-            let digit = DIGITS[(word >> (18 - 6 * at)) as usize & 63];
-            text.push(if at > group.len() {
-                '='
-            } else {
-                char::from(digit)
-            });
-        }
-    }
-    text
-}
-
 fn repair(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
     let arguments = Arguments::parse(rest, &["--template"], &["--dry-run", "--json"])?;
     let [dir] = arguments.places("the data folder")?;
@@ -407,24 +180,6 @@ fn repair(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
     } else {
         print(&repair_text(&report))
     })
-}
-
-fn repair_text(report: &RepairReport) -> String {
-    let mut text = String::new();
-    for action in &report.actions {
-        let would = if report.dry_run { "would " } else { "" };
-        text.push_str(&format!("{would}{action}\n"));
-    }
-    if report.actions.is_empty() {
-        text.push_str("there is nothing to mend\n");
-    }
-    if let Some(after) = &report.after {
-        after
-            .partitions
-            .iter()
-            .for_each(|check| text.push_str(&partition_text(check)));
-    }
-    text
 }
 
 fn backup(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
@@ -509,32 +264,4 @@ fn print_json(value: &Value) -> i32 {
 fn say(sentence: &str) {
     // There is nowhere left to say that stderr is closed.
     let _ = writeln!(std::io::stderr(), "{sentence}");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Arguments, base64};
-
-    fn words(text: &str) -> Vec<String> {
-        text.split_whitespace().map(str::to_owned).collect()
-    }
-
-    #[test]
-    fn places_options_and_switches_come_in_any_order() {
-        let given = words("--online a --filter=x --filter y");
-        let parsed = Arguments::parse(&given, &["--filter"], &["--online"]).unwrap();
-        assert_eq!(parsed.places::<1>("x").unwrap()[0].to_str(), Some("a"));
-        assert_eq!(parsed.all("--filter"), ["x", "y"]);
-        assert!(parsed.has("--online"));
-        assert!(Arguments::parse(&words("--filter"), &["--filter"], &[]).is_err());
-        assert!(Arguments::parse(&words("--nothing"), &[], &[]).is_err());
-    }
-
-    #[test]
-    fn bytes_that_are_no_text_are_base64() {
-        assert_eq!(base64(b""), "");
-        assert_eq!(base64(&[0xff]), "/w==");
-        assert_eq!(base64(&[0xff, 0]), "/wA=");
-        assert_eq!(base64(b"headwater"), "aGVhZHdhdGVy");
-    }
 }

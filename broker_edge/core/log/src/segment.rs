@@ -12,8 +12,9 @@ use parking_lot::Mutex;
 use crate::context::Context;
 use crate::encode::{Identity, u32_at, u64_at};
 use crate::files::OpenMode;
+use crate::growing::Growing;
 use crate::ids::{Class, Epoch, LogId, Offset, PartitionId, Secret};
-use crate::index::{Growing, Index};
+use crate::index::Index;
 
 /// Batches begin here.
 pub(crate) const SEGMENT_HEADER_BYTES: u64 = 4096;
