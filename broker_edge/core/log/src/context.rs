@@ -73,18 +73,6 @@ impl Context {
     }
 }
 
-/// Writes zeros over `[from, to)` of a file.
-pub(crate) fn fill_zeros(file: &dyn File, from: u64, to: u64) -> io::Result<()> {
-    static CHUNK: [u8; 64 << 10] = [0; 64 << 10];
-    let mut position = from;
-    while position < to {
-        let bytes = (to - position).min(CHUNK.len() as u64);
-        file.write_all_at(&CHUNK[..bytes as usize], position)?;
-        position += bytes;
-    }
-    Ok(())
-}
-
 /// A new segment file with its header and zeros up to `fill_to`, synced unless nothing is, under an unfinished name.
 pub(crate) fn create_segment_file(
     context: &Context,
@@ -97,7 +85,7 @@ pub(crate) fn create_segment_file(
     if context.sync == SyncMode::Never && context.class != Class::Internal {
         return Ok(file); // Its batches are not synced either: zeros would only be written twice.
     }
-    fill_zeros(&*file, SEGMENT_HEADER_BYTES, fill_to)?;
+    file.fill_zeros(SEGMENT_HEADER_BYTES, fill_to)?;
     file.sync_data()?;
     Ok(file)
 }

@@ -236,6 +236,16 @@ impl File for CountedFile {
         self.file.write_all_at(bytes, position)
     }
 
+    fn write_padded_at(&self, bytes: &[u8], position: u64, pad: usize) -> io::Result<()> {
+        self.tally.files[self.kind as usize].fetch_add(bytes.len() as u64, Relaxed);
+        self.file.write_padded_at(bytes, position, pad)
+    }
+
+    fn fill_zeros(&self, from: u64, to: u64) -> io::Result<()> {
+        self.tally.files[self.kind as usize].fetch_add(to.saturating_sub(from), Relaxed);
+        self.file.fill_zeros(from, to)
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         self.tally.syncs.fetch_add(1, Relaxed);
         let began = Instant::now();

@@ -9,6 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::direct;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {
     Read,
@@ -21,6 +23,18 @@ pub trait File: Send + Sync {
     /// Reads up to `buffer.len()` bytes; 0 at the end of the file.
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize>;
     fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()>;
+
+    /// As [`write_all_at`](Self::write_all_at), where up to `pad` bytes behind may become zeros with it. A page of the
+    /// cache that is written whole need not be read from the disk first.
+    fn write_padded_at(&self, bytes: &[u8], position: u64, _pad: usize) -> io::Result<()> {
+        self.write_all_at(bytes, position)
+    }
+
+    /// Writes zeros over `[from, to)`, most of which nobody has written yet. Called by who alone writes the file.
+    fn fill_zeros(&self, from: u64, to: u64) -> io::Result<()> {
+        write_zeros(self, from, to)
+    }
+
     /// Makes all written bytes, and a length that changed, survive a power cut.
     fn sync_data(&self) -> io::Result<()>;
     fn len(&self) -> io::Result<u64>;
@@ -68,6 +82,24 @@ pub enum LockError {
 /// measured to cost up to eight times the write. In pieces it costs a twentieth more where pages are cheap.
 const WRITE_PIECE_BYTES: u64 = 64 << 10;
 
+pub(crate) const PAGE_BYTES: u64 = 4096;
+
+/// On a page, as direct writes want them.
+#[repr(align(4096))]
+pub(crate) struct Zeros(pub [u8; 64 << 10]);
+
+pub(crate) static ZEROS: Zeros = Zeros([0; 64 << 10]);
+
+fn write_zeros<F: File + ?Sized>(file: &F, from: u64, to: u64) -> io::Result<()> {
+    let mut position = from;
+    while position < to {
+        let bytes = (to - position).min(ZEROS.0.len() as u64);
+        file.write_all_at(&ZEROS.0[..bytes as usize], position)?;
+        position += bytes;
+    }
+    Ok(())
+}
+
 /// The operating system's files.
 #[derive(Debug, Clone, Copy)]
 pub struct SystemFiles;
@@ -91,6 +123,31 @@ impl File for fs::File {
             bytes = rest;
         }
         Ok(())
+    }
+
+    fn write_padded_at(&self, bytes: &[u8], position: u64, pad: usize) -> io::Result<()> {
+        let end = position + bytes.len() as u64;
+        let last = (end - end % PAGE_BYTES).max(position);
+        let (whole, rest) = bytes.split_at((last - position) as usize);
+        File::write_all_at(self, whole, position)?;
+        let zeros = &ZEROS.0[..pad.min(PAGE_BYTES as usize)];
+        let both = [io::IoSlice::new(rest), io::IoSlice::new(zeros)];
+        let written = loop {
+            match rustix::io::pwritev(self, &both, last) {
+                Err(rustix::io::Errno::INTR) => {}
+                result => break result?,
+            }
+        };
+        // Seldom less than all: what is left goes the plain way.
+        let left = rest.get(written..).unwrap_or_default();
+        File::write_all_at(self, left, last + written as u64)
+    }
+
+    fn fill_zeros(&self, from: u64, to: u64) -> io::Result<()> {
+        let first = from.next_multiple_of(PAGE_BYTES).min(to);
+        write_zeros(self, from, first)?;
+        let reached = direct::fill_zeros(self, first, to - to % PAGE_BYTES)?;
+        write_zeros(self, reached.max(first), to)
     }
 
     fn sync_data(&self) -> io::Result<()> {

@@ -10,6 +10,7 @@ use crate::config::SyncMode;
 use crate::core::Core;
 use crate::encode::BATCH_AFTER_UNSYNCED;
 use crate::failpoint;
+use crate::files::PAGE_BYTES;
 use crate::plan::{BatchPlace, Plan, seal};
 use crate::queue::Queued;
 use crate::segment::IndexPlace;
@@ -131,14 +132,27 @@ impl Core {
         Encoded { bytes, start }
     }
 
+    /// Zeros to write behind a batch that ends at `end`: to the end of a page that is secured and not in the cache. What
+    /// stands there is zeros or stale, and the system would read it from the disk to make the page whole.
+    fn pad_behind(&self, active: &mut Active, end: u64) -> usize {
+        let page_end = end.next_multiple_of(PAGE_BYTES);
+        let is_secured = self.context.sync != SyncMode::Never && page_end <= active.filled;
+        if !is_secured || end <= active.whole_to {
+            return 0;
+        }
+        active.whole_to = page_end;
+        (page_end - end) as usize
+    }
+
     fn write_batch(&self, active: &mut Active, encoded: Encoded) -> Result<(Batch, u64), Halt> {
         let Encoded { bytes, start } = encoded;
         let position = active.position;
+        let pad = self.pad_behind(active, position + (bytes.len() - start) as u64);
         active.unsynced = true;
         active.marked = false;
         active
             .file
-            .write_all_at(&bytes[start..], position)
+            .write_padded_at(&bytes[start..], position, pad)
             .map_err(|error| Halt::failed("writing the active segment", &error))?;
         failpoint!("batch-written");
         let batch = Batch::from_encoded(Chunk::new(bytes, &self.tail.buffers), start);

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::aside::Piece;
-use crate::context::{Context, fill_zeros};
+use crate::context::Context;
 use crate::encode::{BATCH_AFTER_UNSYNCED, ENTRY_BYTES};
 use crate::error::OpenError;
 use crate::failpoint;
 use crate::faults::{Sabotage, is_sabotaged};
 use crate::files::{File, OpenMode, is_full, read_full};
+use crate::growing::Growing;
 use crate::ids::{Epoch, Offset};
-use crate::index::Growing;
 use crate::mark::{Mark, MarkKind};
 use crate::meta::write_error;
 use crate::rebuild::{add, load_index};
@@ -300,7 +300,7 @@ fn renew(
     walk_stretch(context, &*file, stretch, |batch, position| {
         file.write_all_at(batch.bytes(), position)
     })?;
-    fill_zeros(&*file, stretch.end, scan.torn_end)?;
+    file.fill_zeros(stretch.end, scan.torn_end)?;
     file.sync_data()?;
     findings
         .notes
@@ -348,6 +348,7 @@ fn active(
         segment: Arc::clone(segment),
         position,
         filled,
+        whole_to: 0,
         next,
         topics: 0,
         unsynced: false,

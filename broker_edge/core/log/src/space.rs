@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::config::SyncMode;
-use crate::context::{FILL_STEP_BYTES, FILL_STEP_BYTES_MIN, create_segment_file, fill_zeros};
+use crate::context::{FILL_STEP_BYTES, FILL_STEP_BYTES_MIN, create_segment_file};
 use crate::core::Core;
 use crate::failpoint;
-use crate::files::{File, OpenMode, is_full, is_out_of_descriptors};
+use crate::files::{File, OpenMode, PAGE_BYTES, is_full, is_out_of_descriptors};
 use crate::group::Group;
+use crate::growing::Growing;
 use crate::ids::Class;
-use crate::index::Growing;
 use crate::segment::{SEGMENT_HEADER_BYTES, Segment, file_name};
 use crate::writer::{Active, Halt};
 
@@ -48,12 +48,13 @@ impl Core {
         if end <= active.filled {
             return Ok(());
         }
-        let to = fill_to(active.filled, active.position, self.context.segment_bytes).max(end);
+        let to = fill_to(active.filled, active.position, self.context.segment_bytes)
+            .max(end.next_multiple_of(PAGE_BYTES));
         let filled = self.take_space(to - active.filled).and_then(|()| {
             if self.context.sync == SyncMode::Never {
                 return Ok(()); // Space that is not synced is not secured: it would only be written twice.
             }
-            fill_zeros(&*active.file, active.filled, to)
+            active.file.fill_zeros(active.filled, to)
         });
         match filled {
             Ok(()) => {}
@@ -132,6 +133,7 @@ impl Core {
         active.segment = segment;
         active.position = SEGMENT_HEADER_BYTES;
         active.filled = filled;
+        active.whole_to = 0;
         active.segment.set_file_bytes(filled);
         active.topics = 0;
         Ok(())

@@ -28,6 +28,8 @@ pub(crate) struct Active {
     pub position: u64,
     /// Bytes up to here need no new space.
     pub filled: u64,
+    /// The pages of the file that this process has written whole end here.
+    pub whole_to: u64,
     /// Base offset of the next batch.
     pub next: Offset,
     /// Topics that its index holds in memory.

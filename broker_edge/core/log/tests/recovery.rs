@@ -405,12 +405,22 @@ fn killed_in_a_recycled_segment(dir: &Path) -> (LogConfig, u64) {
     config.classes[1].retention_bytes = Some(200 << 10);
     let log = open_with(config.clone(), Seams::system());
     let mut count = 0;
-    while fs::read(files_of(dir, ".seg").last().expect("a segment")).expect("read")[37] != 1 {
+    while active_bytes(dir)[37] != 1 {
         for _ in 0..60 {
             append(telemetry(&log), &[format!("{count:05}").repeat(80)]);
             count += 1;
         }
         log.maintain();
+    }
+    // To the end of a page: behind a batch that ends within one there are zeros up to the next.
+    let ends_on_page = |count: u64| {
+        let (bytes, is_last) = (active_bytes(dir), |base| base == count - 1);
+        let mut batches = batches(&bytes).into_iter();
+        batches.any(|(at, size)| is_last(base_at(&bytes, at)) && (at + size) % 4096 == 0)
+    };
+    while !ends_on_page(count) {
+        append(telemetry(&log), &[format!("{count:05}").repeat(80)]);
+        count += 1;
     }
     log.shutdown();
     drop(log);
@@ -418,12 +428,19 @@ fn killed_in_a_recycled_segment(dir: &Path) -> (LogConfig, u64) {
     (config, count)
 }
 
+fn active_bytes(dir: &Path) -> Vec<u8> {
+    fs::read(files_of(dir, ".seg").last().expect("a segment")).expect("read")
+}
+
+fn base_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at + 8..at + 16].try_into().expect("8 bytes"))
+}
+
 /// Base offsets of the batches of the active segment, the stale ones too, with their places.
 fn bases_of_active(dir: &Path) -> Vec<(u64, usize)> {
-    let bytes = fs::read(files_of(dir, ".seg").last().expect("a segment")).expect("read");
-    let base = |at| u64::from_le_bytes(bytes[at + 8..at + 16].try_into().expect("8 bytes"));
+    let bytes = active_bytes(dir);
     let places = batches(&bytes).into_iter();
-    places.map(|(at, _)| (base(at), at)).collect()
+    places.map(|(at, _)| (base_at(&bytes, at), at)).collect()
 }
 
 #[test]

@@ -38,6 +38,27 @@ fn run<T>(
     Ok(done)
 }
 
+impl FaultyFile {
+    /// A write that may end in its middle.
+    fn write(
+        &self,
+        half: impl FnOnce() -> io::Result<()>,
+        whole: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        let action = self.plan.before("write", &self.path);
+        if matches!(action, Some(Action::Short | Action::Tear)) {
+            half()?;
+        }
+        if action == Some(Action::Tear) {
+            std::process::abort();
+        }
+        refuse(action)?;
+        whole()?;
+        self.plan.after("write", &self.path);
+        Ok(())
+    }
+}
+
 fn refuse(action: Option<Action>) -> io::Result<()> {
     match action {
         Some(Action::Error(number)) => Err(io::Error::from_raw_os_error(number)),
@@ -54,18 +75,18 @@ impl File for FaultyFile {
     }
 
     fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
-        let action = self.plan.before("write", &self.path);
-        if matches!(action, Some(Action::Short | Action::Tear)) {
-            self.inner
-                .write_all_at(&bytes[..bytes.len() / 2], position)?;
-        }
-        if action == Some(Action::Tear) {
-            std::process::abort();
-        }
-        refuse(action)?;
-        self.inner.write_all_at(bytes, position)?;
-        self.plan.after("write", &self.path);
-        Ok(())
+        let half = || self.inner.write_all_at(&bytes[..bytes.len() / 2], position);
+        self.write(half, || self.inner.write_all_at(bytes, position))
+    }
+
+    fn write_padded_at(&self, bytes: &[u8], position: u64, pad: usize) -> io::Result<()> {
+        let half = || self.inner.write_all_at(&bytes[..bytes.len() / 2], position);
+        self.write(half, || self.inner.write_padded_at(bytes, position, pad))
+    }
+
+    fn fill_zeros(&self, from: u64, to: u64) -> io::Result<()> {
+        let half = || self.inner.fill_zeros(from, from + (to - from) / 2);
+        self.write(half, || self.inner.fill_zeros(from, to))
     }
 
     fn sync_data(&self) -> io::Result<()> {

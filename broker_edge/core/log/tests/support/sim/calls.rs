@@ -139,6 +139,12 @@ impl File for SimFile {
         })
     }
 
+    fn write_padded_at(&self, bytes: &[u8], position: u64, pad: usize) -> io::Result<()> {
+        let mut padded = bytes.to_vec();
+        padded.resize(bytes.len() + pad, 0);
+        self.write_all_at(&padded, position)
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         self.call("sync_data", |state, inode, fault| {
             let State { disk, random, .. } = state;
