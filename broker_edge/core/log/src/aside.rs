@@ -56,17 +56,29 @@ fn copy_bytes(context: &Context, from: &dyn File, piece: Piece, path: &Path) -> 
     file.sync_data()
 }
 
-/// Bytes in the `.damaged` files of a partition. What can not be looked at counts as nothing: it is only a figure.
-pub(crate) fn damaged_bytes(context: &Context) -> u64 {
+/// Bytes of the files of a partition that are kept aside.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct AsideBytes {
+    pub damaged: u64,
+    /// Damaged, torn and misplaced.
+    pub all: u64,
+}
+
+/// Looks at the files. What can not be looked at counts as nothing: it is only a figure.
+pub(crate) fn bytes_aside(context: &Context) -> AsideBytes {
     let files = &*context.seams.files;
-    let names = files.list(&context.dir).unwrap_or_default();
-    let size = |name: &String| {
-        let file = files.open(&context.dir.join(name), OpenMode::Read).ok()?;
-        file.len().ok()
-    };
-    names
-        .iter()
-        .filter(|name| name.ends_with(".damaged"))
-        .filter_map(size)
-        .sum()
+    let mut bytes = AsideBytes::default();
+    for name in files.list(&context.dir).unwrap_or_default() {
+        let is_damaged = name.ends_with(".damaged");
+        if !is_damaged && !name.ends_with(".torn") && !name.ends_with(".misplaced") {
+            continue;
+        }
+        let file = files.open(&context.dir.join(&name), OpenMode::Read);
+        let length = file.and_then(|file| file.len()).unwrap_or(0);
+        bytes.all += length;
+        if is_damaged {
+            bytes.damaged += length;
+        }
+    }
+    bytes
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use crate::aside::{Kept, Piece, keep};
+use crate::aside::{Kept, Piece, bytes_aside, keep};
 use crate::core::Core;
 use crate::files::File;
 use crate::ids::Offset;
@@ -45,7 +45,13 @@ impl Core {
                 tracing::warn!(partition = %self.context.name, %error, "damaged bytes could not be kept aside");
             }
         }
+        self.count_aside();
         self.remember(segment);
+    }
+
+    pub(crate) fn count_aside(&self) {
+        let bytes = bytes_aside(&self.context).all;
+        self.aside_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// The offsets that reading has found to be damaged since the start.

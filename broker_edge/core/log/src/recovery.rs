@@ -6,14 +6,14 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::aside::{Kept, Piece, damaged_bytes, keep};
+use crate::aside::{AsideBytes, Kept, Piece, bytes_aside, keep};
 use crate::context::{Context, FILL_STEP_BYTES, create_segment_file};
 use crate::core::Parts;
 use crate::error::OpenError;
 use crate::failpoint;
 use crate::files::{File, OpenMode, read_full};
+use crate::growing::Growing;
 use crate::ids::{Epoch, Offset};
-use crate::index::Growing;
 use crate::keys::Keys;
 use crate::mark::Mark;
 use crate::meta::write_error;
@@ -82,6 +82,7 @@ pub(crate) fn create(context: &Context) -> Result<Parts, OpenError> {
         segment: Arc::clone(&segment),
         position: SEGMENT_HEADER_BYTES,
         filled,
+        whole_to: 0,
         next: base,
         topics: 0,
         unsynced: false,
@@ -96,7 +97,7 @@ pub(crate) fn create(context: &Context) -> Result<Parts, OpenError> {
         segments: vec![segment],
         keys: Keys::default(),
         topics,
-        damaged_bytes: 0,
+        aside: AsideBytes::default(),
     })
 }
 
@@ -151,7 +152,7 @@ pub(crate) fn recover(context: &Context, newest: Epoch) -> Result<(Parts, Findin
         segments,
         keys,
         topics: SealedTopics::default(),
-        damaged_bytes: damaged_bytes(context),
+        aside: bytes_aside(context),
     };
     check_epochs(context, &parts, newest)?;
     Ok((parts, findings))

@@ -54,6 +54,9 @@ impl Core {
     pub(crate) fn maintain(&self) {
         self.save_indexes();
         self.save_topics();
+        if self.aside_bytes.load(Ordering::Relaxed) > 0 {
+            self.count_aside();
+        }
         if self.is_stopped() {
             return;
         }
@@ -275,7 +278,7 @@ impl Core {
         let files = segments
             .iter()
             .map(|segment| segment.file_bytes(&self.context));
-        files.sum::<u64>() + spare_bytes
+        files.sum::<u64>() + spare_bytes + self.aside_bytes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn oldest_time_us(&self) -> Option<i64> {

@@ -105,6 +105,32 @@ fn appends_resume_by_themselves_once_there_is_room_and_not_before() {
 }
 
 #[test]
+fn files_kept_aside_count_until_somebody_removes_them() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let budgeted = || budgeted(dir.path(), DiskAction::Refuse);
+    drop(open_with(budgeted(), Seams::system()));
+    let folder = dir.path().join("telemetry-0");
+    let kept = [
+        "00000000000000000009.2.torn",
+        "00000000000000000001.2.damaged",
+    ];
+    for name in kept {
+        std::fs::write(folder.join(name), vec![7; 2 << 20]).expect("written");
+    }
+    let log = open_with(budgeted(), Seams::system());
+    let used_mib = || {
+        log.maintain();
+        log.disk_use().used_bytes >> 20
+    };
+    let with_both = used_mib();
+    assert!(with_both >= 4, "{with_both} MiB");
+    for (name, left) in kept.iter().zip([2, 0]) {
+        std::fs::remove_file(folder.join(name)).expect("removed");
+        assert_eq!(used_mib(), with_both - 4 + left, "without {name}");
+    }
+}
+
+#[test]
 fn the_level_counts_the_files_as_they_are_on_the_disk() {
     let dir = tempfile::tempdir().expect("a folder");
     let log = open_with(budgeted(dir.path(), DiskAction::Refuse), Seams::system());
