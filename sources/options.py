@@ -69,8 +69,9 @@ OPTION_NAMES = (
 INTERNAL_NAMES = ("yield",)
 """For sinks of this project, which read the records themselves; not suggested to anybody."""
 
-CATALOG_NAMES = ("provider", "owner", "location", "external", "is_managed_location", "comment", "collation", "path")
-"""What a catalog adds to the options of a table made with CREATE TABLE … USING headwater, `provider` always."""
+CATALOG_NAMES = frozenset({"provider", "owner", "location", "external", "is_managed_location", "comment", "collation"})
+"""What a catalog adds to the options of a table that was made with CREATE TABLE … USING headwater. With `provider` among
+them a `path` is the catalog's too."""
 
 ONLY_STREAM = ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay", "retireLogs")
 ONLY_BATCH = ("endingOffsets", "endingTimestamp")
@@ -209,7 +210,7 @@ def _without_catalog(raw: Mapping[str, str]) -> Mapping[str, str]:
     if "provider" not in {given.lower() for given in raw}:
         return raw
     ours = {given: value for given, value in raw.items() if not given.lower().startswith("option.")}
-    return {given: value for given, value in ours.items() if given.lower() not in CATALOG_NAMES}
+    return {given: value for given, value in ours.items() if given.lower() not in CATALOG_NAMES | {"path"}}
 
 
 def _check_topics(values: Mapping[str, str]) -> None:

@@ -246,7 +246,6 @@ fn start_on(
     let data_plane_config = DataPlaneConfig {
         mqtt: config.mqtt.clone(),
         broker: config.broker.clone(),
-        queue_bytes: config.log.queue_bytes.as_usize(),
         ack_written: acks_written(&config.log),
         sys_interval: config.sys.interval.0,
     };
@@ -353,6 +352,7 @@ pub(crate) fn log_config(config: &Config) -> LogConfig {
         },
         segment_bytes: settings.segment_bytes.0,
         tail_bytes: settings.tail_bytes.as_usize(),
+        heads_bytes: settings.heads_bytes.as_usize(),
         queue_bytes: settings.queue_bytes.as_usize(),
         maintain_every: Some(std::time::Duration::from_secs(1)),
         disk: disk_config(&settings.disk),

@@ -236,13 +236,34 @@ impl Batch {
         self.0.header.flags & BATCH_HOLDS_PURGED != 0
     }
 
+    /// The batch but for its payloads: whoever has it may ask for anything else.
+    pub(crate) fn without_payloads(&self) -> Self {
+        let inner = &self.0;
+        Self(Arc::new(Inner {
+            bytes: Arc::new(Chunk::from(self.head().to_vec())),
+            start: 0,
+            header: inner.header,
+            names: inner.names.clone(),
+            topics: inner.topics.clone(),
+            clients: inner.clients.clone(),
+            entries_at: inner.entries_at,
+            extensions_at: inner.extensions_at,
+            payloads_at: inner.payloads_at,
+        }))
+    }
+
+    /// All bytes before the payloads.
+    fn head(&self) -> &[u8] {
+        &self.0.bytes[self.0.start..self.0.start + self.0.payloads_at]
+    }
+
     /// The bytes of record `index`'s extension. Panics when there is no such record.
     pub(crate) fn extension(&self, index: usize) -> &[u8] {
         let start = match index.checked_sub(1) {
             Some(before) => self.entry(before).extension_end,
             None => 0,
         };
-        let extensions = &self.bytes()[self.0.extensions_at..self.0.payloads_at];
+        let extensions = &self.head()[self.0.extensions_at..];
         &extensions[start as usize..self.entry(index).extension_end as usize]
     }
 
@@ -276,7 +297,7 @@ impl Batch {
     #[inline]
     #[must_use]
     pub fn topic_index(&self, index: usize) -> u16 {
-        u16_at(self.bytes(), self.0.entries_at + index * ENTRY_BYTES)
+        u16_at(self.head(), self.0.entries_at + index * ENTRY_BYTES)
     }
 
     /// All payloads, one after the other.
@@ -299,26 +320,22 @@ impl Batch {
     #[inline]
     #[must_use]
     pub fn payload_end(&self, index: usize) -> u32 {
-        u32_at(self.bytes(), self.0.entries_at + index * ENTRY_BYTES + 8)
+        u32_at(self.head(), self.0.entries_at + index * ENTRY_BYTES + 8)
     }
 
     /// Record `index`, counted from the base offset. Panics when there is none.
     #[must_use]
     pub fn record(&self, index: usize) -> RecordView<'_> {
-        let bytes = self.bytes();
+        self.record_with(index, self.payload(index))
+    }
+
+    /// As [`record`](Self::record), with a payload that is not here.
+    pub(crate) fn record_with<'a>(&'a self, index: usize, payload: &'a [u8]) -> RecordView<'a> {
         let entry = self.entry(index);
-        let (payload_start, extension_start) = if index == 0 {
-            (0, 0)
-        } else {
-            let before = self.entry(index - 1);
-            (before.payload_end as usize, before.extension_end as usize)
-        };
-        let payloads = &bytes[self.0.payloads_at..];
         let extension = if entry.flags & FLAG_EXTENSION == 0 {
             Extension::default()
         } else {
-            let extensions = &bytes[self.0.extensions_at..self.0.payloads_at];
-            Extension::new(&extensions[extension_start..entry.extension_end as usize])
+            Extension::new(self.extension(index))
         };
         let topic = self.topic(entry.topic);
         RecordView {
@@ -342,7 +359,7 @@ impl Batch {
             properties: extension.properties,
             headers: extension.headers,
             publish_id: extension.publish_id,
-            payload: &payloads[payload_start..entry.payload_end as usize],
+            payload,
         }
     }
 
@@ -352,7 +369,7 @@ impl Batch {
 
     #[inline]
     pub(crate) fn entry(&self, index: usize) -> Entry {
-        Entry::from_bytes(&self.bytes()[self.0.entries_at + index * ENTRY_BYTES..])
+        Entry::from_bytes(&self.head()[self.0.entries_at + index * ENTRY_BYTES..])
     }
 
     fn name(&self, name: Name) -> &str {
@@ -420,4 +437,4 @@ fn parse_names(
 
 #[cfg(test)]
 #[path = "batch_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -126,6 +126,20 @@ fn encode(appends: &[Records]) -> Vec<u8> {
     bytes
 }
 
+/// A batch of records with these payloads, as a file would give it.
+pub(crate) fn batch_of(base: Offset, payloads: &[&[u8]]) -> Batch {
+    let mut records = Records::new();
+    let topic = records.topic("topic", 0..5).expect("room");
+    let client = records.client("client").expect("room");
+    for payload in payloads {
+        let meta = RecordMeta::new(topic, client, 1);
+        records.push(meta, payload).expect("room");
+    }
+    let mut plan = Plan::default();
+    plan.take(&records, 0, 1000);
+    decode(plan.encode(&identity(), &place(base.0, 7), Vec::new())).expect("whole")
+}
+
 fn decode(bytes: Vec<u8>) -> Result<Batch, DecodeError> {
     Batch::decode(&Arc::new(Chunk::from(bytes)), 0, &identity())
 }

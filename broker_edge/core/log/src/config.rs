@@ -30,6 +30,8 @@ pub struct LogConfig {
     pub segment_bytes: u64,
     /// Bound of the newest batches kept in memory, over all partitions together.
     pub tail_bytes: usize,
+    /// Bound of what is remembered of large batches that single records were read from, over all partitions together.
+    pub heads_bytes: usize,
     /// Bound of what waits for a partition's writer; an append beyond it is refused with `QueueFull`.
     pub queue_bytes: usize,
     /// How often retention, idleness, index files and spare segments are looked at; None leaves that to calls of
@@ -53,6 +55,7 @@ impl LogConfig {
             sync: SyncMode::Always,
             segment_bytes: 64 << 20,
             tail_bytes: 32 << 20,
+            heads_bytes: 8 << 20,
             queue_bytes: 8 << 20,
             maintain_every: Some(Duration::from_secs(1)),
             disk: DiskConfig::default(),

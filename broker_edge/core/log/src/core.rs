@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
+use crate::aside::AsideBytes;
 use crate::context::Context;
 use crate::files::File;
+use crate::heads::Heads;
 use crate::ids::{Offset, PartitionId};
 use crate::keys::Keys;
 use crate::partition::{DeleteHook, Gap, Holders, PartitionState, Watcher};
@@ -57,9 +59,12 @@ pub(crate) struct Core {
     /// The one used last stands last.
     pub indexes: Mutex<VecDeque<(Offset, Arc<SavedIndex>)>>,
     pub places: Mutex<Places>,
+    pub heads: Arc<Heads>,
     pub found: Mutex<Vec<Gap>>,
     /// Bytes that are damaged, as far as a start or a reader has met them.
     pub damaged_bytes: AtomicU64,
+    /// Length of the files that are kept aside, for the disk budget; people remove them.
+    pub aside_bytes: AtomicU64,
     /// Held from the decision to remove a segment until it is gone: two that decide at once would remove two for one excess.
     pub removing: Mutex<()>,
     /// Backups that are being taken: nothing is removed meanwhile. Raised under `removing`.
@@ -86,11 +91,11 @@ pub(crate) struct Parts {
     pub segments: Vec<Arc<Segment>>,
     pub keys: Keys,
     pub topics: SealedTopics,
-    pub damaged_bytes: u64,
+    pub aside: AsideBytes,
 }
 
 impl Core {
-    pub fn new(context: Context, parts: Parts, tail: Arc<Tail>) -> Self {
+    pub fn new(context: Context, parts: Parts, tail: Arc<Tail>, heads: Arc<Heads>) -> Self {
         let next = parts.active.next;
         let start = parts.segments.first().map_or(next, |segment| segment.base);
         Self {
@@ -108,8 +113,10 @@ impl Core {
             sealed_topics: Mutex::new(parts.topics),
             indexes: Mutex::default(),
             places: Mutex::default(),
+            heads,
             found: Mutex::default(),
-            damaged_bytes: AtomicU64::new(parts.damaged_bytes),
+            damaged_bytes: AtomicU64::new(parts.aside.damaged),
+            aside_bytes: AtomicU64::new(parts.aside.all),
             removing: Mutex::default(),
             backups: AtomicUsize::new(0),
             tail,

@@ -18,6 +18,7 @@ use crate::error::{OpenError, ReadError};
 use crate::failpoint;
 use crate::figures::{Counted, Tally};
 use crate::files::{Files, LockError, LockGuard};
+use crate::heads::Heads;
 use crate::ids::{Class, Epoch, LogId, Offset, PartitionId, Secret};
 use crate::maintain::maintain;
 use crate::meta::{Meta, write_error};
@@ -86,6 +87,7 @@ impl Log {
         crate::faults::set_recovering(true);
         let contexts = contexts(&config, &seams, (id, meta.secret), epoch);
         let tail = Arc::new(Tail::new(contexts.len(), config.tail_bytes));
+        let heads = Arc::new(Heads::new(config.heads_bytes));
         let mut report = RecoveryReport {
             created,
             partitions: Vec::new(),
@@ -98,7 +100,7 @@ impl Log {
                 recover(&context, newest)?
             };
             failpoint!("recovery-partition-done");
-            let core = Core::new(context, parts, Arc::clone(&tail));
+            let core = Core::new(context, parts, Arc::clone(&tail), Arc::clone(&heads));
             report.partitions.push(partition_report(&core, findings));
             partitions.push(Partition(Arc::new(core)));
         }

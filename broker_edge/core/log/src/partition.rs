@@ -10,6 +10,7 @@ use crate::figures::{Cause, Figures};
 use crate::ids::{Class, Epoch, Offset, PartitionId};
 use crate::index::RetainedPlace;
 use crate::records::Records;
+use crate::single::Record;
 use crate::view::RecordView;
 
 /// Called after each move of the high watermark or change of state, on the thread that made it. Must be cheap.
@@ -189,8 +190,8 @@ impl Partition {
         self.0.queue.lock().take_spare(&self.0.tail.buffers)
     }
 
-    /// Queues the records and gives their offsets; durable once `high_watermark() >= end`. Never blocks. Empty records
-    /// give the empty range.
+    /// Queues the records and gives their offsets; durable once `high_watermark() >= end`. Never blocks: a full queue
+    /// gives the records back with the error. Empty records give the empty range.
     pub fn append(&self, records: Records) -> Result<Range<Offset>, AppendError> {
         self.0.append(records)
     }
@@ -216,6 +217,11 @@ impl Partition {
     /// May give fewer at the end of a segment; none at the high watermark.
     pub fn read(&self, from: Offset, max_bytes: usize) -> Result<Vec<Batch>, ReadError> {
         self.0.read(from, max_bytes)
+    }
+
+    /// The record at `offset`, which is below the high watermark: as little is read as can be checked.
+    pub fn read_record(&self, offset: Offset) -> Result<Record, ReadError> {
+        self.0.read_record(offset)
     }
 
     /// As [`read`](Self::read), from memory only; None when `from` is older than what is kept there, or removed.

@@ -94,6 +94,15 @@ impl Tail {
         Some(batch.memory())
     }
 
+    /// The batch that contains `offset`, when it is kept and ends at or below `until`.
+    pub fn find(&self, partition: PartitionId, offset: Offset, until: Offset) -> Option<Batch> {
+        let batches = self.shelves[partition.0 as usize].batches.lock();
+        let at = batches.partition_point(|shelved| shelved.next <= offset);
+        let shelved = batches.get(at)?;
+        (shelved.batch.base_offset() <= offset && shelved.next <= until)
+            .then(|| shelved.batch.clone())
+    }
+
     /// Appends to `out` the batches from the one that contains `from` on, that end at or below `until`, until they make
     /// `max_bytes` (at least one). False when `from` is older than what is kept.
     pub fn read(

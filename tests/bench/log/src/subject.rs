@@ -151,12 +151,10 @@ impl Subject for Headwater {
     }
 
     fn read_one(&mut self, offset: u64) -> u64 {
-        let batches = self.partition.read(Offset(offset), 1).expect("it is there");
-        let batch = &batches[0];
-        // The payload and no more, as the peers give it.
-        let payload = batch.payload((offset - batch.base_offset().0) as usize);
-        assert_eq!(payload.len(), RECORD_BYTES);
-        first_bytes(payload)
+        let record = self.partition.read_record(Offset(offset));
+        let record = record.expect("it is there");
+        assert_eq!(record.payload().len(), RECORD_BYTES);
+        first_bytes(record.payload())
     }
 
     fn read_all(&mut self, count: u64, read_bytes: usize) -> u64 {

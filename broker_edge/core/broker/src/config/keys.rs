@@ -197,6 +197,11 @@ pub const KEYS: &[Key] = &[
         "Newest bytes kept in memory, all partitions.",
     ),
     key(
+        "log.heads_bytes",
+        bytes(ByteSize(0), ByteSize::gib(64)),
+        "Memory for finding single records of large batches again without reading the batch, all partitions.",
+    ),
+    key(
         "log.queue_bytes",
         bytes(ByteSize::kib(64), ByteSize::gib(1)),
         "Records waiting to be written, per partition.",

@@ -64,6 +64,7 @@ pub struct LogSettings {
     pub disk: Disk,
     pub segment_bytes: ByteSize,
     pub tail_bytes: ByteSize,
+    pub heads_bytes: ByteSize,
     pub queue_bytes: ByteSize,
     /// Where backups that are asked for over Flight go; without it they are refused.
     pub backup_dir: Option<PathBuf>,
@@ -257,6 +258,7 @@ impl Default for LogSettings {
             disk: Disk::default(),
             segment_bytes: ByteSize::mib(64),
             tail_bytes: ByteSize::mib(32),
+            heads_bytes: ByteSize::mib(8),
             queue_bytes: ByteSize::mib(8),
             backup_dir: None,
             classes: Classes::default(),

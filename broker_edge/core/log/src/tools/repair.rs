@@ -339,6 +339,7 @@ pub(super) fn open_once(dir: &Path, meta: &Meta, work: Work<'_>) -> Result<(), T
         classes: classes.collect(),
         maintain_every: None,
         tail_bytes: 1 << 20,
+        heads_bytes: 0,
         ..LogConfig::new(dir)
     };
     let (log, _) = Log::open(config, work.seams.clone())?;
