@@ -20,16 +20,31 @@ from sources.errors import (
     SourceError,
     UnavailableError,
 )
+from sources.gaps import ReportedGap, gap_rows, reported_gaps
+from sources.listener import JsonLines, Lag, LagListener, PrometheusFile
+from sources.options import SourceOptions, parse_options
 from sources.source import HeadwaterDataSource, register
+from sources.splits import Split, read_split
 
 __all__ = [
     "DataLossError",
     "FencedError",
     "HeadwaterDataSource",
+    "JsonLines",
+    "Lag",
+    "LagListener",
     "OffsetError",
     "OptionError",
+    "PrometheusFile",
     "RefusedError",
+    "ReportedGap",
     "SourceError",
+    "SourceOptions",
+    "Split",
     "UnavailableError",
+    "gap_rows",
+    "parse_options",
+    "read_split",
     "register",
+    "reported_gaps",
 ]
