@@ -206,11 +206,13 @@ def parse_options(raw: Mapping[str, str]) -> SourceOptions:
 
 
 def _without_catalog(raw: Mapping[str, str]) -> Mapping[str, str]:
-    """The options without what a catalog says of a table: its own words, and our options once more as `option.…`."""
-    if "provider" not in {given.lower() for given in raw}:
+    """The options without what a catalog says of a table: its own words, and our options as `option.…` too or only."""
+    names = {given.lower() for given in raw}
+    if "provider" not in names and not any(name.startswith("option.") for name in names):
         return raw
-    ours = {given: value for given, value in raw.items() if not given.lower().startswith("option.")}
-    return {given: value for given, value in ours.items() if given.lower() not in CATALOG_NAMES | {"path"}}
+    prefixed = {given[len("option.") :]: value for given, value in raw.items() if given.lower().startswith("option.")}
+    plain = {given: value for given, value in raw.items() if not given.lower().startswith("option.")}
+    return {given: value for given, value in (prefixed | plain).items() if given.lower() not in CATALOG_NAMES}
 
 
 def _check_topics(values: Mapping[str, str]) -> None:

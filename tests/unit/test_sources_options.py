@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -189,6 +190,14 @@ def test_a_minimum_waits_a_quarter_of_an_hour_unless_told() -> None:
     assert "is a time such as" in refused(minOffsetsPerTrigger="5", maxTriggerDelay="soon")
     assert "is above maxOffsetsPerTrigger" in refused(minOffsetsPerTrigger="5", maxOffsetsPerTrigger="4")
     assert "give both" in refused(maxTriggerDelay="1s")
+
+
+def test_what_a_catalog_adds_to_a_table_is_not_taken_for_options() -> None:
+    stored = {f"option.{name}": value for name, value in BASE.items()}
+    added = {"provider": "headwater", "owner": "root", "path": "file:/warehouse/t"}
+    for raw in ({**stored, **added}, {**BASE, **added}, {**BASE, **stored, **added}, {**stored, "path": "file:/t"}):
+        assert parse_options(raw) == replace(parsed(), given=frozenset(BASE))
+    assert "has no path" in refused(path="file:/t")
 
 
 def test_words_and_retries_are_checked() -> None:
