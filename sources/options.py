@@ -69,9 +69,8 @@ OPTION_NAMES = (
 INTERNAL_NAMES = ("yield",)
 """For sinks of this project, which read the records themselves; not suggested to anybody."""
 
-CATALOG_NAMES = frozenset({"provider", "owner", "location", "external", "is_managed_location", "comment", "collation"})
-"""What a catalog adds to the options of a table that was made with CREATE TABLE … USING headwater. With `provider` among
-them a `path` is the catalog's too."""
+CATALOG_NAMES = ("provider", "owner", "location", "external", "is_managed_location", "comment", "collation", "path")
+"""What a catalog adds to the options of a table made with CREATE TABLE … USING headwater."""
 
 ONLY_STREAM = ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay", "retireLogs")
 ONLY_BATCH = ("endingOffsets", "endingTimestamp")
