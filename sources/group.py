@@ -6,15 +6,11 @@ Without a group nothing is kept and nothing is fenced.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 
-from sources.errors import UnavailableError
 from sources.flight import LogServer
 from sources.offsets import SourceOffset
-
-_LOGGER = logging.getLogger(__name__)
 
 
 class ReaderGroup:
@@ -36,17 +32,11 @@ class ReaderGroup:
         answer = server.commit(self.name, self._epoch(log_id, server), initial=places)
         return {int(n): row["initial"] for n, row in answer["partitions"].items() if row["initial"] is not None}
 
-    def commit(self, finished: SourceOffset, reachable: Mapping[str, LogServer]) -> None:
-        """Tells each broker what has been finished. A broker that is away is told with the next batch."""
-        for log_id, server in reachable.items():
-            places = {number: place.next for number, place in finished.logs.get(log_id, {}).items()}
-            if not places or self._committed.get(log_id) == places:
-                continue
-            try:
-                server.commit(self.name, self._epoch(log_id, server), committed=places)
-            except UnavailableError as error:
-                _LOGGER.warning("offsets of group %s are not committed: %s", self.name, error)
-                continue
+    def commit(self, finished: SourceOffset, log_id: str, server: LogServer) -> None:
+        """Tells one broker what has been finished. Who is away is told with the next batch."""
+        places = {number: place.next for number, place in finished.logs.get(log_id, {}).items()}
+        if places and self._committed.get(log_id) != places:
+            server.commit(self.name, self._epoch(log_id, server), committed=places)
             self._committed[log_id] = places
 
     def _epoch(self, log_id: str, server: LogServer) -> int:

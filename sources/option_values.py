@@ -88,15 +88,24 @@ def places_value(name: str, text: str) -> dict[str, dict[int, Place]]:
         value = value["logs"]
     try:
         if isinstance(value, dict):
-            value = {
-                log_id: {p: [place, None] if type(place) is int else place for p, place in places.items()}
-                if isinstance(places, dict)
-                else places
-                for log_id, places in value.items()
-            }
+            value = {log_id: _pairs(name, places) for log_id, places in value.items()}
         return read_logs(value)
     except OffsetError as error:
         raise OptionError(f"{form}: {error}") from error
+
+
+def _pairs(name: str, places: object) -> object:
+    """Numbers as pairs without an epoch. Kafka's -2 (earliest) and -1 (latest) are what an unnamed partition is: they
+    leave it unnamed, or are refused where it is the other one."""
+    if not isinstance(places, dict):
+        return places
+    unnamed = -2 if name.startswith("starting") else -1
+    if -3 - unnamed in places.values():
+        word = "latest" if unnamed == -2 else "earliest"
+        raise OptionError(f"option {name}: {word} ({-3 - unnamed}) is not for single partitions; use offsets")
+    return {
+        number: [place, None] if type(place) is int else place for number, place in places.items() if place != unnamed
+    }
 
 
 def time_us_value(name: str, text: str) -> int:

@@ -58,12 +58,8 @@ class Servers:
                 away.append(answer)
                 continue
             self._log_ids[server.address] = answer
-            if answer in found:
-                raise OptionError(
-                    f"{found[answer].address} and {server.address} hold the same log {answer}: "
-                    "name one of them in option servers"
-                )
-            found[answer] = server
+            # Two addresses of one broker are two ways to it.
+            found.setdefault(answer, server)
         return found, away
 
     def ask(

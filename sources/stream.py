@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -61,6 +62,8 @@ class _Session:
     # Spark asks twice, and between the two a broker may come or go.
     initial: SourceOffset | None = None
     has_reached_a_broker: bool = False
+    # Whether every broker answered when they were last asked who they are.
+    is_complete: bool = False
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -92,7 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if session.initial is None:
             starting = self._options.starting
             servers = self._reachable(session) if starting.kind == "earliest" else session.servers.all()
-            is_complete = len(servers) == len(self._options.servers)
+            is_complete = starting.kind != "earliest" or session.is_complete
             session.initial = resolve(starting, self._options, servers, session.group, is_complete=is_complete)
             session.has_reached_a_broker = True
         return session.initial.to_json()
@@ -108,7 +111,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         begin = self._without_retired(session, begin, reachable)
         if session.group is not None:
             # Spark asks from here on: everything before is in the sink.
-            session.group.commit(begin, reachable)
+            _, away = session.servers.ask(reachable, partial(session.group.commit, begin))
+            for error in away:
+                self._warn(session, error)
         delay_seconds = self._options.max_trigger_delay_ms / 1_000
         batch = plan_batch(
             begin,
@@ -168,7 +173,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         reachable, away = session.servers.reachable()
         if not reachable and not session.has_reached_a_broker:
             raise away[0]
-        session.has_reached_a_broker = True
+        session.has_reached_a_broker, session.is_complete = True, not away
         for error in away:
             self._warn(session, error)
         retired = self._options.retire_logs
@@ -191,8 +196,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         dropped = {log_id: begin.logs[log_id] for log_id in self._options.retire_logs if log_id in begin.logs}
         if not dropped or not reachable:
             return begin
-        for log_id, places in dropped.items():
-            report_retired(log_id, places, self._options, next(iter(reachable.values())))
+        try:
+            for log_id, places in dropped.items():
+                report_retired(log_id, places, self._options, next(iter(reachable.values())))
+        except UnavailableError as error:
+            # They are dropped with a later batch, when that is on record.
+            self._warn(session, error)
+            return begin
         return replace(begin, logs={one: places for one, places in begin.logs.items() if one not in dropped})
 
     def _warn(self, session: _Session, error: UnavailableError) -> None:

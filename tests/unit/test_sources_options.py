@@ -101,7 +101,14 @@ def test_starting_offsets_take_numbers_pairs_and_whole_offsets() -> None:
     assert parsed(startingOffsets='{"x":{"3":[17,2]}}').starting.places == {"x": {3: Place(17, 2)}}
 
 
-@pytest.mark.parametrize("text", ["newest", "[]", '{"x":17}', '{"x":{"3":"17"}}', '{"x":{"3":-1}}', '{"x":{"a":1}}'])
+def test_kafka_s_numbers_for_earliest_and_latest_are_what_unnamed_partitions_are() -> None:
+    assert parsed(startingOffsets='{"x":{"3":-2,"4":7}}').starting.places == {"x": {4: Place(7)}}
+    assert parsed(endingOffsets='{"x":{"3":-1,"4":7}}').ending.places == {"x": {4: Place(7)}}
+    assert "latest (-1) is not for single partitions" in refused(startingOffsets='{"x":{"3":-1}}')
+    assert "earliest (-2) is not for single partitions" in refused(endingOffsets='{"x":{"3":-2}}')
+
+
+@pytest.mark.parametrize("text", ["newest", "[]", '{"x":17}', '{"x":{"3":"17"}}', '{"x":{"3":-5}}', '{"x":{"a":1}}'])
 def test_bad_starting_offsets_are_refused(text: str) -> None:
     assert "option startingOffsets is earliest, latest or JSON" in refused(startingOffsets=text)
 
