@@ -106,7 +106,7 @@ class TableStore(Protocol):
         """Take over as the engine of these tables: the commits of an earlier one fail from now on."""
 
     def running(self) -> frozenset[str]:
-        """The ids of actions that are not over."""
+        """The ids of actions that are not over, or whose row is older than one of their targets."""
 
     def load(self, action_ids: Collection[str]) -> Loaded:
         """Everything that is stored about these actions."""
@@ -159,7 +159,10 @@ class DeltalakeStore:
         raise TableStoreError(f"many engines start at once on the tables under {self._root}; start one")
 
     def running(self) -> frozenset[str]:
-        rows = self._query("action_state", "SELECT action_id FROM action_state WHERE ended_at IS NULL")
+        tables = {name: self._current(name) for name in ("action_state", "action_targets")}
+        newest = "SELECT action_id, max(updated_at) AS updated_at FROM action_targets GROUP BY action_id"
+        sql = f"SELECT s.action_id FROM action_state s LEFT JOIN ({newest}) t ON s.action_id = t.action_id"
+        rows = self._select(tables, f"{sql} WHERE s.ended_at IS NULL OR t.updated_at > s.updated_at")
         return frozenset(row["action_id"] for row in rows)
 
     def load(self, action_ids: Collection[str]) -> Loaded:
@@ -244,12 +247,17 @@ class DeltalakeStore:
         return table
 
     def _query(self, name: str, sql: str) -> list[dict[str, Any]]:
-        table = self._current(name)
+        return self._select({name: self._current(name)}, sql)
+
+    def _select(self, tables: Mapping[str, DeltaTable], sql: str) -> list[dict[str, Any]]:
+        builder = QueryBuilder()
+        for name, table in tables.items():
+            builder = builder.register(name, table)
         try:
-            result = QueryBuilder().register(name, table).execute(sql)
-            return list(rows_of(pa.table(result.read_all())))
+            return list(rows_of(pa.table(builder.execute(sql).read_all())))
         except DeltaError as error:
-            raise TableStoreError(f"the table {name} under {self._root} cannot be read: {error}") from error
+            names = " and ".join(tables)
+            raise TableStoreError(f"the table {names} under {self._root} cannot be read: {error}") from error
 
     def _changes(self, name: str, after: int) -> tuple[list[dict[str, Any]], int]:
         """The rows inserted after version `after`, and the version they reach to."""

@@ -13,6 +13,10 @@ from .work import Work
 
 def fill_outbox(work: Work) -> None:
     """Let pending targets become owed. At most `publish_max` are owed at once, over all actions."""
+    for action, row in list(work.open_actions()):
+        late = work.late[action.action_id]
+        if late and action.rollout.rate_per_minute is not None:
+            work.put_row(replace(row, sent=counted(row.sent, late, work.now_us)))
     actions = list(work.open_actions())
     free = work.limits.publish_max
     for action, _ in actions:

@@ -6,11 +6,13 @@ removes repeats. Within an attempt the first terminal state stands, but a late S
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 from .action import Action
-from .model import SECOND_US, DeviceState, Limits, Report, Target, TargetState
+from .model import LATE_US, SECOND_US, DeviceState, Limits, Report, Target, TargetState
 
 S = TargetState
 
@@ -56,29 +58,28 @@ def with_status(target: Target, report: Report, now_us: int, *, proof: str | Non
     late = target.state is S.TIMED_OUT and state is S.SUCCEEDED
     if target.final and not late:
         return target
-    marked = replace(
-        target,
-        since_us=now_us,
-        updated_us=now_us,
-        report_log_id=report.log_id,
-        report_partition=report.partition,
-        report_offset=report.offset,
-        boot=report.boot,
-        seq=report.seq,
-        claimed=claimed and proof is not None,
-        progress=report.progress if report.progress is not None else target.progress,
-        message=message if message is not None else target.message,
-        result=report.result if report.result is not None else target.result,
-    )
-    if state in _RANK:
-        if state is S.IN_PROGRESS and marked.begun_us is None:
-            marked = replace(marked, begun_us=now_us)
-        return _advanced(marked, state, report.at_us)
-    done = _finished(marked, state, report.at_us, message=marked.message)
     if late:
-        said = f": {report.message}" if report.message else ""
-        done = replace(done, late=True, message=f"succeeded after it had timed out{said}")
-    return done
+        said = f": {message}" if message else ""
+        message = f"succeeded after it had timed out{said}"
+    marks: dict[str, Any] = {
+        "since_us": now_us,
+        "updated_us": now_us,
+        "report_log_id": report.log_id,
+        "report_partition": report.partition,
+        "report_offset": report.offset,
+        "boot": report.boot,
+        "seq": report.seq,
+        "claimed": claimed and proof is not None,
+        "late": late or target.late,
+        "progress": report.progress if report.progress is not None else target.progress,
+        "message": message if message is not None else target.message,
+        "result": report.result if report.result is not None else target.result,
+    }
+    if state is S.IN_PROGRESS and target.begun_us is None:
+        marks["begun_us"] = now_us
+    if state in _RANK:
+        return _advanced(target, state, report.at_us, marks)
+    return _finished(target, state, report.at_us, **marks)
 
 
 def confirmed(target: Target, fact: DeviceState | None, proof: str | None, now_us: int) -> Target:
@@ -86,7 +87,7 @@ def confirmed(target: Target, fact: DeviceState | None, proof: str | None, now_u
     if not target.claimed or target.final or proof is None or fact is None or fact.version != proof:
         return target
     said = f"it runs version {proof}"
-    return _finished(replace(target, updated_us=now_us), S.SUCCEEDED, fact.last_seen_us, message=said)
+    return _finished(target, S.SUCCEEDED, fact.last_seen_us, message=said, updated_us=now_us)
 
 
 def with_receipt(target: Target, report: Report, now_us: int) -> Target:
@@ -125,12 +126,15 @@ def with_place(target: Target, kind: str, partition: int, offset: int, now_us: i
         return target
     if kind == "cancel":
         if target.leaving:
-            return _finished(replace(target, updated_us=now_us), S.REMOVED, now_us, message=target.message)
+            return _finished(target, S.REMOVED, now_us, message=target.message, updated_us=now_us)
         return replace(target, outbox=None, since_us=now_us, updated_us=now_us)
     if kind == "force":
         return replace(target, outbox=None, mode="forced", updated_us=now_us)
-    placed = replace(target, partition=partition, offset=offset, sent_us=now_us, since_us=now_us, updated_us=now_us)
-    return _advanced(placed, S.QUEUED, now_us)
+    sent_us = target.sent_us
+    if sent_us is None or now_us - sent_us >= LATE_US:
+        sent_us = now_us
+    placed = {"partition": partition, "offset": offset, "sent_us": sent_us, "since_us": now_us, "updated_us": now_us}
+    return _advanced(target, S.QUEUED, now_us, placed)
 
 
 def cancelled(target: Target, reason: str, now_us: int) -> Target:
@@ -138,7 +142,7 @@ def cancelled(target: Target, reason: str, now_us: int) -> Target:
     if target.final or target.state is S.CANCELLING:
         return target
     if target.unsent:
-        return _finished(replace(target, updated_us=now_us), S.CANCELLED, now_us, message=reason)
+        return _finished(target, S.CANCELLED, now_us, message=reason, updated_us=now_us)
     return replace(target, state=S.CANCELLING, outbox="cancel", since_us=now_us, updated_us=now_us, message=reason)
 
 
@@ -147,12 +151,12 @@ def removed(target: Target, reason: str, now_us: int) -> Target:
     if target.final or target.leaving:
         return target
     if target.unsent or (target.state is S.CANCELLING and target.outbox is None):
-        return _finished(replace(target, updated_us=now_us), S.REMOVED, now_us, message=reason)
+        return _finished(target, S.REMOVED, now_us, message=reason, updated_us=now_us)
     return replace(cancelled(target, reason, now_us), leaving=True, message=reason, updated_us=now_us)
 
 
 def skipped(target: Target, reason: str, now_us: int) -> Target:
-    return _finished(replace(target, updated_us=now_us), S.SKIPPED, now_us, message=reason)
+    return _finished(target, S.SKIPPED, now_us, message=reason, updated_us=now_us)
 
 
 def forced(target: Target, reason: str, now_us: int) -> Target:
@@ -163,7 +167,7 @@ def forced(target: Target, reason: str, now_us: int) -> Target:
         if target.outbox == "cancel":
             return target  # Without the cancel in the log the device would still carry the command out.
         message = f"{target.message}; not waited for its answer, forced by {reason}"
-        return _finished(replace(target, updated_us=now_us), S.CANCELLED, now_us, message=message)
+        return _finished(target, S.CANCELLED, now_us, message=message, updated_us=now_us)
     if target.forced:
         return target
     after = replace(target, forced=True, updated_us=now_us)
@@ -207,11 +211,11 @@ def timed_out(target: Target, action: Action, limits: Limits, now_us: int) -> Ta
         return target
     if action.deadline_us is not None and now_us >= action.deadline_us:
         message = f"the deadline passed while {target.state}"
-        return _finished(replace(target, updated_us=now_us), S.TIMED_OUT, now_us, message=message)
+        return _finished(target, S.TIMED_OUT, now_us, message=message, updated_us=now_us)
     for since_us, limit_s, what in _limits(target, action, limits):
         if now_us - since_us >= limit_s * SECOND_US:
             message = f"{what} within {limit_s} s"
-            return _finished(replace(target, updated_us=now_us), S.TIMED_OUT, now_us, message=message)
+            return _finished(target, S.TIMED_OUT, now_us, message=message, updated_us=now_us)
     return target
 
 
@@ -237,26 +241,28 @@ def _is_milder(target: Target) -> bool:
     return target.mode in ("soft", "download_only")
 
 
-def _advanced(target: Target, state: TargetState, at_us: int) -> Target:
-    """At least at `state`, with the times of the states that it implies. Never goes back."""
+def _advanced(
+    target: Target, state: TargetState, at_us: int, marks: Mapping[str, Any] = MappingProxyType({})
+) -> Target:
+    """At least at `state`, with the times of the states that it implies, and `marks` set. Never goes back."""
     times = _implied_times(target, _RANK[state], at_us)
     if target.state is S.CANCELLING:
-        return replace(target, **times) if times else target
+        return replace(target, **times, **marks) if times or marks else target
     if _RANK[state] <= _RANK[target.state] and not times:
-        return target
+        return replace(target, **marks) if marks else target
     higher = state if _RANK[state] > _RANK[target.state] else target.state
     # The device has the command, or the log does: it is not owed any more. That it is to be forced may be.
     still: Literal["force"] | None = "force" if target.forced and _is_milder(target) else None
-    return replace(target, state=higher, outbox=still, **times)
+    return replace(target, state=higher, outbox=still, **times, **marks)
 
 
-def _finished(target: Target, state: TargetState, at_us: int, *, message: str | None) -> Target:
+def _finished(target: Target, state: TargetState, at_us: int, **marks: Any) -> Target:
     times: dict[str, Any] = {}
     if state in (S.SUCCEEDED, S.FAILED):
         times = _implied_times(target, _RANK[S.IN_PROGRESS], at_us)
     elif state is S.REJECTED:
         times = _implied_times(target, _RANK[S.DELIVERED], at_us)
-    return replace(target, state=state, outbox=None, finished_us=at_us, message=message, **times)
+    return replace(target, state=state, outbox=None, finished_us=at_us, **times, **marks)
 
 
 def _implied_times(target: Target, rank: int, at_us: int) -> dict[str, Any]:

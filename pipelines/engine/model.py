@@ -16,6 +16,9 @@ from .action import Device
 
 SECOND_US = 1_000_000
 
+LATE_US = SECOND_US
+"""A command that is owed for so long may have reached the log at any time since: its rate is counted once more."""
+
 
 class TargetState(StrEnum):
     """Where one device stands with one action."""
@@ -194,7 +197,7 @@ class ActionState:
     """Why nothing more is sent, for good."""
     forced: bool = False
     sent: Mapping[str, int] = field(default_factory=dict)
-    """Commands by the second (Unix) in which they became owed, of the last 61 seconds; kept where there is a rate."""
+    """Commands by the second (Unix) in which they became owed, of the last minute; kept where there is a rate."""
 
 
 @dataclass(frozen=True, slots=True)

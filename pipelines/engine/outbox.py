@@ -6,15 +6,14 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from .action import Action, Artifacts
 from .lifecycle import with_place
-from .model import SECOND_US, Decision, EngineState, Place, Publish, Target
+from .model import LATE_US, Decision, EngineState, Place, Publish, Target
 from .sending import counted
 from .summary import summarized
-
-_AT_ONCE_US = 5 * SECOND_US
 
 
 def idempotency_key(target: Target) -> str:
@@ -34,7 +33,7 @@ def owed(target: Target, action: Action, artifacts: Artifacts) -> Publish:
         "attempt": target.attempt,
         "type": action.type if command else target.outbox,
         "name": action.name,
-        "params": json.loads(action.params or "{}") if command else {},
+        "params": _params(action.params) if command else {},
         "created_us": target.created_us,
     }
     if action.deadline_us is not None:
@@ -50,6 +49,12 @@ def owed(target: Target, action: Action, artifacts: Artifacts) -> Publish:
         value=json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode(),
         idempotency_key=idempotency_key(target),
     )
+
+
+@lru_cache(maxsize=64)
+def _params(text: str) -> Any:
+    """Not to be changed: the devices of an action share it."""
+    return json.loads(text or "{}")
 
 
 def _installation(target: Target, action: Action, artifacts: Artifacts) -> dict[str, Any]:
@@ -71,7 +76,7 @@ def record_places(state: EngineState, places: Mapping[Publish, Place], now_us: i
         if moved is target:
             continue
         updates.setdefault(publish.action_id, {})[publish.device_id] = moved
-        if publish.kind == "command" and now_us - (target.sent_us or now_us) > _AT_ONCE_US:
+        if publish.kind == "command" and now_us - (target.sent_us or now_us) >= LATE_US:
             overdue[publish.action_id] += 1
     states = []
     for action_id, rows in updates.items():

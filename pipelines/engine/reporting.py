@@ -25,7 +25,7 @@ def apply_reports(work: Work, reports: Iterable[Report]) -> None:
             if report.state == ONLINE:
                 continue
         target = work.target(report.action_id, report.device_id)
-        if target is None or report.attempt > target.attempt:
+        if target is None or report.attempt > target.attempt or (report.attempt == target.attempt and target.unsent):
             _wait(work, report)
         elif report.attempt == target.attempt:
             _apply(work, target, report)

@@ -5,7 +5,8 @@ Every rule here is a condition on sending. What was sent is governed by timeouts
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -44,20 +45,42 @@ class Around:
     """device_id → the action of the OTA that it has under way."""
 
 
-def room(action: Action, row: ActionState, targets: Iterable[Target], now_us: int) -> int | None:
+def room(action: Action, row: ActionState, targets: Collection[Target], now_us: int) -> int | None:
     """How many commands the action's own limits allow now; None without a limit."""
     limits = []
     if action.rollout.max_in_flight is not None:
         in_flight = sum(1 for target in targets if not target.final and not target.unsent)
         limits.append(action.rollout.max_in_flight - in_flight)
     if action.rollout.rate_per_minute is not None:
-        limits.append(action.rollout.rate_per_minute - sum(recent(row.sent, now_us).values()))
+        limits.append(action.rollout.rate_per_minute - _used(row, targets, now_us))
     return max(0, min(limits)) if limits else None
 
 
+def _used(row: ActionState, targets: Collection[Target], now_us: int) -> int:
+    """How many commands went out lately. The row knows of attempts that another one has followed, the targets of what
+    a crash kept from the row, and of what is owed and may reach the log at any moment."""
+    counted_ = recent(row.sent, now_us)
+    since = _since(now_us)
+    seen: Counter[str] = Counter()
+    old = 0
+    for target in targets:
+        second = (target.sent_us or 0) // SECOND_US
+        if second >= since:
+            seen[str(second)] += 1
+        elif target.outbox == "command":
+            old += 1
+    return old + sum(max(counted_.get(second, 0), seen[second]) for second in counted_.keys() | seen.keys())
+
+
+def _since(now_us: int) -> int:
+    """The first second that counts. Two more than a minute, because a second is counted as a whole, and a command may
+    have reached the log up to `LATE_US` after it was counted."""
+    return now_us // SECOND_US - _RATE_S - 1
+
+
 def recent(sent: Mapping[str, int], now_us: int) -> dict[str, int]:
-    """The seconds that are not over a minute old. 61 of them, so that any 60 seconds are covered."""
-    since = now_us // SECOND_US - _RATE_S
+    """The seconds that still count."""
+    since = _since(now_us)
     return {second: number for second, number in sent.items() if int(second) >= since}
 
 

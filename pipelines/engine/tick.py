@@ -148,6 +148,9 @@ def _decision(work: Work) -> Decision:
     open_ = list(work.open_actions())
     touched = work.states.keys() | work.changed.keys()
     touched |= {row.action_id for _, row in open_ if row.open == 0}
+    if work.state.devices is None:
+        # The first tick after a start: the last one may have been killed between the targets and their action's row.
+        touched |= work.state.actions.keys()
     states = []
     for action_id in sorted(touched):
         row = work.row(action_id)

@@ -5,12 +5,24 @@ It looks up and it notes; which target moves and why is decided by the steps tha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, ValuesView
 from dataclasses import replace
 
 from .action import Action, Artifacts, Device, Request
 from .lifecycle import proof_of
-from .model import ActionPhase, ActionState, AuditEvent, DeviceState, EngineState, Limits, Quarantined, Report, Target
+from .model import (
+    LATE_US,
+    ActionPhase,
+    ActionState,
+    AuditEvent,
+    DeviceState,
+    EngineState,
+    Limits,
+    Quarantined,
+    Report,
+    Target,
+)
 
 
 class Work:
@@ -36,6 +48,8 @@ class Work:
         self.events: dict[str, AuditEvent] = {}
         self.waiting: list[Report] = []
         self.quarantine: list[Quarantined] = []
+        self.late: Counter[str] = Counter()
+        """By action: commands that were owed for long and are no more, so that they count for the rate now."""
         self._merged: dict[str, dict[str, Target]] = {}
 
     # -- looking up --------------------------------------------------------------------------------------------------
@@ -79,6 +93,8 @@ class Work:
         """Note the target if it is another than before. Says whether it was."""
         if after is before or after == before:
             return False
+        if before is not None and before.outbox == "command" != after.outbox:
+            self.late[after.action_id] += self.now_us - (before.sent_us or 0) >= LATE_US
         self.changed.setdefault(after.action_id, {})[after.device_id] = after
         if after.action_id in self._merged:
             self._merged[after.action_id][after.device_id] = after

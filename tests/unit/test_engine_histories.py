@@ -1,0 +1,185 @@
+"""What must hold for any rollout in any history: devices that behave as they like, a broker that comes and goes, an
+engine that is killed between two commits, people who ask for everything."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.engine import SECOND, Engine, action_of, devices_of
+
+from pipelines.engine import (
+    TERMINAL,
+    ActionPhase,
+    Decision,
+    Rollout,
+    Selector,
+    Target,
+    TargetState,
+    Timeouts,
+    apply,
+    record_places,
+    tick,
+)
+from pipelines.engine.model import Place
+
+S = TargetState
+DEVICES = tuple(f"d{number}" for number in range(9))
+KINDS = ("pause", "resume", "force", "retry", "approve", "cancel")
+
+
+@st.composite
+def rollouts(draw: st.DrawFn) -> Rollout:
+    waves = [{"percentage": 34, "success_percentage": 50, "error_percentage": 60, "min_reported": 2}]
+    waves += [{"percentage": 100}]
+    return Rollout(
+        membership=draw(st.sampled_from(("static", "dynamic"))),
+        waves=draw(st.sampled_from((None, json.dumps(waves)))),
+        rate_per_minute=draw(st.none() | st.integers(1, 6)),
+        max_in_flight=draw(st.none() | st.integers(1, 4)),
+        abort_percentage=draw(st.none() | st.just(50.0)),
+        abort_min_reported=3,
+        retries=draw(st.integers(0, 2)),
+        retry_backoff_s=draw(st.sampled_from((0, 5))),
+    )
+
+
+class History:
+    """One run of it. `seed` decides everything that the rollout does not."""
+
+    def __init__(self, rollout: Rollout, seed: int, *, killed: bool = True, rows_lost: bool = True) -> None:
+        self._random = random.Random(seed)
+        self.rollout, self._killed, self._rows_lost = rollout, killed, rows_lost
+        self.engine = Engine(devices=devices_of(*DEVICES))
+        timeouts = Timeouts(queued_s=40, delivered_s=40, step_s=40)
+        selector = Selector(percentage=100)
+        self.engine.actions.append(action_of(selector=selector, rollout=rollout, timeouts=timeouts, created_by="ann"))
+        self.log: dict[str, bytes] = {}
+        self.sends: list[int] = []
+        """When each command reached the log for the first time."""
+        self.stopped_with: int | None = None
+        self._offset = 0
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self.step()
+
+    def step(self) -> None:
+        engine, chance = self.engine, self._random
+        engine.now_us += chance.choice((1, 1, 5, 30)) * SECOND
+        if chance.random() < 0.1:
+            engine.ask(chance.choice(KINDS), by=chance.choice(("ann", "bob")))
+        if chance.random() < 0.05:
+            engine.devices = devices_of(*chance.sample(DEVICES, chance.randint(5, len(DEVICES))))
+        reports = [self._report() for _ in range(chance.randint(0, 3))] if engine.state.targets else []
+        arguments = (engine.actions, engine.requests, reports, engine.devices, engine.now_us)
+        before, decision = engine.state, tick(engine.state, *arguments)
+        assert tick(before, *arguments) == decision
+        if self._killed and self._rows_lost and chance.random() < 0.15:
+            # Killed between two commits: the targets are written, their action's row is not. Then it begins again.
+            engine.state = replace(apply(before, replace(decision, state_updates=(), waiting=())), devices=None)
+            if "a1" not in engine.state.actions:
+                engine.state = before
+            reports = [*decision.waiting, *reports]
+            before, decision = (
+                engine.state,
+                tick(engine.state, engine.actions, engine.requests, reports, *arguments[3:]),
+            )
+        engine.state = apply(before, decision)
+        self._check(before.targets.get("a1", {}), decision)
+        if chance.random() < 0.8:
+            self._publish(decision)
+
+    def _report(self):  # type: ignore[no-untyped-def]
+        chance, self._offset = self._random, self._offset + 1
+        device_id = chance.choice(DEVICES)
+        target = self.engine.state.targets["a1"].get(device_id)
+        attempt = target.attempt if target is not None and chance.random() < 0.9 else chance.randint(1, 3)
+        states = ("ACCEPTED", "IN_PROGRESS", "SUCCEEDED", "SUCCEEDED", "FAILED", "REJECTED", "CANCELLED")
+        return self.engine.report(chance.choice(states), self._offset, device_id=device_id, attempt=attempt)
+
+    def _publish(self, decision: Decision) -> None:
+        """Like the job: the places are committed after the publish, unless it is killed in between."""
+        places = {}
+        for publish in decision.publishes:
+            known = self.log.setdefault(publish.idempotency_key, publish.value)
+            assert known == publish.value, "one key, two contents"
+            if known is publish.value and publish.kind == "command":
+                self.sends.append(self.engine.now_us)
+            places[publish] = Place(2, len(self.log))
+        if not self._killed or self._random.random() < 0.9:
+            self.engine.state = apply(self.engine.state, record_places(self.engine.state, places, self.engine.now_us))
+
+    def _check(self, before: dict[str, Target], decision: Decision) -> None:  # type: ignore[override]
+        state = self.engine.state
+        row, targets = state.actions["a1"], state.targets["a1"]
+        counts = Counter(target.state.value for target in targets.values())
+        assert (dict(row.counts), row.targets) == (dict(counts), len(targets))
+        assert row.open == sum(1 for target in targets.values() if target.state not in TERMINAL)
+        assert before.keys() <= targets.keys(), "a target has vanished"
+        for device_id, was in before.items():
+            now = targets[device_id]
+            assert now.attempt >= was.attempt
+            if was.state in TERMINAL and now.attempt == was.attempt and now != was:
+                late = was.state is S.TIMED_OUT and now.state is S.SUCCEEDED and now.late
+                assert late, f"{was.state} became {now.state}"
+        for target in targets.values():
+            assert not (target.final and target.outbox), "something is owed to a target that has ended"
+        limit = self.rollout.max_in_flight
+        if limit is not None:
+            assert sum(1 for target in targets.values() if not target.final and not target.unsent) <= limit
+        self._check_stop(row.stopped, decision)
+
+    def _check_stop(self, stopped: str | None, decision: Decision) -> None:
+        commands = [publish for publish in decision.publishes if publish.kind == "command"]
+        assert stopped is None or not commands, "a command is sent for an action that was stopped"
+
+    def check_rate(self, per_minute: int) -> None:
+        for moment in self.sends:
+            within = sum(1 for other in self.sends if moment <= other < moment + 60 * SECOND)
+            assert within <= per_minute, f"{within} commands within a minute"
+
+
+@settings(max_examples=40, deadline=None)
+@given(rollouts(), st.integers(0, 2**32))
+def test_any_history_keeps_counts_finality_limits_and_keys(rollout: Rollout, seed: int) -> None:
+    History(rollout, seed).run(40)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 5), st.integers(0, 3), st.integers(0, 2**32))
+def test_rate_is_kept_for_any_minute_in_any_history(rate: int, retries: int, seed: int) -> None:
+    history = History(Rollout(rate_per_minute=rate, retries=retries, retry_backoff_s=0), seed, rows_lost=False)
+    history.run(60)
+    history.check_rate(rate)
+
+
+def test_control_an_engine_that_forgets_what_it_sent_breaks_the_rate() -> None:
+    """Negative control of the rate: without what the rows remember, the check fails."""
+    history = History(Rollout(rate_per_minute=1, max_in_flight=9), 1, killed=False)
+    for _ in range(20):
+        history.step()
+        state = history.engine.state
+        rows = {id_: replace(row, sent={}) for id_, row in state.actions.items()}
+        targets = {id_: replace(target, sent_us=None) for id_, target in state.targets["a1"].items()}
+        history.engine.state = replace(state, actions=rows, targets={"a1": targets})
+    try:
+        history.check_rate(1)
+    except AssertionError:
+        return
+    raise AssertionError("the check of the rate cannot fail")
+
+
+def test_action_that_has_ended_stays_ended_until_somebody_retries() -> None:
+    history = History(Rollout(), 7, killed=False)
+    history.engine.tick()
+    history.engine.cancel()
+    history.engine.tick()
+    history.engine.ask("force", by="bob")
+    history.engine.tick()
+    history.engine.tick()
+    assert history.engine.state.actions["a1"].phase is ActionPhase.ENDED
