@@ -126,6 +126,10 @@ release: prerequisites ## headwaterd for figures and production: broker_edge/cor
 bench-log: ## the commit log beside other libraries and a plain program (ARGS=--short)
 	cargo run --locked --quiet --release --manifest-path tests/bench/log/Cargo.toml -- $(ARGS)
 
+.PHONY: bench-spark
+bench-spark: setup release ## Spark and Delta beside Kafka's source, on two cores (ARGS='--records 1000000', ARGS=--latency)
+	HEADWATERD=$(CURDIR)/$(CORE)/target/release/headwaterd $(PY) tests/bench/spark_kafka.py $(ARGS)
+
 .PHONY: wheel
 wheel: prerequisites $(VENV)/.stamp ## the wheel, in dist/
 	$(VENV)/bin/maturin build --locked --release --out dist

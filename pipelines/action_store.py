@@ -60,6 +60,10 @@ class TableStoreError(PipelineError):
     """A table could not be read or written."""
 
 
+class EngineFencedError(TableStoreError):
+    """A newer engine has claimed the tables: this one must not go on, and must not be started again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Versions:
     """Up to which version the input tables are read, or settled; -1 is none."""
@@ -310,7 +314,7 @@ class DeltalakeStore:
     def _refuse_if_fenced(self) -> None:
         newest = self._current("action_targets").transaction_version(_ENGINE)
         if self._epoch is None or newest != self._epoch:
-            raise TableStoreError(f"a newer engine has taken over the tables under {self._root}; this one stops")
+            raise EngineFencedError(f"a newer engine has taken over the tables under {self._root}; this one stops")
 
     def _append(self, name: str, rows: pa.Table) -> None:
         write_deltalake(self._tables[name], rows, mode="append")

@@ -39,7 +39,7 @@ from pipelines.engine import (
     tick,
 )
 from pipelines.errors import PipelineError, SettingsError
-from pipelines.settings import load_settings
+from pipelines.settings import ActionsSection, load_settings
 from sinks.devices import DevicePublisher
 
 log = logging.getLogger(__name__)
@@ -238,6 +238,19 @@ class ActionJob:
         self._commit(record_places(self._state, found, self._clock_us()))
 
 
+def limits_of(given: ActionsSection) -> Limits:
+    """The engine's limits, as the settings have them."""
+    return Limits(
+        publish_max=given.publish_max,
+        queued_s=given.queued_s,
+        delivered_s=given.delivered_s,
+        in_progress_s=given.in_progress_s,
+        step_s=given.step_s,
+        allow_unsigned=given.allow_unsigned,
+        trusted_keys=frozenset(given.trusted_keys),
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until SIGINT or SIGTERM. Exit codes: 0 stopped, 1 failed, 5 a setting is wrong."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.actions", description="The action engine.")
@@ -249,15 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         file = load_settings(options.config)
         given = file.actions
-        limits = Limits(
-            publish_max=given.publish_max,
-            queued_s=given.queued_s,
-            delivered_s=given.delivered_s,
-            in_progress_s=given.in_progress_s,
-            step_s=given.step_s,
-            allow_unsigned=given.allow_unsigned,
-            trusted_keys=frozenset(given.trusted_keys),
-        )
+        limits = limits_of(given)
         root = options.root or given.root
         with closing(DevicePublisher(options.server or file.servers[0])) as publisher:
             pace = Pace(tick_s=given.tick_s, poll_s=given.poll_s)

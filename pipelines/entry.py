@@ -29,6 +29,34 @@ def actions() -> None:
     _end(main())
 
 
+def silver() -> None:
+    """`headwater-silver`: `pipelines.silver`."""
+    from pipelines.silver import main
+
+    _end(main())
+
+
+def gaps() -> None:
+    """`headwater-gaps`: `pipelines.gaps`."""
+    from pipelines.gaps import main
+
+    _end(main())
+
+
+def quality() -> None:
+    """`headwater-quality`: `pipelines.quality`, the suite."""
+    from pipelines.quality import main
+
+    _end(main())
+
+
+def maintenance() -> None:
+    """`headwater-maintenance`: `pipelines.maintenance`."""
+    from pipelines.maintenance import main
+
+    _end(main())
+
+
 def _end(code: int) -> None:
     if code:
         sys.exit(code)

@@ -2,7 +2,10 @@
 
     PipelineError
     ├── SetupError      the machine lacks something: Java, the Delta jars
-    └── SettingsError   the settings file or an option is wrong
+    ├── SettingsError   the settings file or an option is wrong
+    ├── PlanError       what a batch of silver was planned with cannot be read or written
+    ├── NewFieldsError  a payload has fields that its schema refuses
+    └── JobFailedError  a job ended although nobody told it to
 
 Each message is one sentence that says what, where, and what to do.
 """
@@ -25,6 +28,18 @@ class SetupError(PipelineError):
 
 class SettingsError(PipelineError):
     """A setting is unknown, of the wrong kind, or out of range."""
+
+
+class PlanError(PipelineError):
+    """The plan of a batch cannot be read or written; nothing of the batch was written."""
+
+
+class NewFieldsError(PipelineError):
+    """A payload has fields that its schema does not name, and the schema says `fail_on_new`."""
+
+
+class JobFailedError(PipelineError):
+    """A job ended by itself, and starting it again did not help."""
 
 
 def own_error(error: BaseException) -> tuple[str, str] | None:

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from pipelines.errors import SetupError
@@ -40,7 +41,8 @@ import os
 from pyspark.sql import SparkSession
 builder = SparkSession.builder.master("local[1]").appName("fetch-jars")
 for key, value in {
-    "spark.jars.packages": os.environ["HEADWATER_FETCH_PACKAGE"],
+    "spark.jars.packages": os.environ["HEADWATER_FETCH_PACKAGES"],
+    "spark.jars.excludes": os.environ["HEADWATER_FETCH_EXCLUDES"],
     "spark.jars.ivy": os.environ["HEADWATER_FETCH_IVY"],
     "spark.driver.extraJavaOptions": "-Duser.home=" + os.environ["HEADWATER_FETCH_HOME"],
     "spark.ui.enabled": "false",
@@ -83,9 +85,9 @@ def fetch(folder: Path) -> bool:
     # Beside the target: the renames below must not cross a file system.
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch_name:
         scratch = Path(scratch_name)
-        _resolve(scratch)
+        resolved = _resolve(scratch, [DELTA_PACKAGE], [])
         for name in JAR_NAMES:
-            found = scratch / "ivy" / "jars" / name
+            found = resolved / name
             if not found.is_file():
                 raise SetupError(f"{DELTA_PACKAGE} was resolved without {name}: remove {folder} and try again")
             whole = scratch / name
@@ -94,16 +96,33 @@ def fetch(folder: Path) -> bool:
     return True
 
 
+def fetch_packages(folder: Path, packages: Sequence[str], *, excludes: Sequence[str] = ()) -> list[Path]:
+    """The jars of Maven packages (`group:artifact:version`) and of what they need, in a folder of their own.
+
+    A folder that is there is whole, because it appears when all jars are in it, and then nothing is fetched. Spark's
+    own jars are not among them; `excludes` are packages (`group:artifact`) to leave out.
+    """
+    if not folder.is_dir():
+        require_java()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as scratch:
+            os.replace(_resolve(Path(scratch), packages, excludes), folder)
+    return sorted(folder.glob("*.jar"))
+
+
 def _missing(folder: Path) -> list[str]:
     return [name for name in JAR_NAMES if not (folder / name).is_file()]
 
 
-def _resolve(scratch: Path) -> None:
+def _resolve(scratch: Path, packages: Sequence[str], excludes: Sequence[str]) -> Path:
+    """The folder, below `scratch`, of the jars that Ivy found."""
+    wanted = ",".join(packages)
     home = scratch / "home"
     home.mkdir()
     environment = dict(
         os.environ,
-        HEADWATER_FETCH_PACKAGE=DELTA_PACKAGE,
+        HEADWATER_FETCH_PACKAGES=wanted,
+        HEADWATER_FETCH_EXCLUDES=",".join(excludes),
         HEADWATER_FETCH_IVY=str(scratch / "ivy"),
         HEADWATER_FETCH_HOME=str(home),
     )
@@ -120,10 +139,11 @@ def _resolve(scratch: Path) -> None:
         )
     except subprocess.TimeoutExpired as error:
         raise SetupError(
-            f"fetching {DELTA_PACKAGE} took over {FETCH_TIMEOUT_SECONDS} s: check the network and try again"
+            f"fetching {wanted} took over {FETCH_TIMEOUT_SECONDS} s: check the network and try again"
         ) from error
     if result.returncode != 0:
-        raise SetupError(f"cannot fetch {DELTA_PACKAGE} from Maven Central: {_reason(result.stdout)}")
+        raise SetupError(f"cannot fetch {wanted} from Maven Central: {_reason(result.stdout)}")
+    return scratch / "ivy" / "jars"
 
 
 def _reason(output: str) -> str:

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from broker_edge.errors import HeadwaterError
 from pipelines.errors import PipelineError, own_error
 from sinks.errors import SinkError
 from sources.errors import SourceError
@@ -26,7 +27,13 @@ EXIT_SETTINGS = 5
 
 _WAIT_SECONDS = 0.5
 
-_EXIT_CODES = {"UnavailableError": EXIT_UNREACHABLE, "OptionError": EXIT_SETTINGS, "SettingsError": EXIT_SETTINGS}
+_EXIT_CODES = {
+    "UnavailableError": EXIT_UNREACHABLE,
+    "ConnectError": EXIT_UNREACHABLE,
+    "OptionError": EXIT_SETTINGS,
+    "SettingsError": EXIT_SETTINGS,
+    "ConfigError": EXIT_SETTINGS,
+}
 
 
 class StopSignal:
@@ -42,6 +49,10 @@ class StopSignal:
 
     def is_set(self) -> bool:
         return self._event.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Waits so long at most; whether the signal has come."""
+        return self._event.wait(seconds)
 
 
 def wait(query: StreamingQuery, stop: StopSignal) -> None:
@@ -65,7 +76,7 @@ def run_job(work: Callable[[], None]) -> int:
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
         work()
-    except (PipelineError, SinkError, SourceError) as error:
+    except (HeadwaterError, PipelineError, SinkError, SourceError) as error:
         return _failed(type(error).__name__, str(error))
     except PySparkException as error:
         found = own_error(error)
@@ -75,6 +86,11 @@ def run_job(work: Callable[[], None]) -> int:
     return 0
 
 
+def exit_code(name: str) -> int:
+    """The exit code of a job that ended with an error of this class."""
+    return _EXIT_CODES.get(name, EXIT_FAILED)
+
+
 def _failed(name: str, sentence: str) -> int:
     sys.stderr.write(f"error: {sentence}\n")
-    return _EXIT_CODES.get(name, EXIT_FAILED)
+    return exit_code(name)

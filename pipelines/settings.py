@@ -6,21 +6,15 @@ the two together.
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from pipelines.errors import SettingsError
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+from pipelines.yaml_file import Section, read_yaml
 
 
-class SparkSettings(_Section):
+class SparkSettings(Section):
     """The local session."""
 
     cores: str = "local[2,4]"
@@ -28,13 +22,14 @@ class SparkSettings(_Section):
     warehouse: str | None = None
 
 
-class BronzeSettings(_Section):
-    """How bronze tables are written. `files` has its name and is refused by the sink for now."""
+class BronzeSettings(Section):
+    """How bronze tables are written; `auto` is `files` for a table by path and `spark` for one by name."""
 
-    writer: Literal["spark", "files"] = "spark"
+    writer: Literal["auto", "spark", "files"] = "auto"
+    compression: Literal["zstd", "snappy"] = "zstd"
 
 
-class TelemetrySettings(_Section):
+class TelemetrySettings(Section):
     """The pipeline from telemetry topics to its bronze table."""
 
     subscribe: list[str] = Field(default=["devices/+/telemetry"], min_length=1)
@@ -53,7 +48,7 @@ class TelemetrySettings(_Section):
         return self
 
 
-class StatusSection(_Section):
+class StatusSection(Section):
     """The pipeline from statuses and receipts to `action_events`; its tables are those of `actions`."""
 
     consumer_group: str = "status"
@@ -63,7 +58,7 @@ class StatusSection(_Section):
     fail_on_data_loss: bool = True
 
 
-class ActionsSection(_Section):
+class ActionsSection(Section):
     """The action engine."""
 
     root: str = "data/tables"
@@ -78,7 +73,59 @@ class ActionsSection(_Section):
     trusted_keys: list[str] = Field(default=[])
 
 
-class Settings(_Section):
+class SilverSettings(Section):
+    """From bronze to a table per message type, with what could not be used in `quarantine`."""
+
+    schemas: str = "conf/schemas"
+    rules: str | None = "conf/quality"
+    root: str | None = "data/tables"
+    catalog_schema: str | None = None
+    checkpoint: str = "data/checkpoints/silver"
+    trigger: str = "5 seconds"
+    max_bytes_per_trigger: str = "64m"
+
+    @model_validator(mode="after")
+    def _one_place(self) -> SilverSettings:
+        if (self.root is None) == (self.catalog_schema is None):
+            raise ValueError("give one of root and catalog_schema, and null for the other")
+        return self
+
+
+class GapsSettings(Section):
+    """Gaps that brokers report, copied into `ingest_gaps`."""
+
+    every_s: float = Field(default=60.0, gt=0)
+
+
+class QualitySettings(Section):
+    """The rules as a suite on a sample of each silver table."""
+
+    every_s: float = Field(default=3600.0, gt=0)
+    sample_rows: int = Field(default=10_000, gt=0)
+
+
+class MaintenanceSettings(Section):
+    """Small files into large ones, and away with what nobody can read any more."""
+
+    every_s: float = Field(default=3600.0, gt=0)
+    retention_hours: int = Field(default=168, ge=0)
+    log_retention_days: int = Field(default=30, gt=0)
+    target_file_mb: int = Field(default=128, gt=0)
+
+
+class JobsSettings(Section):
+    """How `headwater jobs run` watches what it runs."""
+
+    look_s: float = Field(default=1.0, gt=0)
+    retries: int = Field(default=5, ge=0)
+    retry_first_s: float = Field(default=1.0, gt=0)
+    retry_max_s: float = Field(default=60.0, gt=0)
+    lag_records_max: int | None = Field(default=1_000_000, gt=0)
+    silent_s_max: float | None = Field(default=300.0, gt=0)
+    webhook: str | None = None
+
+
+class Settings(Section):
     """The whole file."""
 
     servers: list[str] = Field(default=["grpc://127.0.0.1:8815"], min_length=1)
@@ -88,56 +135,13 @@ class Settings(_Section):
     telemetry: TelemetrySettings = TelemetrySettings()
     status: StatusSection = StatusSection()
     actions: ActionsSection = ActionsSection()
+    silver: SilverSettings = SilverSettings()
+    gaps: GapsSettings = GapsSettings()
+    quality: QualitySettings = QualitySettings()
+    maintenance: MaintenanceSettings = MaintenanceSettings()
+    jobs: JobsSettings = JobsSettings()
 
 
 def load_settings(path: Path | None) -> Settings:
     """Reads `path`, or gives the defaults without one. `SettingsError` names file, line, key and the nearest key."""
-    if path is None:
-        return Settings()
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"cannot read the settings {path}: {error.strerror}") from error
-    try:
-        value = yaml.safe_load(text)
-        root = yaml.compose(text)
-    except yaml.YAMLError as error:
-        raise SettingsError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
-    try:
-        return Settings.model_validate({} if value is None else value)
-    except ValidationError as error:
-        raise SettingsError(_sentence(path, root, error)) from error
-
-
-def _sentence(path: Path, root: yaml.Node | None, error: ValidationError) -> str:
-    """The first problem, as `file:line: key: what is wrong`."""
-    first = error.errors()[0]
-    keys = [str(part) for part in first["loc"]]
-    place = f"{path}:{_line(root, keys)}"
-    name = ".".join(keys)
-    if first["type"] == "extra_forbidden":
-        known = list(_section(keys[:-1]).model_fields)
-        near = difflib.get_close_matches(keys[-1], known, n=1, cutoff=0.0)
-        return f"{place}: unknown key {name}: did you mean {'.'.join([*keys[:-1], near[0]])}?"
-    return f"{place}: {name or 'settings'}: {first['msg']}"
-
-
-def _section(keys: list[str]) -> type[BaseModel]:
-    model: type[BaseModel] = Settings
-    for key in keys:
-        inner: Any = model.model_fields[key].annotation
-        model = inner
-    return model
-
-
-def _line(node: yaml.Node | None, keys: list[str]) -> int:
-    """The line of the deepest key on the way that the file has."""
-    line = 1
-    for key in keys:
-        if not isinstance(node, yaml.MappingNode):
-            break
-        found = next(((name, value) for name, value in node.value if name.value == key), None)
-        if found is None:
-            break
-        line, node = found[0].start_mark.line + 1, found[1]
-    return line
+    return Settings() if path is None else read_yaml(path, Settings)

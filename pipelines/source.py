@@ -3,10 +3,42 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+
+from sources.options import parse_options
+from sources.splits import Split, read_split
+
+
+def headwater_options(
+    *,
+    servers: Sequence[str],
+    subscribe: Sequence[str],
+    consumer_group: str,
+    places: Mapping[str, Any] | None = None,
+    max_offsets_per_trigger: int | None = None,
+    fail_on_data_loss: bool = True,
+) -> dict[str, str]:
+    """The options of a stream of what is published to `subscribe`.
+
+    It begins at `places` (`{log id: {partition: [next, epoch]}}`) where that names a partition, else where the group
+    began, else at the oldest record; all that only with an empty checkpoint.
+    """
+    options = {
+        "servers": ",".join(servers),
+        "subscribe": ",".join(subscribe),
+        "consumerGroup": consumer_group,
+        "startingOffsets": json.dumps(places) if places else "earliest",
+        "failOnDataLoss": str(fail_on_data_loss).lower(),
+        "includeHeaders": "true",
+    }
+    if max_offsets_per_trigger is not None:
+        options["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
+    return options
 
 
 def headwater_stream(
@@ -20,20 +52,32 @@ def headwater_stream(
     fail_on_data_loss: bool = True,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """The stream of what is published to `subscribe`, in the canonical schema.
-
-    It begins at `places` (`{log id: {partition: [next, epoch]}}`) where that names a partition, else where the group
-    began, else at the oldest record; all that only with an empty checkpoint.
-    """
-    reader = (
-        spark.readStream.format("headwater")
-        .option("servers", ",".join(servers))
-        .option("subscribe", ",".join(subscribe))
-        .option("consumerGroup", consumer_group)
-        .option("startingOffsets", json.dumps(places) if places else "earliest")
-        .option("failOnDataLoss", str(fail_on_data_loss).lower())
-        .option("includeHeaders", "true")
+    """The records, in the canonical schema; see `headwater_options`, over which `options` wins."""
+    chosen = headwater_options(
+        servers=servers,
+        subscribe=subscribe,
+        consumer_group=consumer_group,
+        places=places,
+        max_offsets_per_trigger=max_offsets_per_trigger,
+        fail_on_data_loss=fail_on_data_loss,
     )
-    if max_offsets_per_trigger is not None:
-        reader = reader.option("maxOffsetsPerTrigger", str(max_offsets_per_trigger))
-    return reader.options(**(options or {})).load()
+    return spark.readStream.format("headwater").options(**(chosen | dict(options or {}))).load()
+
+
+def headwater_splits(spark: SparkSession, options: Mapping[str, str]) -> tuple[DataFrame, SplitReader]:
+    """What a stream with `options` would read as rows, as splits instead, and what reads them in tasks."""
+    splits = spark.readStream.format("headwater").options(**options, **{"yield": "splits"}).load()
+    return splits, SplitReader(options)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitReader:
+    """Reads in a task what rows of a stream with `yield=splits` name. `options` are those of that stream."""
+
+    options: Mapping[str, str]
+
+    def __call__(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        options = parse_options(self.options)
+        for batch in rows:
+            for row in batch.to_pylist():
+                yield from read_split(Split.of(row), options)

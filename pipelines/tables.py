@@ -8,7 +8,7 @@ append to a clustered table, and none has deletion vectors, so that every reader
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -289,7 +289,7 @@ QUARANTINE = Table(
     "Records that could not be used, with the reason. Append-only.",
     (
         _TENANT,
-        Column("pipeline", "string", "who put it here: status, actions"),
+        Column("pipeline", "string", "who put it here: status, actions, silver/<message schema>"),
         Column("reason", "string", "one sentence"),
         Column("topic", "string"),
         Column("key", "binary"),
@@ -327,12 +327,14 @@ def uri_of(root: Path | str, name: str) -> str:
     return f"{str(root).rstrip('/')}/{name}"
 
 
-def create_by_path(root: Path | str, *, storage_options: Mapping[str, str] | None = None) -> None:
+def create_by_path(
+    root: Path | str, *, storage_options: Mapping[str, str] | None = None, tables: Iterable[Table] = TABLES.values()
+) -> None:
     """Make every table that is not there yet under `root`, and add the columns that one of an older version lacks.
 
     Needs no JVM. What is in the tables stays as it is.
     """
-    for table in TABLES.values():
+    for table in tables:
         fields = [_field(column) for column in table.columns]
         uri = uri_of(root, table.name)
         options = dict(storage_options) if storage_options else None
@@ -357,14 +359,16 @@ def _add_missing(table: DeltaTable, fields: list[Any]) -> None:
         table.alter.add_columns(missing)
 
 
-def create_by_name(spark: SparkSession, schema: str, *, root: Path | str | None = None) -> None:
+def create_by_name(
+    spark: SparkSession, schema: str, *, root: Path | str | None = None, tables: Iterable[Table] = TABLES.values()
+) -> None:
     """Make every table that is not there yet in `schema` (`schema` or `catalog.schema`), which must exist.
 
     With `root` the tables are external ones under it: tables that `create_by_path` made there get their names.
     """
     if not _SCHEMA_NAME.fullmatch(schema):
         raise SettingsError(f"{schema!r} is not a schema; write schema or catalog.schema")
-    for table in TABLES.values():
+    for table in tables:
         if root is not None and DeltaTable.is_deltatable(uri_of(root, table.name)):
             # What is there has its schema and properties; naming it must not ask for others.
             text = f"CREATE TABLE IF NOT EXISTS {schema}.{table.name} USING DELTA"

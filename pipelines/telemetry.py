@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -20,9 +21,10 @@ from pipelines.errors import SettingsError
 from pipelines.job import StopSignal, mute_query_traces, run_job, wait
 from pipelines.session import spark_session
 from pipelines.settings import Settings, load_settings
-from pipelines.source import headwater_stream
-from sinks.bronze import check_writer, places_after, write_bronze
+from pipelines.source import headwater_options, headwater_splits
+from sinks.bronze import WriteHow, places_after, write_bronze, write_bronze_files
 from sinks.table import Table
+from sources.schema import spark_schema
 
 QUERY_NAME = "telemetry"
 
@@ -30,13 +32,11 @@ QUERY_NAME = "telemetry"
 def start_telemetry(spark: SparkSession, settings: Settings, *, available_now: bool = False) -> StreamingQuery:
     """Starts the query. With an empty checkpoint it goes on behind the newest records that bronze holds."""
     telemetry = settings.telemetry
-    check_writer(settings.bronze.writer)
     table = Table.named(telemetry.table) if telemetry.table is not None else Table.at(telemetry.table_path or "")
     # The first batch may be planned and not finished: then Spark asks for the same start again, and as that
     # batch is in the table whole or not at all, the table gives it.
     places = {} if _has_finished_a_batch(telemetry.checkpoint) else places_after(spark, table, tenant=settings.tenant)
-    records = headwater_stream(
-        spark,
+    options = headwater_options(
         servers=settings.servers,
         subscribe=telemetry.subscribe,
         consumer_group=telemetry.consumer_group,
@@ -47,18 +47,28 @@ def start_telemetry(spark: SparkSession, settings: Settings, *, available_now: b
     # The query keeps the pool of the thread that starts it; the thread's later work is not ours.
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", QUERY_NAME)
     try:
-        return write_bronze(
-            records,
-            table,
-            tenant=settings.tenant,
-            checkpoint=telemetry.checkpoint,
-            writer=settings.bronze.writer,
-            available_now=available_now,
-            trigger=telemetry.trigger,
-            query_name=QUERY_NAME,
-        )
+        return _start(spark, settings, table, options, available_now=available_now)
     finally:
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", None)
+
+
+def _start(
+    spark: SparkSession, settings: Settings, table: Table, options: Mapping[str, str], *, available_now: bool
+) -> StreamingQuery:
+    """The query with the writer that the settings choose."""
+    telemetry, bronze = settings.telemetry, settings.bronze
+    how = WriteHow(
+        tenant=settings.tenant,
+        checkpoint=telemetry.checkpoint,
+        available_now=available_now,
+        trigger=telemetry.trigger,
+        query_name=QUERY_NAME,
+    )
+    if bronze.writer == "spark" or (bronze.writer == "auto" and table.path is None):
+        return write_bronze(spark.readStream.format("headwater").options(**options).load(), table, how)
+    splits, read = headwater_splits(spark, options)
+    schema = spark_schema(include_headers=True)
+    return write_bronze_files(splits, table, how, read=read, schema=schema, compression=bronze.compression)
 
 
 def _has_finished_a_batch(checkpoint: str) -> bool:
@@ -97,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     table = parser.add_mutually_exclusive_group()
     table.add_argument("--table", help="bronze table, catalog.schema.table")
     table.add_argument("--table-path", help="bronze table, by path")
+    parser.add_argument("--writer", choices=("auto", "spark", "files"), help="how the table is written: bronze.writer")
     parser.add_argument("--checkpoint", help="folder of the checkpoint")
     parser.add_argument("--group", help="consumer group")
     parser.add_argument("--trigger", help="pause between the starts of two batches, such as '1 second'")
@@ -125,6 +136,7 @@ def _settings(options: argparse.Namespace) -> Settings:
             settings.model_dump()
             | {name: value for name, value in top.items() if value is not None}
             | {"telemetry": settings.telemetry.model_dump() | changes}
+            | {"bronze": settings.bronze.model_dump() | ({"writer": options.writer} if options.writer else {})}
         )
     except ValidationError as error:
         first = error.errors()[0]

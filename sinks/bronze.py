@@ -1,22 +1,34 @@
 """The bronze table: every record as it came, with its place in the log, the tenant, and the day the broker took it in.
 
-Written by Delta's native streaming sink, which records query id and batch id in the table: a batch that is replayed
-is not written twice. Writing where the records are fetched (`bronze.writer: files`) has its place here and is not
-there yet.
+Two writers give the same table. `files` has every task write the records it fetches as Parquet into the table's folder
+and commits them from the driver; it needs a table by path. `spark` is Delta's native streaming sink on Spark's rows, at
+several times the cost, for tables whose path is closed. Both record query id and batch id in the table: a batch that is
+replayed is not written twice, and a checkpoint may go from one to the other.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 
+from sinks.bronze_commit import BronzeCommits
+from sinks.bronze_files import PARTITION_COLUMN, STATISTICS_COLUMNS, AddedFile, FileSpec, write_files
 from sinks.errors import SinkError
+from sinks.folder import TableFolder
 from sinks.table import Table
 
-PARTITION_COLUMN = "ingest_date"
+ReadSplits = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""From rows that say what is to be read (the source's splits) to the records, in the source's columns. For tasks."""
 
 ENVELOPE = (
     "key",
@@ -36,8 +48,8 @@ ENVELOPE = (
 """The columns of the source, in its order; bronze keeps them all."""
 
 _TABLE_PROPERTIES = {
-    # Statistics of payloads help no query, and gathering them is a tenth of the write.
-    "delta.dataSkippingStatsColumns": "topic,partition,offset,timestamp,log_id,epoch,client_id",
+    # Without those of payloads: they help no query, and gathering them is a tenth of the write.
+    "delta.dataSkippingStatsColumns": ",".join(STATISTICS_COLUMNS),
 }
 
 
@@ -51,46 +63,82 @@ def bronze_rows(records: DataFrame, *, tenant: str) -> DataFrame:
     return records.select(*ENVELOPE, F.lit(tenant).alias("tenant"), F.to_date("timestamp").alias(PARTITION_COLUMN))
 
 
-def write_bronze(
-    records: DataFrame,
-    table: Table,
-    *,
-    tenant: str,
-    checkpoint: str,
-    writer: str = "spark",
-    available_now: bool = False,
-    trigger: str = "1 second",
-    query_name: str | None = None,
-) -> StreamingQuery:
-    """Starts the query that appends the stream `records` to `table`, made on first use."""
-    check_writer(writer)
-    make_bronze(records.sparkSession, table, records)
-    sink = (
-        bronze_rows(records, tenant=tenant)
-        .writeStream.format("delta")
-        .outputMode("append")
-        .option("checkpointLocation", checkpoint)
-        .partitionBy(PARTITION_COLUMN)
-    )
-    if query_name is not None:
-        sink = sink.queryName(query_name)
-    sink = sink.trigger(availableNow=True) if available_now else sink.trigger(processingTime=trigger)
+@dataclass(frozen=True, slots=True)
+class WriteHow:
+    """What both writers are told: the tenant of every row, and how the query runs."""
+
+    tenant: str
+    checkpoint: str
+    available_now: bool = False
+    trigger: str = "1 second"
+    query_name: str | None = None
+
+    def start_of(self, sink: DataStreamWriter) -> DataStreamWriter:
+        sink = sink.option("checkpointLocation", self.checkpoint)
+        if self.query_name is not None:
+            sink = sink.queryName(self.query_name)
+        return sink.trigger(availableNow=True) if self.available_now else sink.trigger(processingTime=self.trigger)
+
+
+def write_bronze(records: DataFrame, table: Table, how: WriteHow) -> StreamingQuery:
+    """Starts the query that appends the stream `records` to `table`, made on first use, with Delta's native sink."""
+    make_bronze(records.sparkSession, table, records.schema)
+    rows = bronze_rows(records, tenant=how.tenant)
+    sink = how.start_of(rows.writeStream.format("delta").outputMode("append")).partitionBy(PARTITION_COLUMN)
     return sink.toTable(table.name) if table.name is not None else sink.start(table.path)
 
 
-def check_writer(writer: str) -> None:
-    """Only the native sink is there yet."""
-    if writer == "files":
-        raise SinkError("bronze.writer: files is not supported yet, use spark")
-    if writer != "spark":
-        raise SinkError(f"bronze.writer is spark or files, not {writer}")
+def write_bronze_files(
+    splits: DataFrame,
+    table: Table,
+    how: WriteHow,
+    *,
+    read: ReadSplits,
+    schema: StructType,
+    compression: str = "zstd",
+) -> StreamingQuery:
+    """Starts the query whose tasks `read` what the stream `splits` names (in columns `schema`) and write it to `table`
+    as files; `table` has a path and is made on first use.
+    """
+    if table.path is None:
+        raise SinkError(f"bronze.writer: files writes by path, and {table} is a name: use bronze.writer: spark")
+    folder = TableFolder.of(table.path)
+    make_bronze(splits.sparkSession, table, schema)
+    spec = FileSpec(folder, how.tenant, compression)
+    commits = BronzeCommits(folder)
+    query_id: Future[str] = Future()
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        query = query_id.result(_START_SECONDS)
+        if commits.has(query, batch_id):
+            return
+        began_s = time.monotonic()
+        added = batch.mapInArrow(_task(read, spec), _ADDED).collect()
+        files = [AddedFile(**row.asDict()) for row in added]
+        commits.commit(files, query_id=query, batch_id=batch_id, began_s=began_s)
+
+    query = how.start_of(splits.writeStream).foreachBatch(write).start()
+    query_id.set_result(str(query.id))
+    return query
 
 
-def make_bronze(spark: SparkSession, table: Table, records: DataFrame) -> None:
-    """Creates the table, empty, unless it is there."""
+_START_SECONDS = 60.0
+_ADDED = "path string, day string, size_bytes long, modified_ms long, rows long, statistics string"
+
+
+def _task(read: ReadSplits, spec: FileSpec) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def task(splits: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for file in write_files(read(splits), spec):
+            yield pa.RecordBatch.from_pylist([asdict(file)])
+
+    return task
+
+
+def make_bronze(spark: SparkSession, table: Table, schema: StructType) -> None:
+    """Creates the table for the source's columns `schema`, empty, unless it is there."""
     if table.exists(spark):
         return
-    fields = bronze_rows(records, tenant="").schema.fields
+    fields = bronze_rows(spark.createDataFrame([], schema), tenant="").schema.fields
     columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in fields)
     properties = ", ".join(f"'{name}' = '{value}'" for name, value in _TABLE_PROPERTIES.items())
     spark.sql(

@@ -23,6 +23,19 @@ Heads = Mapping[str, Mapping[int, Place]]
 _LEFT_OVER_PART = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """No record of a partition between `next` and `scanned` matches, as long as its epoch stays."""
+
+    next: int
+    scanned: int
+    epoch: int
+
+
+Scans = dict[tuple[str, int], Scan]
+"""What was looked through in vain, by log and partition: a narrow filter is not paid for again in each batch."""
+
+
 @dataclass(slots=True)
 class _Waiting:
     """One log: where it will be read on, and what is there."""
@@ -31,6 +44,9 @@ class _Waiting:
     places: dict[int, Place]
     # Those of them in which offsets wait, and how many.
     to_read: dict[int, Place] = field(default_factory=dict)
+    # From where on they are looked through.
+    scan_from: dict[int, int] = field(default_factory=dict)
+    epochs: dict[int, int] = field(default_factory=dict)
     backlog: int = 0
     heads: dict[int, Place] = field(default_factory=dict)
 
@@ -40,6 +56,7 @@ class _Planned:
     """The answer of one broker."""
 
     ends: Mapping[int, Place]
+    scans: Mapping[int, Scan]
     records: int
     # Whether a limit kept records out.
     is_held_back: bool
@@ -64,16 +81,21 @@ def plan_batch(
     max_rows: int | None,
     targets: Heads | None,
     may_wait: bool,
+    scans: Scans,
 ) -> NextBatch:
-    """Plans from `begin`. With `targets` it stays below them; with `may_wait` a batch that is too small stays empty."""
+    """Plans from `begin`. With `targets` it stays below them; with `may_wait` a batch that is too small stays empty.
+
+    `scans` is what earlier calls found, and is kept up to date.
+    """
     waiting, away = servers.ask(
         reachable,
-        lambda log_id, server: _look(log_id, server, begin.logs.get(log_id, {}), options, targets),
+        lambda log_id, server: _look(log_id, server, begin.logs.get(log_id, {}), options, targets, scans),
     )
     logs = {log_id: dict(places) for log_id, places in begin.logs.items()}
     logs |= {log_id: one.places for log_id, one in waiting.items() if one.places}
     brokers = {log_id: reachable[log_id] for log_id, one in waiting.items() if one.to_read}
     planned, also_away = _plan_all(brokers, waiting, servers, options, max_rows, targets)
+    scans.update({(log_id, number): scan for log_id, one in planned.items() for number, scan in one.scans.items()})
     records = sum(one.records for one in planned.values())
     is_too_small = (
         may_wait
@@ -102,7 +124,12 @@ def find_heads(servers: Servers, reachable: Mapping[str, LogServer], options: So
 
 
 def _look(
-    log_id: str, server: LogServer, known: Mapping[int, Place], options: SourceOptions, targets: Heads | None
+    log_id: str,
+    server: LogServer,
+    known: Mapping[int, Place],
+    options: SourceOptions,
+    targets: Heads | None,
+    scans: Scans,
 ) -> _Waiting:
     """What waits at one broker. Places that are lost are passed or raised here."""
     wanted = {number: place.next for number, place in known.items()}
@@ -132,9 +159,14 @@ def _look(
             # Where an earlier batch resumed is that batch's affair.
             place = replace(place, resumed_at=None)
         head = int(row["high_watermark"]) if ends is None else ends[number].next
-        if place.next < head:
+        scan, epoch = scans.get((log_id, number)), int(row["epoch"])
+        is_valid = scan is not None and scan.next == place.next and scan.epoch == epoch
+        scan_from = scan.scanned if scan is not None and is_valid else place.next
+        if scan_from < head:
             found.to_read[number] = place
-            found.backlog += head - place.next
+            found.scan_from[number] = scan_from
+            found.epochs[number] = epoch
+            found.backlog += head - scan_from
     return found
 
 
@@ -205,7 +237,7 @@ def _plan(
 ) -> _Planned:
     """The ends that the broker plans within the limits; only partitions with matching records move."""
     answer = server.plan(
-        {number: place.next for number, place in waiting.to_read.items()},
+        waiting.scan_from,
         filters=options.filters,
         pattern=options.pattern,
         max_records=max_rows,
@@ -214,17 +246,20 @@ def _plan(
     if answer["log_id"] != log_id:
         raise UnavailableError(server.address, f"it holds log {answer['log_id']} and not log {log_id}")
     ends: dict[int, Place] = {}
+    scans: dict[int, Scan] = {}
     records, is_held_back = 0, False
     for number, place in waiting.to_read.items():
         row = answer["partitions"][str(number)]
         records += int(row["records"])
         is_held_back = is_held_back or int(row["scanned"]) < int(row["high_watermark"])
         end = Place(int(row["end"]), row["epoch"], place.resumed_at)
-        if end.next <= place.next:
+        if end.next <= waiting.scan_from[number]:
+            scans[number] = Scan(place.next, int(row["scanned"]), waiting.epochs[number])
             continue
+        scans[number] = Scan(end.next, int(row["scanned"]), waiting.epochs[number])
         target = None if targets is None else targets[number]
         if target is not None and end.next > target.next:
             end = replace(target, resumed_at=place.resumed_at)
         if end != waiting.places[number]:
             ends[number] = end
-    return _Planned(ends, records, is_held_back)
+    return _Planned(ends, scans, records, is_held_back)

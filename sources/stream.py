@@ -31,7 +31,7 @@ from sources.group import ReaderGroup
 from sources.loss import report_retired
 from sources.offsets import SourceOffset, ranges
 from sources.options import SourceOptions
-from sources.planner import Heads, find_heads, plan_batch
+from sources.planner import Heads, Scans, find_heads, plan_batch
 from sources.servers import Servers, unknown_log
 from sources.splits import SplitTask, plan_tasks, read_task
 from sources.start import resolve
@@ -54,6 +54,7 @@ class _Session:
     targets: Heads | None = None
     # High watermarks as last seen.
     heads: Heads = field(default_factory=dict)
+    scans: Scans = field(default_factory=dict)
     idle_text: str = ""
     idle_until: float = 0.0
     warned_at: float = float("-inf")
@@ -123,6 +124,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             max_rows=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
             targets=session.targets,
             # A run that ends by itself must not wait for what may never come.
+            scans=session.scans,
             may_wait=session.targets is None and monotonic() - session.planned_at < delay_seconds,
         )
         session.heads = {**session.heads, **batch.heads}

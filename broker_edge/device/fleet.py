@@ -7,37 +7,45 @@ the other end can be compared with what the devices were promised. One event loo
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import itertools
-import json
 import threading
-import time
-import zlib
-from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO
 
-import pyarrow as pa
-
-from broker_edge.device.agent import Agent
-from broker_edge.device.commands import handlers
-from broker_edge.device.link import Link, LinkError, PublishRefused
+from broker_edge.device.acked import Acked, payload_hash
+from broker_edge.device.faults import Share, assign
+from broker_edge.device.fleet_log import FleetLog
+from broker_edge.device.link import LinkError
+from broker_edge.device.simulated import DeviceSettings, Sample, SimulatedDevice, Updates
 from broker_edge.errors import HeadwaterError
 
 FLEET_MAX = 2_000
 _SITES = ("roof", "cellar", "yard", "hall")
 _MODELS = ("ht1", "ht2")
 
-Sample = Mapping[str, float | int | str]
-"""One line of the series: named values that go into the payload as they are."""
+__all__ = [
+    "Acked",
+    "Fleet",
+    "FleetCounts",
+    "FleetSettings",
+    "RunningFleet",
+    "Sample",
+    "SimulatedDevice",
+    "device_ids",
+    "labels_of",
+    "payload_hash",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """`inflight_max` publishes per device wait for their PUBACK at most; a slow broker slows the devices."""
+    """`inflight_max` publishes per device wait for their PUBACK at most; a slow broker slows the devices.
+
+    `count` devices from number `first` on are run here, of `total` (`first - 1 + count` by default) that `faults` are
+    shared out to. `log_path` is the fleet's own log.
+    """
 
     count: int
     host: str = "127.0.0.1"
@@ -49,6 +57,16 @@ class FleetSettings:
     connect_timeout_s: float = 30.0
     version: int = 5
     acked_path: Path | None = None
+    first: int = 1
+    total: int | None = None
+    telemetry: bool = True
+    updates: Updates | None = None
+    faults: tuple[Share, ...] = ()
+    seed: int = 0
+    away_s: float = 15.0
+    log_path: Path | None = None
+    user: str | None = None
+    password: str | None = None
     """Each acknowledgement is also appended to this file (`device,seq,hash,acked_us`), which survives a kill."""
 
     def __post_init__(self) -> None:
@@ -56,116 +74,6 @@ class FleetSettings:
             raise HeadwaterError(f"a fleet has 1 to {FLEET_MAX} devices, not {self.count}")
         if self.interval_s <= 0:
             raise HeadwaterError(f"interval_s must be above 0, not {self.interval_s:g}")
-
-
-def payload_hash(payload: bytes) -> int:
-    """The first 8 bytes of the sha256 of a payload as a signed integer, big-endian: what `Acked` keeps."""
-    return int.from_bytes(hashlib.sha256(payload).digest()[:8], "big", signed=True)
-
-
-class Acked:
-    """What the broker has acknowledged: one line per telemetry message. Thread-safe for readers."""
-
-    def __init__(self, path: Path | None = None) -> None:
-        self._lock = threading.Lock()
-        self._devices: list[str] = []
-        self._index: dict[str, int] = {}
-        self._device = array("i")
-        self._seq, self._hash, self._acked_us = array("q"), array("q"), array("q")
-        self._file: IO[str] | None = path.open("a", buffering=1) if path is not None else None
-
-    def __len__(self) -> int:
-        return len(self._seq)
-
-    def add(self, device_id: str, seq: int, hash_: int) -> None:
-        acked_us = time.time_ns() // 1_000
-        with self._lock:
-            if device_id not in self._index:
-                self._index[device_id] = len(self._devices)
-                self._devices.append(device_id)
-            self._device.append(self._index[device_id])
-            self._seq.append(seq)
-            self._hash.append(hash_)
-            self._acked_us.append(acked_us)
-            if self._file is not None:
-                self._file.write(f"{device_id},{seq},{hash_},{acked_us}\n")
-
-    def to_table(self) -> pa.Table:
-        """Columns device_id string, seq int64, payload_hash int64, acked_us int64, in the order of acknowledgement."""
-        with self._lock:
-            codes = pa.array(list(self._device), pa.int32())
-            columns = [pa.array(list(column), pa.int64()) for column in (self._seq, self._hash, self._acked_us)]
-            devices = pa.DictionaryArray.from_arrays(codes, pa.array(self._devices, pa.string()))
-        names = ["device_id", "seq", "payload_hash", "acked_us"]
-        return pa.table([devices.cast(pa.string()), *columns], names=names)
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-
-class SimulatedDevice:
-    """One device: an agent, a link, and a loop that publishes the series from its own place on."""
-
-    def __init__(self, device_id: str, settings: FleetSettings, samples: Iterator[Sample], acked: Acked) -> None:
-        self.device_id = device_id
-        self.interval_s = settings.interval_s
-        self.published = 0
-        self.refused = 0
-        self._settings = settings
-        self._samples = samples
-        self._acked = acked
-        self._seq = 0
-        self.agent = Agent(device_id, handlers=handlers(self))
-        self.link = Link(
-            device_id,
-            host=settings.host,
-            port=settings.port,
-            subscribe=self.agent.topic,
-            on_message=self.agent.received,
-            inflight_max=settings.inflight_max,
-            version=settings.version,
-        )
-        self.agent.attach(self.link)
-
-    async def open(self) -> None:
-        await self.link.open(timeout_s=self._settings.connect_timeout_s)
-        await self.agent.catch_up()
-
-    async def reboot(self) -> None:
-        """The connection ends and comes back, and the agent has a new boot id."""
-        self.agent.begin_boot()
-        await self.link.drop()
-
-    async def run(self) -> None:
-        """Publish until cancelled, a sample each `interval_s`; what a slow broker delays is not made up for."""
-        loop = asyncio.get_running_loop()
-        due = loop.time() + self.interval_s * (zlib.crc32(self.device_id.encode()) % 1000) / 1000
-        topic = f"devices/{self.device_id}/telemetry"
-        for sample in self._samples:
-            await asyncio.sleep(max(0.0, due - loop.time()))
-            await self._send(topic, sample)
-            due = max(due + self.interval_s, loop.time())
-
-    async def _send(self, topic: str, sample: Sample) -> None:
-        seq = self._seq + 1
-        body = {"ts": time.time_ns() // 1_000, "seq": seq, **sample}
-        payload = json.dumps(body, separators=(",", ":")).encode()
-        future = await self.link.send(topic, payload)
-        self._seq = seq
-        self.published += 1
-        hash_ = payload_hash(payload)
-
-        def acknowledged(future: asyncio.Future[None]) -> None:
-            if future.cancelled():
-                return
-            error = future.exception()
-            if error is None:
-                self._acked.add(self.device_id, seq, hash_)
-            elif isinstance(error, PublishRefused):
-                self.refused += 1
-
-        future.add_done_callback(acknowledged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +96,33 @@ class Fleet:
         self.settings = settings
         self.acked = Acked(settings.acked_path)
         stride = max(1, len(samples) // settings.count)
+        self.log = FleetLog(settings.log_path)
+        total = settings.total or settings.first - 1 + settings.count
+        faults = assign(
+            [_name(settings, number) for number in range(1, total + 1)], settings.faults, seed=settings.seed
+        )
+        of_device = DeviceSettings(
+            host=settings.host,
+            port=settings.port,
+            interval_s=settings.interval_s,
+            inflight_max=settings.inflight_max,
+            connect_timeout_s=settings.connect_timeout_s,
+            version=settings.version,
+            telemetry=settings.telemetry,
+            away_s=settings.away_s,
+            updates=settings.updates,
+            user=settings.user,
+            password=settings.password,
+        )
         self.devices = [
-            SimulatedDevice(id_, settings, _from(samples, index * stride), self.acked)
+            SimulatedDevice(
+                id_,
+                of_device,
+                _from(samples, index * stride),
+                self.acked,
+                log=self.log,
+                fault=faults.get(id_),
+            )
             for index, id_ in enumerate(device_ids(settings))
         ]
         self._tasks: list[asyncio.Task[None]] = []
@@ -222,10 +155,9 @@ class Fleet:
         """Stop publishing, wait for outstanding PUBACKs, disconnect. Returns how many publishes stayed
         unacknowledged."""
         await self.pause()
-        for device in self.devices:
-            await device.agent.close()
-        left = await asyncio.gather(*(device.link.close(drain_s=drain_s) for device in self.devices))
+        left = await asyncio.gather(*(device.close(drain_s=drain_s) for device in self.devices))
         self.acked.close()
+        self.log.close()
         return sum(left)
 
     def counts(self) -> FleetCounts:
@@ -305,7 +237,11 @@ class RunningFleet:
 
 
 def device_ids(settings: FleetSettings) -> list[str]:
-    return [f"{settings.prefix}-{number:04}" for number in range(1, settings.count + 1)]
+    return [_name(settings, number) for number in range(settings.first, settings.first + settings.count)]
+
+
+def _name(settings: FleetSettings, number: int) -> str:
+    return f"{settings.prefix}-{number:04}"
 
 
 def labels_of(index: int) -> dict[str, str]:

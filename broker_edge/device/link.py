@@ -160,6 +160,11 @@ class Link:
         return self._up.is_set()
 
     @property
+    def closing(self) -> bool:
+        """Whether it was closed or aborted, and does not come back."""
+        return self._closing
+
+    @property
     def unacked(self) -> int:
         return len(self._waiting)
 
@@ -372,6 +377,9 @@ class Link:
             future.set_result(tuple(codes))
 
     async def _received(self, client: Any, topic: str, payload: bytes, qos: int, properties: Any) -> int:
+        if self._closing:
+            # Cut off: whoever took this would go on in a device that has started anew.
+            return 0
         listening = self._listening.get(topic)
         if listening is not None:
             # Not awaited in between: deliveries are taken in the order in which they came.

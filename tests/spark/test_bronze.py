@@ -1,11 +1,18 @@
-"""The bronze table: each record once for the life of a checkpoint and beyond it (I10), and no commit without rows."""
+"""The bronze table: each record once for the life of a checkpoint and beyond it (I10), and no commit without rows.
+
+Whatever holds for both writers is asked of both, and one test holds their tables together.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from support.flight_server import FlightServer
 
 from pipelines.settings import BronzeSettings, Settings, TelemetrySettings
@@ -13,15 +20,19 @@ from pipelines.telemetry import start_telemetry
 from sinks import SinkError, Table, duplicates
 from sinks.bronze import ENVELOPE
 
+WRITERS = ("files", "spark")
+
 
 def fill(server: FlightServer, count: int) -> None:
     for number in range(count):
         server.log.append(f"devices/d{number % 20}/telemetry", b"%d" % number, client_id="c")
 
 
-def settings(server: FlightServer, folder: Path, *, checkpoint: str = "checkpoint", writer: str = "spark") -> Settings:
+def settings(
+    server: FlightServer, folder: Path, *, writer: str = "files", checkpoint: str = "checkpoint", table: str = "bronze"
+) -> Settings:
     telemetry = TelemetrySettings(
-        table_path=str(folder / "bronze"),
+        table_path=str(folder / table),
         checkpoint=str(folder / checkpoint),
         trigger="0 seconds",
         max_offsets_per_trigger=400,
@@ -33,6 +44,12 @@ def settings(server: FlightServer, folder: Path, *, checkpoint: str = "checkpoin
 def drain(spark: SparkSession, chosen: Settings) -> DataFrame:
     start_telemetry(spark, chosen, available_now=True).awaitTermination()
     return Table.at(chosen.telemetry.table_path or "").read(spark)
+
+
+def statistics_of(table: Path) -> list[str]:
+    """Of each file that a commit names, Delta's JSON."""
+    lines = [line for log in (table / "_delta_log").glob("*.json") for line in log.read_text().splitlines()]
+    return [entry["add"]["stats"] for entry in map(json.loads, lines) if "add" in entry]
 
 
 def versions(spark: SparkSession, folder: Path) -> int:
@@ -47,21 +64,44 @@ def forget_last_commit(checkpoint: Path) -> None:
     (commits / f".{newest}.crc").unlink(missing_ok=True)
 
 
-def test_bronze_holds_the_envelope_the_tenant_and_the_day(
-    spark: SparkSession, flight_server: FlightServer, tmp_path: Path
+def test_both_writers_give_the_same_table(spark: SparkSession, flight_server: FlightServer, tmp_path: Path) -> None:
+    fill(flight_server, 700)
+    flight_server.log.append("devices/d1/telemetry", b"", headers=[("a", b"1"), ("b", b"")], qos=0, retain=True)
+    tables: dict[str, DataFrame] = {}
+    bounds: dict[str, Any] = {}
+    for writer in WRITERS:
+        chosen = settings(flight_server, tmp_path, writer=writer, checkpoint=f"{writer}-checkpoint", table=writer)
+        # Each is a reader of its own.
+        telemetry = chosen.telemetry.model_copy(update={"consumer_group": writer})
+        tables[writer] = drain(spark, chosen.model_copy(update={"telemetry": telemetry}))
+        # Retention at the broker follows the table: its last batch is committed, too.
+        assert sum(flight_server.log.groups[writer].committed.values()) == 701
+        statistics = [json.loads(add) for add in statistics_of(tmp_path / writer)]
+        assert sum(one["numRecords"] for one in statistics) == 701
+        bounds[writer] = {frozenset(one["minValues"]) for one in statistics}
+    files, native = tables["files"], tables["spark"]
+    assert files.columns == [*ENVELOPE, "tenant", "ingest_date"]
+    assert files.schema == native.schema
+    order = ["partition", "offset"]
+    assert files.orderBy(order).collect() == native.orderBy(order).collect()
+    assert files.where("tenant = 't1' AND ingest_date = to_date(timestamp)").count() == 701
+    assert duplicates(files).count() == 0
+    assert bounds["files"] == bounds["spark"]
+    detail = {writer: spark.sql(f"DESCRIBE DETAIL delta.`{tmp_path / writer}`").collect()[0] for writer in WRITERS}
+    for name in ("partitionColumns", "properties", "minReaderVersion", "minWriterVersion", "tableFeatures"):
+        assert detail["files"][name] == detail["spark"][name]
+    assert detail["files"].partitionColumns == ["ingest_date"]
+    # Queries skip files by their bounds, and find the outermost records all the same.
+    last = files.selectExpr("max(timestamp) AS at", "max(offset) AS offset").collect()[0]
+    assert files.where((F.col("timestamp") >= last["at"]) & (F.col("offset") == last["offset"])).count() > 0
+    assert files.where("topic = 'devices/d7/telemetry'").count() == 35
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_replayed_batch_adds_no_rows(
+    spark: SparkSession, flight_server: FlightServer, tmp_path: Path, writer: str
 ) -> None:
-    fill(flight_server, 1_000)
-    rows = drain(spark, settings(flight_server, tmp_path))
-    assert rows.columns == [*ENVELOPE, "tenant", "ingest_date"]
-    assert rows.count() == 1_000
-    assert rows.where("tenant = 't1' AND ingest_date = to_date(timestamp)").count() == 1_000
-    assert duplicates(rows).count() == 0
-    detail = spark.sql(f"DESCRIBE DETAIL delta.`{tmp_path / 'bronze'}`").collect()[0]
-    assert detail.partitionColumns == ["ingest_date"]
-
-
-def test_a_replayed_batch_adds_no_rows(spark: SparkSession, flight_server: FlightServer, tmp_path: Path) -> None:
-    chosen = settings(flight_server, tmp_path)
+    chosen = settings(flight_server, tmp_path, writer=writer)
     fill(flight_server, 300)
     drain(spark, chosen)
     # The first batch, whose start is asked for again, and then a later one.
@@ -71,6 +111,21 @@ def test_a_replayed_batch_adds_no_rows(spark: SparkSession, flight_server: Fligh
         fill(flight_server, 200)
         rows = drain(spark, chosen)
         assert rows.count() == total + 200
+        assert duplicates(rows).count() == 0
+
+
+def test_a_checkpoint_goes_from_one_writer_to_the_other(
+    spark: SparkSession, flight_server: FlightServer, tmp_path: Path
+) -> None:
+    total = 0
+    for writer in ("spark", "files", "spark"):
+        if total:
+            # The other writer is asked for the batch once more, and for what came after it.
+            forget_last_commit(tmp_path / "checkpoint")
+        fill(flight_server, 100)
+        total += 100
+        rows = drain(spark, settings(flight_server, tmp_path, writer=writer))
+        assert rows.count() == total
         assert duplicates(rows).count() == 0
 
 
@@ -94,18 +149,20 @@ def test_without_the_transaction_a_replay_would_double(
     assert duplicates(table).count() == 100
 
 
+@pytest.mark.parametrize(("first", "second"), [("spark", "files"), ("files", "spark")])
 def test_a_new_checkpoint_goes_on_behind_bronze(
-    spark: SparkSession, flight_server: FlightServer, tmp_path: Path
+    spark: SparkSession, flight_server: FlightServer, tmp_path: Path, first: str, second: str
 ) -> None:
     fill(flight_server, 500)
-    drain(spark, settings(flight_server, tmp_path))
+    drain(spark, settings(flight_server, tmp_path, writer=first))
     fill(flight_server, 100)
-    rows = drain(spark, settings(flight_server, tmp_path, checkpoint="other"))
+    other = settings(flight_server, tmp_path, writer=second, checkpoint="other")
+    rows = drain(spark, other)
     assert rows.count() == 600
     assert duplicates(rows).count() == 0
     forget_last_commit(tmp_path / "other")
     fill(flight_server, 50)
-    rows = drain(spark, settings(flight_server, tmp_path, checkpoint="other"))
+    rows = drain(spark, other)
     assert rows.count() == 650
     assert duplicates(rows).count() == 0
 
@@ -127,9 +184,21 @@ def test_an_idle_query_writes_no_empty_commits(
     assert versions(spark, tmp_path) == before
 
 
-def test_bronze_files_is_refused_by_name(spark: SparkSession, flight_server: FlightServer, tmp_path: Path) -> None:
-    with pytest.raises(SinkError, match=r"bronze\.writer: files is not supported yet"):
-        start_telemetry(spark, settings(flight_server, tmp_path, writer="files"))
+def test_files_of_a_table_by_name_are_refused(spark: SparkSession, flight_server: FlightServer, tmp_path: Path) -> None:
+    chosen = settings(flight_server, tmp_path)
+    telemetry = chosen.telemetry.model_copy(update={"table": "bronze_by_name", "table_path": None})
+    with pytest.raises(SinkError, match=r"bronze_by_name is a name: use bronze\.writer: spark"):
+        start_telemetry(spark, chosen.model_copy(update={"telemetry": telemetry}))
+
+
+def test_how_files_are_compressed_is_a_setting(
+    spark: SparkSession, flight_server: FlightServer, tmp_path: Path
+) -> None:
+    fill(flight_server, 10)
+    chosen = settings(flight_server, tmp_path)
+    bronze = BronzeSettings(writer="auto", compression="snappy")
+    drain(spark, chosen.model_copy(update={"bronze": bronze}))
+    assert all(uri.endswith(".snappy.parquet") for uri in DeltaTable(str(tmp_path / "bronze")).file_uris())
 
 
 def test_tables_by_name_are_checked_before_they_reach_sql() -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -20,12 +20,20 @@ JOB_SECONDS = 240.0
 class TelemetryJob:
     """A folder with table and checkpoint, and at most one running process."""
 
-    def __init__(self, folder: Path, *, server: str, arguments: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        server: str,
+        arguments: list[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
         self.table = folder / "bronze"
         self.checkpoint = folder / "checkpoint"
         self.server = server
         self._arguments = arguments or []
+        self._environment = os.environ | dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._log = folder / "job.txt"
 
@@ -39,22 +47,26 @@ class TelemetryJob:
 
     def start(self, *arguments: str) -> None:
         """Starts the job and does not wait for it."""
-        assert self._process is None, "the job runs already"
+        assert not self.is_running, "the job runs already"
         self.folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "pipelines.telemetry", "--server", self.server]
         command += ["--table-path", str(self.table), "--checkpoint", str(self.checkpoint)]
-        path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
+        path = os.pathsep.join([str(REPOSITORY), *filter(None, [self._environment.get("PYTHONPATH")])])
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *self._arguments, *arguments],
                 cwd=self.folder,
-                env=os.environ | {"PYTHONPATH": path},
+                env=self._environment | {"PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 # A group of its own: driver and JVM die together.
                 start_new_session=True,
             )
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
         """kill -9 of driver and JVM at once. Does nothing when none runs."""
@@ -76,12 +88,14 @@ class TelemetryJob:
         assert process is not None, "the job does not run"
         return process.wait(timeout=JOB_SECONDS)
 
-    def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Waits while the job runs; fails with its last words when it ends first or the time is over."""
+    def until(self, condition: Callable[[], bool], what: str, *, may_end: bool = False) -> None:
+        """Waits while the job runs; fails with its last words when it ends first (unless it may) or time is over."""
         deadline = time.monotonic() + JOB_SECONDS
         while not condition():
             assert self._process is not None, "the job does not run"
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            if may_end and not self.is_running:
+                return
+            if not self.is_running or time.monotonic() > deadline:
                 raise AssertionError(f"no {what}; the job's last words:\n{self.last_words()}")
             time.sleep(0.01)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -69,10 +70,11 @@ def test_jars_that_are_there_are_not_fetched_again(tmp_path: Path, monkeypatch: 
 
 
 def test_a_fetch_that_fails_leaves_nothing_half_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def half(scratch: Path) -> None:
+    def half(scratch: Path, packages: Sequence[str], excludes: Sequence[str]) -> Path:
         found = scratch / "ivy" / "jars"
         found.mkdir(parents=True)
         (found / jars.JAR_NAMES[0]).write_bytes(b"jar")
+        return found
 
     monkeypatch.setattr(jars, "_resolve", half)
     monkeypatch.setattr(jars, "require_java", lambda: Path("java"))
@@ -105,7 +107,7 @@ def test_the_settings_file_states_the_defaults() -> None:
             ":3: telemetry.max_offsets_per_trigger: Input should be",
         ),
         ("telemetry:\n  table: a.b.c\n", ":1: telemetry: Value error, give one of table and table_path"),
-        ("bronze: {writer: csv}\n", ":1: bronze.writer: Input should be 'spark' or 'files'"),
+        ("bronze: {writer: csv}\n", ":1: bronze.writer: Input should be 'auto', 'spark' or 'files'"),
         ("- a\n", ":1: settings: Input should be"),
         ("a: [\n", "is not YAML"),
     ],

@@ -462,6 +462,26 @@ def test_what_waits_and_matches_nothing_does_not_starve_another_broker() -> None
         assert len(query.drain()) + len(query.rows) >= 25
 
 
+def test_what_matches_nothing_is_looked_through_once(flight_server: FlightServer) -> None:
+    fill(flight_server, 10)
+    query = Query(flight_server)
+    query.drain()
+    fill(flight_server, 500, topic="devices/d1/status")
+    assert query.batch() == []
+    plans = flight_server.calls["plan"]
+    assert query.batch() == []
+    assert flight_server.calls["plan"] == plans, "nothing is new since"
+    fill(flight_server, 3)
+    assert len(query.batch()) == 3
+    # A log that was cut is looked through again: what is there now may match.
+    fill(flight_server, 50, topic="devices/d1/status", partition=3)
+    query.batch()
+    head = flight_server.log.partitions[3].high_watermark
+    flight_server.log.new_epoch(3, cut_to=head - 50)
+    fill(flight_server, 50, partition=3)
+    assert len(query.drain()) == 50
+
+
 def test_a_time_after_the_newest_record_is_an_error_unless_allowed(flight_server: FlightServer) -> None:
     fill(flight_server, 10)
     late = {"startingTimestamp": "2100-01-01T00:00:00Z", "consumerGroup": "g"}

@@ -1,0 +1,94 @@
+"""One device as a process of its own, with its flash and journal in a folder: what `headwater devices run` runs.
+
+A restart of the device is the end of `run` with True: the process then begins again as a new one. It may be killed at
+any moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from broker_edge.device.agent import Agent
+from broker_edge.device.commands import handlers
+from broker_edge.device.flash import FileFlash, Firmware
+from broker_edge.device.journal import Journal
+from broker_edge.device.link import Link
+from broker_edge.device.ota import UpdatePolicy, Updater
+from broker_edge.device.wording import Said, Words
+
+
+@dataclass(frozen=True, slots=True)
+class StandaloneSettings:
+    """`firmware` is what the device runs when `folder` is new. `window` chunks are on the way at most."""
+
+    device_id: str
+    folder: Path
+    host: str
+    port: int
+    policy: UpdatePolicy
+    firmware: str = "1.0.0"
+    words: Words | None = None
+    window: int = 4
+    user: str | None = None
+    password: str | None = None
+    connect_timeout_s: float = 30.0
+
+
+async def run(settings: StandaloneSettings, *, on_told: Callable[[Said], None] | None = None) -> bool:
+    """Until it is cancelled, or True once the device has to start anew. Raises LinkError when it cannot connect."""
+    settings.folder.mkdir(parents=True, exist_ok=True)
+    again = asyncio.Event()
+    device = _Controls(again)
+
+    async def received(topic: str, payload: bytes) -> None:
+        await agent.received(topic, payload)
+
+    link = Link(
+        settings.device_id,
+        host=settings.host,
+        port=settings.port,
+        subscribe=f"devices/{settings.device_id}/actions",
+        on_message=received,
+        receive_maximum=settings.window,
+        user=settings.user,
+        password=settings.password,
+    )
+    flash = FileFlash(settings.folder, firmware=Firmware("firmware", settings.firmware))
+    updater = Updater(flash, link, policy=settings.policy)
+    updater.start()
+    agent = Agent(
+        settings.device_id,
+        handlers=handlers(device),
+        journal=Journal(settings.folder / "journal.json"),
+        updater=updater,
+        words=settings.words,
+        on_restart=again.set,
+        on_told=on_told,
+    )
+    agent.attach(link)
+    try:
+        await link.open(timeout_s=settings.connect_timeout_s)
+        await agent.announce()
+        await agent.catch_up()
+        await again.wait()
+    finally:
+        with contextlib.suppress(asyncio.CancelledError):
+            await agent.close()
+            await link.close(drain_s=1.0)
+    return True
+
+
+class _Controls:
+    """What the commands of a simulated device may do to this one."""
+
+    def __init__(self, again: asyncio.Event) -> None:
+        self.interval_s = 1.0
+        self._again = again
+
+    async def reboot(self) -> Any:
+        self._again.set()

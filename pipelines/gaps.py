@@ -1,0 +1,161 @@
+"""Gaps: what the brokers report as gone, copied into `ingest_gaps`, each report once.
+
+    python -m pipelines.gaps [--config FILE] [--root DIR] [--server grpc://…] [--once]
+
+A report is a record of `$gaps` (docs/protocols.md, 5): from retention that removed what a consumer group had not read,
+and from readers that met damage or went on without what they wanted. Needs no Spark where tables have a path.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from pipelines.action_rows import arrow_of, now_us, rows_of
+from pipelines.errors import JobFailedError
+from pipelines.ingest_tables import INGEST_GAPS, TablePlace
+from pipelines.job import StopSignal, run_job
+from pipelines.settings import Settings, load_settings
+from sinks.once import append_few_once
+from sinks.table import Table
+from sources.errors import UnavailableError
+from sources.gaps import ReportedGap, reported_gaps
+
+log = logging.getLogger(__name__)
+
+JOB_NAME = "gaps"
+
+Reports = dict[str, int]
+"""By the log of the reports: the newest that has been copied."""
+
+
+class GapCopier:
+    """Copies from `servers` into the table at `place`. `spark` is needed where tables have names.
+
+    One copier at a time: two would both find a report missing, and copy it twice.
+    """
+
+    def __init__(
+        self, servers: Sequence[str], place: TablePlace, *, tenant: str, spark: SparkSession | None = None
+    ) -> None:
+        self._servers = tuple(servers)
+        self._table = place.table(INGEST_GAPS.name)
+        self._tenant = tenant
+        self._spark = spark
+        place.make(spark, (INGEST_GAPS,))
+        self._newest = copied(self._table, spark)
+
+    def copy(self) -> int:
+        """Copies what is new and returns how many reports that were. A broker that is away is passed over this time;
+        its UnavailableError when none answers."""
+        count, answered, problem = 0, 0, None
+        for server in self._servers:
+            try:
+                found = reported_gaps([server])
+                answered += 1
+            except UnavailableError as error:
+                log.warning("no gaps from %s this time: %s", server, error)
+                problem = error
+                continue
+            count += self._append(found)
+        if problem is not None and not answered:
+            raise problem
+        return count
+
+    def _append(self, found: Iterable[ReportedGap]) -> int:
+        by_log: dict[str, list[ReportedGap]] = {}
+        for gap in found:
+            if gap.report_offset > self._newest.get(gap.report_log_id, -1):
+                by_log.setdefault(gap.report_log_id, []).append(gap)
+        for log_id, gaps in by_log.items():
+            newest = max(gap.report_offset for gap in gaps)
+            rows = arrow_of([self._row(gap) for gap in gaps], INGEST_GAPS)
+            append_few_once(self._spark, rows, self._table, app_id=f"headwater-gaps:{log_id}", version=newest)
+            self._newest[log_id] = newest
+        return sum(len(gaps) for gaps in by_log.values())
+
+    def _row(self, gap: ReportedGap) -> dict[str, Any]:
+        return {
+            "tenant": self._tenant,
+            "log_id": gap.log_id,
+            "partition": gap.partition,
+            "partition_name": gap.name,
+            "start": gap.start,
+            "end": gap.end,
+            "reason": gap.reason,
+            "consumer_group": gap.group,
+            "reported_at": gap.reported_at,
+            "report_log_id": gap.report_log_id,
+            "report_offset": gap.report_offset,
+            "recorded_at": now_us(),
+        }
+
+
+def copied(table: Table, spark: SparkSession | None) -> Reports:
+    """How far reports have been copied, as the table says."""
+    if table.path is None and spark is not None:
+        newest = table.read(spark).groupBy("report_log_id").agg(F.max("report_offset").alias("last"))
+        return {row["report_log_id"]: row["last"] for row in newest.collect()}
+    sql = "SELECT report_log_id, max(report_offset) AS last FROM gaps GROUP BY report_log_id"
+    try:
+        found = QueryBuilder().register("gaps", DeltaTable(table.path or "")).execute(sql).read_all()
+    except DeltaError as error:
+        raise JobFailedError(f"the table {table} cannot be read: {error}") from error
+    return {row["report_log_id"]: row["last"] for row in rows_of(pa.table(found))}
+
+
+def copy_until(copier: GapCopier, stop: Callable[[float], bool], *, every_s: float) -> None:
+    """Copies again and again; `stop(seconds)` waits so long and says whether to end."""
+    while True:
+        count = copier.copy()
+        if count:
+            log.info("%d reports of gaps copied", count)
+        if stop(every_s):
+            return
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; see `pipelines.job` for the exit codes."""
+    parser = argparse.ArgumentParser(prog="python -m pipelines.gaps", description="Reported gaps into ingest_gaps.")
+    parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--root", help="folder or object store address of the table")
+    place.add_argument("--schema", help="catalog.schema of the table; needs a Spark session")
+    parser.add_argument("--server", action="append", help="Flight address of a broker, grpc://host:port; repeatable")
+    parser.add_argument("--once", action="store_true", help="copy what is there now, then end")
+    options = parser.parse_args(arguments)
+
+    def work() -> None:
+        settings = load_settings(options.config)
+        chosen = TablePlace.of(settings.silver)
+        if options.root is not None or options.schema is not None:
+            chosen = TablePlace(options.root, options.schema)
+        spark = named_tables_session(settings) if chosen.root is None else None
+        stop = StopSignal()
+        copier = GapCopier(options.server or settings.servers, chosen, tenant=settings.tenant, spark=spark)
+        end = (lambda _: True) if options.once else stop.wait
+        copy_until(copier, end, every_s=settings.gaps.every_s)
+
+    return run_job(work)
+
+
+def named_tables_session(settings: Settings) -> SparkSession:
+    """A session for tables that have names."""
+    from pipelines.session import spark_session
+
+    return spark_session(JOB_NAME, cores=settings.spark.cores, driver_memory=settings.spark.driver_memory)
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.exit(main())

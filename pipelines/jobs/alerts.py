@@ -1,0 +1,117 @@
+"""Alerts: a stream that lags, one that has gone silent, a job that failed. A line, and a POST where one is wanted.
+
+An alert is told when it begins and when it is over, not in between.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+from pipelines.errors import SettingsError
+from pipelines.jobs.kinds import Progress
+from pipelines.settings import JobsSettings
+
+log = logging.getLogger(__name__)
+
+_WAITING_MAX = 100
+_POST_S = 5.0
+
+
+class AlertKind(StrEnum):
+    LAG = "lag"
+    SILENT = "silent"
+    RESTARTED = "restarted"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """`over`: what was told earlier is no longer so."""
+
+    kind: AlertKind
+    job: str
+    sentence: str
+    over: bool = False
+
+
+class StreamWatch:
+    """Judges one stream by what it reports and when."""
+
+    def __init__(self, job: str, policy: JobsSettings, *, now_s: float) -> None:
+        self._job, self._policy = job, policy
+        self._batch: int | None = None
+        self._moved_s = now_s
+        self._on: set[AlertKind] = set()
+
+    def look(self, progress: Progress, now_s: float) -> list[Alert]:
+        """The alerts that begin or end now."""
+        if progress.batch != self._batch:
+            self._batch, self._moved_s = progress.batch, now_s
+        lag, limit = progress.lag_records, self._policy.lag_records_max
+        lags = lag is not None and limit is not None and lag > limit
+        silence, longest = now_s - self._moved_s, self._policy.silent_s_max
+        # A stream with nothing to read finishes no batch either.
+        is_silent = longest is not None and silence > longest and lag is not None and lag > 0
+        return [
+            *self._turn(AlertKind.LAG, lags, f"{self._job} is {lag} records behind, and {limit} are allowed"),
+            *self._turn(
+                AlertKind.SILENT,
+                is_silent,
+                f"{self._job} finished no batch for {silence:.0f} s and has records to read",
+            ),
+        ]
+
+    def _turn(self, kind: AlertKind, is_on: bool, sentence: str) -> list[Alert]:
+        if is_on == (kind in self._on):
+            return []
+        self._on ^= {kind}
+        return [Alert(kind, self._job, sentence if is_on else f"{self._job}: {kind} is over", over=not is_on)]
+
+
+class Webhook:
+    """Posts alerts as JSON from a thread of its own. With `_WAITING_MAX` of them waiting, further ones are dropped
+    and said in the log: a slow receiver must not stop the jobs."""
+
+    def __init__(self, url: str, *, post: Callable[[str, bytes], None] | None = None) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise SettingsError(f"jobs.webhook must be an http:// or https:// address, not {url}")
+        self._url = url
+        self._post = post or _post
+        self._waiting: queue.Queue[Alert | None] = queue.Queue(_WAITING_MAX)
+        self._thread = threading.Thread(target=self._run, name="webhook", daemon=True)
+        self._thread.start()
+
+    def send(self, alert: Alert) -> None:
+        try:
+            self._waiting.put_nowait(alert)
+        except queue.Full:
+            log.warning("an alert was not posted, because %d others wait: %s", _WAITING_MAX, alert.sentence)
+
+    def close(self) -> None:
+        """Returns when everything was posted, or could not be in a few seconds."""
+        try:
+            self._waiting.put(None, timeout=_POST_S)
+        except queue.Full:
+            return
+        self._thread.join(2 * _POST_S)
+
+    def _run(self) -> None:
+        while (alert := self._waiting.get()) is not None:
+            try:
+                self._post(self._url, json.dumps(asdict(alert)).encode())
+            except (OSError, ValueError, urllib.error.URLError) as error:
+                log.warning("an alert could not be posted to %s: %s", self._url, error)
+
+
+def _post(url: str, body: bytes) -> None:
+    request = urllib.request.Request(url, data=body, headers={"content-type": "application/json"}, method="POST")
+    with urllib.request.urlopen(request, timeout=_POST_S):
+        pass

@@ -1,0 +1,142 @@
+"""Keeps jobs running: starts them, starts those again whose error may pass, stops all of them together.
+
+One thread, one look each second. A job that cannot go on ends the run, because half a pipeline that looks alive is
+worse than none: whoever supervises the process is told by its exit code.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from pipelines.errors import JobFailedError
+from pipelines.jobs.alerts import Alert, AlertKind, StreamWatch
+from pipelines.jobs.kinds import Job, Progress
+from pipelines.jobs.retry import Backoff, error_name, is_final, sentence
+from pipelines.settings import JobsSettings
+
+log = logging.getLogger(__name__)
+
+
+class JobState(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PAUSED = "paused"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """What is shown of a job. `said`: why it is paused."""
+
+    job: str
+    state: JobState
+    progress: Progress
+    restarts: int
+    said: str | None = None
+
+
+class Screen(Protocol):
+    def show(self, views: Sequence[JobView]) -> None: ...
+
+    def alert(self, alert: Alert) -> None: ...
+
+
+class RunFailedError(JobFailedError):
+    """A job could not go on. `cause_name` is the class of its error."""
+
+    def __init__(self, job: str, cause: BaseException) -> None:
+        super().__init__(f"{job}: {sentence(cause)}")
+        self.cause_name = error_name(cause)
+
+
+@dataclass(slots=True)
+class _Kept:
+    job: Job
+    backoff: Backoff
+    watch: StreamWatch
+    state: JobState = JobState.WAITING
+    began_s: float = 0.0
+    again_s: float = 0.0
+    restarts: int = 0
+    said: str | None = None
+
+
+class Runner:
+    """Runs jobs in the order they are given. `clock` and the wait of `run` are seams for tests."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        policy: JobsSettings,
+        screen: Screen,
+        *,
+        on_alert: Callable[[Alert], None] = lambda alert: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._policy, self._screen, self._on_alert, self._clock = policy, screen, on_alert, clock
+        now_s = clock()
+        self._kept = [_Kept(job, Backoff(policy), StreamWatch(job.name, policy, now_s=now_s)) for job in jobs]
+
+    def run(self, stop: Callable[[float], bool]) -> None:
+        """Until `stop(seconds)`, which waits so long at most, says so, or every job has ended by itself.
+
+        Raises RunFailedError when a job cannot go on. In any case every job has been stopped when this returns.
+        """
+        try:
+            while True:
+                for kept in self._kept:
+                    self._look(kept)
+                self._screen.show([self._view(kept) for kept in self._kept])
+                if all(kept.state is JobState.ENDED for kept in self._kept) or stop(self._policy.look_s):
+                    return
+        finally:
+            for kept in reversed(self._kept):
+                if kept.state is not JobState.WAITING:
+                    kept.job.stop()
+
+    def _look(self, kept: _Kept) -> None:
+        now_s = self._clock()
+        if kept.state is JobState.WAITING or (kept.state is JobState.PAUSED and now_s >= kept.again_s):
+            self._start(kept, now_s)
+        elif kept.state is JobState.RUNNING:
+            if kept.job.is_watched:
+                for alert in kept.watch.look(kept.job.progress(), now_s):
+                    self._tell(alert)
+            if kept.job.ended():
+                error = kept.job.error()
+                if error is None:
+                    kept.state = JobState.ENDED
+                else:
+                    self._failed(kept, error, now_s)
+
+    def _start(self, kept: _Kept, now_s: float) -> None:
+        kept.began_s = now_s
+        try:
+            kept.job.start()
+        except Exception as error:
+            self._failed(kept, error, now_s)
+            return
+        kept.state, kept.said = JobState.RUNNING, None
+
+    def _failed(self, kept: _Kept, error: BaseException, now_s: float) -> None:
+        name = kept.job.name
+        pause = None if is_final(error) else kept.backoff.failed(now_s - kept.began_s)
+        if pause is None:
+            self._tell(Alert(AlertKind.STOPPED, name, f"{name} stopped: {sentence(error)}"))
+            raise RunFailedError(name, error) from error
+        kept.state, kept.again_s, kept.said = JobState.PAUSED, now_s + pause, sentence(error)
+        kept.restarts += 1
+        self._tell(Alert(AlertKind.RESTARTED, name, f"{name} failed and starts again in {pause:g} s: {kept.said}"))
+
+    def _tell(self, alert: Alert) -> None:
+        self._screen.alert(alert)
+        self._on_alert(alert)
+
+    @staticmethod
+    def _view(kept: _Kept) -> JobView:
+        return JobView(kept.job.name, kept.state, kept.job.progress(), kept.restarts, kept.said)

@@ -1,0 +1,185 @@
+"""Maintenance of the tables: small files into large ones, away with what no version names, and with old versions.
+
+    python -m pipelines.maintenance [--config FILE] [--root DIR] [--once]
+
+Tables with paths need no JVM. Rewriting changes no rows, so streams that read a table do not notice. A table that
+cannot be tended is named, and the others are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pipelines.errors import JobFailedError
+from pipelines.ingest_tables import BESIDE_SILVER, TablePlace
+from pipelines.job import StopSignal, run_job
+from pipelines.settings import MaintenanceSettings, Settings, load_settings
+from pipelines.silver.schema import load_schemas
+from pipelines.tables import TABLES
+from sinks.table import Table
+
+log = logging.getLogger(__name__)
+
+JOB_NAME = "maintenance"
+
+SMALL_FILES_MIN = 50
+"""Below, compaction is not worth a commit that the writers of a table could collide with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tended:
+    """What was done to a table. `problem` is one sentence, and then what the numbers say was done before it."""
+
+    table: str
+    files: int = 0
+    compacted: int = 0
+    removed: int = 0
+    problem: str | None = None
+
+
+def tables_of(settings: Settings) -> list[Table]:
+    """Every table that the settings name: bronze, silver, those beside it, and those of actions."""
+    telemetry = settings.telemetry
+    bronze = Table.named(telemetry.table) if telemetry.table is not None else Table.at(telemetry.table_path or "")
+    place = TablePlace.of(settings.silver)
+    silver = [schema.table for schema in load_schemas(Path(settings.silver.schemas))]
+    found = [bronze, *(place.table(name) for name in [*silver, *(table.name for table in BESIDE_SILVER)])]
+    of_actions = TablePlace(root=settings.actions.root)
+    found += [of_actions.table(name) for name in TABLES]
+    return list(dict.fromkeys(found))
+
+
+def tend_all(
+    tables: Sequence[Table], policy: MaintenanceSettings, *, spark: SparkSession | None = None
+) -> list[Tended]:
+    """Tends the tables that are there, one after the other."""
+    done: list[Tended] = []
+    for table in tables:
+        if table.path is not None:
+            if DeltaTable.is_deltatable(table.path):
+                done.append(tend(table.path, policy))
+        elif spark is not None and table.exists(spark):
+            done.append(tend_named(spark, table, policy))
+    for one in done:
+        if one.problem is not None:
+            log.warning("maintenance of %s: %s", one.table, one.problem)
+        elif one.compacted or one.removed:
+            log.info("maintenance of %s: %d files compacted, %d removed", one.table, one.compacted, one.removed)
+    return done
+
+
+def tend(path: str, policy: MaintenanceSettings) -> Tended:
+    """One table by its path: properties, compaction, vacuum with orphans, checkpoint, old log files."""
+    name = path.rstrip("/").rpartition("/")[2]
+    files = compacted = removed = 0
+    try:
+        table = DeltaTable(path)
+        _set_properties(table, policy)
+        files = len(table.file_uris())
+        if files >= SMALL_FILES_MIN:
+            metrics = table.optimize.compact(target_size=policy.target_file_mb * 1024 * 1024)
+            compacted = int(metrics["numFilesRemoved"])
+        # Full: also files that a writer left when it died before its commit. They must be old, because a file of a
+        # commit that is on its way looks the same.
+        removed = len(table.vacuum(retention_hours=policy.retention_hours, dry_run=False, full=True))
+        table.create_checkpoint()
+        table.cleanup_metadata()
+    except DeltaError as error:
+        return Tended(name, files, compacted, removed, _one_line(error))
+    return Tended(name, files, compacted, removed)
+
+
+def tend_named(spark: SparkSession, table: Table, policy: MaintenanceSettings) -> Tended:
+    """One table by its name, through Spark. Unity Catalog's own optimisation does no harm beside it."""
+    name = table.identifier
+    try:
+        wanted = properties(policy)
+        known = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
+        missing = {key: value for key, value in wanted.items() if known.get(key) != value}
+        if missing:
+            pairs = ", ".join(f"'{key}' = '{value}'" for key, value in missing.items())
+            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({pairs})")
+        files = int(spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["numFiles"])
+        if files >= SMALL_FILES_MIN:
+            spark.sql(f"OPTIMIZE {name}")
+        spark.sql(f"VACUUM {name} RETAIN {policy.retention_hours} HOURS")
+    except PySparkException as error:
+        return Tended(name, problem=_one_line(error))
+    return Tended(name, files, compacted=files if files >= SMALL_FILES_MIN else 0)
+
+
+def properties(policy: MaintenanceSettings) -> dict[str, str]:
+    """The table properties that keep to the policy between two runs too."""
+    return {
+        "delta.logRetentionDuration": f"interval {policy.log_retention_days} days",
+        "delta.deletedFileRetentionDuration": f"interval {policy.retention_hours} hours",
+    }
+
+
+def _set_properties(table: DeltaTable, policy: MaintenanceSettings) -> None:
+    """A change of properties ends a write that is under way, so only what differs is set: once in a table's life."""
+    known = table.metadata().configuration
+    missing = {key: value for key, value in properties(policy).items() if known.get(key) != value}
+    if missing:
+        table.alter.set_table_properties(missing)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def tend_until(settings: Settings, stop: Callable[[float], bool], *, spark: SparkSession | None = None) -> None:
+    """Tends again and again; `stop(seconds)` waits so long and says whether to end. JobFailedError when a round
+    tended nothing without a problem."""
+    tables = tables_of(settings)
+    while True:
+        done = tend_all(tables, settings.maintenance, spark=spark)
+        if done and all(one.problem is not None for one in done):
+            raise JobFailedError(f"no table could be tended; the first: {done[0].table}: {done[0].problem}")
+        if stop(settings.maintenance.every_s):
+            return
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; see `pipelines.job` for the exit codes."""
+    parser = argparse.ArgumentParser(prog="python -m pipelines.maintenance", description="Tend the tables.")
+    parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
+    parser.add_argument("--root", help="folder or object store address of silver and what is beside it")
+    parser.add_argument("--schemas", help="folder of message schemas")
+    parser.add_argument("--once", action="store_true", help="tend every table once, then end")
+    options = parser.parse_args(arguments)
+
+    def work() -> None:
+        settings = load_settings(options.config)
+        silver = settings.silver.model_dump()
+        if options.schemas is not None:
+            silver["schemas"] = options.schemas
+        if options.root is not None:
+            silver |= {"root": options.root, "catalog_schema": None}
+        settings = Settings.model_validate(settings.model_dump() | {"silver": silver})
+        stop = StopSignal()
+        spark = _session(settings) if any(table.name is not None for table in tables_of(settings)) else None
+        tend_until(settings, (lambda _: True) if options.once else stop.wait, spark=spark)
+
+    return run_job(work)
+
+
+def _session(settings: Settings) -> SparkSession:
+    from pipelines.session import spark_session
+
+    return spark_session(JOB_NAME, cores=settings.spark.cores, driver_memory=settings.spark.driver_memory)
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.exit(main())

@@ -1,0 +1,7 @@
+"""`python -m pipelines.quality`."""
+
+import sys
+
+from pipelines.quality import main
+
+sys.exit(main())

@@ -1,0 +1,157 @@
+"""The scheduled checkpoint: the rules as a suite on the newest rows of each silver table, into `dq_results`.
+
+    python -m pipelines.quality [--config FILE] [--root DIR] [--once]
+
+The batches judge every row as it comes; this looks at what is in the tables, by another engine. Needs no JVM where
+tables have paths.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from deltalake.exceptions import DeltaError
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from pipelines.action_rows import arrow_of, now_us
+from pipelines.errors import JobFailedError
+from pipelines.ingest_tables import DQ_RESULTS, TablePlace
+from pipelines.job import StopSignal, run_job
+from pipelines.quality.rules import Rules, load_rules
+from pipelines.quality.suite import Suite
+from pipelines.settings import Settings, load_settings
+from pipelines.silver.schema import MessageSchema, load_schemas
+from sinks.table import Table
+
+log = logging.getLogger(__name__)
+
+JOB_NAME = "quality"
+
+
+class QualityJob:
+    """Suites are made once; `check` may be called as often as one likes."""
+
+    def __init__(self, settings: Settings, *, spark: SparkSession | None = None) -> None:
+        self._settings = settings
+        self._spark = spark
+        self._place = TablePlace.of(settings.silver)
+        self._place.make(spark, (DQ_RESULTS,))
+        schemas = load_schemas(Path(settings.silver.schemas))
+        rules = load_rules(Path(settings.silver.rules) if settings.silver.rules is not None else None, schemas)
+        self._judged = [(one, rules[one.name], Suite(rules[one.name])) for one in schemas if one.name in rules]
+
+    def check(self) -> dict[str, dict[str, bool]]:
+        """Judges a sample of each table that is there; what was found by schema and rule."""
+        found: dict[str, dict[str, bool]] = {}
+        for schema, rules, suite in self._judged:
+            rows = self._sample(schema, rules)
+            if rows is None or not rows.num_rows:
+                continue
+            found[schema.name] = suite.judge(rows)
+            self._append(schema, rules, found[schema.name], rows.num_rows)
+            for name, kept in found[schema.name].items():
+                if not kept:
+                    log.warning("the newest %d rows of %s break the rule %s", rows.num_rows, schema.table, name)
+        return found
+
+    def _sample(self, schema: MessageSchema, rules: Rules) -> pa.Table | None:
+        """The newest rows, with the columns that rules look at."""
+        table = self._place.table(schema.table)
+        names = {column for rule in rules.rules for column in (rule.column, rule.other) if column is not None}
+        columns = sorted(names)
+        limit = self._settings.quality.sample_rows
+        if table.path is None:
+            if self._spark is None or not table.exists(self._spark):
+                return None
+            newest = table.read(self._spark).orderBy(F.desc("ingest_time")).limit(limit)
+            return newest.select(*columns).toArrow()
+        return _newest(table, columns, limit) if DeltaTable.is_deltatable(table.path) else None
+
+    def _append(self, schema: MessageSchema, rules: Rules, found: dict[str, bool], checked: int) -> None:
+        rows: list[dict[str, Any]] = [
+            {
+                "tenant": self._settings.tenant,
+                "source": "suite",
+                "message": schema.name,
+                "rule": rule.name,
+                "column": rule.column,
+                "check": rule.check.value,
+                "on_fail": rule.on_fail.value,
+                "success": found[rule.name],
+                "checked": checked,
+                "at": now_us(),
+            }
+            for rule in rules.rules
+        ]
+        table, values = self._place.table(DQ_RESULTS.name), arrow_of(rows, DQ_RESULTS)
+        if table.path is None:
+            assert self._spark is not None
+            self._spark.createDataFrame(values).write.format("delta").mode("append").saveAsTable(table.name or "")
+            return
+        try:
+            write_deltalake(table.path, values, mode="append")
+        except DeltaError as error:
+            raise JobFailedError(f"the table {table} cannot be written: {error}") from error
+
+
+def _newest(table: Table, columns: Sequence[str], limit: int) -> pa.Table:
+    shown = ", ".join(f'"{column}"' for column in columns)
+    try:
+        query = QueryBuilder().register("silver", DeltaTable(table.path or ""))
+        found = query.execute(f"SELECT {shown} FROM silver ORDER BY ingest_time DESC LIMIT {limit:d}").read_all()
+    except DeltaError as error:
+        raise JobFailedError(f"the table {table} cannot be read: {error}") from error
+    return plain(pa.table(found))
+
+
+def plain(rows: pa.Table) -> pa.Table:
+    """Views of texts and bytes as texts and bytes: what reads the rows next may not know views."""
+    kinds = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    fields = [field.with_type(kinds.get(field.type, field.type)) for field in rows.schema]
+    return rows.cast(pa.schema(fields))
+
+
+def check_until(job: QualityJob, stop: Callable[[float], bool], *, every_s: float) -> None:
+    """Checks again and again; `stop(seconds)` waits so long and says whether to end."""
+    while True:
+        job.check()
+        if stop(every_s):
+            return
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; see `pipelines.job` for the exit codes."""
+    parser = argparse.ArgumentParser(prog="python -m pipelines.quality", description="The rules on a sample.")
+    parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
+    parser.add_argument("--root", help="folder or object store address of the silver tables")
+    parser.add_argument("--schemas", help="folder of message schemas")
+    parser.add_argument("--rules", help="folder of quality rules")
+    parser.add_argument("--once", action="store_true", help="check once, then end")
+    options = parser.parse_args(arguments)
+
+    def work() -> None:
+        settings = load_settings(options.config)
+        given = {name: getattr(options, name) for name in ("schemas", "rules") if getattr(options, name) is not None}
+        if options.root is not None:
+            given |= {"root": options.root, "catalog_schema": None}
+        silver = settings.silver.model_dump() | given
+        settings = Settings.model_validate(settings.model_dump() | {"silver": silver})
+        stop = StopSignal()
+        spark = None if settings.silver.root is not None else _session(settings)
+        end = (lambda _: True) if options.once else stop.wait
+        check_until(QualityJob(settings, spark=spark), end, every_s=settings.quality.every_s)
+
+    return run_job(work)
+
+
+def _session(settings: Settings) -> SparkSession:
+    from pipelines.session import spark_session
+
+    return spark_session(JOB_NAME, cores=settings.spark.cores, driver_memory=settings.spark.driver_memory)

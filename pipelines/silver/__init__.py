@@ -1,0 +1,16 @@
+"""Silver: from bronze to one table per message type, as schemas and rules say, and what is wrong into quarantine.
+
+`schema` and `plan` are values, `payloads`, `sparkplug`, `columns` and `split` take records apart, `batch` writes,
+`job` is the stream and its command line (`python -m pipelines.silver --help`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; see `pipelines.job` for the exit codes."""
+    from pipelines.silver.job import main as run
+
+    return run(arguments)

@@ -1,0 +1,215 @@
+"""What happens with one batch of bronze: plan it, save the plan, then write each step once.
+
+The order is the promise: nothing is written before the plan is on disk, and a replay of the batch finds its plan and
+repeats no step that is in its table already.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from pipelines import tables
+from pipelines.action_rows import arrow_of, now_us
+from pipelines.errors import NewFieldsError
+from pipelines.ingest_tables import DQ_RESULTS, TablePlace
+from pipelines.quality.rules import Rules
+from pipelines.silver import split
+from pipelines.silver.plan import BatchPlan, PlanStore
+from pipelines.silver.schema import Evolution, MessageSchema, SchemaField, known_type
+from sinks.errors import SinkError
+from sinks.once import add_missing_columns, append_few_once, append_once, column_types, comment
+from sinks.table import Table
+
+log = logging.getLogger(__name__)
+
+PROPERTIES: Mapping[str, str] = {"delta.autoOptimize.autoCompact": "true"}
+
+
+@dataclass(frozen=True, slots=True)
+class SilverSetup:
+    """What the files say now. `tenant` is whose rows `dq_results` counts."""
+
+    schemas: tuple[MessageSchema, ...]
+    rules: Mapping[str, Rules]
+    place: TablePlace
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One schema's share of a batch, judged and persisted."""
+
+    schema: MessageSchema
+    rows: DataFrame
+    parsed: DataFrame
+    counts: split.Counts
+
+
+class SilverBatches:
+    """Writes batches one after the other, on the thread of the stream."""
+
+    def __init__(self, setup: SilverSetup, plans: PlanStore) -> None:
+        self._setup = setup
+        self._plans = plans
+        self._known: dict[str, frozenset[str]] = {}
+        """By schema, the columns that its table is known to have."""
+
+    def write(self, bronze: DataFrame, batch_id: int, query_id: str) -> None:
+        spark = bronze.sparkSession
+        bronze.persist()
+        kept: list[DataFrame] = [bronze]
+        try:
+            saved = self._plans.load(batch_id)
+            plan = saved or self._base(batch_id)
+            rules = {one.message: one for one in plan.rules}
+            parts = [self._part(bronze, schema, rules.get(schema.name), kept) for schema in plan.schemas]
+            parts = [part for part in parts if part.counts.rows]
+            if saved is None:
+                found = [self._with_new_fields(part) for part in parts]
+                by_name = {schema.name: schema for schema in found}
+                plan = plan.model_copy(update={"schemas": [by_name.get(one.name, one) for one in plan.schemas]})
+                self._plans.save(plan)
+            final = {schema.name: schema for schema in plan.schemas}
+            for part in parts:
+                self._write_part(spark, part, final[part.schema.name], rules.get(part.schema.name), batch_id, query_id)
+        finally:
+            for rows in kept:
+                rows.unpersist()
+
+    def _base(self, batch_id: int) -> BatchPlan:
+        """The files as they are now, with the fields that payloads have brought so far."""
+        before = self._plans.newest_before(batch_id)
+        schemas = []
+        for schema in self._setup.schemas:
+            brought = before.inferred(schema.name) if before is not None else []
+            schemas.append(schema.with_fields(_still_free(schema, brought)))
+        return BatchPlan(batch_id=batch_id, schemas=schemas, rules=list(self._setup.rules.values()))
+
+    def _part(self, bronze: DataFrame, schema: MessageSchema, rules: Rules | None, kept: list[DataFrame]) -> _Part:
+        parsed = split.parsed(bronze, schema).persist()
+        kept.append(parsed)
+        rows = split.judged(parsed, schema, rules)
+        return _Part(schema, rows, parsed, split.count(rows, schema, rules))
+
+    def _with_new_fields(self, part: _Part) -> MessageSchema:
+        schema = part.schema
+        if not part.counts.with_new or schema.evolution not in (Evolution.ADD_NEW_COLUMNS, Evolution.FAIL_ON_NEW):
+            return schema
+        found = split.new_fields(part.rows, schema)
+        if schema.evolution is Evolution.FAIL_ON_NEW:
+            names = ", ".join(".".join(new.path) for new in found[:5])
+            raise NewFieldsError(
+                f"payloads of {schema.name} have fields that its schema does not name ({names}), and its evolution is "
+                "fail_on_new: add them to the schema, or choose another evolution"
+            )
+        added = [self._as_the_table_has_it(schema, field) for field in split.fields_for(schema, found)]
+        return schema.with_fields([field for field in added if field is not None])
+
+    def _as_the_table_has_it(self, schema: MessageSchema, field: SchemaField) -> SchemaField | None:
+        """With a new checkpoint the table may have the column already: its type counts then."""
+        there = self._types(schema).get(field.name.lower())
+        if there is None:
+            return field
+        try:
+            return field.model_copy(update={"type": known_type(there)})
+        except ValueError:
+            return None
+
+    def _types(self, schema: MessageSchema) -> dict[str, str]:
+        spark = SparkSession.getActiveSession()
+        table = self._setup.place.table(schema.table)
+        if spark is None or not table.exists(spark):
+            return {}
+        return column_types(table.read(spark).schema)
+
+    def _write_part(
+        self, spark: SparkSession, part: _Part, schema: MessageSchema, rules: Rules | None, batch_id: int, query_id: str
+    ) -> None:
+        place, step = self._setup.place, f"{query_id}:{schema.name}"
+        counts = part.counts
+        # The same judgement with the columns that this batch has brought.
+        rows = part.rows if schema is part.schema else split.judged(part.parsed, schema, rules)
+        if counts.bad:
+            bad = split.quarantine_rows(rows, schema)
+            append_once(bad, place.table(tables.QUARANTINE.name), app_id=f"{step}:quarantine", version=batch_id)
+        if counts.good:
+            table = place.table(schema.table)
+            self._make_ready(spark, table, schema)
+            append_once(split.silver_rows(rows, schema), table, app_id=f"{step}:silver", version=batch_id)
+        if rules is not None and rules.rules:
+            found = self._results(schema, rules, counts, batch_id, query_id)
+            table = place.table(DQ_RESULTS.name)
+            append_few_once(spark, found, table, app_id=f"{step}:dq_results", version=batch_id)
+        log.info("batch %d: %d rows into %s, %d into quarantine", batch_id, counts.good, schema.table, counts.bad)
+
+    def _make_ready(self, spark: SparkSession, table: Table, schema: MessageSchema) -> None:
+        """The table with every column of the schema."""
+        columns = split.silver_columns(schema)
+        names = frozenset(name for name, _, _ in columns)
+        if self._known.get(schema.name) == names:
+            return
+        if table.exists(spark):
+            add_missing_columns(spark, table, {name: (type_, said) for name, type_, said in columns})
+        else:
+            make_silver(spark, table, schema)
+        self._known[schema.name] = names
+
+    def _results(
+        self, schema: MessageSchema, rules: Rules, counts: split.Counts, batch_id: int, query_id: str
+    ) -> pa.Table:
+        rows: list[dict[str, Any]] = [
+            {
+                "tenant": self._setup.tenant,
+                "source": "batch",
+                "message": schema.name,
+                "rule": rule.name,
+                "column": rule.column,
+                "check": rule.check.value,
+                "on_fail": rule.on_fail.value,
+                "success": counts.broken[rule.name] == 0,
+                "checked": counts.readable,
+                "failed": counts.broken[rule.name],
+                "query_id": query_id,
+                "batch_id": batch_id,
+                "at": now_us(),
+            }
+            for rule in rules.rules
+        ]
+        return arrow_of(rows, DQ_RESULTS)
+
+
+def make_silver(spark: SparkSession, table: Table, schema: MessageSchema) -> None:
+    """Creates the schema's table, empty, unless it is there."""
+    columns = ", ".join(f"`{name}` {type_}{comment(said)}" for name, type_, said in split.silver_columns(schema))
+    properties = ", ".join(f"'{name}' = '{value}'" for name, value in PROPERTIES.items())
+    spark.sql(
+        f"CREATE TABLE IF NOT EXISTS {table.identifier} ({columns}) USING delta "
+        f"PARTITIONED BY (ingest_date) TBLPROPERTIES ({properties})"
+    )
+
+
+def check_tables(spark: SparkSession, setup: SilverSetup) -> None:
+    """SinkError when a table that is there has a declared field with another type: before the first batch."""
+    for schema in setup.schemas:
+        table = setup.place.table(schema.table)
+        known = column_types(table.read(spark).schema) if table.exists(spark) else {}
+        for name, type_, _ in split.silver_columns(schema):
+            there = known.get(name.lower())
+            if there is not None and there != type_:
+                raise SinkError(
+                    f"column {name} of {table} is {there}, and the schema {schema.name} says {type_}: give the field "
+                    "another name, or make the table anew"
+                )
+
+
+def _still_free(schema: MessageSchema, brought: Sequence[SchemaField]) -> list[SchemaField]:
+    """Of the fields that payloads brought, those that the file does not declare by now."""
+    names = {field.name.lower() for field in schema.fields}
+    paths = {schema.path_of(field) for field in schema.fields}
+    return [field for field in brought if field.name.lower() not in names and schema.path_of(field) not in paths]

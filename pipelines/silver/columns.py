@@ -1,0 +1,246 @@
+"""A message schema as Spark column expressions: the value of each field, what is wrong with it, what nobody has named.
+
+Payloads are parsed once into a variant, so a value keeps the type it was written with, and a wrong one can be told
+from a missing one. Expressions only: nothing here runs a job or knows a table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from pipelines.silver.schema import EventTime, Evolution, MessageSchema, PayloadFormat, SchemaField, TimeUnit
+
+PAYLOAD = "_payload"
+"""The column with the payload as a variant; null where it could not be read."""
+
+NOT_JSON = "the payload is not JSON, or has a key twice"
+
+Path = tuple[str, ...]
+
+# What `schema_of_variant` says of values that a column of the type can take. Larger numbers than fit are told later.
+_NUMBER = r"BIGINT|DOUBLE|FLOAT|DECIMAL\(.*\)"
+_TAKES: Mapping[str, str] = {
+    "string": "STRING",
+    "binary": "STRING",
+    "boolean": "BOOLEAN",
+    "int": "BIGINT",
+    "bigint": "BIGINT",
+    "float": _NUMBER,
+    "double": _NUMBER,
+    "decimal": _NUMBER,
+    "json": ".*",
+}
+
+_MICROS = {TimeUnit.S: 1_000_000, TimeUnit.MS: 1_000, TimeUnit.US: 1}
+_TIME_MAX_US = 253_402_300_799_999_999
+"""The end of year 9999, where timestamps of Spark and Arrow end."""
+_TIME_MIN, _TIME_MAX = "1970-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"
+
+_ENVELOPE_PATHS: Mapping[PayloadFormat, tuple[Path, ...]] = {
+    PayloadFormat.SPARKPLUG_B: (("timestamp",), ("seq",), ("uuid",), ("body",)),
+}
+"""What a format itself puts beside the fields: known, and no column unless the schema names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """An object of the payload whose keys are looked at: `path` leads to it, `known` are those with a use."""
+
+    path: Path
+    known: tuple[str, ...]
+
+
+def parsed(json: Column) -> Column:
+    """The payload as a variant."""
+    return F.try_parse_json(json)
+
+
+def payload_problem(problem: Column) -> Column:
+    """What is wrong with the payload as a whole, or null."""
+    is_object = _kind(F.col(PAYLOAD)).startswith("OBJECT")
+    return F.when(problem.isNotNull(), problem).when(~is_object, F.lit("the payload is not a JSON object"))
+
+
+def field_value(schema: MessageSchema, field: SchemaField) -> Column:
+    """The field's value in its type; null when it is missing or of another type."""
+    path = schema.path_of(field)
+    found = _at(path, "variant")
+    return F.when(_kind(found).rlike(_takes(field.type)), _typed(path, field))
+
+
+def field_problem(schema: MessageSchema, field: SchemaField) -> Column:
+    """What is wrong with the field, or null. An inferred field has no problems: its odd values are rescued."""
+    if field.inferred:
+        return F.lit(None).cast("string")
+    path = schema.path_of(field)
+    found = _at(path, "variant")
+    kind = _kind(found)
+    shown = ".".join(path)
+    missing = F.lit(f"{shown} is missing") if field.required else F.lit(None).cast("string")
+    return (
+        F.when(_is_missing(found), missing)
+        .when(~kind.rlike(_takes(field.type)), F.concat(F.lit(f"{shown} must be {field.type}, not "), _told(kind)))
+        .when(_typed(path, field).isNull(), F.lit(f"{shown} is no {field.type}, or does not fit"))
+    )
+
+
+def event_time(time: EventTime | None, otherwise: Column) -> Column:
+    """When it was measured, by the payload; else when the broker took it in."""
+    if time is None:
+        return otherwise
+    return F.coalesce(_moment(tuple(time.path), time.unit), otherwise)
+
+
+def time_problem(time: EventTime | None) -> Column:
+    if time is None:
+        return F.lit(None).cast("string")
+    found = _at(tuple(time.path), "variant")
+    shown = ".".join(time.path)
+    missing = F.lit(f"{shown} is missing") if time.required else F.lit(None).cast("string")
+    wanted = "an ISO 8601 time" if time.unit is TimeUnit.ISO else f"a time in {time.unit} since 1970"
+    return F.when(_is_missing(found), missing).when(
+        _moment(tuple(time.path), time.unit).isNull(),
+        F.concat(F.lit(f"{shown} must be {wanted}, not "), _told(_kind(found))),
+    )
+
+
+def prefixes(schema: MessageSchema) -> list[Prefix]:
+    """The objects of a payload in which unnamed keys are looked for, the outermost first."""
+    paths = [schema.path_of(field) for field in schema.fields]
+    paths += [tuple(schema.time.path)] if schema.time is not None else []
+    paths += _ENVELOPE_PATHS.get(schema.format, ())
+    objects = {path[:depth] for path in paths for depth in range(len(path))} | {()}
+    if schema.format is PayloadFormat.SPARKPLUG_B:
+        objects.add(("metrics",))
+        paths.append(("metrics",))
+    # A field that takes an object as a whole leaves nothing of it to look at.
+    objects -= {schema.path_of(field) for field in schema.fields}
+    return [
+        Prefix(
+            one, tuple(sorted({path[len(one)] for path in paths if len(path) > len(one) and path[: len(one)] == one}))
+        )
+        for one in sorted(objects, key=lambda path: (len(path), path))
+    ]
+
+
+def unnamed(prefix: Prefix) -> Column:
+    """`map<string, variant>` of the keys below `prefix` that the schema does not name; null where it is no object."""
+    values = _at(prefix.path, "map<string,variant>")
+    known = F.array(*[F.lit(key) for key in prefix.known]).cast("array<string>")
+    return F.map_filter(values, lambda key, value: ~F.array_contains(known, key) & ~_is_missing(value))
+
+
+def unnamed_kinds(prefix: Prefix) -> Column:
+    """`array<struct<key, kind>>` of what `unnamed` gives: the names, and the types as they were written."""
+    return F.transform(
+        F.map_entries(unnamed(prefix)),
+        lambda entry: F.struct(entry["key"].alias("key"), F.schema_of_variant(entry["value"]).alias("kind")),
+    )
+
+
+def rescued(schema: MessageSchema) -> Column:
+    """`_rescued_data`: a JSON object of what has no column, and of what does not fit an inferred one; else null.
+
+    Its keys are paths joined by dots; a dot within a key is written as `\\.`, so that no two paths read the same.
+    """
+    if schema.evolution is Evolution.NONE:
+        return F.lit(None).cast("string")
+    empty = F.map_from_arrays(F.array().cast("array<string>"), F.array().cast("array<variant>"))
+    parts: list[Column] = []
+    for prefix in prefixes(schema):
+        parts.append(F.transform_keys(unnamed(prefix), _key_below(prefix.path)))
+        if prefix.path:
+            parts.append(_unless(prefix.path, "OBJECT.*"))
+    parts += [_unless(schema.path_of(field), _takes(field.type)) for field in schema.fields if field.inferred]
+    whole = F.map_concat(*[F.coalesce(part, empty) for part in parts])
+    return F.when(F.size(whole) > 0, F.to_json(whole))
+
+
+def inferred_type(kinds: Sequence[str]) -> str:
+    """The column type for values that were written as these kinds: numbers as numbers, what is no scalar as JSON."""
+    if all(kind == "BIGINT" for kind in kinds):
+        return "bigint"
+    if all(re.fullmatch(_NUMBER, kind) for kind in kinds):
+        return "double"
+    if all(kind == "BOOLEAN" for kind in kinds):
+        return "boolean"
+    return "string" if all(kind == "STRING" for kind in kinds) else "json"
+
+
+def _at(path: Path, kind: str) -> Column:
+    """The value at a path as a type, or null."""
+    return F.try_variant_get(F.col(PAYLOAD), "$" + "".join(f"[{_quoted(key)}]" for key in path), kind)
+
+
+def _quoted(key: str) -> str:
+    return f'"{key}"' if "'" in key else f"'{key}'"
+
+
+def _kind(value: Column) -> Column:
+    return F.schema_of_variant(value)
+
+
+def _is_missing(value: Column) -> Column:
+    """Not there, or JSON's null."""
+    return value.isNull() | F.is_variant_null(value)
+
+
+def _told(kind: Column) -> Column:
+    """A kind in a sentence: `object`, not all that is in it."""
+    return F.lower(F.regexp_extract(kind, "^[A-Z]+", 0))
+
+
+def _takes(type_: str) -> str:
+    """A pattern of the kinds that a column of the type takes."""
+    if type_.startswith("array<"):
+        return f"^ARRAY<(VOID|{_TAKES[type_[6:-1]]})>$"
+    if type_ == "timestamp":
+        return f"^(STRING|{_NUMBER})$"
+    return f"^({_TAKES[type_.partition('(')[0]]})$"
+
+
+def _typed(path: Path, field: SchemaField) -> Column:
+    match field.type:
+        case "timestamp":
+            return _moment(path, TimeUnit(field.unit) if field.unit in set(TimeUnit) else TimeUnit.ISO)
+        case "binary":
+            return F.try_to_binary(_at(path, "string"), F.lit("base64"))
+        case "json":
+            return F.to_json(_at(path, "variant"))
+        case _:
+            return _at(path, field.type)
+
+
+def _moment(path: Path, unit: TimeUnit) -> Column:
+    """A timestamp, or null where the value is none or lies before 1970 or after 9999."""
+    if unit is TimeUnit.ISO:
+        moment = F.when(_kind(_at(path, "variant")) == "STRING", F.try_to_timestamp(_at(path, "string")))
+        return F.when(moment.between(F.lit(_TIME_MIN).cast("timestamp"), F.lit(_TIME_MAX).cast("timestamp")), moment)
+    number = F.when(_kind(_at(path, "variant")).rlike(f"^({_NUMBER})$"), _at(path, "decimal(29,9)"))
+    micros = F.floor(number / 1_000) if unit is TimeUnit.NS else F.floor(number * _MICROS[unit])
+    return F.when(micros.between(0, _TIME_MAX_US), F.timestamp_micros(micros.cast("bigint")))
+
+
+def _key_below(path: Path) -> Callable[[Column, Column], Column]:
+    """Makes the key of an entry below `path` a dotted path."""
+
+    def dotted(key: Column, _: Column) -> Column:
+        escaped = F.replace(F.replace(key, F.lit("\\"), F.lit("\\\\")), F.lit("."), F.lit("\\."))
+        return F.concat(F.lit(_dotted(path) + "."), escaped) if path else escaped
+
+    return dotted
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(key.replace("\\", "\\\\").replace(".", "\\.") for key in path)
+
+
+def _unless(path: Path, kinds: str) -> Column:
+    """The value at a path as a map of one, unless it is missing or of these kinds."""
+    found = _at(path, "variant")
+    return F.when(~_is_missing(found) & ~_kind(found).rlike(kinds), F.create_map(F.lit(_dotted(path)), found))

@@ -1,0 +1,137 @@
+"""The stream from bronze to silver: which table it reads, how it starts and stops, and its command line.
+
+    python -m pipelines.silver [--config FILE] [--root DIR | --schema catalog.schema] [--bronze-path DIR | --bronze
+    catalog.schema.table] [--checkpoint DIR] [--available-now] …
+
+What becomes of a batch is in `silver.batch`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from pipelines.errors import SettingsError
+from pipelines.ingest_tables import TablePlace
+from pipelines.job import StopSignal, mute_query_traces, run_job, wait
+from pipelines.quality.rules import load_rules
+from pipelines.session import spark_session
+from pipelines.settings import Settings, load_settings
+from pipelines.silver.batch import SilverBatches, SilverSetup, check_tables
+from pipelines.silver.plan import PlanStore
+from pipelines.silver.schema import load_schemas
+from sinks.table import Table
+
+QUERY_NAME = "silver"
+_START_S = 60.0
+"""The first batch may begin before `start` has returned the query and with it the id of the checkpoint."""
+
+
+def load_setup(settings: Settings) -> SilverSetup:
+    """Schemas and rules as their files are now. SettingsError when one is wrong."""
+    silver = settings.silver
+    schemas = load_schemas(Path(silver.schemas))
+    rules = load_rules(Path(silver.rules) if silver.rules is not None else None, schemas)
+    return SilverSetup(tuple(schemas), rules, TablePlace.of(silver), settings.tenant)
+
+
+def start_silver(spark: SparkSession, settings: Settings, *, available_now: bool = False) -> StreamingQuery:
+    """Starts the query. With an empty checkpoint it begins at the first version of bronze that is still there."""
+    silver = settings.silver
+    bronze = bronze_table(settings)
+    if not bronze.exists(spark):
+        raise SettingsError(f"there is no bronze table {bronze}: run the telemetry job first, it makes the table")
+    setup = load_setup(settings)
+    setup.place.make(spark)
+    check_tables(spark, setup)
+    batches = SilverBatches(setup, PlanStore(silver.checkpoint))
+    query_id: Future[str] = Future()
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        batches.write(batch, batch_id, query_id.result(_START_S))
+
+    reader = (
+        spark.readStream.format("delta")
+        .option("maxBytesPerTrigger", silver.max_bytes_per_trigger)
+        # Compaction, retention of bronze and the purge of a device rewrite files; their rows are not news.
+        .option("skipChangeCommits", "true")
+    )
+    records = reader.table(bronze.name) if bronze.name is not None else reader.load(bronze.path)
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", QUERY_NAME)
+    try:
+        writer = records.writeStream.queryName(QUERY_NAME).option("checkpointLocation", silver.checkpoint)
+        writer = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=silver.trigger)
+        query = writer.foreachBatch(write).start()
+    finally:
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", None)
+    query_id.set_result(str(query.id))
+    return query
+
+
+def bronze_table(settings: Settings) -> Table:
+    telemetry = settings.telemetry
+    return Table.named(telemetry.table) if telemetry.table is not None else Table.at(telemetry.table_path or "")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; see `pipelines.job` for the exit codes."""
+    options = _parser().parse_args(arguments)
+
+    def work() -> None:
+        settings = with_options(load_settings(options.config), options)
+        spark = spark_session(
+            QUERY_NAME,
+            cores=settings.spark.cores,
+            driver_memory=settings.spark.driver_memory,
+            warehouse=None if settings.spark.warehouse is None else Path(settings.spark.warehouse),
+        )
+        mute_query_traces(spark)
+        stop = StopSignal()
+        try:
+            wait(start_silver(spark, settings, available_now=options.available_now), stop)
+        finally:
+            spark.stop()
+
+    return run_job(work)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m pipelines.silver", description="Bronze into silver tables.")
+    parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
+    bronze = parser.add_mutually_exclusive_group()
+    bronze.add_argument("--bronze", help="bronze table, catalog.schema.table")
+    bronze.add_argument("--bronze-path", help="bronze table, by path")
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--root", help="folder or object store address of the silver tables")
+    place.add_argument("--schema", help="catalog.schema of the silver tables")
+    parser.add_argument("--schemas", help="folder of message schemas")
+    parser.add_argument("--rules", help="folder of quality rules")
+    parser.add_argument("--checkpoint", help="folder of the checkpoint")
+    parser.add_argument("--tenant", help="written into dq_results")
+    parser.add_argument("--trigger", help="pause between the starts of two batches, such as '5 seconds'")
+    parser.add_argument("--available-now", action="store_true", help="read what is there now, then end")
+    return parser
+
+
+def with_options(settings: Settings, options: argparse.Namespace) -> Settings:
+    """The settings with what the command line gives on top."""
+    silver: dict[str, Any] = {
+        name: value
+        for name in ("schemas", "rules", "checkpoint", "trigger")
+        if (value := getattr(options, name)) is not None
+    }
+    if options.root is not None or options.schema is not None:
+        silver |= {"root": options.root, "catalog_schema": options.schema}
+    changes: dict[str, Any] = {"silver": settings.silver.model_dump() | silver}
+    if options.bronze is not None or options.bronze_path is not None:
+        bronze = {"table": options.bronze, "table_path": options.bronze_path}
+        changes["telemetry"] = settings.telemetry.model_dump() | bronze
+    if options.tenant is not None:
+        changes["tenant"] = options.tenant
+    return Settings.model_validate(settings.model_dump() | changes)

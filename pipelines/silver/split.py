@@ -1,0 +1,200 @@
+"""A batch of bronze, taken apart by one message schema: rows for silver, rows for quarantine, and what is new.
+
+Data frames in, data frames out; who writes them, and in which order, is `silver.batch`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from pipelines.quality.rules import OnFail, Rule, Rules, breach, broken, column_types
+from pipelines.silver import columns
+from pipelines.silver.payloads import decoded
+from pipelines.silver.schema import ENVELOPE, MessageSchema, SchemaField, column_name, known_type, quotable, sql_type
+
+REASON = "_reason"
+_JSON, _PROBLEM = "_json", "_problem"
+_KEY, _VALUE, _TIME = "_key", "_value", "_time"
+"""Bronze's `key`, `value` and `timestamp`: their own names are free for fields."""
+_PLACE = ("log_id", "partition", "offset", "epoch")
+_RECORD = (*_PLACE, "topic", _KEY, _VALUE, _TIME, "tenant", "ingest_date")
+_FOUND_MAX = 5_000
+"""Kinds of new fields that are looked at; payloads with random keys must not fill the driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Of one batch and schema. `broken` counts by rule, among the rows whose fields are as they should be."""
+
+    rows: int
+    readable: int
+    good: int
+    broken: dict[str, int]
+    with_new: int
+
+    @property
+    def bad(self) -> int:
+        return self.rows - self.good
+
+
+@dataclass(frozen=True, slots=True)
+class NewField:
+    """A field that no schema names, and the kinds of its values in the batch."""
+
+    path: tuple[str, ...]
+    kinds: tuple[str, ...]
+
+
+def parsed(bronze: DataFrame, schema: MessageSchema) -> DataFrame:
+    """The schema's records of the batch with their payloads as variants: parsed once, so persist it."""
+    rows = bronze.where(F.col("topic").rlike(schema.pattern)).withColumnsRenamed(
+        {"key": _KEY, "value": _VALUE, "timestamp": _TIME}
+    )
+    rows = rows.select(*_RECORD, decoded(F.col(_VALUE), schema.format).alias("_decoded"))
+    rows = rows.select(*_RECORD, F.col("_decoded.json").alias(_JSON), F.col("_decoded.problem").alias(_PROBLEM))
+    rows = rows.select(*_RECORD, _PROBLEM, columns.parsed(F.col(_JSON)).alias(columns.PAYLOAD))
+    unread = F.when(F.col(columns.PAYLOAD).isNull(), F.lit(columns.NOT_JSON))
+    return rows.withColumn(_PROBLEM, F.coalesce(F.col(_PROBLEM), unread))
+
+
+def judged(rows: DataFrame, schema: MessageSchema, rules: Rules | None) -> DataFrame:
+    """The columns of silver, `_reason` (null: a good row), and what quarantine needs of the record."""
+    fields = [columns.field_value(schema, field).alias(field.name) for field in schema.fields]
+    wrong = [columns.field_problem(schema, field) for field in schema.fields]
+    # Who is no object has no fields either, and that is not worth a word.
+    whole = columns.payload_problem(F.col(_PROBLEM))
+    problem = F.coalesce(whole, _sentence([columns.time_problem(schema.time), *wrong]))
+    taken = rows.select(
+        "*",
+        F.col(_TIME).alias("ingest_time"),
+        columns.event_time(schema.time, F.col(_TIME)).alias("event_time"),
+        _device(schema).alias("device_id"),
+        columns.rescued(schema).alias("_rescued_data"),
+        problem.alias("_wrong"),
+        *fields,
+    )
+    types = column_types(schema)
+    hard = [rule for rule in _rules(rules) if rule.on_fail is OnFail.QUARANTINE]
+    reason = F.coalesce(F.col("_wrong"), _sentence([breach(rule, types) for rule in hard]))
+    return taken.withColumn(REASON, reason)
+
+
+def count(rows: DataFrame, schema: MessageSchema, rules: Rules | None) -> Counts:
+    """One pass over judged rows."""
+    types = column_types(schema)
+    readable = F.col("_wrong").isNull()
+    has_new = functools.reduce(
+        Column.__or__, [F.size(columns.unnamed(prefix)) > 0 for prefix in columns.prefixes(schema)]
+    )
+    breaks = [F.count_if(readable & broken(rule, types)).alias(f"rule_{rule.name}") for rule in _rules(rules)]
+    found = rows.agg(
+        F.count("*").alias("rows"),
+        F.count_if(readable).alias("readable"),
+        F.count_if(F.col(REASON).isNull()).alias("good"),
+        F.count_if(F.col(REASON).isNull() & has_new).alias("with_new"),
+        *breaks,
+    ).collect()[0]
+    broken_by = {rule.name: int(found[f"rule_{rule.name}"]) for rule in _rules(rules)}
+    return Counts(int(found["rows"]), int(found["readable"]), int(found["good"]), broken_by, int(found["with_new"]))
+
+
+def new_fields(rows: DataFrame, schema: MessageSchema) -> list[NewField]:
+    """The fields of good rows that the schema does not name, the most frequent first."""
+    good = rows.where(F.col(REASON).isNull())
+    parts = []
+    all_prefixes = columns.prefixes(schema)
+    for number, prefix in enumerate(all_prefixes):
+        entries = good.select(F.explode(columns.unnamed_kinds(prefix)).alias("entry"))
+        parts.append(entries.select(F.lit(number).alias("prefix"), "entry.key", "entry.kind"))
+    together = functools.reduce(DataFrame.unionByName, parts).groupBy("prefix", "key", "kind").count()
+    found = together.orderBy(F.desc("count"), "prefix", "key", "kind").limit(_FOUND_MAX).collect()
+    kinds: dict[tuple[str, ...], list[str]] = {}
+    for row in found:
+        kinds.setdefault((*all_prefixes[row["prefix"]].path, row["key"]), []).append(row["kind"])
+    return [NewField(path, tuple(one)) for path, one in kinds.items()]
+
+
+def fields_for(schema: MessageSchema, found: Sequence[NewField]) -> list[SchemaField]:
+    """The columns that are added for new fields; those that cannot have one stay in `_rescued_data`."""
+    taken = {name.lower() for name in ENVELOPE} | {field.name.lower() for field in schema.fields}
+    left = schema.new_columns_max - sum(field.inferred for field in schema.fields)
+    added: list[SchemaField] = []
+    for new in found:
+        name = column_name(new.path)
+        if len(added) >= left or name.lower() in taken or not all(quotable(key) for key in new.path):
+            continue
+        taken.add(name.lower())
+        hint = schema.hint(new.path)
+        type_ = known_type(hint) if hint is not None else columns.inferred_type(new.kinds)
+        added.append(SchemaField(name=name, type=type_, path=list(new.path), inferred=True))
+    return added
+
+
+def silver_rows(rows: DataFrame, schema: MessageSchema) -> DataFrame:
+    """The good rows, as the table keeps them."""
+    names = [name for name, _, _ in silver_columns(schema)]
+    return rows.where(F.col(REASON).isNull()).select(*[F.col(f"`{name}`") for name in names])
+
+
+def quarantine_rows(rows: DataFrame, schema: MessageSchema) -> DataFrame:
+    """The others, with their bytes and the reason."""
+    return rows.where(F.col(REASON).isNotNull()).select(
+        "tenant",
+        F.lit(f"silver/{schema.name}").alias("pipeline"),
+        F.col(REASON).alias("reason"),
+        "topic",
+        F.col(_KEY).alias("key"),
+        F.col(_VALUE).alias("value"),
+        *_PLACE,
+        F.col(_TIME).alias("at"),
+        F.current_timestamp().alias("quarantined_at"),
+    )
+
+
+def silver_columns(schema: MessageSchema) -> list[tuple[str, str, str]]:
+    """Name, type and comment of the columns of the schema's table, in their order."""
+    first = [
+        ("tenant", "string", ""),
+        ("device_id", "string", ""),
+        ("event_time", "timestamp", "when it was measured, by the payload; else when the broker took it in"),
+        ("topic", "string", ""),
+        ("log_id", "string", "the place of the record in the log"),
+        ("partition", "int", ""),
+        ("offset", "bigint", ""),
+        ("epoch", "bigint", ""),
+        ("ingest_time", "timestamp", "when the broker appended the record"),
+        ("ingest_date", "date", ""),
+    ]
+    rescued = [("_rescued_data", "string", "JSON: fields that have no column")]
+    return first + [(field.name, sql_type(field.type), _told(schema, field)) for field in schema.fields] + rescued
+
+
+def _told(schema: MessageSchema, field: SchemaField) -> str:
+    parts = [field.comment, f"unit: {field.unit}" if field.unit else None]
+    if field.inferred:
+        parts.append(f"added when payloads brought {'.'.join(schema.path_of(field))}")
+    return "; ".join(part for part in parts if part)
+
+
+def _rules(rules: Rules | None) -> Sequence[Rule]:
+    return rules.rules if rules is not None else ()
+
+
+def _device(schema: MessageSchema) -> Column:
+    if schema.device_level is None:
+        return F.try_validate_utf8(F.col(_KEY).cast("string"))
+    # Null where the topic has no such level.
+    return F.get(F.split("topic", "/"), schema.device_level)
+
+
+def _sentence(problems: Sequence[Column]) -> Column:
+    """All problems in one text, or null."""
+    if not problems:
+        return F.lit(None).cast("string")
+    text = F.concat_ws("; ", *problems)
+    return F.when(text != "", text)

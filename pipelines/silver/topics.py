@@ -1,0 +1,27 @@
+"""MQTT topic filters as regular expressions, for engines that have no other way to match a topic."""
+
+from __future__ import annotations
+
+import re
+
+from pipelines.errors import SettingsError
+
+
+def topic_pattern(topic_filter: str) -> str:
+    """A pattern for the whole topic, the same in Java and in Python.
+
+    MQTT 5, 4.7: `+` is one level, `#` the rest and its parent, and a leading wildcard never matches a `$` topic.
+    """
+    levels = topic_filter.split("/")
+    if not topic_filter or "#" in levels[:-1] or any(len(one) > 1 and set(one) & {"+", "#"} for one in levels):
+        raise SettingsError(
+            f"{topic_filter!r} is not an MQTT topic filter: + and # stand for whole levels, # comes last"
+        )
+    parts = ["[^/]*" if level == "+" else re.escape(level) for level in levels]
+    if levels[-1] == "#":
+        before = "/".join(parts[:-1])
+        body = f"{before}(?:/.*)?" if before else ".*"
+    else:
+        body = "/".join(parts)
+    guard = r"(?!\$)" if levels[0] in ("+", "#") else ""
+    return rf"(?s)\A{guard}{body}\z"

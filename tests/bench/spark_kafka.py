@@ -1,0 +1,274 @@
+"""What an ingest into Delta costs, beside Spark's Kafka source on a single-node Kafka: same records, same session.
+
+    python tests/bench/spark_kafka.py [--records 10000000] [--rounds 1] [--batch N] [--compression zstd]
+    python tests/bench/spark_kafka.py --latency [--seconds 60] [--triggers 1,0.5]      (see spark_latency.py)
+
+Starts a broker and a Kafka on empty folders, fills the first over Flight with random payloads and the second with
+the same records, and runs AvailableNow queries of both in turn on `local[2]`. Prints a table, and one JSON object as
+the last line. CPU is that of the JVM and the Python workers; that of the brokers is beside it. Asserts nothing on a
+time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "bench")]
+
+from cpu_meter import cpu_of, cpu_seconds  # noqa: E402
+from kafka_peer import Kafka, source_jars  # noqa: E402
+from pyspark.sql import DataFrame, SparkSession  # noqa: E402
+from pyspark.sql.streaming import StreamingQuery  # noqa: E402
+
+from broker_edge import Client  # noqa: E402
+from broker_edge.torture.process import BrokerProcess  # noqa: E402
+from pipelines.jars import delta_jars  # noqa: E402
+from pipelines.session import spark_session  # noqa: E402
+from pipelines.settings import BronzeSettings, Settings, TelemetrySettings  # noqa: E402
+from pipelines.telemetry import start_telemetry  # noqa: E402
+
+DEVICES = 1_000
+VALUE_BYTES = 256
+ROWS_A_CALL = 100_000
+FILTER = "devices/+/telemetry"
+TOPIC = "telemetry"
+WARM_UP_RECORDS = 200_000
+
+GOALS = {
+    "bronze_files": ("kafka_delta", 3.5, 0.35),
+    "rows_delta": ("kafka_delta", 1.2, 0.9),
+    "rows_noop": ("kafka_noop", 1.6, 0.7),
+}
+"""Way in -> its peer, at least so many times its rows/s, at most so many times its CPU per row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One run of one way in."""
+
+    rows_per_s: float
+    cpu_us_per_row: float
+    broker_us_per_row: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What the runs share."""
+
+    spark: SparkSession
+    broker: BrokerProcess
+    kafka: Kafka
+    folder: Path
+    batch: int | None
+    compression: str
+
+    @property
+    def server(self) -> str:
+        return "grpc://{}:{}".format(*self.broker.flight)
+
+    def ways(self) -> dict[str, Callable[[Path], StreamingQuery]]:
+        """Starts of AvailableNow queries, each into a folder of its own."""
+        return {
+            "kafka_noop": lambda folder: _start(self.kafka_rows(), "noop", folder),
+            "rows_noop": lambda folder: _start(self.our_rows(), "noop", folder),
+            "kafka_delta": lambda folder: _start(self.kafka_rows(), "delta", folder),
+            "rows_delta": lambda folder: _start(self.our_rows(), "delta", folder),
+            "bronze_files": self.bronze,
+        }
+
+    def kafka_rows(self) -> DataFrame:
+        reader = self.spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.kafka.servers)
+        reader = reader.option("subscribe", TOPIC).option("startingOffsets", "earliest")
+        return (reader if self.batch is None else reader.option("maxOffsetsPerTrigger", self.batch)).load()
+
+    def our_rows(self) -> DataFrame:
+        reader = self.spark.readStream.format("headwater").option("servers", self.server).option("subscribe", FILTER)
+        return (reader if self.batch is None else reader.option("maxOffsetsPerTrigger", self.batch)).load()
+
+    def bronze(self, folder: Path) -> StreamingQuery:
+        telemetry = TelemetrySettings(
+            table_path=str(folder / "table"),
+            checkpoint=str(folder / "checkpoint"),
+            # Each run is a reader of its own.
+            consumer_group=folder.name,
+            max_offsets_per_trigger=self.batch,
+        )
+        bronze = BronzeSettings.model_validate({"writer": "files", "compression": self.compression})
+        settings = Settings(servers=[self.server], telemetry=telemetry, bronze=bronze)
+        return start_telemetry(self.spark, settings, available_now=True)
+
+    def measure(self, name: str, records: int) -> Figure:
+        """One run of `name`, whose output is removed afterwards."""
+        folder = self.folder / f"{name}-{time.time_ns()}"
+        brokers = (self.broker.pid, self.kafka.pid)
+        own = brokers[0] if not name.startswith("kafka") else brokers[1]
+        before, broker_before, start = sum(cpu_seconds(without=brokers).values()), cpu_of(own), time.monotonic()
+        query = self.ways()[name](folder)
+        query.awaitTermination()
+        wall = time.monotonic() - start
+        used = sum(cpu_seconds(without=brokers).values()) - before
+        broker_used = cpu_of(own) - broker_before
+        shutil.rmtree(folder)
+        return Figure(records / wall, used / records * 1e6, broker_used / records * 1e6)
+
+
+def main() -> int:
+    options = _options()
+    if options.latency:
+        from spark_latency import run_latency
+
+        return run_latency(options)
+    with tempfile.TemporaryDirectory(prefix="headwater-bench-", dir=options.folder) as name:
+        folder = Path(name)
+        with (
+            BrokerProcess(
+                data_dir=folder / "log", settings=broker_settings(options.partitions), log_file=folder / "log.txt"
+            ) as broker,
+            Kafka(folder / "kafka") as kafka,
+        ):
+            broker.start()
+            spark = bench_session()
+            bench = Bench(spark, broker, kafka, folder, options.batch, options.compression)
+            kafka.make_topic(TOPIC, partitions=options.partitions)
+            _say("warming up")
+            _fill(bench, WARM_UP_RECORDS)
+            for way in bench.ways():
+                bench.measure(way, WARM_UP_RECORDS)
+            _say(f"filling both with {options.records - WARM_UP_RECORDS:,} more records")
+            _fill(bench, options.records - WARM_UP_RECORDS)
+            figures: dict[str, list[Figure]] = {way: [] for way in bench.ways() if _is_chosen(way, options.only)}
+            for turn in range(options.rounds):
+                for way in figures:
+                    figures[way].append(bench.measure(way, options.records))
+                    _say(f"round {turn + 1}: {way}: {_line(figures[way][-1])}")
+            spark.stop()
+    report(figures, options)
+    return 0
+
+
+def broker_settings(partitions: int) -> dict[str, str]:
+    return {
+        "log.classes.telemetry.partitions": str(partitions),
+        "log.classes.telemetry.retention.bytes": "64GiB",
+        "log.classes.telemetry.retention.hard_bytes": "64GiB",
+    }
+
+
+def bench_session() -> SparkSession:
+    jars = [*delta_jars(), *source_jars()]
+    return spark_session(
+        "bench",
+        cores="local[2]",
+        driver_memory="2g",
+        config={"spark.jars": ",".join(str(jar.absolute()) for jar in jars)},
+    )
+
+
+def _start(rows: DataFrame, sink: str, folder: Path) -> StreamingQuery:
+    writer = rows.writeStream.format(sink).option("checkpointLocation", str(folder / "checkpoint"))
+    if sink == "delta":
+        writer = writer.option("path", str(folder / "table"))
+    else:
+        (folder / "checkpoint").mkdir(parents=True)
+    return writer.trigger(availableNow=True).start()
+
+
+def _is_chosen(way: str, only: list[str] | None) -> bool:
+    if only is None or way in only:
+        return True
+    return any(way == GOALS[one][0] for one in only if one in GOALS)
+
+
+def _fill(bench: Bench, records: int) -> None:
+    """Random payloads into the broker, and from there into Kafka, by the same keys."""
+    topics = pa.array([f"devices/d{number:04}/telemetry" for number in range(DEVICES)])
+    with Client(bench.server, timeout_s=600) as client:
+        bounds = client.offsets(filters=FILTER).partitions
+        known = {number: place.high_watermark for number, place in bounds.items()}
+        for start in range(0, records, ROWS_A_CALL):
+            count = min(ROWS_A_CALL, records - start)
+            chosen = topics.take(pa.array([(start + row) % DEVICES for row in range(count)]))
+            client.produce(pa.table({"topic": chosen, "value": random_values(count)}))
+        log_id = client.offsets(filters=FILTER).log_id
+    reader = bench.spark.read.format("headwater").option("servers", bench.server).option("subscribe", FILTER)
+    starts = {log_id: {str(number): offset for number, offset in known.items()}}
+    rows = reader.option("startingOffsets", json.dumps(starts)).load().select("key", "value")
+    sink = rows.write.format("kafka").option("kafka.bootstrap.servers", bench.kafka.servers).option("topic", TOPIC)
+    sink.option("kafka.linger.ms", "20").option("kafka.batch.size", "262144").save()
+
+
+def random_values(count: int) -> pa.Array:
+    """`count` payloads that no compression makes smaller."""
+    offsets = pa.array(range(0, (count + 1) * VALUE_BYTES, VALUE_BYTES), pa.int32())
+    data = pa.py_buffer(os.urandom(count * VALUE_BYTES))
+    return pa.Array.from_buffers(pa.binary(), count, [None, offsets.buffers()[1], data])
+
+
+def report(figures: dict[str, list[Figure]], options: argparse.Namespace) -> None:
+    """The medians, and how they stand to their peers."""
+    found: dict[str, dict[str, float]] = {}
+    for way, runs in figures.items():
+        found[way] = {
+            "rows_per_s": round(statistics.median(one.rows_per_s for one in runs)),
+            "cpu_us_per_row": round(statistics.median(one.cpu_us_per_row for one in runs), 3),
+            "broker_us_per_row": round(statistics.median(one.broker_us_per_row for one in runs), 3),
+        }
+    print(f"{'':14}{'rows/s':>12}{'CPU µs/row':>12}{'broker µs':>11}{'rate':>9}{'CPU':>9}   goal")
+    for way, figure in found.items():
+        line = (
+            f"{way:14}{figure['rows_per_s']:>12,}{figure['cpu_us_per_row']:>12.2f}{figure['broker_us_per_row']:>11.2f}"
+        )
+        if way in GOALS:
+            peer, rate_goal, cpu_goal = GOALS[way]
+            figure["rate_ratio"] = round(figure["rows_per_s"] / found[peer]["rows_per_s"], 2)
+            figure["cpu_ratio"] = round(figure["cpu_us_per_row"] / found[peer]["cpu_us_per_row"], 2)
+            line += f"{figure['rate_ratio']:>8}x{figure['cpu_ratio']:>8}x   >= {rate_goal}x, <= {cpu_goal}x of {peer}"
+        print(line)
+    settings = {
+        "records": options.records,
+        "value_bytes": VALUE_BYTES,
+        "rounds": options.rounds,
+        "batch": options.batch,
+    }
+    print(json.dumps(settings | {"compression": options.compression, "ways": found}))
+
+
+def _line(figure: Figure) -> str:
+    return f"{figure.rows_per_s:,.0f} rows/s, {figure.cpu_us_per_row:.2f} µs of CPU a row"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--records", type=int, default=10_000_000)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=None, help="records of a batch at most (default: all at once)")
+    parser.add_argument("--compression", default="zstd", choices=("zstd", "snappy"), help="of bronze's files")
+    parser.add_argument("--only", action="append", help="this way in and its peer; repeatable")
+    parser.add_argument("--folder", default=None, help="where the logs go (default: the system's temporary folder)")
+    parser.add_argument("--latency", action="store_true", help="publish to commit at a steady rate instead")
+    parser.add_argument("--seconds", type=int, default=60, help="with --latency: of each run")
+    parser.add_argument("--rate", type=int, default=10_000, help="with --latency: messages a second")
+    parser.add_argument("--triggers", default="1", help="with --latency: seconds, separated by commas")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

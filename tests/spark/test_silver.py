@@ -1,0 +1,198 @@
+"""Silver: each payload in its table or, with the reason, in quarantine; new fields arrive; a replay adds nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from support.bronze_rows import BronzeTable
+
+from pipelines.errors import own_error
+from pipelines.settings import Settings
+from pipelines.silver.job import start_silver
+
+SCHEMA: dict[str, Any] = {
+    "name": "weather",
+    "topics": ["devices/+/telemetry"],
+    "device_level": 1,
+    "time": {"path": "ts", "unit": "us"},
+    "fields": [
+        {"name": "seq", "type": "bigint", "required": True},
+        {"name": "celsius", "path": "air.temperature", "type": "double", "unit": "°C"},
+        {"name": "tags", "type": "array<string>"},
+    ],
+    "hints": {"battery": "double"},
+}
+RULES: dict[str, Any] = {
+    "message": "weather",
+    "rules": [
+        {"name": "seq_counts_up", "column": "seq", "check": "between", "min": 0, "on_fail": "quarantine"},
+        {"name": "not_too_hot", "column": "celsius", "check": "between", "max": 60},
+    ],
+}
+
+
+class World:
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder = spark, folder
+        self.bronze = BronzeTable(folder / "bronze")
+        self.schema, self.rules = dict(SCHEMA), dict(RULES)
+
+    def run(self) -> None:
+        for name, value in (("schemas", self.schema), ("quality", self.rules)):
+            (self.folder / name).mkdir(exist_ok=True)
+            (self.folder / name / "weather.yaml").write_text(yaml.safe_dump(value))
+        silver = {
+            "schemas": str(self.folder / "schemas"),
+            "rules": str(self.folder / "quality"),
+            "root": str(self.folder / "tables"),
+            "checkpoint": str(self.folder / "checkpoint"),
+        }
+        settings = Settings.model_validate(
+            {"tenant": "t1", "silver": silver, "telemetry": {"table_path": str(self.bronze.path)}}
+        )
+        query = start_silver(self.spark, settings, available_now=True)
+        query.awaitTermination(120)
+
+    def rows(self, name: str = "silver_weather") -> list[dict[str, Any]]:
+        frame = self.spark.read.format("delta").load(str(self.folder / "tables" / name))
+        order = "offset" if "offset" in frame.columns else "rule"
+        return [row.asDict() for row in frame.orderBy(order).collect()]
+
+    def forget_last_commit(self) -> None:
+        """What a kill between the writes and Spark's commit leaves: the batch will be replayed."""
+        commits = self.folder / "checkpoint" / "commits"
+        newest = max(int(entry.name) for entry in commits.iterdir() if entry.name.isdigit())
+        (commits / str(newest)).unlink()
+        (commits / f".{newest}.crc").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def world(spark: SparkSession, tmp_path: Path) -> World:
+    return World(spark, tmp_path)
+
+
+def test_good_rows_have_types_and_times_and_bad_ones_their_reasons(world: World) -> None:
+    world.bronze.append(
+        [
+            {"ts": 1_767_323_045_000_000, "seq": 1, "air": {"temperature": 21.5}, "tags": ["a", "b"]},
+            {"seq": 2, "air": {"temperature": 3}},
+            {"seq": "3"},
+            {"air": {"temperature": 1.0}},
+            b"{not json",
+            b"\xff\xfe",
+            [1],
+            {"seq": 8, "air": {"temperature": "warm"}},
+            {"seq": -9},
+            {"seq": 10, "air": {"temperature": 99}},
+            {"ts": "noon", "seq": 11},
+            {"seq": 12, "tags": [1]},
+            {"seq": 12.5},
+        ]
+    )
+    world.bronze.append([{"seq": "of nobody"}], topic="plants/p1/telemetry")
+    world.run()
+    good = world.rows()
+    assert [(row["seq"], row["celsius"], row["tags"]) for row in good] == [
+        (1, 21.5, ["a", "b"]),
+        (2, 3.0, None),
+        (10, 99.0, None),
+    ]
+    first = good[0]
+    assert first["event_time"].isoformat() == "2026-01-02T03:04:05"
+    assert good[1]["event_time"] == good[1]["ingest_time"]
+    assert (first["device_id"], first["partition"], first["offset"], first["tenant"]) == ("d1", 3, 0, "t1")
+    reasons = {row["offset"]: row["reason"] for row in world.rows("quarantine")}
+    assert reasons == {
+        2: "seq must be bigint, not string",
+        3: "seq is missing",
+        4: "the payload is not JSON, or has a key twice",
+        5: "the payload is not UTF-8",
+        6: "the payload is not a JSON object",
+        7: "air.temperature must be double, not string",
+        8: "rule seq_counts_up: seq is -9, not a number from 0",
+        10: "ts must be a time in us since 1970, not string",
+        11: "tags must be array<string>, not array",
+        12: "seq must be bigint, not decimal",
+    }
+    assert {row["pipeline"] for row in world.rows("quarantine")} == {"silver/weather"}
+    results = {row["rule"]: (row["checked"], row["failed"], row["success"]) for row in world.rows("dq_results")}
+    assert results == {"seq_counts_up": (4, 1, False), "not_too_hot": (4, 1, False)}
+    described = {
+        row["col_name"]: row["comment"]
+        for row in world.spark.sql(f"DESCRIBE delta.`{world.folder / 'tables' / 'silver_weather'}`").collect()
+    }
+    assert described["celsius"] == "unit: °C"
+
+
+def test_new_fields_become_columns_and_odd_values_of_theirs_are_rescued(world: World) -> None:
+    world.bronze.append([{"seq": 1}])
+    world.run()
+    world.bronze.append([{"seq": 2, "battery": 3, "air": {"humidity": 40, "a.b": True}, "value": "x"}])
+    world.run()
+    world.bronze.append([{"seq": 3, "battery": 3.7, "air": {"humidity": "wet"}, "value": None}])
+    world.run()
+    one, two, three = world.rows()
+    assert (one["battery"], two["battery"], three["battery"]) == (None, 3.0, 3.7)
+    assert (two["air_humidity"], two["air_a_b"], two["value"]) == (40, True, "x")
+    assert three["air_humidity"] is None
+    assert json.loads(three["_rescued_data"]) == {"air.humidity": "wet"}
+    assert one["_rescued_data"] is None
+    assert two["_rescued_data"] is None
+
+
+def test_rescue_keeps_new_fields_beside_the_columns(world: World) -> None:
+    world.schema["evolution"] = "rescue"
+    world.bronze.append([{"seq": 1, "x": {"y": [1, "z"]}, "air": {"a.b": 2}}, {"seq": 2, "air": 5}])
+    world.run()
+    one, two = world.rows()
+    assert json.loads(one["_rescued_data"]) == {"x": {"y": [1, "z"]}, "air.a\\.b": 2}
+    assert json.loads(two["_rescued_data"]) == {"air": 5}
+    assert "x" not in one
+
+
+def test_none_forgets_new_fields_and_fail_on_new_ends_the_stream_before_it_writes(world: World) -> None:
+    world.schema["evolution"] = "none"
+    world.bronze.append([{"seq": 1, "x": 1}])
+    world.run()
+    assert [row["_rescued_data"] for row in world.rows()] == [None]
+    world.schema["evolution"] = "fail_on_new"
+    world.bronze.append([{"seq": 2, "x": 1}])
+    with pytest.raises(PySparkException) as error:
+        world.run()
+    found = own_error(error.value)
+    assert found is not None
+    assert found[0] == "NewFieldsError"
+    assert found[1].startswith("payloads of weather have fields that its schema does not name (x)")
+    assert len(world.rows()) == 1
+    # What it asks for helps.
+    world.schema["fields"] = [*SCHEMA["fields"], {"name": "x", "type": "int"}]
+    world.run()
+    assert [row["x"] for row in world.rows()] == [None, 1]
+
+
+def test_a_replayed_batch_uses_the_schema_and_rules_it_was_planned_with_and_adds_no_rows(world: World) -> None:
+    world.bronze.append([{"seq": 1, "battery": 3}, {"seq": -2}])
+    world.run()
+    world.forget_last_commit()
+    # The files have changed meanwhile; the batch has not.
+    world.rules["rules"] = []
+    world.schema["fields"] = [{"name": "seq", "type": "string"}, *SCHEMA["fields"][1:]]
+    shutil.copytree(world.folder / "tables" / "silver_weather", world.folder / "kept")
+    (world.folder / "schemas").mkdir(exist_ok=True)
+    with pytest.raises(Exception, match=r"column seq of .* is bigint, and the schema weather says string"):
+        world.run()
+    world.schema["fields"] = SCHEMA["fields"]
+    world.run()
+    assert [row["seq"] for row in world.rows()] == [1]
+    assert [row["offset"] for row in world.rows("quarantine")] == [1]
+    assert len(world.rows("dq_results")) == 2
+    world.bronze.append([{"seq": -3, "battery": 3}])
+    world.run()
+    assert [row["seq"] for row in world.rows()] == [1, -3]

@@ -1,0 +1,214 @@
+"""A broker, publishers and the telemetry job, which are killed at named points again and again on one checkpoint.
+
+`KillRun` does one thing after the other and checks after each that it hit the state it was for; `finish` lets the job
+come to its end and compares bronze with the log and with what the publishers were told. The test takes each point
+once, `tests/bench/exactly_once.py` many times, with both writers.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import signal
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+
+from deltalake import DeltaTable
+
+from broker_edge.torture.load import LoadResult, MqttLoad
+from broker_edge.torture.process import BrokerProcess
+from broker_edge.torture.records import Recipe, publishers
+from support.bronze_check import Fault, compare, read_bronze, read_log
+from support.failpoints import Action, Failpoints, Point
+from support.mosquitto import free_port
+from support.telemetry_job import TelemetryJob
+
+PUBLISHERS = publishers(6, protocols=(5,), control=False)
+CLOSED_SECONDS = 20.0  # for the connections of a killed broker to end
+TRIES_MAX = 10
+
+
+class Hurt(enum.StrEnum):
+    """What is done to the job, or its broker."""
+
+    PLANNING = "planning"
+    READING = "reading"
+    COMMITTED = "committed"
+    OFFSETS = "offsets"
+    FORGOTTEN = "forgotten"
+    WORKER = "worker"
+    BROKER = "broker"
+
+    @property
+    def meaning(self) -> str:
+        return {
+            Hurt.PLANNING: "job killed while it plans a batch",
+            Hurt.READING: "job killed while its tasks read",
+            Hurt.COMMITTED: "job killed after the Delta commit",
+            Hurt.OFFSETS: "job killed after the checkpoint's offset file",
+            Hurt.FORGOTTEN: "last commit file of the checkpoint deleted",
+            Hurt.WORKER: "Python worker killed while it reads",
+            Hurt.BROKER: "broker killed while a task reads",
+        }[self]
+
+
+class KillRun:
+    """One broker, one table, one checkpoint; publishers send all the time."""
+
+    def __init__(self, folder: Path, *, writer: str, recipe: Recipe, pause_s: float = 0.03) -> None:
+        self.recipe = recipe
+        self._writer = writer
+        self._pause_s = pause_s
+        self._failpoints = Failpoints(folder / "failpoints")
+        # The address stays over restarts: the job knows the broker by it.
+        settings = {"listeners.flight.bind": f"127.0.0.1:{free_port()}"}
+        self.broker = BrokerProcess(data_dir=folder / "log", settings=settings, log_file=folder / "broker.txt")
+        self._folder = folder
+        self._job: TelemetryJob | None = None
+        self._load: MqttLoad | None = None
+        self._results: list[LoadResult] = []
+
+    def __enter__(self) -> KillRun:
+        self.broker.start()
+        self._job = TelemetryJob(
+            self._folder / "job",
+            server="grpc://{}:{}".format(*self.broker.flight),
+            arguments=["--trigger", "0 seconds", "--writer", self._writer],
+            environment=self._failpoints.environment,
+        )
+        self._publish()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._failpoints.release()
+        self.job.kill()
+        if self._load is not None:
+            self._load.stop()
+        self.broker.kill()
+
+    @property
+    def job(self) -> TelemetryJob:
+        assert self._job is not None, "the run has not begun"
+        return self._job
+
+    def hurt(self, what: Hurt) -> None:
+        """Does it to the job, which runs afterwards only where the hurt leaves it running."""
+        {
+            Hurt.PLANNING: self._at_planning,
+            Hurt.READING: lambda: self._kill_at(Point.READING),
+            Hurt.COMMITTED: self._after_the_commit,
+            Hurt.OFFSETS: lambda: self._kill_at(Point.OFFSETS),
+            Hurt.FORGOTTEN: self._forget_a_commit,
+            Hurt.WORKER: self._kill_a_worker,
+            Hurt.BROKER: self._kill_the_broker,
+        }[what]()
+
+    def finish(self) -> Counter[Fault]:
+        """Ends the load, has the job read what is left, and counts the faults of the table: none, if all is well."""
+        self._end_load()
+        self.job.kill()
+        self.job.start("--available-now")
+        assert self.job.wait() == 0, self.job.last_words()
+        log = read_log(self.broker.flight, class_name="telemetry")
+        return compare(read_bronze(self.job.table), log, self._results)
+
+    @property
+    def acked(self) -> int:
+        return sum(one.acked for one in self._results)
+
+    # The hurts.
+
+    def _at_planning(self) -> None:
+        self._kill_at(Point.PLANNING, in_a_batch=False)
+
+    def _kill_at(self, point: Point, *, in_a_batch: bool = True) -> None:
+        self._failpoints.arm(point, Action.KILL_JOB)
+        self._start()
+        code = self.job.wait()
+        assert code == -signal.SIGKILL, f"the job ended with {code}:\n{self.job.last_words()}"
+        assert self._failpoints.was_hit, "the job died elsewhere"
+        assert self.job.newest("offsets") == self.job.newest("commits") + in_a_batch
+
+    def _after_the_commit(self) -> None:
+        if self._writer == "files":
+            self._kill_at(Point.COMMITTED)
+            assert self._is_in_table(self.job.newest("offsets"))
+            return
+        # In the JVM there is no hook: the kill follows the commit as soon as it is seen, until it came in time.
+        for _ in range(TRIES_MAX):
+            self._start()
+            self.job.until(lambda: self._is_in_table(self.job.newest("commits") + 1), "Delta commit")
+            self.job.kill()
+            if self.job.newest("offsets") == self.job.newest("commits") + 1:
+                assert self._is_in_table(self.job.newest("offsets"))
+                return
+        raise AssertionError("no kill came between the two commits")
+
+    def _forget_a_commit(self) -> None:
+        self._start()
+        self._until_a_batch_is_finished()
+        assert self.job.terminate() == 0, self.job.last_words()
+        newest = self.job.newest("commits")
+        assert self._is_in_table(newest)
+        for name in (str(newest), f".{newest}.crc"):
+            (self.job.checkpoint / "commits" / name).unlink(missing_ok=True)
+
+    def _kill_a_worker(self) -> None:
+        """The task is tried again, or the query ends and is started again; either is well."""
+        self._failpoints.arm(Point.READING, Action.KILL_WORKER)
+        self._start()
+        self.job.until(lambda: self._failpoints.was_hit, "worker that reads")
+        known = self.job.newest("commits")
+        self.job.until(lambda: self.job.newest("commits") > known, "batch after the worker's death", may_end=True)
+        self.job.kill()
+
+    def _kill_the_broker(self) -> None:
+        self._failpoints.arm(Point.READING, Action.HOLD)
+        self._start()
+        self.job.until(lambda: self._failpoints.was_hit, "task that reads")
+        self.broker.kill()
+        self._end_load(of_itself=True)
+        self._failpoints.release()
+        self.broker.start()
+        self._publish()
+        planned = self.job.newest("offsets")
+        self.job.until(lambda: self.job.newest("commits") > planned, "batch of the broker that is back")
+
+    # The parts.
+
+    def _start(self) -> None:
+        if not self.job.is_running:
+            self.job.start()
+
+    def _until_a_batch_is_finished(self) -> None:
+        known = self.job.newest("commits")
+        self.job.until(lambda: self.job.newest("commits") > known, "finished batch")
+
+    def _is_in_table(self, batch: int) -> bool:
+        metadata = self.job.checkpoint / "metadata"
+        if not metadata.exists() or not DeltaTable.is_deltatable(str(self.job.table)):
+            return False
+        version = DeltaTable(str(self.job.table)).transaction_version(json.loads(metadata.read_text())["id"])
+        return version is not None and version >= batch
+
+    def _publish(self) -> None:
+        """Some thousand records a second: enough for every batch, without the whole machine."""
+        self._load = MqttLoad(
+            address=self.broker.mqtt,
+            run=len(self._results) + 1,
+            recipe=self.recipe,
+            publishers=PUBLISHERS,
+            window=10,
+            pause_s=self._pause_s,
+        )
+        self._load.__enter__()
+
+    def _end_load(self, *, of_itself: bool = False) -> None:
+        load, self._load = self._load, None
+        assert load is not None, "nobody publishes"
+        if of_itself:
+            load.wait(lambda one: one.over, seconds=CLOSED_SECONDS, what="the connections to end with the broker")
+        self._results.append(load.stop())

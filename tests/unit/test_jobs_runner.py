@@ -1,0 +1,275 @@
+"""The runner of jobs: what may pass is tried again with growing pauses, what may not ends the run, alerts come once."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from rich.console import Console
+
+from pipelines.action_store import EngineFencedError, TableStoreError
+from pipelines.errors import SettingsError
+from pipelines.job import EXIT_UNREACHABLE, exit_code
+from pipelines.jobs.alerts import Alert, AlertKind, StreamWatch, Webhook
+from pipelines.jobs.catalogue import JOB_NAMES, names_of, needs_spark, stages
+from pipelines.jobs.kinds import LoopJob, Progress, progress_of
+from pipelines.jobs.progress import JsonLines, LiveTable
+from pipelines.jobs.runner import JobState, JobView, RunFailedError, Runner
+from pipelines.settings import JobsSettings, Settings
+from sources.errors import DataLossError, UnavailableError
+
+POLICY = JobsSettings(retries=3, retry_first_s=1.0, retry_max_s=3.0, lag_records_max=100, silent_s_max=30.0)
+
+
+class FakeJob:
+    """Does as its script says: each start takes the next entry, an error to end with or None to go on running."""
+
+    is_watched = True
+
+    def __init__(self, *script: BaseException | None, at_start: bool = False) -> None:
+        self.name = "fake"
+        self.script, self.at_start = list(script), at_start
+        self.starts, self.stops = 0, 0
+        self.is_over = False
+        self.now = Progress()
+        self.failed_with: BaseException | None = None
+
+    def start(self) -> None:
+        self.starts += 1
+        self.failed_with = self.script.pop(0) if self.script else None
+        if self.at_start and self.failed_with is not None:
+            raise self.failed_with
+
+    def ended(self) -> bool:
+        return self.is_over or self.failed_with is not None
+
+    def error(self) -> BaseException | None:
+        return self.failed_with
+
+    def progress(self) -> Progress:
+        return self.now
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+class FakeScreen:
+    def __init__(self) -> None:
+        self.views: list[list[JobView]] = []
+        self.alerts: list[Alert] = []
+
+    def show(self, views: Sequence[JobView]) -> None:
+        self.views.append(list(views))
+
+    def alert(self, alert: Alert) -> None:
+        self.alerts.append(alert)
+
+
+class Clock:
+    """Time moves only while the runner waits; `until` turns on it says stop."""
+
+    def __init__(self, turns: int) -> None:
+        self.now_s, self.left = 0.0, turns
+
+    def stop(self, seconds: float) -> bool:
+        self.now_s += seconds
+        self.left -= 1
+        return self.left <= 0
+
+
+def run(job: FakeJob, *, turns: int = 30) -> tuple[FakeScreen, Clock]:
+    screen, clock = FakeScreen(), Clock(turns)
+    runner = Runner([job], POLICY, screen, clock=lambda: clock.now_s)
+    try:
+        runner.run(clock.stop)
+    finally:
+        assert job.stops == 1, "whatever ends the run, every job is stopped"
+    return screen, clock
+
+
+@pytest.mark.parametrize("at_start", [False, True])
+def test_an_error_that_may_pass_is_tried_again_with_growing_pauses(at_start: bool) -> None:
+    job = FakeJob(TableStoreError("disk"), UnavailableError("grpc://a", "gone"), None, at_start=at_start)
+    screen, _ = run(job)
+    assert job.starts == 3
+    sentences = [alert.sentence for alert in screen.alerts]
+    assert sentences[0] == "fake failed and starts again in 1 s: disk"
+    assert sentences[1].startswith("fake failed and starts again in 2 s: cannot reach the broker at grpc://a")
+    assert screen.views[-1][0].state is JobState.RUNNING
+    assert screen.views[-1][0].restarts == 2
+
+
+def test_an_error_that_stays_ends_the_run_after_the_last_try_with_its_sentence() -> None:
+    job = FakeJob(*[UnavailableError("grpc://a", "gone")] * 9)
+    with pytest.raises(RunFailedError, match=r"^fake: cannot reach the broker at grpc://a: gone") as failed:
+        run(job)
+    assert job.starts == 1 + POLICY.retries
+    assert exit_code(failed.value.cause_name) == EXIT_UNREACHABLE
+
+
+@pytest.mark.parametrize("error", [DataLossError("gone"), SettingsError("wrong"), EngineFencedError("taken over")])
+def test_an_error_that_waiting_cannot_mend_is_not_tried_again(error: Exception) -> None:
+    job = FakeJob(error, None)
+    with pytest.raises(RunFailedError):
+        run(job)
+    assert job.starts == 1
+
+
+def test_a_job_that_ran_long_has_all_its_tries_again() -> None:
+    job = FakeJob(None)
+    screen, clock = FakeScreen(), Clock(10_000)
+    failures = 0
+
+    def stop(seconds: float) -> bool:
+        nonlocal failures
+        # Each time it has run for a quarter of an hour.
+        if job.failed_with is None and clock.now_s - failures * 900 > 900:
+            failures += 1
+            job.failed_with = TableStoreError("disk")
+        return clock.stop(seconds)
+
+    Runner([job], POLICY, screen, clock=lambda: clock.now_s).run(stop)
+    assert failures > POLICY.retries
+    assert job.starts == failures + 1
+
+
+def test_a_run_ends_when_every_job_has_ended() -> None:
+    job = FakeJob(None)
+    job.is_over = True
+    screen, clock = run(job, turns=1_000)
+    assert clock.left > 900
+    assert screen.views[-1][0].state is JobState.ENDED
+
+
+def test_a_stream_that_lags_or_is_silent_is_told_once_and_when_it_is_over() -> None:
+    watch = StreamWatch("telemetry", POLICY, now_s=0.0)
+    assert watch.look(Progress(batch=1, lag_records=100), 1.0) == []
+    (lags,) = watch.look(Progress(batch=2, lag_records=101), 2.0)
+    assert lags == Alert(AlertKind.LAG, "telemetry", "telemetry is 101 records behind, and 100 are allowed")
+    assert watch.look(Progress(batch=2, lag_records=102), 32.0) == []
+    (silent,) = watch.look(Progress(batch=2, lag_records=102), 33.0)
+    assert (silent.kind, silent.over) == (AlertKind.SILENT, False)
+    over = watch.look(Progress(batch=3, lag_records=0), 34.0)
+    assert [(alert.kind, alert.over) for alert in over] == [(AlertKind.LAG, True), (AlertKind.SILENT, True)]
+    # With nothing to read silence is no news.
+    assert watch.look(Progress(batch=3, lag_records=0), 9_999.0) == []
+
+
+def test_lag_is_what_the_brokers_have_and_the_batch_did_not_take() -> None:
+    def offset(*places: int) -> str:
+        return json.dumps({"v": 1, "logs": {"l": {str(number): [at, 1] for number, at in enumerate(places)}}})
+
+    source = {"endOffset": offset(5, 7), "latestOffset": offset(9, 7, 3)}
+    report = {"batchId": 4, "numInputRows": 10, "processedRowsPerSecond": 2.5, "durationMs": {"triggerExecution": 1500}}
+    found = progress_of({**report, "sources": [source]})
+    assert found == Progress(batch=4, rows=10, rows_per_s=2.5, batch_s=1.5, lag_records=4)
+    # Where Spark counts splits, rows are the offsets that were passed.
+    split = progress_of({**report, "sources": [{**source, "startOffset": offset(2, 1)}]}, has_splits=True)
+    assert (split.rows, split.rows_per_s) == (9, 6.0)
+    delta = {"endOffset": {"reservoirVersion": 3}, "latestOffset": None}
+    assert progress_of({**report, "sources": [delta]}).lag_records is None
+
+
+def test_a_loop_job_stops_when_told_and_keeps_its_error() -> None:
+    begun = threading.Event()
+
+    def work(stop: Callable[[float], bool]) -> None:
+        begun.set()
+        assert stop(60.0), "it is told before the minute is over"
+
+    job = LoopJob("loop", work)
+    job.start()
+    assert begun.wait(10)
+    assert not job.ended()
+    job.stop()
+    assert job.ended()
+    assert job.error() is None
+
+    def fail(stop: Callable[[float], bool]) -> None:
+        raise TableStoreError("disk")
+
+    broken = LoopJob("loop", fail)
+    broken.start()
+    broken.stop()
+    assert isinstance(broken.error(), TableStoreError)
+
+
+def test_json_lines_come_when_something_has_changed_and_alerts_go_to_both() -> None:
+    out, talk = io.StringIO(), io.StringIO()
+    lines = JsonLines(out, talk)
+    view = JobView("telemetry", JobState.RUNNING, Progress(batch=1, rows=5, lag_records=0), 0)
+    for _ in range(3):
+        lines.show([view])
+    lines.alert(Alert(AlertKind.LAG, "telemetry", "it lags"))
+    first, second = (json.loads(line) for line in out.getvalue().splitlines())
+    assert {name: first[name] for name in ("job", "state", "batch", "rows", "lag_records")} == {
+        "job": "telemetry",
+        "state": "running",
+        "batch": 1,
+        "rows": 5,
+        "lag_records": 0,
+    }
+    assert second["alert"]["sentence"] == "it lags"
+    assert talk.getvalue() == "alert: it lags\n"
+
+
+def test_the_live_table_shows_each_job() -> None:
+    out = io.StringIO()
+    with LiveTable(Console(file=out, force_terminal=True, width=120)) as table:
+        table.show([JobView("silver", JobState.PAUSED, Progress(batch=7), 2, "a table is busy")])
+        table.alert(Alert(AlertKind.RESTARTED, "silver", "[silver] failed"))
+    shown = out.getvalue()
+    assert "silver" in shown
+    assert "paused: a table is busy" in shown
+    assert "alert: [silver] failed" in shown
+
+
+def test_alerts_are_posted_as_json() -> None:
+    got: list[dict[str, object]] = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            return None
+
+    with HTTPServer(("127.0.0.1", 0), Receiver) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        hook = Webhook(f"http://127.0.0.1:{server.server_port}/alerts")
+        hook.send(Alert(AlertKind.STOPPED, "actions", "actions stopped: why"))
+        hook.close()
+        server.shutdown()
+        thread.join()
+    assert got == [{"kind": "stopped", "job": "actions", "sentence": "actions stopped: why", "over": False}]
+
+
+def test_a_receiver_that_fails_harms_nothing_and_a_wrong_address_is_refused() -> None:
+    def fail(url: str, body: bytes) -> None:
+        raise OSError("nobody there")
+
+    hook = Webhook("http://127.0.0.1:1/", post=fail)
+    hook.send(Alert(AlertKind.LAG, "a", "b"))
+    hook.close()
+    with pytest.raises(SettingsError, match="must be an http:// or https:// address"):
+        Webhook("file:///etc/passwd")
+
+
+def test_names_stages_and_who_needs_spark() -> None:
+    assert names_of(["all"]) == list(JOB_NAMES)
+    assert names_of(["silver", "telemetry"]) == ["telemetry", "silver"]
+    with pytest.raises(SettingsError, match="there is no job bronze: telemetry, status,"):
+        names_of(["bronze"])
+    assert stages(["telemetry", "silver", "gaps"], available_now=True) == [["telemetry"], ["silver"], ["gaps"]]
+    assert stages(["telemetry", "silver"], available_now=False) == [["telemetry", "silver"]]
+    assert not needs_spark(["actions", "gaps", "quality", "maintenance"], Settings())
+    assert needs_spark(["silver"], Settings())
+    named = Settings.model_validate({"silver": {"root": None, "catalog_schema": "main.headwater"}})
+    assert needs_spark(["gaps"], named)
