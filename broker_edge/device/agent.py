@@ -123,9 +123,20 @@ class Agent:
             log.debug("device %s has action %s attempt %d already: %s", self.device_id, *key, known.state)
         else:
             if command.order is not None and self._updater is not None:
+                self._replace_older(command, self._updater)
                 self._updater.take(command.order)
             self._journal.put(Entry(command.action_id, command.attempt, "ACCEPTED"))
             self._start(key, self._carry_out(command))
+
+    def _replace_older(self, command: Command, updater: Updater) -> None:
+        """An attempt replaces an older one of the same update that waits for its manifest still."""
+        for key, task in list(self._running.items()):
+            if key[0] == command.action_id and key[1] < command.attempt and not updater.has_begun(key):
+                message = f"replaced by attempt {command.attempt}"
+                # Nobody waits for a word of it any more.
+                self._journal.put(Entry(*key, "CANCELLED", message, told=True))
+                updater.forget(key)
+                task.cancel("replaced")
 
     def _start(self, key: tuple[str, int], work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)

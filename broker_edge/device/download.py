@@ -22,6 +22,8 @@ MANIFEST_S = 10.0
 """How long the retained manifest may take after the subscription was granted."""
 STALL_S = 30.0
 """Without a chunk for so long, the subscription is made anew."""
+STALLS_MAX = 10
+"""So often in a row, while connected, and what the manifest names is not there."""
 _WRONG_MAX = 3
 
 
@@ -63,6 +65,7 @@ class Download:
         self._artifact = manifest.artifact
         self._next = 0
         self._wrong = 0
+        self._stalls = 0
         self._error: Exception | None = None
         self._moved = asyncio.Event()
         self._lost_place = False
@@ -91,6 +94,9 @@ class Download:
                 async with asyncio.timeout(self._stall_s):
                     await self._moved.wait()
             except TimeoutError:
+                self._stalls += self._link.connected
+                if self._stalls == STALLS_MAX:
+                    self._error = ArtifactError(f"no chunk of {self._artifact.name} {self._artifact.version} comes")
                 log.info("no chunk of %s for %g s: subscribing again", self._artifact.name, self._stall_s)
                 return
 
@@ -132,6 +138,6 @@ class Download:
             self._error = error
             return
         self._next += 1
-        self._wrong = 0
+        self._wrong = self._stalls = 0
         if self._progress is not None:
             self._progress(self._next, len(self._artifact.chunks))

@@ -37,10 +37,11 @@ class FleetLog:
 
 
 def read(path: Path) -> Iterable[dict[str, Any]]:
-    """The lines of a fleet's log."""
+    """The lines of a fleet's log, which may still grow: one that is being written is left out."""
     with path.open() as lines:
         for line in lines:
-            yield json.loads(line)
+            if line.endswith("\n"):
+                yield json.loads(line)
 
 
 def last_told(path: Path) -> dict[tuple[str, str, int], str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -21,8 +20,6 @@ from broker_edge.device.download import STALL_S, Download, fetch_manifest
 from broker_edge.device.flash import BOOTS_MAX, Firmware, Flash, Job
 from broker_edge.device.link import Link
 from broker_edge.errors import HeadwaterError, NotFoundError
-
-log = logging.getLogger(__name__)
 
 # What else the file system needs while an image comes: the JSON files, some blocks.
 _SPARE_BYTES = 1 << 20
@@ -103,10 +100,7 @@ class Updater:
         """Remember an order before it is acknowledged. False when another is in progress."""
         job = self._flash.job()
         if job is not None and job.key != order.key:
-            if job.action_id != order.action_id or job.attempt > order.attempt or _has_begun(job):
-                return False
-            log.info("attempt %d of action %s replaces %d", order.attempt, order.action_id, job.attempt)
-            job = None
+            return False
         if job is None:
             self._forced.clear()
             self._flash.set_job(
@@ -133,6 +127,11 @@ class Updater:
         if job is not None and job.key == key:
             self._flash.set_job(replace(job, mode="forced"))
             self._forced.set()
+
+    def has_begun(self, key: tuple[str, int]) -> bool:
+        """Whether the order has been accepted, and is more than a wish."""
+        job = self._flash.job()
+        return job is not None and job.key == key and job.manifest is not None
 
     def is_past_cancelling(self, key: tuple[str, int]) -> bool:
         """Whether the order has come to the point from which it only ends by itself."""
@@ -317,7 +316,3 @@ class Updater:
     def _is_running(self, order: Order) -> bool:
         running = self._flash.boot().running
         return running.version == order.target_version
-
-
-def _has_begun(job: Job) -> bool:
-    return job.manifest is not None

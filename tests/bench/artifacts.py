@@ -95,11 +95,13 @@ class LogTail:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open()
+        self._rest = ""  # Of a line that is being written.
         self.events: Counter[str] = Counter()
         self.chunks: Counter[int] = Counter()
 
     def read(self) -> Counter[str]:
-        for line in self._file:
+        *lines, self._rest = (self._rest + self._file.read()).split("\n")
+        for line in lines:
             found = json.loads(line)
             is_told = found["event"] == "told"
             self.events[f"told:{found['state']}" if is_told else found["event"]] += 1

@@ -61,6 +61,7 @@ class Device:
     again: asyncio.Event = field(default_factory=asyncio.Event)
     steps: list[str] = field(default_factory=list)
     restarts: int = 0
+    stall_s: float = 5.0
     wrap: Callable[[FileFlash], Flash] = lambda flash: flash
 
     async def may_install(self) -> None:
@@ -105,7 +106,7 @@ class Device:
             reconnect_delay_s=0.05,
         )
         flash = self.wrap(FileFlash(self.folder / "flash", firmware=OLD))
-        policy = UpdatePolicy(KEY.trust(), stall_s=5)
+        policy = UpdatePolicy(KEY.trust(), stall_s=self.stall_s)
         updater = Updater(flash, link, policy=policy, platform=self, before=self.before)
         updater.start()
         agent = Agent(
@@ -365,6 +366,34 @@ def test_download_only_installs_nothing_and_saves_the_next_download(
     assert (last["state"], last["version"], last["result"]["downloaded"]) == ("SUCCEEDED", "1.0", "2.0")
     manifest = ArtifactStore(client).get("pump", "2.0")
     assert FileFlash(tmp_path / "flash", firmware=OLD).resume(manifest.artifact) == CHUNKS
+
+
+def test_newer_attempt_replaces_one_that_has_not_begun(
+    broker: BrokerProcess, client: Client, image: Path, tmp_path: Path
+) -> None:
+    push(client, image, "pump", "2.0", key=KEY, chunk_size=CHUNK)
+    device = Device(broker, tmp_path)
+    device.hooks.append(lambda step: order(client, attempt=2) if len(device.steps) == 1 else None)
+    missing = {"name": "pump", "version": "9.9"}
+    last = update(device, client, artifact=missing, target_version="9.9")
+    assert (last["state"], last["attempt"], last["version"]) == ("SUCCEEDED", 2, "2.0")
+    assert [one["state"] for one in Statuses(client).all() if one.get("attempt") == 1] == [
+        "ACCEPTED",
+        "IN_PROGRESS",
+        "IN_PROGRESS",
+    ][:2]
+
+
+def test_places_where_nothing_is_end_the_update_in_words(
+    broker: BrokerProcess, client: Client, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker_edge.device.download.STALLS_MAX", 2)
+    good = push(client, image, "pump", "2.0", key=KEY, chunk_size=CHUNK).manifest
+    (end,) = client.produce([Row("artifacts/other", b"x")])
+    put_manifest(client, "pump", replace(good, place=replace(good.place, runs=((end.offset + 1, CHUNKS),))))
+    last = update(Device(broker, tmp_path, stall_s=0.2), client)
+    assert last["state"] == "FAILED"
+    assert "no chunk of pump 2.0 comes" in last["message"] or "refuses the subscription" in last["message"]
 
 
 def test_cancel_stops_a_download_and_comes_too_late_for_an_installation(

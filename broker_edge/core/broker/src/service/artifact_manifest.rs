@@ -42,7 +42,6 @@ struct ArtifactBody {
 
 #[derive(Debug, Deserialize)]
 struct PlaceBody {
-    log_id: String,
     number: u32,
     runs: Vec<(u64, u64)>,
 }
@@ -55,7 +54,6 @@ pub(super) struct Manifest {
     pub chunk_size: u64,
     /// Partition of the chunks, by its global number.
     pub partition: u32,
-    pub log_id: String,
     /// First offset and how many; ascending, and at least one each.
     runs: Vec<(u64, u64)>,
 }
@@ -106,7 +104,6 @@ impl Manifest {
             sha256: artifact.sha256,
             chunk_size: artifact.chunk_size,
             partition: place.number,
-            log_id: place.log_id,
             runs: place.runs,
         })
     }
