@@ -23,8 +23,9 @@ from broker_edge.errors import HeadwaterError, NotFoundError
 from broker_edge.values import Row
 
 MANIFESTS = "artifacts/+/+/manifest"
-# Chunks that a read of the store asks for at once: some 8 MiB at the default size.
+# Offsets that a read of the store asks for at once, and how many records come together: some 2 MiB of chunks.
 _READ_CHUNKS = 32
+_READ_ROWS = 8
 
 Progress = Callable[[int, int], None]
 """Told chunks done and chunks in all."""
@@ -137,7 +138,7 @@ class ArtifactStore:
         artifact, place = manifest.artifact, manifest.place
         topic = chunks_topic(artifact.name, artifact.version)
         for start, end in _ranges(place):
-            with self.client.fetch(place.number, start, end, filters=topic, batch_rows=_READ_CHUNKS) as batches:
+            with self.client.fetch(place.number, start, end, filters=topic, batch_rows=_READ_ROWS) as batches:
                 for batch in batches:
                     yield from _payloads(batch)
 
@@ -149,7 +150,7 @@ class ArtifactStore:
             start, end = ranges.get(topic.partition, (topic.first, topic.next))
             ranges[topic.partition] = (min(start, topic.first), max(end, topic.next))
         for partition, (start, end) in ranges.items():
-            with self.client.fetch(partition, start, end, filters=filter_, batch_rows=_READ_CHUNKS) as batches:
+            with self.client.fetch(partition, start, end, filters=filter_, batch_rows=_READ_ROWS) as batches:
                 for batch in batches:
                     for topic, offset, value in zip(
                         batch.column("topic").to_pylist(),

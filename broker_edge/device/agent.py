@@ -18,7 +18,7 @@ from typing import Any
 
 from broker_edge.device.calls import Call, Command, Handler, Rejected
 from broker_edge.device.journal import FINAL, Entry, Journal
-from broker_edge.device.link import Link
+from broker_edge.device.link import Link, LinkClosed
 from broker_edge.device.ota import Restart, UpdateFailed, Updater
 from broker_edge.device.wording import OwnWords, Said, Words
 
@@ -191,6 +191,9 @@ class Agent:
             log.info("device %s starts anew %s", self.device_id, reason)
             if self._on_restart is not None:
                 self._on_restart()
+        except LinkClosed:
+            # The device ends or starts anew; the journal says what is still to be told.
+            log.info("device %s stops while %s runs", self.device_id, command.action_id)
         except Rejected as error:
             await self._finish(command, "REJECTED", str(error))
         except UpdateFailed as error:

@@ -56,6 +56,10 @@ class LinkError(HeadwaterError):
     """The connection could not be made, or was closed with messages unacknowledged."""
 
 
+class LinkClosed(LinkError):
+    """This end has closed or aborted the link: nothing is wrong with what was to be sent."""
+
+
 class SubscribeRefused(LinkError):
     """The broker refused a subscription: no right to it, or the offset is gone (0x8F)."""
 
@@ -188,7 +192,7 @@ class Link:
             self._room.clear()
             await self._room.wait()
         if self._closing:
-            raise LinkError(f"device {self._client_id} is closing its connection")
+            raise LinkClosed(f"device {self._client_id} is closing its connection")
         self._client.publish(topic, payload, qos=1)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[self._inflight.last_mid] = future
@@ -247,7 +251,7 @@ class Link:
         left = len(self._waiting)
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(LinkError("the connection was closed before the PUBACK"))
+                future.set_exception(LinkClosed("the connection was closed before the PUBACK"))
                 future.exception()  # Seen here: a future that nobody awaits must not warn.
         self._waiting.clear()
         self._room.set()  # Whoever waits to send gets the LinkError.
@@ -271,7 +275,7 @@ class Link:
         self._lose_answers()
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(LinkError("the device was cut off before the PUBACK"))
+                future.set_exception(LinkClosed("the device was cut off before the PUBACK"))
                 future.exception()
         self._waiting.clear()
         self._room.set()
@@ -281,7 +285,7 @@ class Link:
             self._room.clear()
             await self._room.wait()
         if self._closing:
-            raise LinkError(f"device {self._client_id} is closing its connection")
+            raise LinkClosed(f"device {self._client_id} is closing its connection")
 
     def _subscribe(self, listening: _Listening) -> int:
         position = listening.position() if listening.position is not None else None

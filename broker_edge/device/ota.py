@@ -18,7 +18,7 @@ from broker_edge.artifacts.manifest import ArtifactError, Manifest
 from broker_edge.device.calls import Call, Order, Rejected
 from broker_edge.device.download import STALL_S, Download, fetch_manifest
 from broker_edge.device.flash import BOOTS_MAX, Firmware, Flash, Job
-from broker_edge.device.link import Link
+from broker_edge.device.link import Link, LinkClosed
 from broker_edge.errors import HeadwaterError, NotFoundError
 
 # What else the file system needs while an image comes: the JSON files, some blocks.
@@ -191,6 +191,8 @@ class Updater:
             self._flash.drop_image()
             why = "no space is left" if error.errno == errno.ENOSPC else str(error)
             raise UpdateFailed(f"the image of {artifact.size} bytes cannot be stored: {why}") from error
+        except LinkClosed:
+            raise
         except HeadwaterError as error:
             self._flash.drop_image()
             raise UpdateFailed(str(error)) from error
