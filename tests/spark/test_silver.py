@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
+import cbor2
 import pytest
 import yaml
 from pyspark.errors import PySparkException
@@ -184,8 +185,6 @@ def test_a_replayed_batch_uses_the_schema_and_rules_it_was_planned_with_and_adds
     # The files have changed meanwhile; the batch has not.
     world.rules["rules"] = []
     world.schema["fields"] = [{"name": "seq", "type": "string"}, *SCHEMA["fields"][1:]]
-    shutil.copytree(world.folder / "tables" / "silver_weather", world.folder / "kept")
-    (world.folder / "schemas").mkdir(exist_ok=True)
     with pytest.raises(Exception, match=r"column seq of .* is bigint, and the schema weather says string"):
         world.run()
     world.schema["fields"] = SCHEMA["fields"]
@@ -196,3 +195,30 @@ def test_a_replayed_batch_uses_the_schema_and_rules_it_was_planned_with_and_adds
     world.bronze.append([{"seq": -3, "battery": 3}])
     world.run()
     assert [row["seq"] for row in world.rows()] == [1, -3]
+
+
+def test_cbor_and_sparkplug_arrive_as_json_does(world: World) -> None:
+    world.schema |= {"format": "cbor"}
+    metrics = {
+        "name": "plant",
+        "topics": ["spBv1.0/+/NDATA/+"],
+        "format": "sparkplug_b",
+        "device_level": 3,
+        "time": {"path": "timestamp", "unit": "ms"},
+        "fields": [{"name": "temperature", "path": ["metrics", "Air/Temperature"], "type": "double", "required": True}],
+    }
+    (world.folder / "schemas").mkdir()
+    (world.folder / "schemas" / "plant.yaml").write_text(yaml.safe_dump(metrics))
+    world.bronze.append([cbor2.dumps({"seq": 1, "air": {"temperature": 2.5}, "raw": b"\x00"}), b"\xff"])
+    payload = b"\x08\x80\xe8\xc7\x92\xcc\x31" + b"\x12\x1c\x0a\x0fAir/Temperature\x20\x0a\x69" + struct.pack("<d", 21.5)
+    payload += b"\x12\x09\x0a\x03Run\x20\x0b\x70\x01"
+    world.bronze.append([payload, b"\x12\x05ab"], topic="spBv1.0/g/NDATA/edge-1")
+    world.run()
+    (row,) = world.rows()
+    assert (row["seq"], row["celsius"], row["raw"]) == (1, 2.5, "AA==")
+    (row,) = world.rows("silver_plant")
+    assert (row["device_id"], row["temperature"], row["metrics_Run"]) == ("edge-1", 21.5, True)
+    assert row["event_time"].isoformat() == "2024-01-01T00:00:00"
+    reasons = {row["pipeline"]: row["reason"] for row in world.rows("quarantine")}
+    assert reasons["silver/plant"] == "the payload is not Sparkplug B: it ends within field 2"
+    assert reasons["silver/weather"].startswith("the payload is not CBOR: ")
