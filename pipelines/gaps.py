@@ -24,6 +24,7 @@ from pipelines.action_rows import arrow_of, now_us, rows_of
 from pipelines.errors import JobFailedError
 from pipelines.ingest_tables import INGEST_GAPS, TablePlace
 from pipelines.job import StopSignal, run_job
+from pipelines.job_options import add_place_options, with_options
 from pipelines.settings import Settings, load_settings
 from sinks.once import append_few_once
 from sinks.table import Table
@@ -127,21 +128,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; see `pipelines.job` for the exit codes."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.gaps", description="Reported gaps into ingest_gaps.")
     parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
-    place = parser.add_mutually_exclusive_group()
-    place.add_argument("--root", help="folder or object store address of the table")
-    place.add_argument("--schema", help="catalog.schema of the table; needs a Spark session")
+    add_place_options(parser)
     parser.add_argument("--server", action="append", help="Flight address of a broker, grpc://host:port; repeatable")
+    parser.add_argument("--tenant", help="written into every row")
     parser.add_argument("--once", action="store_true", help="copy what is there now, then end")
     options = parser.parse_args(arguments)
 
     def work() -> None:
-        settings = load_settings(options.config)
-        chosen = TablePlace.of(settings.silver)
-        if options.root is not None or options.schema is not None:
-            chosen = TablePlace(options.root, options.schema)
-        spark = named_tables_session(settings) if chosen.root is None else None
+        settings = with_options(load_settings(options.config), options)
+        place = TablePlace.of(settings.silver)
+        spark = named_tables_session(settings) if place.root is None else None
         stop = StopSignal()
-        copier = GapCopier(options.server or settings.servers, chosen, tenant=settings.tenant, spark=spark)
+        copier = GapCopier(settings.servers, place, tenant=settings.tenant, spark=spark)
         end = (lambda _: True) if options.once else stop.wait
         copy_until(copier, end, every_s=settings.gaps.every_s)
 

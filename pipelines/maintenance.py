@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from pipelines.errors import JobFailedError
 from pipelines.ingest_tables import BESIDE_SILVER, TablePlace
 from pipelines.job import StopSignal, run_job
+from pipelines.job_options import add_bronze_options, add_place_options, with_options
 from pipelines.settings import MaintenanceSettings, Settings, load_settings
 from pipelines.silver.schema import load_schemas
 from pipelines.tables import TABLES
@@ -153,19 +154,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; see `pipelines.job` for the exit codes."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.maintenance", description="Tend the tables.")
     parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
-    parser.add_argument("--root", help="folder or object store address of silver and what is beside it")
+    add_bronze_options(parser)
+    add_place_options(parser)
+    parser.add_argument("--actions-root", help="folder or object store address of the tables of actions")
     parser.add_argument("--schemas", help="folder of message schemas")
     parser.add_argument("--once", action="store_true", help="tend every table once, then end")
     options = parser.parse_args(arguments)
 
     def work() -> None:
-        settings = load_settings(options.config)
-        silver = settings.silver.model_dump()
-        if options.schemas is not None:
-            silver["schemas"] = options.schemas
-        if options.root is not None:
-            silver |= {"root": options.root, "catalog_schema": None}
-        settings = Settings.model_validate(settings.model_dump() | {"silver": silver})
+        settings = with_options(load_settings(options.config), options)
         stop = StopSignal()
         spark = _session(settings) if any(table.name is not None for table in tables_of(settings)) else None
         tend_until(settings, (lambda _: True) if options.once else stop.wait, spark=spark)

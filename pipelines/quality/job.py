@@ -24,6 +24,7 @@ from pipelines.action_rows import arrow_of, now_us
 from pipelines.errors import JobFailedError
 from pipelines.ingest_tables import DQ_RESULTS, TablePlace
 from pipelines.job import StopSignal, run_job
+from pipelines.job_options import add_file_options, add_place_options, with_options
 from pipelines.quality.rules import Rules, load_rules
 from pipelines.quality.suite import Suite
 from pipelines.settings import Settings, load_settings
@@ -130,19 +131,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; see `pipelines.job` for the exit codes."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.quality", description="The rules on a sample.")
     parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
-    parser.add_argument("--root", help="folder or object store address of the silver tables")
-    parser.add_argument("--schemas", help="folder of message schemas")
-    parser.add_argument("--rules", help="folder of quality rules")
+    add_place_options(parser)
+    add_file_options(parser)
+    parser.add_argument("--tenant", help="written into every row")
     parser.add_argument("--once", action="store_true", help="check once, then end")
     options = parser.parse_args(arguments)
 
     def work() -> None:
-        settings = load_settings(options.config)
-        given = {name: getattr(options, name) for name in ("schemas", "rules") if getattr(options, name) is not None}
-        if options.root is not None:
-            given |= {"root": options.root, "catalog_schema": None}
-        silver = settings.silver.model_dump() | given
-        settings = Settings.model_validate(settings.model_dump() | {"silver": silver})
+        settings = with_options(load_settings(options.config), options)
         stop = StopSignal()
         spark = None if settings.silver.root is not None else _session(settings)
         end = (lambda _: True) if options.once else stop.wait

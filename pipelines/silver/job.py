@@ -12,7 +12,6 @@ import argparse
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -20,6 +19,7 @@ from pyspark.sql.streaming import StreamingQuery
 from pipelines.errors import SettingsError
 from pipelines.ingest_tables import TablePlace
 from pipelines.job import StopSignal, mute_query_traces, run_job, wait
+from pipelines.job_options import add_bronze_options, add_file_options, add_place_options, with_options
 from pipelines.quality.rules import load_rules
 from pipelines.session import spark_session
 from pipelines.settings import Settings, load_settings
@@ -104,34 +104,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pipelines.silver", description="Bronze into silver tables.")
     parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
-    bronze = parser.add_mutually_exclusive_group()
-    bronze.add_argument("--bronze", help="bronze table, catalog.schema.table")
-    bronze.add_argument("--bronze-path", help="bronze table, by path")
-    place = parser.add_mutually_exclusive_group()
-    place.add_argument("--root", help="folder or object store address of the silver tables")
-    place.add_argument("--schema", help="catalog.schema of the silver tables")
-    parser.add_argument("--schemas", help="folder of message schemas")
-    parser.add_argument("--rules", help="folder of quality rules")
+    add_bronze_options(parser)
+    add_place_options(parser)
+    add_file_options(parser)
     parser.add_argument("--checkpoint", help="folder of the checkpoint")
     parser.add_argument("--tenant", help="written into dq_results")
     parser.add_argument("--trigger", help="pause between the starts of two batches, such as '5 seconds'")
     parser.add_argument("--available-now", action="store_true", help="read what is there now, then end")
     return parser
-
-
-def with_options(settings: Settings, options: argparse.Namespace) -> Settings:
-    """The settings with what the command line gives on top."""
-    silver: dict[str, Any] = {
-        name: value
-        for name in ("schemas", "rules", "checkpoint", "trigger")
-        if (value := getattr(options, name)) is not None
-    }
-    if options.root is not None or options.schema is not None:
-        silver |= {"root": options.root, "catalog_schema": options.schema}
-    changes: dict[str, Any] = {"silver": settings.silver.model_dump() | silver}
-    if options.bronze is not None or options.bronze_path is not None:
-        bronze = {"table": options.bronze, "table_path": options.bronze_path}
-        changes["telemetry"] = settings.telemetry.model_dump() | bronze
-    if options.tenant is not None:
-        changes["tenant"] = options.tenant
-    return Settings.model_validate(settings.model_dump() | changes)
