@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import signal
 import sys
 import threading
 import time
@@ -19,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from broker_edge import ConfigError, HeadwaterError, Row
+from broker_edge import HeadwaterError, Row
 from broker_edge import Place as LogPlace
 from pipelines.action_rows import now_us
 from pipelines.action_store import DeltalakeStore, News, TableStore, Versions
@@ -38,8 +37,10 @@ from pipelines.engine import (
     record_places,
     tick,
 )
-from pipelines.errors import PipelineError, SettingsError
-from pipelines.settings import ActionsSection, load_settings
+from pipelines.job import StopSignal, run_job
+from pipelines.jobs.kinds import LoopJob
+from pipelines.jobs.runner import run_alone
+from pipelines.settings import ActionsSection, Settings, load_settings
 from sinks.devices import DevicePublisher
 
 log = logging.getLogger(__name__)
@@ -251,30 +252,50 @@ def limits_of(given: ActionsSection) -> Limits:
     )
 
 
+def run_engine(settings: Settings, stop: Callable[[float], bool], *, once: bool = False) -> None:
+    """The engine until `stop(seconds)`, which waits so long at most, says so; with `once` a single turn."""
+    given = settings.actions
+    with closing(DevicePublisher(settings.servers[0])) as publisher:
+        pace = Pace(tick_s=given.tick_s, poll_s=given.poll_s)
+        job = ActionJob(DeltalakeStore(given.root), publisher, limits=limits_of(given), pace=pace)
+        log.info("the action engine reads %s and publishes on %s", given.root, publisher.server)
+        if once:
+            job.turn()
+            return
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.is_set() and not stop(given.poll_s):
+                pass
+            job.stop()
+
+        watcher = threading.Thread(target=watch, name="actions-stop", daemon=True)
+        watcher.start()
+        try:
+            job.run()
+        finally:
+            ended.set()
+            watcher.join()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until SIGINT or SIGTERM. Exit codes: 0 stopped, 1 failed, 5 a setting is wrong."""
+    """Run until SIGINT or SIGTERM; an error of the tables that passes is lived through. Exit codes: 0 stopped,
+    1 failed, 5 a setting is wrong."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.actions", description="The action engine.")
     parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
     parser.add_argument("--root", help="folder or object store address of the action tables")
     parser.add_argument("--server", help="the broker's Flight address, grpc://host:port")
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    try:
+
+    def work() -> None:
         file = load_settings(options.config)
-        given = file.actions
-        limits = limits_of(given)
-        root = options.root or given.root
-        with closing(DevicePublisher(options.server or file.servers[0])) as publisher:
-            pace = Pace(tick_s=given.tick_s, poll_s=given.poll_s)
-            job = ActionJob(DeltalakeStore(root), publisher, limits=limits, pace=pace)
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, lambda *_: job.stop())
-            log.info("the action engine reads %s and publishes on %s", root, publisher.server)
-            job.run()
-    except (PipelineError, HeadwaterError) as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 5 if isinstance(error, SettingsError | ConfigError) else 1
-    return 0
+        actions = file.actions.model_copy(update={"root": options.root or file.actions.root})
+        servers = [options.server] if options.server is not None else file.servers
+        settings = file.model_copy(update={"actions": actions, "servers": servers})
+        stop = StopSignal()
+        run_alone(LoopJob("actions", lambda end: run_engine(settings, end)), settings.jobs, stop.wait)
+
+    return run_job(work)
 
 
 if __name__ == "__main__":

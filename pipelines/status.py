@@ -20,7 +20,9 @@ from pyspark.sql.streaming import StreamingQuery
 
 from pipelines.action_rows import now_us, rows_of
 from pipelines.event_log import EventLog
-from pipelines.job import StopSignal, mute_query_traces, run_job, wait
+from pipelines.job import StopSignal, mute_query_traces, run_job
+from pipelines.jobs.kinds import StreamJob
+from pipelines.jobs.runner import run_alone
 from pipelines.session import spark_session
 from pipelines.settings import load_settings
 from pipelines.source import headwater_stream
@@ -107,7 +109,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         mute_query_traces(spark)
         stop = StopSignal()
         try:
-            wait(start_status(spark, settings, available_now=options.available_now), stop)
+            job = StreamJob(
+                QUERY_NAME,
+                lambda: start_status(spark, settings, available_now=options.available_now),
+                is_watched=False,
+            )
+            run_alone(job, file.jobs, stop.wait)
         finally:
             spark.stop()
 

@@ -5,15 +5,12 @@ Wiring only. With `available_now` every job does what there is to do and ends; t
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing
 
 from pyspark.sql import SparkSession
 
 from pipelines import tables
-from pipelines.action_store import DeltalakeStore
-from pipelines.actions import ActionJob, Pace, limits_of
+from pipelines.actions import run_engine
 from pipelines.errors import SettingsError
 from pipelines.gaps import GapCopier, copy_until
 from pipelines.ingest_tables import TablePlace
@@ -24,7 +21,6 @@ from pipelines.settings import Settings
 from pipelines.silver.job import start_silver
 from pipelines.status import StatusSettings, start_status
 from pipelines.telemetry import start_telemetry
-from sinks.devices import DevicePublisher
 
 _STAGES = (("telemetry", "status"), ("silver", "actions"), ("gaps", "quality", "maintenance"))
 """With `available_now`: silver reads what telemetry has written, quality what silver has."""
@@ -94,28 +90,8 @@ def _start_status(spark: SparkSession, settings: Settings, available_now: bool) 
 
 
 def _run_engine(settings: Settings, stop: Callable[[float], bool], available_now: bool) -> None:
-    given = settings.actions
-    tables.create_by_path(given.root)
-    with closing(DevicePublisher(settings.servers[0])) as publisher:
-        pace = Pace(tick_s=given.tick_s, poll_s=given.poll_s)
-        job = ActionJob(DeltalakeStore(given.root), publisher, limits=limits_of(given), pace=pace)
-        if available_now:
-            job.turn()
-            return
-        ended = threading.Event()
-
-        def watch() -> None:
-            while not stop(given.poll_s) and not ended.is_set():
-                pass
-            job.stop()
-
-        watcher = threading.Thread(target=watch, name="actions-stop", daemon=True)
-        watcher.start()
-        try:
-            job.run()
-        finally:
-            ended.set()
-            watcher.join()
+    tables.create_by_path(settings.actions.root)
+    run_engine(settings, stop, once=available_now)
 
 
 def _loop(

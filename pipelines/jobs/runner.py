@@ -66,6 +66,24 @@ class _Kept:
     said: str | None = None
 
 
+class LogScreen:
+    """Shows nothing, and tells alerts to the log: for a job that runs alone."""
+
+    def show(self, views: Sequence[JobView]) -> None:
+        """Nothing."""
+
+    def alert(self, alert: Alert) -> None:
+        log.warning("%s", alert.sentence)
+
+
+def run_alone(job: Job, policy: JobsSettings, stop: Callable[[float], bool]) -> None:
+    """One job until `stop`, started again where that can help. Raises the error with which it cannot go on."""
+    try:
+        Runner([job], policy, LogScreen()).run(stop)
+    except RunFailedError as failed:
+        raise (failed.__cause__ or failed) from None
+
+
 class Runner:
     """Runs jobs in the order they are given. `clock` and the wait of `run` are seams for tests."""
 
