@@ -1,0 +1,254 @@
+"""A rollout on real parts, without a JVM: broker and engine as processes that are killed, devices over MQTT with
+faults to order, and what they say brought into `action_events` by the status job's own parsing.
+
+Used by the test of a small fleet and by `tests/bench/fleet.py` for a large one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from broker_edge import Client, HeadwaterError
+from broker_edge.device import Agent, Call, Link, Rejected
+from broker_edge.torture.process import BrokerProcess
+from pipelines.action_rows import now_us, rows_of
+from pipelines.event_log import EventLog
+from pipelines.fleet_desk import FleetDesk
+from pipelines.status_rows import RECEIPTS, STATUS_FILTER, parse
+
+EXPECTED = {"ok": "SUCCEEDED", "fails": "FAILED", "rejects": "REJECTED", "mute": "TIMED_OUT", "away": "TIMED_OUT"}
+"""What becomes of a command at a device of each kind. `mute` begins and is never heard of again."""
+
+_CONNECTING_MAX = 50
+_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "log_id", "epoch")
+
+
+def kinds(count: int, *, faults: float, seed: int) -> dict[str, str]:
+    """Device id → kind: the given share has a fault, each kind as often as the next."""
+    ids = [f"device-{number:05}" for number in range(count)]
+    wrong = random.Random(seed).sample(ids, round(count * faults))
+    faulty = [kind for kind in EXPECTED if kind != "ok"]
+    found = dict.fromkeys(ids, "ok")
+    found.update({id_: faulty[number % len(faulty)] for number, id_ in enumerate(wrong)})
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def fixed_ports() -> dict[str, str]:
+    """Settings of a broker that has the same addresses after each start."""
+    return {f"listeners.{name}.bind": f"127.0.0.1:{free_port()}" for name in ("mqtt", "flight", "admin")}
+
+
+class FaultyFleet:
+    """Devices on a thread of their own. `carried_out` is the fleet's own log: (action, device, attempt), as begun."""
+
+    def __init__(self, devices: Mapping[str, str], port: int) -> None:
+        self._devices, self._port = devices, port
+        self.carried_out: list[tuple[str, str, int]] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fleet", daemon=True)
+        self._parts: list[tuple[Agent, Link]] = []
+
+    def __enter__(self) -> FaultyFleet:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _open(self) -> None:
+        gate = asyncio.Semaphore(_CONNECTING_MAX)
+
+        async def one(device_id: str, kind: str) -> None:
+            agent = Agent(device_id, handlers=self._handlers(kind))
+            options: dict[str, Any] = {"subscribe": agent.topic, "on_message": agent.received}
+            link = Link(device_id, host="127.0.0.1", port=self._port, **options)
+            agent.attach(link)
+            self._parts.append((agent, link))
+            async with gate:
+                await link.open(timeout_s=120)
+
+        present = {id_: kind for id_, kind in self._devices.items() if kind != "away"}
+        await asyncio.gather(*(one(id_, kind) for id_, kind in present.items()))
+
+    async def _close(self) -> None:
+        for agent, link in self._parts:
+            await agent.close()
+            await link.close(drain_s=0)
+
+    def _handlers(self, kind: str) -> Mapping[str, Any]:
+        async def work(call: Call) -> None:
+            self.carried_out.append((call.action_id, call.device_id, call.attempt))
+            if kind == "fails":
+                raise RuntimeError("no power")
+            if kind == "rejects":
+                raise Rejected("not now")
+            if kind == "mute":
+                await asyncio.sleep(3600)
+
+        async def bad(call: Call) -> None:
+            self.carried_out.append((call.action_id, call.device_id, call.attempt))
+            raise RuntimeError("this firmware does not start")
+
+        return {"work": work, "bad": bad}
+
+
+class StatusPump:
+    """Statuses and receipts into the tables, as the status job does, on a thread. `restart` begins behind what the
+    table has, as that job does with an empty checkpoint."""
+
+    def __init__(self, root: str, server: str) -> None:
+        self._root, self._server = root, server
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def restart(self) -> None:
+        self.stop()
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run, name="pump", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        log, query_id = EventLog(self._root), uuid.uuid4().hex
+        next_: dict[int, int] = {}
+        for partitions in log.places().values():
+            next_.update({int(number): place[0] for number, place in partitions.items()})
+        batch_id = 0
+        with Client(self._server, timeout_s=5, retries=0) as client:
+            while not self._stop.wait(0.1):
+                with contextlib.suppress(HeadwaterError):  # The broker is away: what it has comes later.
+                    batch_id += self._batch(client, log, next_, query_id, batch_id)
+
+    def _batch(self, client: Client, log: EventLog, next_: dict[int, int], query_id: str, batch_id: int) -> int:
+        filters = [STATUS_FILTER, RECEIPTS]
+        records: list[dict[str, Any]] = []
+        ends: dict[int, int] = {}
+        for number, bounds in client.offsets(filters=filters).partitions.items():
+            start, end = next_.get(number, bounds.log_start), bounds.high_watermark
+            if start < end:
+                table = client.fetch(number, start, end, filters=filters).to_table()
+                records += rows_of(table.select(list(_COLUMNS)))
+                ends[number] = end
+        if records:
+            parsed = parse(records, tenant="default", recorded_us=now_us())
+            log.append(parsed.events, parsed.quarantine, query_id=query_id, batch_id=batch_id)
+        next_.update(ends)
+        return 1 if records else 0
+
+
+@dataclass
+class RolloutWorld:
+    """Tables, broker, engine and pump, and somebody who kills them. A seed decides when."""
+
+    folder: Path
+    broker: BrokerProcess
+    devices: Mapping[str, str]
+    seed: int
+    tick_s: float = 0.5
+    kills: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.root = str(self.folder / "tables")
+        self.desk = FleetDesk(self.root, by="ann", create=True)
+        self.desk.describe_devices({id_: {"kind": kind} for id_, kind in self.devices.items()})
+        self.server = "grpc://{}:{}".format(*self.broker.flight)
+        self.pump = StatusPump(self.root, self.server)
+        self._random = random.Random(self.seed)
+        self._engine: subprocess.Popen[bytes] | None = None
+        self._config = self.folder / "pipelines.yaml"
+        self._config.write_text(json.dumps({"actions": {"tick_s": self.tick_s, "poll_s": 0.1}}))
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        self.pump.restart()
+        self._start_engine()
+        try:
+            yield
+        finally:
+            self.pump.stop()
+            self._kill_engine()
+
+    def _start_engine(self) -> None:
+        command = [sys.executable, "-m", "pipelines.actions", "--config", str(self._config)]
+        command += ["--root", self.root, "--server", self.server]
+        errors = (self.folder / "engine.stderr.txt").open("ab")
+        self._engine = subprocess.Popen(command, stderr=errors)
+
+    def _kill_engine(self) -> None:
+        if self._engine is not None:
+            self._engine.kill()
+            self._engine.wait()
+
+    def kill_something(self) -> None:
+        what = self._random.choice(("engine", "engine", "pump", "broker"))
+        self.kills[what] += 1
+        if what == "engine":
+            self._kill_engine()
+            self._start_engine()
+        elif what == "pump":
+            self.pump.restart()
+        else:
+            self.broker.kill()
+            self.broker.start()
+
+    def until_over(self, action_id: str, *, seconds: float, kills: int = 0, pause_s: float = 3.0) -> dict[str, Any]:
+        """The row of the action once it is over. Meanwhile as many kills as asked for, and approvals by bob."""
+        approver = FleetDesk(self.root, by="bob")
+        approved, deadline = 0, time.monotonic() + seconds
+        next_kill = time.monotonic() + pause_s
+        while True:
+            row = self.desk.action(action_id)
+            if row is not None and row["phase"] in ("ENDED", "REFUSED"):
+                return row
+            if row is not None and row["phase"] == "WAITING_APPROVAL" and row["approved"] + 1 > approved:
+                approver.ask("approve", action_id)
+                approved = row["wave"] + 2
+            if kills and time.monotonic() >= next_kill:
+                self.kill_something()
+                kills -= 1
+                next_kill = time.monotonic() + self._random.uniform(0.5, 1.5) * pause_s
+            assert self._engine is not None
+            assert self._engine.poll() is None, "the engine ended by itself"
+            assert time.monotonic() < deadline, f"seed {self.seed}: {action_id} is not over: {row}"
+            time.sleep(0.2)
+
+    def commands(self) -> Counter[tuple[str, str, int]]:
+        """How often the log has the command of each (action, device, attempt)."""
+        found: Counter[tuple[str, str, int]] = Counter()
+        with Client(self.server) as client:
+            for number, bounds in client.offsets(filters="devices/+/actions").partitions.items():
+                stream = client.fetch(number, bounds.log_start, bounds.high_watermark, filters="devices/+/actions")
+                for value in stream.to_table().column("value").to_pylist():
+                    body = json.loads(value)
+                    if body["type"] == "command":
+                        found[(body["action_id"], body["device_id"], body["attempt"])] += 1
+        return found
