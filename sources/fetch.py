@@ -42,7 +42,6 @@ class _Fetch:
         self._left = [offsets]
         self._server = server
         self._options = options
-        self._knows_log = False
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         patience_seconds = self._options.poll_timeout_ms / 1_000
@@ -63,18 +62,13 @@ class _Fetch:
                     raise
                 _LOGGER.warning("trying again: %s", error)
                 self._server.close()
-                self._knows_log = False
                 time.sleep(_RETRY_SECONDS)
             except RefusedError as error:
                 self._lose(error)
 
     def _answer(self, piece: OffsetRange) -> Iterator[tuple[pa.RecordBatch, int]]:
-        if not self._knows_log:
-            # An address may be given to another broker: its records, and its gaps, are not ours.
-            found = self._server.log_id()
-            if found != piece.log_id:
-                raise UnavailableError(self._server.address, f"it holds log {found} and not log {piece.log_id}")
-            self._knows_log = True
+        # An address may be given to another broker: its records, and its gaps, are not ours.
+        self._server.require_log(piece.log_id)
         return self._server.get(
             piece.partition,
             piece.start,

@@ -38,12 +38,21 @@ class LogServer:
         self.address = address
         self._access = access or Access()
         self._connection: Connection | None = None
+        # Of the broker at the other end of the connection as it is; another one may answer to the next.
+        self._log_id: str | None = None
 
     def version(self) -> JsonObject:
         return self._one("version", {}, timeout_seconds=_VERSION_TIMEOUT_SECONDS)
 
     def log_id(self) -> str:
         return str(self.version()["log_id"])
+
+    def require_log(self, log_id: str) -> None:
+        """Raises `UnavailableError` unless the broker holds this log; it is asked once a connection."""
+        if self._log_id is None:
+            self._log_id = self.log_id()
+        if self._log_id != log_id:
+            raise UnavailableError(self.address, f"it holds log {self._log_id} and not log {log_id}")
 
     def offsets(
         self,
@@ -159,6 +168,7 @@ class LogServer:
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
+        self._log_id = None
         if connection is not None:
             connection.close()
 
