@@ -20,12 +20,14 @@ _SAID = {
     TargetState.REMOVED: "removed",
 }
 
+_NOBODY = "selects nobody"
+
 
 def said_of_nobody(action: Action, unknown: int) -> str:
     """Why an action ended before it began."""
     if unknown and unknown == len(set(action.selector.device_ids or ())):
-        return f"selects nobody: none of the {unknown} listed ids is in the table devices; nothing was sent"
-    return f"selects nobody: no device of tenant {action.tenant} matches {describe(action)}; nothing was sent"
+        return f"{_NOBODY}: none of the {unknown} listed ids is in the table devices; nothing was sent"
+    return f"{_NOBODY}: no device of tenant {action.tenant} matches {describe(action)}; nothing was sent"
 
 
 def summarized(row: ActionState, targets: Collection[Target], now_us: int, *, lasting: bool = False) -> ActionState:
@@ -37,7 +39,7 @@ def summarized(row: ActionState, targets: Collection[Target], now_us: int, *, la
         return row
     counts = dict(sorted(Counter(target.state.value for target in targets).items()))
     open_ = sum(counts.get(state, 0) for state in _OPEN)
-    nobody = all(state == TargetState.SKIPPED for state in counts) and row.stopped is None
+    nobody = not open_ and row.stopped is None and row.message.startswith(_NOBODY)
     ends = not open_ and not lasting
     message = _sentence(len(targets), open_, counts)
     after = replace(
@@ -46,7 +48,7 @@ def summarized(row: ActionState, targets: Collection[Target], now_us: int, *, la
         targets=len(targets),
         open=open_,
         counts=counts,
-        message=row.message if nobody and row.message else _prefix(row) + message,
+        message=row.message if nobody else _prefix(row) + message,
         ended_us=(row.ended_us if row.ended_us is not None else now_us) if ends else None,
     )
     return row if after == row else replace(after, updated_us=now_us)

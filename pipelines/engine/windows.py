@@ -65,7 +65,13 @@ def _days(first: str | None, last: str | None) -> list[int]:
 
 def is_open(text: str, time_zone: str | None, now_us: int) -> bool:
     """Whether it is the time. A zone that this machine does not know counts as UTC."""
-    local = datetime.fromtimestamp(now_us / 1_000_000, zone(time_zone))
+    return _is_open(text, time_zone, now_us // 60_000_000)
+
+
+@lru_cache(maxsize=4_096)
+def _is_open(text: str, time_zone: str | None, minute_of_time: int) -> bool:
+    """The same for all devices of a zone, of which there may be a hundred thousand in a tick."""
+    local = datetime.fromtimestamp(minute_of_time * 60, zone(time_zone))
     minute = local.weekday() * _DAY_MIN + local.hour * 60 + local.minute
     return any(span.start_min <= at < span.end_min for span in spans(text) for at in (minute, minute + _WEEK_MIN))
 

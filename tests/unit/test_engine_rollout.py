@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 from support.engine import SECOND, START_US, Engine, action_of, devices_of
 
+from pipelines.actions import limits_of
 from pipelines.engine import Limits, Rollout, Selector, TargetState, Timeouts
+from pipelines.settings import ActionsSection
 
 S = TargetState
 EVERYBODY = Selector(percentage=100)
@@ -364,3 +366,21 @@ def test_row_that_cannot_be_carried_out_is_refused_by_its_column(rollout: Rollou
     assert engine.phase() == "REFUSED"
     assert f"refused, nothing was sent: {said}" in engine.state.actions["a1"].message
     assert engine.published == ["a2/d1/1"]  # Nothing else is disturbed.
+
+
+def test_action_whose_devices_are_all_skipped_says_so_at_its_end() -> None:
+    engine = Engine(devices=devices_of("d1"))
+    engine.actions.append(action_of("a1", selector=Selector(device_ids=("d1", "ghost"))))
+    engine.actions.append(action_of("a2", rollout=Rollout(depends_on=("a1",))))
+    engine.tick()
+    engine.tick(engine.report("FAILED", 1))
+    engine.tick()
+    assert engine.state.actions["a2"].message == "of 1 devices 1 skipped"
+    assert engine.state.actions["a1"].message == "of 2 devices 1 failed, 1 skipped"
+
+
+def test_settings_reach_the_engine() -> None:
+    section = ActionsSection(step_s=5, in_progress_s=6, allow_unsigned=True, trusted_keys=["k1"])
+    limits = limits_of(section)
+    assert (limits.step_s, limits.in_progress_s, limits.allow_unsigned) == (5, 6, True)
+    assert limits.trusted_keys == frozenset({"k1"})

@@ -1,0 +1,146 @@
+"""From the commit of a row in `actions` to the first receipt of its command, with all jobs in one local session; and
+how late a device that never reports times out.
+
+    HEADWATERD=… python tests/bench/actions_latency.py [--actions 30] [--devices 20]
+
+Prints p50 and p95 of the latency, and of the lateness of timeouts beyond their limit. The machine has to be quiet: a
+Spark session, a broker and the devices share it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support.rollout_world import FaultyFleet
+
+from broker_edge import Client
+from broker_edge.torture.process import BrokerProcess
+from pipelines.fleet_desk import FleetDesk, Order
+
+TIMEOUT_S = 5
+_COMMAND = (sys.executable, "-c", "import sys; from broker_edge.cli import main; sys.exit(main())")
+
+
+def settings(folder: Path, server: str) -> Path:
+    """A file of settings with every path in `folder`."""
+    place = {"root": str(folder / "tables")}
+    text = {
+        "servers": [server],
+        "telemetry": {"table_path": str(folder / "bronze"), "checkpoint": str(folder / "checkpoints" / "telemetry")},
+        "status": {"checkpoint": str(folder / "checkpoints" / "status")},
+        "actions": place,
+    }
+    path = folder / "pipelines.yaml"
+    path.write_text(json.dumps(text))
+    return path
+
+
+@contextlib.contextmanager
+def jobs(config: Path, names: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as out:
+        process = subprocess.Popen([*_COMMAND, "jobs", "run", *names, "--config", str(config)], stdout=out, stderr=out)
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(60)
+            process.kill()
+
+
+def receipts(server: str) -> dict[str, int]:
+    """action_id → the time of its first receipt, in µs."""
+    found: dict[str, int] = {}
+    with Client(server) as client:
+        for number, bounds in client.offsets(filters="$receipts").partitions.items():
+            stream = client.fetch(number, bounds.log_start, bounds.high_watermark, filters="$receipts")
+            for value in stream.to_table().column("value").to_pylist():
+                body = json.loads(value)
+                found.setdefault((body["idempotency_key"] or "").split("/")[0], body["time_us"])
+    return found
+
+
+def wait_over(desk: FleetDesk, action_id: str, seconds: float) -> dict[str, object]:
+    deadline = time.monotonic() + seconds
+    while True:
+        row = desk.action(action_id)
+        if row is not None and row["phase"] == "ENDED":
+            return row
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{action_id} has not ended within {seconds:g} s: {row}")
+        time.sleep(0.2)
+
+
+def show(what: str, seconds: list[float]) -> None:
+    ranked = sorted(seconds)
+    p95 = ranked[min(len(ranked) - 1, round(0.95 * len(ranked)))]
+    print(f"{what}: p50 {statistics.median(ranked):.2f} s, p95 {p95:.2f} s, max {ranked[-1]:.2f} s of {len(ranked)}")
+
+
+def run(folder: Path, options: argparse.Namespace) -> None:
+    ids = [f"device-{number:03}" for number in range(options.devices)]
+    with BrokerProcess(data_dir=folder / "broker", log_file=folder / "broker.txt") as broker:
+        broker.start()
+        server = "grpc://{}:{}".format(*broker.flight)
+        desk = FleetDesk(folder / "tables", by="bench", create=True)
+        desk.describe_devices({id_: {} for id_ in [*ids, "ghost"]})
+        names = options.jobs.split(",")
+        with (
+            FaultyFleet(dict.fromkeys(ids, "ok"), broker.mqtt[1]),
+            jobs(settings(folder, server), names, folder / "jobs.txt"),
+        ):
+            warm = desk.order(Order(name="work", device_ids=[ids[0]]))
+            wait_over(desk, warm, 600)
+            committed = {}
+            for number in range(options.actions):
+                time.sleep(random.uniform(0.5, 1.5))
+                id_ = desk.order(Order(name="work", device_ids=[ids[number % len(ids)]]))
+                committed[id_] = time.time()
+            for id_ in committed:
+                wait_over(desk, id_, 60)
+            seen = receipts(server)
+            show("commit of the row to the first receipt", [seen[id_] / 1e6 - at for id_, at in committed.items()])
+            late = []
+            for _ in range(3):
+                id_ = desk.order(Order(name="work", device_ids=["ghost"], timeout_queued_s=TIMEOUT_S))
+                wait_over(desk, id_, 60)
+                (target,) = desk.targets(id_)
+                late.append((target["finished_at"] - target["queued_at"]) / 1e6 - TIMEOUT_S)
+            show("lateness of a timeout", late)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--actions", type=int, default=30)
+    parser.add_argument("--devices", type=int, default=20)
+    parser.add_argument("--jobs", default="telemetry,status,actions", help="as in `headwater jobs run`, with commas")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="latency-"))
+    try:
+        run(folder, options)
+    except BaseException:
+        log = folder / "jobs.txt"
+        if log.exists():
+            sys.stderr.write(log.read_text(errors="replace")[-3_000:])
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
