@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json as json_
 import logging
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +23,7 @@ import typer
 from broker_edge.cli._options import DEFAULT_MQTT, JsonOption, MqttOption, parse_mqtt
 from broker_edge.cli._output import put, put_json, say
 from broker_edge.credentials import Credentials
-from broker_edge.errors import ConfigError, HeadwaterError
+from broker_edge.errors import ConfigError, ConnectError, HeadwaterError, RefusedError
 
 if TYPE_CHECKING:
     from broker_edge.device import UpdatePolicy
@@ -120,7 +122,7 @@ def _run_fleet(settings: FleetSettings, series: Path | None, seconds: float | No
     fleet = RunningFleet(settings, _series(series) if settings.telemetry else [{}])
     deadline = None if seconds is None else time.monotonic() + seconds
     stopped = _stop_on_term()
-    with fleet:
+    with _link_errors(), fleet:
         what = "publish" if settings.telemetry else "listen"
         say(f"{settings.count} devices {what} on {settings.host}:{settings.port}")
         try:
@@ -207,7 +209,9 @@ def run_(
         password=password,
     )
     say(f"device {device_id} connects to {host}:{port}")
-    if asyncio.run(run(settings, on_told=lambda said: _show(said, json))):
+    with _link_errors():
+        starts_anew = asyncio.run(run(settings, on_told=lambda said: _show(said, json)))
+    if starts_anew:
         sys.stdout.flush()
         # As a reboot: nothing of this process goes on but its arguments.
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
@@ -232,6 +236,19 @@ def _policy(trust: list[Path] | None, allow_unsigned: bool) -> UpdatePolicy:
 def _login() -> tuple[str | None, str | None]:
     shown = Credentials.from_environment()
     return shown.mqtt()
+
+
+@contextlib.contextmanager
+def _link_errors() -> Iterator[None]:
+    """The exit code of a link that cannot be made is that of any connection."""
+    from broker_edge.device import LinkError, SubscribeRefused
+
+    try:
+        yield
+    except SubscribeRefused as error:
+        raise RefusedError(str(error)) from error
+    except LinkError as error:
+        raise ConnectError(str(error)) from error
 
 
 def _need_gmqtt() -> None:

@@ -3,6 +3,7 @@ that is killed."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import http.client
@@ -20,9 +21,11 @@ import pytest
 from support.programs import StartBroker, headwaterd, start_headwater
 
 from broker_edge import Client, Row
-from broker_edge.artifacts import ArtifactStore, SigningKey, push
+from broker_edge.artifacts import ArtifactStore, Manifest, SigningKey, push
 from broker_edge.artifacts.manifest import manifest_topic
 from broker_edge.cli import main
+from broker_edge.device import Firmware, Link, MemoryFlash, SubscribeRefused
+from broker_edge.device.download import Download, fetch_manifest
 from broker_edge.device.fleet import FleetSettings, device_ids
 from broker_edge.device.fleet_log import last_told, read
 from broker_edge.torture.process import BrokerProcess
@@ -119,13 +122,15 @@ def test_what_is_not_there_or_broken_is_told_over_http(broker: BrokerProcess, cl
 def test_devices_download_with_their_own_users_and_rights(
     start_broker: StartBroker, tmp_path: Path, image: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for user in ("root", "pump", "other"):
+    for user in ("root", "pump", "other", "halfway"):
         done = subprocess.run(
             [headwaterd(), "users", "add", str(tmp_path / "users"), user], input=f"pw-{user}\n", text=True, timeout=60
         )
         assert done.returncode == 0
-    rules = "user root\noperator\ntopic readwrite #\ntopic replay #\nuser pump\ntopic read artifacts/fw/#\nuser other\n"
-    (tmp_path / "acl").write_text(rules)
+    rules = ["user root", "operator", "topic readwrite #", "topic replay #"]
+    rules += ["user pump", "topic read artifacts/fw/#", "topic replay artifacts/fw/+/chunks"]
+    rules += ["user halfway", "topic read artifacts/fw/#", "user other", "topic read nothing"]
+    (tmp_path / "acl").write_text("\n".join(rules) + "\n")
     settings = {"auth.password_file": str(tmp_path / "users"), "auth.acl_file": str(tmp_path / "acl")}
     broker = start_broker("auth", settings)
     monkeypatch.setenv("HEADWATER_USER", "root")
@@ -143,6 +148,22 @@ def test_devices_download_with_their_own_users_and_rights(
     for user in ("pump", "root"):
         assert ask(broker, path, user=user).body == image.read_bytes()
     assert ask(broker, path, user="pump", Range="bytes=1-2").body == image.read_bytes()[1:3]
+
+    async def over_mqtt(user: str) -> str:
+        link = Link(user, host=broker.mqtt[0], port=broker.mqtt[1], user=user, password=f"pw-{user}")
+        await link.open()
+        try:
+            flash = MemoryFlash(firmware=Firmware("fw", "0"))
+            manifest = Manifest.parse(await fetch_manifest(link, "fw", "1"))
+            await Download(link, manifest, flash).run()
+            return flash.sha256(manifest.artifact)
+        finally:
+            await link.close(drain_s=0)
+
+    assert asyncio.run(over_mqtt("pump")) == hashlib.sha256(image.read_bytes()).hexdigest()
+    for user in ("other", "halfway"):
+        with pytest.raises(SubscribeRefused, match="0x87"):
+            asyncio.run(over_mqtt(user))
 
 
 def test_downloads_beyond_the_limit_are_told_to_come_back(
