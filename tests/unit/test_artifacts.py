@@ -132,8 +132,9 @@ def test_of_two_that_push_at_once_the_second_is_refused(
 
 
 def test_push_survives_a_broker_that_is_away_for_a_moment(
-    flight_server: FlightServer, client: Client, image: Path
+    flight_server: FlightServer, client: Client, image: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("broker_edge.artifacts.push._RETRY_FIRST_S", 0.01)
     failures = [2]
 
     def before(name: str) -> None:
