@@ -5,8 +5,8 @@ What travels and how it is checked is here; the device side is `broker_edge.devi
 
 from broker_edge.artifacts.keys import SigningKey, Trust
 from broker_edge.artifacts.manifest import Artifact, ArtifactError, ChunkRuns, Manifest, Signature, check_name
-from broker_edge.artifacts.push import Pushed, push
 from broker_edge.artifacts.store import ArtifactStore, Checked
+from broker_edge.artifacts.upload import Pushed, push
 
 __all__ = [
     "Artifact",

@@ -306,7 +306,7 @@ def test_download_survives_a_broker_that_is_killed(
 
 
 def test_truncated_and_changed_files_are_found_before_anything_is_installed(image: Path, tmp_path: Path) -> None:
-    from broker_edge.artifacts.push import describe
+    from broker_edge.artifacts.upload import describe
 
     artifact = describe(image, "pump", "2.0", chunk_size=CHUNK)
     flash = FileFlash(tmp_path, firmware=OLD)

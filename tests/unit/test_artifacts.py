@@ -14,7 +14,7 @@ from support.flight_server import FlightServer, refusal
 from broker_edge import Client, ConfigError, HeadwaterError, NotFoundError, RefusedError, Row
 from broker_edge.artifacts import ArtifactError, ArtifactStore, ChunkRuns, Manifest, SigningKey, Trust, check_name, push
 from broker_edge.artifacts.manifest import Artifact, chunks_topic, manifest_topic
-from broker_edge.artifacts.push import describe
+from broker_edge.artifacts.upload import describe
 
 CHUNK = 1024
 
@@ -134,7 +134,7 @@ def test_of_two_that_push_at_once_the_second_is_refused(
 def test_push_survives_a_broker_that_is_away_for_a_moment(
     flight_server: FlightServer, client: Client, image: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker_edge.artifacts.push._RETRY_FIRST_S", 0.01)
+    monkeypatch.setattr("broker_edge.artifacts.upload._RETRY_FIRST_S", 0.01)
     failures = [2]
 
     def before(name: str) -> None:
