@@ -1,0 +1,80 @@
+"""Firmware from a row in a table to devices with faults and back: every target ends as the fleet's own log has it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from support.programs import StartBroker
+from support.rollout_world import RolloutWorld, fixed_ports
+
+from broker_edge import Client
+from broker_edge.artifacts import SigningKey, push
+from broker_edge.device import FleetSettings, RunningFleet
+from broker_edge.device.faults import assign, parse
+from broker_edge.device.fleet import device_ids
+from broker_edge.device.fleet_log import last_told
+from broker_edge.device.simulated import Updates
+from pipelines.fleet_desk import Order
+
+FAULTS = parse(
+    "interrupted=20%,crash@install=10%,crash@confirm=5%,wrong-checksum=10%,fails=10%,refuses=5%,silent=5%,"
+    "reflashed=5%,offline=5%"
+)
+ENDS = {
+    "wrong-checksum": "FAILED",
+    "fails": "FAILED",
+    "refuses": "REJECTED",
+    "silent": "TIMED_OUT",
+    "reflashed": "TIMED_OUT",
+    "offline": "TIMED_OUT",
+}
+"""What becomes of an update at a device with a fault; with any other, and without, it SUCCEEDED."""
+
+
+def test_firmware_reaches_a_fleet_with_faults_and_every_target_ends_right(
+    tmp_path: Path, start_broker: StartBroker
+) -> None:
+    broker = start_broker(settings=fixed_ports())
+    key = SigningKey.generate()
+    image = tmp_path / "image"
+    image.write_bytes(os.urandom(1 << 20))
+    log = tmp_path / "fleet.jsonl"
+    settings = FleetSettings(
+        count=20,
+        host=broker.mqtt[0],
+        port=broker.mqtt[1],
+        telemetry=False,
+        updates=Updates(key.trust()),
+        faults=tuple(FAULTS),
+        log_path=log,
+    )
+    ids = device_ids(settings)
+    faults = assign(ids, FAULTS)
+    world = RolloutWorld(tmp_path, broker, {id_: str(faults.get(id_, "none")) for id_ in ids}, seed=0)
+    with Client(world.server) as client:
+        manifest = push(client, image, "firmware", "2.0.0", key=key, chunk_size=64 * 1024).manifest
+        # A version that devices must not take: nobody whom they trust has signed it.
+        foreign = push(client, image, "firmware", "3.0.0", key=SigningKey.generate(), chunk_size=64 * 1024).manifest
+    for one in (manifest, foreign):
+        world.desk.offer(json.loads(one.to_bytes()))
+    ota = {"name": "", "type": "ota", "percentage": 100.0, "artifact_name": "firmware"}
+    times = {"timeout_queued_s": 10, "timeout_delivered_s": 10, "timeout_in_progress_s": 15, "timeout_step_s": 10}
+    with RunningFleet(settings, [{}]), world.running():
+        world.desk.order(Order(**ota, artifact_version="2.0.0", **times), action_id="good")
+        world.until_over("good", seconds=90)
+        found = {row["device_id"]: row["state"] for row in world.desk.targets("good")}
+        world.desk.order(
+            Order(**{**ota, "percentage": None}, artifact_version="3.0.0", device_ids=ids[:1]), action_id="bad"
+        )
+        world.until_over("bad", seconds=60)
+        (refused,) = world.desk.targets("bad")
+    assert found == {id_: ENDS.get(faults[id_].name if id_ in faults else "", "SUCCEEDED") for id_ in ids}
+    told = last_told(log)
+    ended = {
+        id_: state for (id_, action_id, _), state in told.items() if action_id == "good" and state != "IN_PROGRESS"
+    }
+    assert ended == {id_: state for id_, state in found.items() if state != "TIMED_OUT"}
+    assert refused["state"] == "REJECTED"
+    assert "which is not trusted" in refused["message"]
