@@ -1,11 +1,11 @@
 """What many topics and brokers cost a batch: 10,000 topics on four brokers beside one topic on four. Prints one
 JSON object; asserts nothing on a time.
 
-    python tests/bench/source_topics.py [--topics 10000] [--brokers 4] [--batches 20] [--rows 8000]
+    python tests/bench/source_topics.py [--topics 10000] [--brokers 4] [--batches 10] [--rows 8000]
 
 Each case has brokers of its own, filled over Flight with the same number of records. Runs of both alternate, into
-Spark's no-op sink, so a batch is planning, reading and bookkeeping and nothing else. `ratio` is the median of batches
-with many topics by the median of those with one; the first batches of a run are left out.
+Spark's no-op sink, so a batch is planning, reading and bookkeeping and nothing else. `ratio` is the median over pairs
+of neighbouring runs of (median batch with many topics by that with one); the first batches of a run are left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pipelines.session import spark_session  # noqa: E402
 FILTER = "devices/+/telemetry"
 ROWS_A_CALL = 20_000
 WARM_UP = 4
-RUNS = 3
+RUNS = 6
 
 
 def main() -> int:
@@ -62,7 +62,9 @@ def _measured(folder: Path, servers: dict[int, list[str]], options: argparse.Nam
     spark = spark_session("bench", cores="local[2]")
     times: dict[int, dict[str, list[int]]] = {topics: {} for topics in servers}
     bytes_of: dict[int, int] = {}
+    pairs: list[dict[int, float]] = []
     for number in range(RUNS):
+        pairs.append({})
         for topics, addresses in servers.items():
             checkpoint = folder / f"checkpoint-{topics}-{number}"
             records = spark.readStream.format("headwater").options(
@@ -74,20 +76,23 @@ def _measured(folder: Path, servers: dict[int, list[str]], options: argparse.Nam
             sink = records.load().writeStream.format("noop").option("checkpointLocation", str(checkpoint))
             query = sink.trigger(availableNow=True).start()
             query.awaitTermination()
-            for progress in query.recentProgress[WARM_UP:]:
-                if progress["numInputRows"]:
-                    for name, milliseconds in progress["durationMs"].items():
-                        times[topics].setdefault(name, []).append(milliseconds)
+            batches = [one["durationMs"] for one in query.recentProgress[WARM_UP:] if one["numInputRows"]]
+            pairs[-1][topics] = statistics.median(one["triggerExecution"] for one in batches)
+            for durations in batches:
+                for name, milliseconds in durations.items():
+                    times[topics].setdefault(name, []).append(milliseconds)
             sizes = [path.stat().st_size for path in (checkpoint / "offsets").glob("[0-9]*")]
             bytes_of[topics] = max(bytes_of.get(topics, 0), *sizes)
     spark.stop()
-    one, many = (times[topics]["triggerExecution"] for topics in servers)
+    one, many = servers
+    ratios = [round(pair[many] / pair[one], 2) for pair in pairs]
     return {
         "brokers": options.brokers,
         "topics": options.topics,
         "rows_a_batch": options.rows,
-        "batches": [len(one), len(many)],
-        "ratio": round(statistics.median(many) / statistics.median(one), 2),
+        "batches": len(times[many]["triggerExecution"]),
+        "ratio": round(statistics.median(ratios), 2),
+        "ratios": ratios,
         "offset_file_bytes": {str(topics): size for topics, size in bytes_of.items()},
         "median_ms": {
             str(topics): {name: statistics.median(values) for name, values in sorted(of.items())}
@@ -100,7 +105,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--topics", type=int, default=10_000)
     parser.add_argument("--brokers", type=int, default=4)
-    parser.add_argument("--batches", type=int, default=20, help="of a run, with the first ones")
+    parser.add_argument("--batches", type=int, default=10, help="of a run, with the first ones")
     parser.add_argument("--rows", type=int, default=8_000, help="of a batch, from all brokers")
     return parser.parse_args()
 
