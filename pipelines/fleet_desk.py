@@ -124,7 +124,7 @@ class FleetDesk:
         needed = set(action.rollout.depends_on)
         rows = [state_of(row) for id_ in needed for row in self._query("action_state", _where("action_state", id_))]
         targets = {id_: {row["device_id"]: target_of(row) for row in self.targets(id_)} for id_ in needed}
-        facts = [device_state_of(row) for row in self._query("device_state", "SELECT * FROM device_state")]
+        facts = [device_state_of(row) for row in self.device_states()]
         state = EngineState(
             actions={row.action_id: row for row in rows},
             targets=targets,
@@ -220,6 +220,10 @@ class FleetDesk:
     def action(self, action_id: str) -> dict[str, Any] | None:
         """The row of `action_state`, or None while no engine has seen the action."""
         return next(iter(self._query("action_state", _where("action_state", action_id))), None)
+
+    def device_states(self) -> list[dict[str, Any]]:
+        """The rows of `device_state`, by device id: what each device was last heard to say, and what it runs."""
+        return self._query("device_state", "SELECT * FROM device_state ORDER BY device_id")
 
     def waves(self, action_id: str) -> list[dict[str, Any]]:
         """How many targets of each wave are in each state: `wave` (from 0), `state`, `number`."""
