@@ -64,6 +64,7 @@ impl Engine {
         self.append_all();
         self.release_receipted();
         self.write_round();
+        self.let_held_go();
         self.wake_budget_waits();
         self.send_sys_owed();
         self.drain_some();

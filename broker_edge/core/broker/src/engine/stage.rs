@@ -6,13 +6,14 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use headwater_log::{
     AppendError, ClientIndex, Offset, Partition, PartitionId, PartitionState, Records, RecordsFull,
 };
 use rustc_hash::FxHashMap;
 
+use super::quickness::Quickness;
 use super::{ConnKey, SessionKey};
 
 /// The number of a partition, small enough for what is kept per delivery.
@@ -66,13 +67,6 @@ pub enum Outcome {
     },
 }
 
-/// Syncs slower than this are not waited for on the loop's thread.
-const INLINE_MAX: Duration = Duration::from_millis(2);
-/// How many appends go through the queue after a slow inline one: more with each that follows another, because one slow
-/// sync says little and many say that the disk is slow.
-const INLINE_PENALTY_MIN: u32 = 8;
-const INLINE_PENALTY_MAX: u32 = 256;
-
 pub struct Stage {
     pub partition: Partition,
     pub records: Records,
@@ -97,10 +91,8 @@ pub struct Stage {
     /// Connections with records in `records`; one may be there more than once.
     conns: Vec<ConnKey>,
     clients: FxHashMap<ConnKey, ClientIndex>,
-    /// Appends that go through the queue before the next may be inline.
-    inline_penalty: u32,
-    /// What a slow one cost last; falls with each fast one.
-    last_penalty: u32,
+    /// Of commits on the loop's thread.
+    pub quickness: Quickness,
 }
 
 impl Stage {
@@ -121,8 +113,7 @@ impl Stage {
             appended: VecDeque::new(),
             conns: Vec::new(),
             clients: FxHashMap::default(),
-            inline_penalty: 0,
-            last_penalty: 0,
+            quickness: Quickness::default(),
         }
     }
 
@@ -252,20 +243,13 @@ impl Stage {
 
     /// Whether the queue has room is asked by nobody but the log, when it takes the records: others append meanwhile.
     fn hand_over(&mut self, records: Records, inline: bool) -> Result<Range<Offset>, AppendError> {
-        let inline = inline && self.inline_penalty == 0;
-        self.inline_penalty = self.inline_penalty.saturating_sub(1);
-        if !inline {
+        if !(inline && self.quickness.is_likely()) {
+            self.quickness.note_left();
             return self.partition.append(records);
         }
         let began = Instant::now();
         let result = self.partition.append_inline(records);
-        if began.elapsed() > INLINE_MAX {
-            let penalty = self.last_penalty * 2;
-            self.last_penalty = penalty.clamp(INLINE_PENALTY_MIN, INLINE_PENALTY_MAX);
-            self.inline_penalty = self.last_penalty;
-        } else {
-            self.last_penalty /= 2;
-        }
+        self.quickness.note(began.elapsed());
         result
     }
 

@@ -1,0 +1,93 @@
+//! Whether a commit on the loop's thread is likely to be quick: decided by how long the last ones took.
+//!
+//! One slow sync says little: the disk was busy, or the thread had to wait for a processor. Several among the last few
+//! say that the disk is slow; then commits are left to the writer's thread, and tried here again now and then.
+
+use std::time::Duration;
+
+/// Commits slower than this hold up who else is served by the loop.
+const SLOW: Duration = Duration::from_millis(2);
+/// Of the last eight, so many slow ones are too many.
+const SLOW_MAX: u32 = 3;
+/// How many commits are left to the writer's thread then: more each time that the next one here is slow again.
+const LEFT_MIN: u32 = 8;
+const LEFT_MAX: u32 = 256;
+
+#[derive(Debug, Default)]
+pub struct Quickness {
+    /// One bit for each of the last commits, the newest lowest; set for a slow one.
+    slow: u8,
+    /// Commits that are still left to the writer's thread.
+    left: u32,
+    /// How many were the last time; falls with each quick one.
+    last_left: u32,
+}
+
+impl Quickness {
+    /// Whether the next commit may be made here.
+    pub fn is_likely(&self) -> bool {
+        self.left == 0
+    }
+
+    /// A commit was left to the writer's thread.
+    pub fn note_left(&mut self) {
+        self.left = self.left.saturating_sub(1);
+    }
+
+    /// A commit was made here and took so long.
+    pub fn note(&mut self, took: Duration) {
+        let is_slow = took > SLOW;
+        self.slow = self.slow << 1 | u8::from(is_slow);
+        if self.slow.count_ones() >= SLOW_MAX {
+            self.last_left = (self.last_left * 2).clamp(LEFT_MIN, LEFT_MAX);
+            self.left = self.last_left;
+            // If the next one here is slow too, it is one too many again.
+            self.slow = (1 << (SLOW_MAX - 1)) - 1;
+        } else if !is_slow {
+            self.last_left /= 2;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUICK: Duration = Duration::from_micros(100);
+    const LONG: Duration = Duration::from_millis(20);
+
+    /// Commits of a disk that takes `took`, of which so many are made here.
+    fn made_here(quickness: &mut Quickness, commits: usize, took: Duration) -> usize {
+        let mut made = 0;
+        for _ in 0..commits {
+            if quickness.is_likely() {
+                quickness.note(took);
+                made += 1;
+            } else {
+                quickness.note_left();
+            }
+        }
+        made
+    }
+
+    #[test]
+    fn a_slow_sync_now_and_then_changes_nothing() {
+        let mut quickness = Quickness::default();
+        for _ in 0..100 {
+            assert_eq!(made_here(&mut quickness, 1, LONG), 1);
+            assert_eq!(made_here(&mut quickness, 9, QUICK), 9);
+        }
+    }
+
+    #[test]
+    fn a_slow_disk_is_left_to_the_writer_and_a_quick_one_comes_back() {
+        let mut quickness = Quickness::default();
+        let made = made_here(&mut quickness, 10_000, LONG);
+        assert!(
+            (20..60).contains(&made),
+            "{made} of 10,000 held up the loop"
+        );
+        made_here(&mut quickness, LEFT_MAX as usize, QUICK);
+        assert_eq!(made_here(&mut quickness, 1000, QUICK), 1000);
+    }
+}
