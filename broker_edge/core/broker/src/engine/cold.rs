@@ -146,6 +146,7 @@ impl Engine {
     pub(super) fn keep_cold(&mut self, partition: PartitionIndex, batches: &[Batch]) {
         let bytes: usize = batches.iter().map(Batch::bytes_len).sum();
         self.tally.catch_up_read_bytes += bytes as u64;
+        self.holding.note_read(bytes);
         self.cold.keep(partition, batches);
     }
 

@@ -100,6 +100,7 @@ impl Engine {
         if batch.has_retained() {
             self.take_retained(partition, batch, first);
         }
+        self.holding.note_read(batch.bytes_len());
         if self.router.is_empty() {
             return;
         }
@@ -176,7 +177,7 @@ impl Engine {
         if !session.is_live(run.partition) {
             return true;
         }
-        if conn.out_aliases.is_some() {
+        if conn.extras.out_aliases.is_some() {
             return false;
         }
         let layout = layout_of(session.version, &target.merged);
@@ -196,7 +197,7 @@ impl Engine {
         let base = conn.out.len();
         conn.out.extend_from_slice(&template.bytes);
         for (at, index) in &template.shares {
-            conn.shares.push(base + at, run.batch, *index);
+            conn.shares.push(base + at, run.batch, *index, true);
         }
         let copied = &mut conn.out[base..];
         for entry in &template.entries {
@@ -297,7 +298,7 @@ impl Engine {
         if qos == QoS::ExactlyOnce && session.stored {
             let packet_id = self.assign(session_key, sent);
             if receipt && let Some(session) = self.sessions.get_mut(session_key) {
-                session.commands.push(Command::of(packet_id, record));
+                session.extras.commands.push(Command::of(packet_id, record));
             }
             return Delivered::Sent;
         }
@@ -314,7 +315,7 @@ impl Engine {
             Vec::new()
         };
         let at_topic = offset_topic(record, merged, &place);
-        let naming = match &conn.out_aliases {
+        let naming = match &conn.extras.out_aliases {
             Some(aliases) if at_topic.is_none() => aliases.naming(record.topic),
             _ => Naming::Plain,
         };
@@ -347,12 +348,15 @@ impl Engine {
             }
             return Delivered::TooLarge;
         }
-        if let (Naming::New(number), Some(aliases)) = (naming, &mut conn.out_aliases) {
+        if let Naming::New(number) = naming
+            && let Some(aliases) = &mut conn.extras.out_aliases
+        {
             aliases.learn(record.topic, number);
         }
         if let (Payload::Shared, Some(batch)) = (payload, delivery.batch) {
             let index = (record.offset.0 - batch.base_offset().0) as usize;
-            conn.shares.push(conn.out.len(), batch, index);
+            let may_stay = delivery.source != Source::Retained;
+            conn.shares.push(conn.out.len(), batch, index, may_stay);
         }
         if qos != QoS::AtMostOnce {
             let flight = if qos == QoS::ExactlyOnce {
@@ -362,7 +366,7 @@ impl Engine {
             };
             let packet_id = session.window.push(sent, flight);
             if receipt {
-                session.commands.push(Command::of(packet_id, record));
+                session.extras.commands.push(Command::of(packet_id, record));
             }
             if let Some(id) = PacketId::new(packet_id) {
                 packet.set_packet_id(&mut conn.out[base..], id);

@@ -1,12 +1,14 @@
 //! What a connection has to send: encoded bytes, and between them large payloads that stay in their batches.
 //!
-//! Shares last no longer than a turn. What a socket does not take at once is copied into the connection's own buffer, so
-//! that a slow reader holds no batch in memory and the bound of its buffer stays the bound of what it costs.
+//! A payload that a socket does not take at once stays where it is for as long as the log would keep it in memory anyway;
+//! then what is left of it is copied into the connection's own buffer. So a slow reader holds no old batch in memory, and
+//! the bound of its buffer stays the bound of what it costs.
 
 use std::io::IoSlice;
 
 use headwater_log::Batch;
 
+use super::connection::Connection;
 use super::traffic::Traffic;
 use super::{ConnKey, Engine, POOL_BUFFER_MAX, POOL_MAX};
 
@@ -15,12 +17,18 @@ pub const SHARED_BYTES_MIN: usize = 8 << 10;
 /// Slices that one send takes.
 pub const SLICES_MAX: usize = 64;
 
+/// Bytes of batches that are read between two looks at the payloads that connections hold: what is held beyond the
+/// memory of the log is at most twice this.
+const HELD_BYTES_MAX: u64 = 4 << 20;
+
 /// A payload that follows the first `at` bytes of the connection's buffer.
 #[derive(Debug)]
 struct Share {
     at: usize,
     batch: Batch,
     index: usize,
+    /// Others read the batch as well, so that it may be held for a while.
+    may_stay: bool,
 }
 
 impl Share {
@@ -36,17 +44,40 @@ pub struct Shares(Option<Box<List>>);
 #[derive(Debug, Default)]
 struct List {
     shares: Vec<Share>,
+    /// Of the payloads, what is not sent.
     bytes: usize,
+    /// What is sent of the first.
+    first_sent: usize,
+    /// How much had been read when the oldest was left over.
+    held_since: u64,
+}
+
+/// Connections that hold payloads from one turn to the next.
+#[derive(Debug, Default)]
+pub struct Holding {
+    /// Each at most once; some hold nothing any more.
+    keys: Vec<ConnKey>,
+    /// Bytes of batches that were read.
+    read_bytes: u64,
+    looked_at: u64,
+}
+
+impl Holding {
+    /// Counts what was read of the log.
+    pub fn note_read(&mut self, bytes: usize) {
+        self.read_bytes += bytes as u64;
+    }
 }
 
 impl Shares {
     /// Puts record `index` of the batch behind the first `at` bytes of the buffer, which has nothing shared after them.
-    pub fn push(&mut self, at: usize, batch: &Batch, index: usize) {
+    pub fn push(&mut self, at: usize, batch: &Batch, index: usize, may_stay: bool) {
         let list = self.0.get_or_insert_default();
         let share = Share {
             at,
             batch: batch.clone(),
             index,
+            may_stay,
         };
         list.bytes += share.payload().len();
         list.shares.push(share);
@@ -60,6 +91,39 @@ impl Shares {
     fn list(&self) -> &[Share] {
         self.0.as_ref().map_or(&[], |list| &list.shares)
     }
+
+    fn first_sent(&self) -> usize {
+        self.0.as_ref().map_or(0, |list| list.first_sent)
+    }
+}
+
+impl List {
+    fn may_stay(&self) -> bool {
+        self.shares.iter().all(|share| share.may_stay)
+    }
+
+    /// Takes what was sent off the front, `own_sent` of the buffer included.
+    fn advance(&mut self, own_sent: &mut usize, mut count: usize) {
+        let mut done = 0;
+        for share in &self.shares {
+            let before = count.min(share.at - *own_sent);
+            *own_sent += before;
+            count -= before;
+            let left = share.payload().len() - self.first_sent;
+            if *own_sent < share.at || count < left {
+                self.first_sent += count;
+                self.bytes -= count;
+                count = 0;
+                break;
+            }
+            self.first_sent = 0;
+            self.bytes -= left;
+            count -= left;
+            done += 1;
+        }
+        self.shares.drain(..done);
+        *own_sent += count;
+    }
 }
 
 /// What waits for a socket, in pieces.
@@ -69,6 +133,7 @@ pub struct Out<'a> {
     /// Bytes of the buffer before `own`, which the places of the shares count too.
     skipped: usize,
     shares: &'a [Share],
+    first_sent: usize,
 }
 
 impl<'a> Out<'a> {
@@ -76,15 +141,25 @@ impl<'a> Out<'a> {
         own: &[],
         skipped: 0,
         shares: &[],
+        first_sent: 0,
     };
 
+    fn of(conn: &'a Connection) -> Self {
+        Self {
+            own: &conn.out[conn.out_sent..],
+            skipped: conn.out_sent,
+            shares: conn.shares.list(),
+            first_sent: conn.shares.first_sent(),
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
-        self.own.is_empty()
+        self.own.is_empty() && self.shares.is_empty()
     }
 
     pub fn len(&self) -> usize {
         let shared = self.shares.iter().map(|share| share.payload().len());
-        self.own.len() + shared.sum::<usize>()
+        self.own.len() + shared.sum::<usize>() - self.first_sent
     }
 
     /// All of it, when it lies in one piece.
@@ -95,12 +170,12 @@ impl<'a> Out<'a> {
 
     /// The pieces in order; none is empty.
     pub fn pieces(self) -> impl Iterator<Item = &'a [u8]> {
-        let mut done = self.skipped;
         let (own, skipped) = (self.own, self.skipped);
+        let (mut done, mut sent) = (skipped, self.first_sent);
         let shared = self.shares.iter().flat_map(move |share| {
             let before = &own[done - skipped..share.at - skipped];
             done = share.at;
-            [before, share.payload()]
+            [before, &share.payload()[std::mem::take(&mut sent)..]]
         });
         let last = self.shares.last().map_or(0, |share| share.at - skipped);
         shared
@@ -108,14 +183,15 @@ impl<'a> Out<'a> {
             .filter(|piece| !piece.is_empty())
     }
 
-    /// The first pieces, for one send; says how many.
-    pub fn fill(self, slices: &mut [IoSlice<'a>; SLICES_MAX]) -> usize {
-        let mut count = 0;
+    /// The first pieces, for one send; says how many they are and their bytes.
+    pub fn fill(self, slices: &mut [IoSlice<'a>; SLICES_MAX]) -> (usize, usize) {
+        let (mut count, mut bytes) = (0, 0);
         for (slice, piece) in slices.iter_mut().zip(self.pieces()) {
             *slice = IoSlice::new(piece);
             count += 1;
+            bytes += piece.len();
         }
-        count
+        (count, bytes)
     }
 
     /// A copy in one piece.
@@ -136,17 +212,23 @@ impl<'a> Out<'a> {
     }
 }
 
+impl Connection {
+    /// Copies what is left of the shared payloads.
+    fn keep_copies(&mut self) {
+        let rest = Out::of(self).without(0);
+        self.out = rest.into();
+        self.out_sent = 0;
+        self.shares = Shares::default();
+    }
+}
+
 impl Engine {
     /// What a connection has to send.
     pub fn out(&mut self, key: ConnKey) -> Out<'_> {
         match self.conns.get_mut(key) {
             Some(conn) => {
                 conn.touched = false;
-                Out {
-                    own: &conn.out[conn.out_sent..],
-                    skipped: conn.out_sent,
-                    shares: conn.shares.list(),
-                }
+                Out::of(conn)
             }
             None => Out::EMPTY,
         }
@@ -154,6 +236,15 @@ impl Engine {
 
     /// Tells how much of [`Engine::out`] the socket took. Whatever is left is asked for again when it is writable.
     pub fn written(&mut self, key: ConnKey, count: usize) {
+        self.note_sent(key, count, true);
+    }
+
+    /// The same, when the socket was given a part and took all of it: whoever sends goes on with the rest by itself.
+    pub fn written_part(&mut self, key: ConnKey, count: usize) {
+        self.note_sent(key, count, false);
+    }
+
+    fn note_sent(&mut self, key: ConnKey, count: usize, is_full: bool) {
         self.tally.bytes_sent += count as u64;
         let moved = Traffic {
             sent_bytes: count as u64,
@@ -163,24 +254,27 @@ impl Engine {
         let Some(conn) = self.conns.get_mut(key) else {
             return;
         };
-        if count < conn.out_len() && conn.shares.bytes() > 0 {
-            let out = Out {
-                own: &conn.out[conn.out_sent..],
-                skipped: conn.out_sent,
-                shares: conn.shares.list(),
-            };
-            let rest = out.without(count);
-            conn.out = rest;
-            conn.out_sent = 0;
-        } else {
-            conn.out_sent += count - conn.shares.bytes();
+        match &mut conn.shares.0 {
+            Some(list) => {
+                list.advance(&mut conn.out_sent, count);
+                if list.shares.is_empty() {
+                    conn.shares = Shares::default();
+                } else if !is_full {
+                    // It goes on in this turn.
+                } else if !list.may_stay() {
+                    conn.keep_copies();
+                } else if !std::mem::replace(&mut conn.holds, true) {
+                    list.held_since = self.holding.read_bytes;
+                    self.holding.keys.push(key);
+                }
+            }
+            None => conn.out_sent += count,
         }
-        conn.shares = Shares::default();
         let left = conn.out_len();
         if left > 0 {
-            conn.out_blocked = true;
+            conn.out_blocked = is_full;
             // A client that takes what it is sent but never all of it must not make the buffer grow.
-            if conn.out_sent >= left {
+            if conn.out_sent >= left && conn.shares.bytes() == 0 {
                 conn.out.drain(..conn.out_sent);
                 conn.out_sent = 0;
             }
@@ -207,5 +301,26 @@ impl Engine {
         {
             self.wake_session(session);
         }
+    }
+
+    /// Copies the payloads that connections hold for longer than the log would keep them in memory.
+    pub(super) fn let_held_go(&mut self) {
+        let holding = &mut self.holding;
+        if holding.keys.is_empty() || holding.read_bytes - holding.looked_at < HELD_BYTES_MAX {
+            return;
+        }
+        let before = std::mem::replace(&mut holding.looked_at, holding.read_bytes);
+        let conns = &mut self.conns;
+        holding.keys.retain(|key| {
+            let Some(conn) = conns.get_mut(*key) else {
+                return false;
+            };
+            let held_since = conn.shares.0.as_ref().map(|list| list.held_since);
+            if held_since.is_some_and(|since| since < before) {
+                conn.keep_copies();
+            }
+            conn.holds = conn.shares.bytes() > 0;
+            conn.holds
+        });
     }
 }

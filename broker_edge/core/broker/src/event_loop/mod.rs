@@ -340,7 +340,7 @@ impl EventLoop {
         let Opened { arrival, len, more } = opened;
         let is_ending = arrival.is_ending;
         let (stream, peer) = arrival.into_stream();
-        let ip = peer.address.ip();
+        let ip = peer.address().ip();
         let key = self.engine.open(peer);
         self.per_address.opened(key, ip);
         if let Err(error) = self.sockets.insert(key, stream, self.poll.registry()) {
@@ -422,21 +422,18 @@ impl EventLoop {
         received
     }
 
-    /// One send per connection with something to say; then connections that were given up are forgotten.
+    /// One send per connection with something to say, more where it has more pieces than one send takes; then connections
+    /// that were given up are forgotten.
     fn write(&mut self) {
         let touched = self.engine.take_touched();
+        let mut unfinished: Vec<ConnKey> = Vec::new();
         for key in &touched {
-            let out = self.engine.out(*key);
-            if out.is_empty() {
-                continue;
+            if self.send(*key) {
+                unfinished.push(*key);
             }
-            match self.sockets.send(*key, out) {
-                Ok(count) => self.engine.written(*key, count),
-                Err(error) => {
-                    tracing::debug!(%error, "a send failed");
-                    self.engine.lost(*key);
-                }
-            }
+        }
+        while !unfinished.is_empty() {
+            unfinished.retain(|key| self.send(*key));
         }
         self.engine.return_touched(touched);
         for key in self.engine.take_closed() {
@@ -445,6 +442,27 @@ impl EventLoop {
             self.engine.remove(key);
         }
         self.sockets.drain(&mut self.buffer);
+    }
+
+    /// Sends what is due of a connection. True when there is more that the socket may take.
+    fn send(&mut self, key: ConnKey) -> bool {
+        let out = self.engine.out(key);
+        if out.is_empty() {
+            return false;
+        }
+        let len = out.len();
+        match self.sockets.send(key, out) {
+            Ok(sent) if sent.is_full || sent.count == len => self.engine.written(key, sent.count),
+            Ok(sent) => {
+                self.engine.written_part(key, sent.count);
+                return true;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a send failed");
+                self.engine.lost(key);
+            }
+        }
+        false
     }
 
     /// The clean stop: clients are told, wills and sessions are stored.

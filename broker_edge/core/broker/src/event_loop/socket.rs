@@ -34,9 +34,12 @@ const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 4 << 20;
 const LINGERING_MAX: usize = 256;
 
+/// Slots are allocated in blocks: a table that grows as a whole leaves its old copies behind.
+const BLOCK: usize = 128;
+
 #[derive(Default)]
 pub struct Sockets {
-    slots: Vec<Option<Socket>>,
+    blocks: Vec<Box<[Option<Socket>]>>,
     /// In order of time.
     lingering: VecDeque<Lingering>,
 }
@@ -51,6 +54,14 @@ pub enum Received {
     },
     Nothing,
     Closed,
+}
+
+/// What one send did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sent {
+    pub count: usize,
+    /// The socket took less than it was given: there will be an event when it takes more.
+    pub is_full: bool,
 }
 
 impl Received {
@@ -75,15 +86,11 @@ impl Sockets {
             token(key)?,
             Interest::READABLE | Interest::WRITABLE,
         )?;
-        if self.slots.len() <= key.index() {
-            // By an eighth: twice as many would be much of what an idle connection may take.
-            let more = key.index() + 1 - self.slots.len();
-            if self.slots.capacity() - self.slots.len() < more {
-                self.slots.reserve_exact(more.max(self.slots.len() / 8));
-            }
-            self.slots.resize_with(key.index() + 1, || None);
+        while self.blocks.len() <= key.index() / BLOCK {
+            let block = std::iter::repeat_with(|| None).take(BLOCK);
+            self.blocks.push(block.collect());
         }
-        self.slots[key.index()] = Some(Socket {
+        self.blocks[key.index() / BLOCK][key.index() % BLOCK] = Some(Socket {
             stream,
             key,
             readable: false,
@@ -94,7 +101,7 @@ impl Sockets {
     }
 
     pub fn remove(&mut self, key: ConnKey, registry: &Registry) {
-        let Some(slot) = self.slots.get_mut(key.index()) else {
+        let Some(slot) = self.slot_mut(key) else {
             return;
         };
         let Some(mut socket) = slot.take_if(|socket| socket.key == key) else {
@@ -140,9 +147,14 @@ impl Sockets {
     }
 
     #[inline]
+    fn slot_mut(&mut self, key: ConnKey) -> Option<&mut Option<Socket>> {
+        let block = self.blocks.get_mut(key.index() / BLOCK)?;
+        block.get_mut(key.index() % BLOCK)
+    }
+
+    #[inline]
     fn get(&mut self, key: ConnKey) -> Option<&mut Socket> {
-        self.slots
-            .get_mut(key.index())?
+        self.slot_mut(key)?
             .as_mut()
             .filter(|socket| socket.key == key)
     }
@@ -190,18 +202,23 @@ impl Sockets {
         }
     }
 
-    /// Sends what the socket takes; zero bytes when it is full. What it does not take has to be the beginning of what is
-    /// sent next.
-    pub fn send(&mut self, key: ConnKey, out: Out<'_>) -> io::Result<usize> {
+    /// Sends what the socket takes of what is due now; zero bytes when it is full. What it does not take has to be the
+    /// beginning of what is sent next.
+    pub fn send(&mut self, key: ConnKey, out: Out<'_>) -> io::Result<Sent> {
         let Some(socket) = self.get(key) else {
-            return Ok(0);
+            let (count, is_full) = (0, true);
+            return Ok(Sent { count, is_full });
         };
-        if let Some(bytes) = out.whole() {
-            return socket.stream.send(bytes);
-        }
-        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-        let count = out.fill(&mut slices);
-        socket.stream.send_vectored(&slices[..count])
+        let (count, offered) = match out.whole() {
+            Some(bytes) => (socket.stream.send(bytes)?, bytes.len()),
+            None => {
+                let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+                let (pieces, offered) = out.fill(&mut slices);
+                (socket.stream.send_vectored(&slices[..pieces])?, offered)
+            }
+        };
+        let is_full = count < offered;
+        Ok(Sent { count, is_full })
     }
 
     /// Sends what lies between MQTT and the socket.
