@@ -8,7 +8,7 @@ use headwater_log::{
     Class, ClassConfig, DiskAction as LogDiskAction, DiskConfig, Log, LogConfig, LogId, OpenError,
     RecoveryReport, Seams, SyncMode,
 };
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::auth::{self, Keeper};
 use crate::config::{
@@ -20,10 +20,8 @@ use crate::reload::Reloads;
 use crate::service::{self, Service, ServiceConfig, ServiceDoor, Ties};
 use crate::state::{Compaction, StateError, StateStore};
 use crate::transport::certificates::{Certificates, TlsError};
-use crate::transport::{Bound, Speaks};
+use crate::transport::{BACKLOG, Bound, Speaks};
 
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 4096;
 /// State records weigh at least this much before they are compacted.
 const COMPACT_AFTER_BYTES: u64 = 4 << 20;
 
@@ -291,7 +289,7 @@ fn listen_mqtt(listeners: &Listeners) -> Result<(Vec<Bound>, Certificates), Star
         let tls = certificates.load(name, tls, &[])?;
         for address in &bind.0 {
             bound.push(Bound {
-                listener: listen(name, *address)?,
+                listener: reserve(name, *address)?,
                 speaks: Speaks {
                     proxy,
                     tls: tls.clone(),
@@ -303,7 +301,8 @@ fn listen_mqtt(listeners: &Listeners) -> Result<(Vec<Bound>, Certificates), Star
     Ok((bound, certificates))
 }
 
-fn listen(listener: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
+/// Takes an address, so that one that is not free is told before anything else is done. Nobody can connect yet.
+fn reserve(listener: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
     let bind = || -> std::io::Result<TcpListener> {
         let socket = Socket::new(
             Domain::for_address(address),
@@ -317,7 +316,6 @@ fn listen(listener: &'static str, address: SocketAddr) -> Result<TcpListener, St
             socket.set_only_v6(true)?;
         }
         socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
         Ok(socket.into())
     };
     bind().map_err(|reason| StartError::Listen {
@@ -325,6 +323,18 @@ fn listen(listener: &'static str, address: SocketAddr) -> Result<TcpListener, St
         address,
         reason,
     })
+}
+
+fn listen(listener: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
+    let socket = reserve(listener, address)?;
+    SockRef::from(&socket)
+        .listen(BACKLOG)
+        .map_err(|reason| StartError::Listen {
+            listener,
+            address,
+            reason,
+        })?;
+    Ok(socket)
 }
 
 fn address(listener: &TcpListener) -> Result<SocketAddr, StartError> {

@@ -1,6 +1,6 @@
 //! The seam to MQTT: what the broker hands to the data plane and how it stops it.
 //!
-//! One loop thread serves every connection. It is given an open log and a listening socket, and everything it needs is
+//! One loop thread serves every connection. It is given an open log and a bound socket, and everything it needs is
 //! in place before [`start`] returns: sessions and retained messages are restored, the listener is registered.
 
 use std::io;
@@ -68,7 +68,7 @@ impl Seat {
     }
 }
 
-/// Starts to serve listeners that are already bound and listening.
+/// Starts to serve listeners that have their addresses.
 ///
 /// # Errors
 /// When the system refuses a thread or a poll, or retained messages cannot be read from the log.

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
+use socket2::SockRef;
 
-use crate::transport::{Bound, Speaks};
+use crate::transport::{BACKLOG, Bound, Speaks};
 
 /// Connections accepted in a turn, so that a storm of them does not hold up those that are there.
 const ACCEPTS_MAX: usize = 256;
@@ -38,6 +39,7 @@ pub struct Listener {
 
 impl Listener {
     pub fn new(bound: Bound, registry: &Registry, token: Token) -> io::Result<Self> {
+        SockRef::from(&bound.listener).listen(BACKLOG)?;
         bound.listener.set_nonblocking(true)?;
         let mut listener = TcpListener::from_std(bound.listener);
         registry.register(&mut listener, token, Interest::READABLE)?;

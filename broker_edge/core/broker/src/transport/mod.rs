@@ -17,9 +17,15 @@ use std::sync::Arc;
 
 use certificates::TlsContext;
 
+use crate::peer::Transport;
+
 pub use stream::{Stream, Taken};
 
-/// A listener of the data plane, bound and listening.
+/// Connections that may wait to be accepted.
+pub const BACKLOG: i32 = 4096;
+
+/// A listener of the data plane that has its address. It listens once the loop serves it: an open port is one that
+/// answers, however long the start takes.
 #[derive(Debug)]
 pub struct Bound {
     pub listener: TcpListener,
@@ -36,13 +42,17 @@ pub struct Speaks {
 }
 
 impl Speaks {
-    /// As the configuration and `Peer` call it.
-    pub fn name(&self) -> &'static str {
+    pub fn transport(&self) -> Transport {
         match (self.tls.is_some(), self.websocket) {
-            (false, false) => "mqtt",
-            (true, false) => "mqtts",
-            (false, true) => "ws",
-            (true, true) => "wss",
+            (false, false) => Transport::Mqtt,
+            (true, false) => Transport::Mqtts,
+            (false, true) => Transport::Ws,
+            (true, true) => Transport::Wss,
         }
+    }
+
+    /// As the configuration calls it.
+    pub fn name(&self) -> &'static str {
+        self.transport().name()
     }
 }
