@@ -1,6 +1,6 @@
 //! Who is at the other end of an MQTT connection, as far as the transport knows: before any packet was read.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 /// The names in a client certificate that the listener's authority signed.
@@ -12,29 +12,114 @@ pub struct CertificateNames {
     pub alternative_names: Vec<String>,
 }
 
+/// What lies between MQTT and TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    Mqtt,
+    Mqtts,
+    Ws,
+    Wss,
+}
+
+impl Transport {
+    /// As the configuration calls it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mqtt => "mqtt",
+            Self::Mqtts => "mqtts",
+            Self::Ws => "ws",
+            Self::Wss => "wss",
+        }
+    }
+}
+
 /// The other end of a connection.
 #[derive(Debug, Clone)]
 pub struct Peer {
-    /// The client's own address, also behind a proxy that names it.
-    pub address: SocketAddr,
-    /// What it came in by: `mqtt`, `mqtts`, `ws` or `wss`.
-    pub transport: &'static str,
+    pub transport: Transport,
     /// `None` without TLS, and when the client showed no certificate.
     pub certificate: Option<Arc<CertificateNames>>,
+    address: Address,
+}
+
+/// An address in half the room of the library's, because every connection keeps one. The zone of a link-local address is
+/// not in it.
+#[derive(Debug, Clone, Copy)]
+struct Address {
+    octets: [u8; 16],
+    port: u16,
+    is_v4: bool,
 }
 
 impl Peer {
-    /// A client that came over plain MQTT.
-    pub fn plain(address: SocketAddr) -> Self {
+    /// `address` is the client's own, also behind a proxy that names it.
+    #[must_use]
+    pub fn new(
+        address: SocketAddr,
+        transport: Transport,
+        certificate: Option<Arc<CertificateNames>>,
+    ) -> Self {
+        let octets = match address.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        };
         Self {
-            address,
-            transport: "mqtt",
-            certificate: None,
+            transport,
+            certificate,
+            address: Address {
+                octets,
+                port: address.port(),
+                is_v4: address.is_ipv4(),
+            },
         }
     }
 
+    /// A client that came over plain MQTT.
+    #[must_use]
+    pub fn plain(address: SocketAddr) -> Self {
+        Self::new(address, Transport::Mqtt, None)
+    }
+
     /// For engines without a socket.
+    #[must_use]
     pub fn nobody() -> Self {
         Self::plain(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0))
+    }
+
+    /// The client's own address.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        let Address {
+            octets,
+            port,
+            is_v4,
+        } = self.address;
+        let ip = if is_v4 {
+            IpAddr::V4(Ipv4Addr::new(
+                octets[12], octets[13], octets[14], octets[15],
+            ))
+        } else {
+            IpAddr::V6(Ipv6Addr::from(octets))
+        };
+        SocketAddr::new(ip, port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_comes_back_as_it_was_given() {
+        for text in [
+            "192.0.2.7:1883",
+            "[2001:db8::7]:8883",
+            "[::ffff:192.0.2.7]:9",
+        ] {
+            let address: SocketAddr = text.parse().expect("an address");
+            assert_eq!(Peer::plain(address).address(), address);
+        }
+        assert!(size_of::<Peer>() <= 32, "what an idle connection pays");
     }
 }

@@ -189,7 +189,7 @@ impl Engine {
         let conn = key.and_then(|key| self.conns.get(key));
         let since_us = match conn {
             Some(conn) => Some(self.now.wall_us - self.age_us(u64::from(conn.since_s) * 1000)),
-            None => session.away_since_us,
+            None => session.away.as_ref().map(|away| away.since_us),
         };
         ClientRow {
             client_id: session.client_id.to_string(),
@@ -199,8 +199,8 @@ impl Engine {
                 .and_then(|rights| rights.identity().user.as_deref())
                 .map(str::to_owned),
             connected: conn.is_some(),
-            address: conn.map(|conn| conn.peer.address),
-            transport: conn.map(|conn| conn.peer.transport),
+            address: conn.map(|conn| conn.peer.address()),
+            transport: conn.map(|conn| conn.peer.transport.name()),
             version: name_of(session.version),
             since_us,
             keep_alive_s: conn.map(|conn| conn.keep_alive_s),
@@ -246,7 +246,11 @@ impl Engine {
             filters: filters.collect(),
             cursors: cursors.collect(),
             window_max: session.window_max,
-            has_will: session.will.is_some() || conn.is_some_and(|conn| conn.will.is_some()),
+            has_will: session
+                .away
+                .as_ref()
+                .is_some_and(|away| away.will.is_some())
+                || conn.is_some_and(|conn| conn.extras.will.is_some()),
             out_bytes: conn.map_or(0, super::Connection::out_len),
         })
     }
@@ -307,14 +311,15 @@ impl Engine {
         let Some(conn) = self.conns.get_mut(key) else {
             return;
         };
-        if !conn.moves && conn.phase == Phase::Open {
-            conn.moves = true;
-            self.movers.start(key, conn.traffic);
-        }
+        let before = conn.traffic;
         conn.traffic.received_bytes += moved.received_bytes;
         conn.traffic.sent_bytes += moved.sent_bytes;
         conn.traffic.received_messages += moved.received_messages;
         conn.traffic.sent_messages += moved.sent_messages;
+        if !conn.moves && conn.traffic.has_messages() && conn.phase == Phase::Open {
+            conn.moves = true;
+            self.movers.start(key, before);
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The end of a connection: what the client is told, what becomes of its session, and when its will is published.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use headwater_mqtt::packet::disconnect::Disconnect;
@@ -9,8 +10,7 @@ use crate::auth::Access;
 
 use super::connection::{Phase, Will};
 use super::publish::OwnRecord;
-use super::seldom::Seldom;
-use super::session::NEVER_EXPIRES;
+use super::session::{Away, NEVER_EXPIRES};
 use super::shared::is_shared;
 use super::timers::Timer;
 use super::{ConnKey, Engine, SessionKey};
@@ -44,18 +44,17 @@ impl Engine {
         let was_open = conn.phase == Phase::Open;
         conn.phase = Phase::Closed;
         if was_open {
-            self.census.leave(conn.peer.transport, conn.version);
+            self.census.leave(conn.peer.transport.name(), conn.version);
         }
-        let reserved = std::mem::take(&mut conn.reserved);
-        conn.held = Vec::new();
-        conn.auth = None;
+        let reserved = conn.unparsed.take().reserved;
+        let will = conn.extras.take().will;
         let (reason, keeps_will) = match cause {
             Cause::Goodbye => (None, false),
             Cause::GoodbyeWithWill | Cause::Lost | Cause::Refused => (None, true),
             Cause::Reason(reason) => (Some(reason), true),
             Cause::Protocol(error) => (Some(error.reason), true),
         };
-        let will = conn.will.take().filter(|_| keeps_will && was_open);
+        let will = will.filter(|_| keeps_will && was_open);
         let version = conn.version;
         if was_open {
             self.tell_disconnected(key, &cause);
@@ -112,9 +111,17 @@ impl Engine {
         session.conn = None;
         session.active = false;
         self.cold.release(key);
-        session.retained = Seldom::default();
+        if let Some(extras) = session.extras.present_mut() {
+            extras.retained = VecDeque::new();
+            session.extras.trim();
+        }
         session.resend = None;
-        session.away_since_us = Some(now.wall_us);
+        let mut away = Away::since(now.wall_us);
+        if session.expiry_s != NEVER_EXPIRES {
+            away.expiry_due_ms = now.mono_ms + u64::from(session.expiry_s) * 1000;
+        }
+        let expiry_due_ms = away.expiry_due_ms;
+        session.away = Some(away);
         if !session.subscriptions.is_empty() {
             self.router.advance();
         }
@@ -131,8 +138,7 @@ impl Engine {
         }
         let is_member = session.is_member();
         if session.expiry_s != NEVER_EXPIRES {
-            session.expiry_due_ms = now.mono_ms + u64::from(session.expiry_s) * 1000;
-            self.timers.set(session.expiry_due_ms, Timer::Expiry(key));
+            self.timers.set(expiry_due_ms, Timer::Expiry(key));
         }
         match will {
             Some(will) if will.delay_s > 0 => self.await_will(key, will),
@@ -148,7 +154,8 @@ impl Engine {
     /// Removes a session and everything that follows from it.
     pub(super) fn end_session(&mut self, key: SessionKey) {
         if let Some(session) = self.sessions.get_mut(key)
-            && let Some((_, will)) = session.will.take()
+            && let Some(away) = &mut session.away
+            && let Some((_, will)) = away.will.take()
         {
             // What the log does not take now stays in the state, and the next start publishes it.
             self.fire_will(key, will);

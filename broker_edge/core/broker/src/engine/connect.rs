@@ -188,13 +188,19 @@ impl Engine {
             return;
         };
         conn.phase = Phase::Open;
-        self.census.enter(conn.peer.transport, connect.version);
+        self.census
+            .enter(conn.peer.transport.name(), connect.version);
         self.tally.clients_accepted += 1;
         conn.session = Some(session);
         conn.keep_alive_s = keep_alive_s;
         conn.packet_max = connect.properties.maximum_packet_size().unwrap_or(u32::MAX);
         let aliases = connect.properties.topic_alias_maximum().unwrap_or(0);
-        conn.out_aliases = OutAliases::of(aliases.min(self.settings.delivery_aliases_max));
+        let out_aliases = OutAliases::of(aliases.min(self.settings.delivery_aliases_max));
+        conn.extras.trim();
+        if will.is_some() || out_aliases.is_some() {
+            conn.extras.will = will;
+            conn.extras.out_aliases = out_aliases;
+        }
         conn.problem_info = connect
             .properties
             .request_problem_information()
@@ -203,11 +209,13 @@ impl Engine {
         conn.stream_ack = connect.version.is_v5()
             && conn.problem_info
             && connect.properties.user_property("stream-ack") == Some("1");
-        conn.will = will;
         if conn.keep_alive_s > 0 {
-            let silence_ms = u64::from(conn.keep_alive_s) * 1500;
-            conn.silence_due_ms = self.now.mono_ms + silence_ms;
-            self.timers.set(conn.silence_due_ms, Timer::Silence(key));
+            let due_ms = self.now.mono_ms + u64::from(conn.keep_alive_s) * 1500;
+            // Else the timer that is set is the first to look.
+            if due_ms < conn.silence_due_ms {
+                conn.silence_due_ms = due_ms;
+                self.timers.set(due_ms, Timer::Silence(key));
+            }
         }
     }
 
@@ -251,9 +259,8 @@ impl Engine {
             session.version = connect.version;
             session.window_max = window_max;
             session.expiry_s = expiry_s;
-            session.away_since_us = None;
             // The client is back before its will was due.
-            session.will = None;
+            session.away = None;
             session.resend = session.window.front();
             for behind in session.behind.iter_mut() {
                 behind.qos0_from = self.dispatched[behind.partition.index()];

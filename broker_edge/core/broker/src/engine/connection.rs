@@ -13,7 +13,7 @@ use super::aliases::OutAliases;
 use super::identify::AuthStep;
 use super::limits::{Pace, TopicsMade};
 use super::out::Shares;
-use super::seldom::Seldom;
+use super::seldom::{Blank, Seldom};
 use super::stage::PartitionIndex;
 use super::topics::TopicId;
 use super::traffic::Traffic;
@@ -51,14 +51,70 @@ pub struct Alias {
     pub topic: TopicId,
 }
 
+/// What was received and not parsed: an incomplete packet, or more when reading is paused.
+#[derive(Debug, Default)]
+pub struct Unparsed {
+    pub bytes: Vec<u8>,
+    /// Size of the packet at the front of `bytes`, when its header is complete.
+    pub needs: usize,
+    /// What of the budget of unparsed bytes is promised to this connection.
+    pub reserved: usize,
+    /// Since when.
+    pub reserved_at_ms: u64,
+}
+
+impl Blank for Unparsed {
+    const BLANK: &'static Self = &Self {
+        bytes: Vec::new(),
+        needs: 0,
+        reserved: 0,
+        reserved_at_ms: 0,
+    };
+
+    fn is_blank(&self) -> bool {
+        self.bytes.is_empty() && self.needs == 0 && self.reserved == 0
+    }
+}
+
+/// Parts of the protocol that few clients use.
+#[derive(Debug, Default)]
+pub struct Extras {
+    /// Where authentication stands, as long as there is something to remember of it.
+    pub auth: Option<Box<AuthStep>>,
+    pub will: Option<Box<Will>>,
+    /// Slot n holds alias n + 1.
+    pub aliases: Vec<Option<Alias>>,
+    /// Numbers of topics in deliveries; nothing for a client that takes none.
+    pub out_aliases: Option<Box<OutAliases>>,
+    /// How far the client is at its rates, where they are limited.
+    pub pace: Option<Pace>,
+}
+
+impl Blank for Extras {
+    const BLANK: &'static Self = &Self {
+        auth: None,
+        will: None,
+        aliases: Vec::new(),
+        out_aliases: None,
+        pace: None,
+    };
+
+    fn is_blank(&self) -> bool {
+        self.auth.is_none()
+            && self.will.is_none()
+            && self.aliases.is_empty()
+            && self.out_aliases.is_none()
+            && self.pace.is_none()
+    }
+}
+
 #[derive(Debug)]
 pub struct Connection {
-    pub peer: Box<Peer>,
+    pub peer: Peer,
     pub phase: Phase,
     pub version: Version,
     pub session: Option<SessionKey>,
-    /// Where authentication stands, as long as there is something to remember of it.
-    pub auth: Option<Box<AuthStep>>,
+    pub extras: Seldom<Extras>,
     /// Reading is held back until the credentials are checked.
     pub paused_on_auth: bool,
     pub acks: AckFifo,
@@ -68,52 +124,40 @@ pub struct Connection {
     pub paused_on_acks: bool,
     /// Reading is held back until the client has taken what waits for it.
     pub paused_on_out: bool,
-    /// Reading is held back until the budget has room for the packet at the front of `held`.
+    /// Reading is held back until the budget has room for the packet at the front of `unparsed`.
     pub paused_on_budget: bool,
     /// SUBACKs in `acks`: retained values and replays wait for them.
     pub subacks_owed: u16,
     /// Encoded and not taken by the socket yet, from `out_sent` on.
-    pub out: Vec<u8>,
+    pub out: Seldom<Vec<u8>>,
     pub out_sent: usize,
     /// Large payloads that go between the bytes of `out`.
     pub shares: Shares,
+    /// Some of them have been left over from one turn to the next: it is in the engine's list of those.
+    pub holds: bool,
     /// `out` waits until the socket is writable again.
     pub out_blocked: bool,
     /// The session has more to send than fitted into `out`.
     pub wake_when_drained: bool,
     /// In the list of connections to write in this turn.
     pub touched: bool,
-    /// Received and not parsed: an incomplete packet, or more when reading is paused.
-    pub held: Vec<u8>,
-    /// Size of the packet at the front of `held`, when its header is complete.
-    pub held_needs: usize,
-    /// What of the budget of unparsed bytes is promised to this connection.
-    pub reserved: usize,
-    /// Since when.
-    pub reserved_at_ms: u64,
+    pub unparsed: Seldom<Unparsed>,
     /// Not read until this partition takes records again.
     pub paused_on: Option<PartitionIndex>,
     /// The client's Maximum Packet Size.
     pub packet_max: u32,
     pub keep_alive_s: u16,
     pub last_read_ms: u64,
-    /// When the client's silence is looked at next.
+    /// When the client's silence is looked at next. A connection has one timer for it, rarely two.
     pub silence_due_ms: u64,
     /// The last topic published to.
     pub topic: TopicId,
     /// Where the client id stands in the `Records` with that stamp.
     pub client: (u64, ClientIndex),
-    /// Slot n holds alias n + 1.
-    pub aliases: Seldom<Vec<Option<Alias>>>,
-    /// Numbers of topics in deliveries; nothing for a client that takes none.
-    pub out_aliases: Option<Box<OutAliases>>,
-    pub will: Option<Box<Will>>,
     /// The publisher asked for offsets in its PUBACKs.
     pub stream_ack: bool,
     /// MQTT 5 reason strings are wanted.
     pub problem_info: bool,
-    /// How far the client is at its rates, where they are limited.
-    pub pace: Option<Box<Pace>>,
     /// Reading is held back because the client is over its rate.
     pub paused_on_rate: bool,
     pub topics_made: TopicsMade,
@@ -127,11 +171,11 @@ pub struct Connection {
 impl Connection {
     pub fn new(peer: Peer, now_ms: u64) -> Self {
         Self {
-            peer: Box::new(peer),
+            peer,
             phase: Phase::New,
             version: Version::V311,
             session: None,
-            auth: None,
+            extras: Seldom::default(),
             paused_on_auth: false,
             acks: AckFifo::default(),
             publishes_owed: 0,
@@ -139,16 +183,14 @@ impl Connection {
             paused_on_out: false,
             paused_on_budget: false,
             subacks_owed: 0,
-            out: Vec::new(),
+            out: Seldom::default(),
             out_sent: 0,
             shares: Shares::default(),
+            holds: false,
             out_blocked: false,
             wake_when_drained: false,
             touched: false,
-            held: Vec::new(),
-            held_needs: 0,
-            reserved: 0,
-            reserved_at_ms: 0,
+            unparsed: Seldom::default(),
             paused_on: None,
             packet_max: u32::MAX,
             keep_alive_s: 0,
@@ -156,18 +198,20 @@ impl Connection {
             silence_due_ms: 0,
             topic: TopicId::default(),
             client: (0, ClientIndex(0)),
-            aliases: Seldom::default(),
-            out_aliases: None,
-            will: None,
             stream_ack: false,
             problem_info: true,
-            pace: None,
             paused_on_rate: false,
             topics_made: TopicsMade::default(),
             traffic: Traffic::default(),
             moves: false,
             since_s: u32::try_from(now_ms / 1000).unwrap_or(u32::MAX),
         }
+    }
+
+    /// What authentication had to remember.
+    pub fn take_auth(&mut self) -> Option<AuthStep> {
+        let step = self.extras.present_mut()?.auth.take()?;
+        Some(*step)
     }
 
     pub fn is_v5(&self) -> bool {

@@ -12,7 +12,7 @@ use crate::auth::users::Fingerprint;
 use crate::auth::{Authority, Denied};
 
 use super::close::Cause;
-use super::connection::Phase;
+use super::connection::{Connection, Phase};
 use super::identify::{AuthStep, Charge, Identified};
 use super::{ConnKey, Engine};
 
@@ -61,7 +61,7 @@ impl Engine {
         if let Some(conn) = self.conns.get_mut(key) {
             conn.phase = Phase::Authenticating;
             conn.packet_max = connect.properties.maximum_packet_size().unwrap_or(u32::MAX);
-            conn.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Connecting {
+            conn.extras.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Connecting {
                 pending,
                 connect: body.into(),
                 _charge: charge,
@@ -84,11 +84,11 @@ impl Engine {
     /// A packet on a connection that has not had its CONNACK: only AUTH goes on (MQTT-3.1.2-30).
     pub(super) fn handle_auth(&mut self, key: ConnKey, auth: &Auth<'_>) {
         let is_named = auth.properties.authentication_method() == Some(METHOD);
-        let Some(step) = self.conns.get_mut(key).and_then(|conn| conn.auth.take()) else {
+        let Some(step) = self.conns.get_mut(key).and_then(Connection::take_auth) else {
             // The client did not begin with a method (MQTT-4.12.0-7).
             return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
         };
-        let AuthStep::Enhanced(exchanging) = *step else {
+        let AuthStep::Enhanced(exchanging) = step else {
             return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
         };
         let message = auth.properties.authentication_data().unwrap_or_default();
@@ -124,7 +124,7 @@ impl Engine {
         match self.identified(identity, &connect) {
             Identified::As(rights) => {
                 if let Some(conn) = self.conns.get_mut(key) {
-                    conn.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Done)));
+                    conn.extras.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Done)));
                 }
                 self.admit_client(key, &connect, rights, Some(&answer));
             }
@@ -138,7 +138,7 @@ impl Engine {
             return self.fail_again(key);
         };
         if let Some(conn) = self.conns.get_mut(key) {
-            conn.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Again { pending })));
+            conn.extras.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Again { pending })));
         }
         self.send_auth(key, ReasonCode::ContinueAuthentication, &answer);
     }
@@ -163,7 +163,7 @@ impl Engine {
             session.rights = rights;
         }
         if let Some(conn) = self.conns.get_mut(key) {
-            conn.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Done)));
+            conn.extras.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Done)));
         }
         self.send_auth(key, ReasonCode::Success, &answer);
     }

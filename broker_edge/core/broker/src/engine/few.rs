@@ -14,8 +14,12 @@ pub enum Few<T> {
 }
 
 impl<T> Few<T> {
+    pub fn len(&self) -> usize {
+        self.iter().len()
+    }
+
     pub fn is_empty(&self) -> bool {
-        self.iter().len() == 0
+        self.len() == 0
     }
 
     pub fn iter(&self) -> slice::Iter<'_, T> {
@@ -45,6 +49,16 @@ impl<T> Few<T> {
         };
     }
 
+    /// Keeps the members of which this is true, in their order.
+    pub fn retain(&mut self, keeps: impl Fn(&T) -> bool) {
+        match self {
+            Self::None => {}
+            Self::One(one) if keeps(one) => {}
+            Self::One(_) => *self = Self::None,
+            Self::Many(many) => many.retain(keeps),
+        }
+    }
+
     /// Removes one member of which this is true. Says whether there was any.
     pub fn remove(&mut self, is_it: &impl Fn(&T) -> bool) -> bool {
         let Some(place) = self.iter().position(is_it) else {
@@ -57,6 +71,23 @@ impl<T> Few<T> {
             _ => *self = Self::None,
         }
         true
+    }
+}
+
+impl<'a, T> IntoIterator for &'a Few<T> {
+    type Item = &'a T;
+    type IntoIter = slice::Iter<'a, T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl<T> FromIterator<T> for Few<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(members: I) -> Self {
+        let mut few = Self::default();
+        members.into_iter().for_each(|member| few.push(member));
+        few
     }
 }
 
@@ -80,6 +111,11 @@ mod tests {
         for n in left {
             assert!(few.remove(&|held| *held == n));
         }
+        assert!(few.is_empty());
+        few = [1, 2, 3, 4].into_iter().collect();
+        few.retain(|n| n % 2 == 0);
+        assert_eq!((few.len(), few.iter().sum::<i32>()), (2, 6));
+        few.retain(|_| false);
         assert!(few.is_empty());
         assert_eq!(size_of::<Few<Subscriber>>(), size_of::<Subscriber>());
     }

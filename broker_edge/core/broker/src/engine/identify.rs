@@ -72,7 +72,7 @@ impl Engine {
         if self.guard.authority.is_open() {
             return Identified::As(None);
         }
-        if let Some(AuthStep::Answered(answer)) = conn.auth.take().map(|step| *step) {
+        if let Some(AuthStep::Answered(answer)) = conn.take_auth() {
             return match answer {
                 Ok(identity) => self.identified(identity, connect),
                 Err(denied) => Identified::Refused(denied),
@@ -87,7 +87,7 @@ impl Engine {
             Admission::In(identity) => self.identified(identity, connect),
             Admission::Out(denied) => Identified::Refused(denied),
             Admission::Check(check) => {
-                conn.auth = Some(Box::new(AuthStep::Checking(None)));
+                conn.extras.auth = Some(Box::new(AuthStep::Checking(None)));
                 conn.paused_on_auth = true;
                 match self.guard.check(key, check) {
                     Ok(()) => Identified::Waits,
@@ -120,10 +120,10 @@ impl Engine {
         let Some(conn) = self.conns.get_mut(key) else {
             return;
         };
-        if !matches!(conn.auth.as_deref(), Some(AuthStep::Checking(_))) {
+        if !matches!(conn.extras.auth.as_deref(), Some(AuthStep::Checking(_))) {
             return;
         }
-        conn.auth = Some(Box::new(AuthStep::Answered(answer)));
+        conn.extras.auth = Some(Box::new(AuthStep::Answered(answer)));
         conn.paused_on_auth = false;
         self.resumed.push(key);
     }
@@ -134,10 +134,15 @@ impl Engine {
         let Some(conn) = self.conns.get_mut(key) else {
             return;
         };
-        let Some(AuthStep::Checking(charge)) = conn.auth.as_deref_mut() else {
+        let held_bytes = conn.unparsed.bytes.len();
+        let auth = conn
+            .extras
+            .present_mut()
+            .and_then(|extras| extras.auth.as_deref_mut());
+        let Some(AuthStep::Checking(charge)) = auth else {
             return;
         };
-        *charge = Charge::take(&self.unknown_bytes, conn.held.len(), bytes_max);
+        *charge = Charge::take(&self.unknown_bytes, held_bytes, bytes_max);
         if charge.is_none() {
             self.deny_connect(key, "", Denied::Busy);
         }
@@ -158,7 +163,7 @@ impl Engine {
         let count = std::mem::take(&mut self.denied_unlogged);
         // The client's own words are shortened: they may be 64 KiB of anything.
         let client_id: String = client_id.chars().take(64).collect();
-        let (address, transport) = (conn.peer.address, conn.peer.transport);
+        let (address, transport) = (conn.peer.address(), conn.peer.transport.name());
         let reason = denied.label();
         tracing::warn!(%address, transport, client_id, reason, count, "clients were not let in, this is the last");
     }

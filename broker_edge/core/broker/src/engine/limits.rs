@@ -47,7 +47,7 @@ impl Engine {
         }
         let limits = &self.settings.limits;
         let is_publish = first_byte >> 4 == kind::PUBLISH;
-        let pace = conn.pace.get_or_insert_default();
+        let pace = conn.extras.pace.get_or_insert_default();
         let waits = [
             (limits.messages_per_s.is_some() && is_publish)
                 .then_some((pace.messages_us, PauseCause::MessageRate)),

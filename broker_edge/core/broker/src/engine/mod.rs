@@ -29,6 +29,7 @@ mod out;
 mod persist;
 mod position;
 mod publish;
+mod quickness;
 mod receipt;
 mod receive;
 mod received;
@@ -88,6 +89,7 @@ use exactly_once::Rounds;
 use guard::{Guard, Wake};
 use latency::Latency;
 use router::Router;
+use seldom::Seldom;
 use shared::Groups;
 pub use slab::{Key, Slab};
 use stage::{PartitionIndex, Stage};
@@ -172,11 +174,12 @@ pub struct Engine {
     budget_waits: VecDeque<ConnKey>,
     /// Something was given back since connections that wait for the budget were last let go.
     budget_freed: bool,
-    pool: Vec<Vec<u8>>,
+    pool: Vec<Seldom<Vec<u8>>>,
     templates: Templates,
     /// Wills that were stored and are published, until their records are durable.
     published_wills: Vec<will::Published>,
     tally: Tally,
+    holding: out::Holding,
     /// Connections that moved lately, with their rates.
     movers: Movers,
     /// Clients that are connected.
@@ -261,6 +264,7 @@ impl Engine {
             templates: Templates::default(),
             published_wills: Vec::new(),
             tally: Tally::default(),
+            holding: out::Holding::default(),
             movers: Movers::default(),
             census: Census::default(),
             latency: Latency::default(),
@@ -302,11 +306,11 @@ impl Engine {
 
     /// Takes a new connection in.
     pub fn open(&mut self, peer: Peer) -> ConnKey {
-        let key = self.conns.insert(Connection::new(peer, self.now.mono_ms));
-        self.timers.set(
-            self.now.mono_ms + self.settings.connect_timeout_ms,
-            Timer::Silence(key),
-        );
+        let due_ms = self.now.mono_ms + self.settings.connect_timeout_ms;
+        let mut conn = Connection::new(peer, self.now.mono_ms);
+        conn.silence_due_ms = due_ms;
+        let key = self.conns.insert(conn);
+        self.timers.set(due_ms, Timer::Silence(key));
         self.tally.opened += 1;
         key
     }

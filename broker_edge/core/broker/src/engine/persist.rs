@@ -16,7 +16,7 @@ use crate::state::{Change, StateError};
 use super::received::received_key;
 use super::router::{Options, Subscriber};
 use super::sent::sent_key;
-use super::session::{NEVER_EXPIRES, Replay, Session, Subscription};
+use super::session::{Away, NEVER_EXPIRES, Replay, Session, Subscription};
 use super::shared::is_shared;
 use super::stage::PartitionIndex;
 use super::timers::Timer;
@@ -151,7 +151,8 @@ impl Engine {
                 continue;
             };
             session.window.shrink();
-            session.dirty = !session.receipts.is_empty();
+            session.extras.trim();
+            session.dirty = !session.extras.receipts.is_empty();
             if session.dirty {
                 left.push(key);
             }
@@ -226,7 +227,7 @@ impl Engine {
         };
         StoredSession {
             expiry_s: (session.expiry_s != NEVER_EXPIRES).then_some(session.expiry_s),
-            away_since_us: session.away_since_us,
+            away_since_us: session.away.as_ref().map(|away| away.since_us),
             life: session.life,
             subscriptions: session.subscriptions.iter().map(subscription).collect(),
         }
@@ -309,7 +310,7 @@ impl Engine {
         session.expiry_s = stored.expiry_s.unwrap_or(NEVER_EXPIRES);
         let now = self.now;
         let away_since_us = stored.away_since_us.unwrap_or(now.wall_us).min(now.wall_us);
-        session.away_since_us = Some(away_since_us);
+        let mut away = Away::since(away_since_us);
         for partition in self.data_partitions() {
             // A partition that is new since the session was stored is read from its beginning.
             let next = cursors
@@ -364,8 +365,9 @@ impl Engine {
                 )
             })
             .collect();
-        session.expiry_due_ms = now.mono_ms + expiry_ms.saturating_sub(away_ms);
-        let due_ms = session.expiry_due_ms;
+        let due_ms = now.mono_ms + expiry_ms.saturating_sub(away_ms);
+        away.expiry_due_ms = due_ms;
+        session.away = Some(away);
         let key = self.sessions.insert(session);
         for (filter, options, replaying) in held {
             if is_shared(&filter) {

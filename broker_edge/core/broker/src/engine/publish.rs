@@ -156,10 +156,11 @@ impl Engine {
         let id = self.intern_for(key, name);
         let conn = self.conns.get_mut(key)?;
         if let Some(alias) = alias {
-            if conn.aliases.len() < alias {
-                conn.aliases.resize_with(alias, || None);
+            let aliases = &mut conn.extras.aliases;
+            if aliases.len() < alias {
+                aliases.resize_with(alias, || None);
             }
-            conn.aliases[alias - 1] = Some(Alias {
+            aliases[alias - 1] = Some(Alias {
                 name: name.into(),
                 topic: id,
             });
@@ -171,7 +172,8 @@ impl Engine {
 
     fn aliased_topic(&mut self, key: ConnKey, number: usize) -> Option<TopicId> {
         let conn = self.conns.get_mut(key)?;
-        let Some(Some(alias)) = conn.aliases.get_mut(number - 1) else {
+        let aliases = conn.extras.present_mut().map(|extras| &mut extras.aliases);
+        let Some(Some(alias)) = aliases.and_then(|aliases| aliases.get_mut(number - 1)) else {
             self.close(key, Cause::Reason(ReasonCode::TopicAliasInvalid));
             return None;
         };

@@ -88,13 +88,14 @@ impl Engine {
             return;
         };
         let Some(at) = session
+            .extras
             .commands
             .iter()
             .position(|command| command.packet_id == packet_id)
         else {
             return;
         };
-        let command = session.commands.swap_remove(at);
+        let command = session.extras.commands.swap_remove(at);
         let receipt = Receipt {
             client_id: &session.client_id,
             topic: &command.topic,
@@ -106,7 +107,7 @@ impl Engine {
             time_us,
         };
         let value = serde_json::to_vec(&receipt).expect("a plain structure becomes JSON");
-        session.receipts.push(PendingReceipt {
+        session.extras.receipts.push(PendingReceipt {
             partition: sent.partition,
             offset: sent.offset,
             value: value.into(),
@@ -122,7 +123,11 @@ impl Engine {
             let Some(session) = self.sessions.get_mut(key) else {
                 continue;
             };
-            for receipt in session.receipts.iter_mut() {
+            let receipts = session
+                .extras
+                .present_mut()
+                .map(|extras| &mut extras.receipts);
+            for receipt in receipts.into_iter().flatten() {
                 if receipt
                     .staged
                     .is_some_and(|(of, ticket)| of == partition && ticket >= first)
@@ -138,11 +143,11 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
-        if session.receipts.is_empty() {
+        if session.extras.receipts.is_empty() {
             return;
         }
         let stages = &self.stages;
-        session.receipts.retain(|receipt| {
+        session.extras.receipts.retain(|receipt| {
             receipt
                 .staged
                 .is_none_or(|(partition, ticket)| stages[partition.index()].settled() <= ticket)
@@ -152,7 +157,7 @@ impl Engine {
             let Some(receipt) = self
                 .sessions
                 .get(key)
-                .and_then(|session| session.receipts.get(index))
+                .and_then(|session| session.extras.receipts.get(index))
             else {
                 return;
             };
@@ -172,7 +177,7 @@ impl Engine {
             if let Some(receipt) = self
                 .sessions
                 .get_mut(key)
-                .and_then(|session| session.receipts.get_mut(index))
+                .and_then(|session| session.extras.receipts.get_mut(index))
             {
                 receipt.staged = staged;
             }

@@ -9,7 +9,7 @@ use headwater_mqtt::{Frame, ReasonCode, encode, frame};
 
 use super::ack::{PacketKind, Reply};
 use super::close::Cause;
-use super::connection::Phase;
+use super::connection::{Phase, Unparsed};
 use super::tally::PauseCause;
 use super::traffic::Traffic;
 use super::{ConnKey, Engine};
@@ -62,28 +62,31 @@ impl Engine {
         if conn.phase == Phase::Closed || conn.is_paused() {
             return ReadPlan::Wait;
         }
-        if conn.held_needs > OWN_BUFFER_MIN {
+        if let Some(unparsed) = conn.unparsed.present_mut()
+            && unparsed.needs > OWN_BUFFER_MIN
+        {
             // A large packet is received only when all of it is promised room, so what was begun can end.
-            if conn.reserved < conn.held_needs {
-                let more = conn.held_needs - conn.reserved;
+            if unparsed.reserved < unparsed.needs {
+                let more = unparsed.needs - unparsed.reserved;
                 if self.reserved_bytes + more > budget {
                     conn.paused_on_budget = true;
                     self.tally.paused(PauseCause::Budget);
                     self.budget_waits.push_back(key);
                     return ReadPlan::Wait;
                 }
-                conn.reserved += more;
-                conn.reserved_at_ms = self.now.mono_ms;
+                unparsed.reserved += more;
+                unparsed.reserved_at_ms = self.now.mono_ms;
                 self.reserved_bytes += more;
-                conn.held.reserve_exact(conn.held_needs - conn.held.len());
+                let rest = unparsed.needs - unparsed.bytes.len();
+                unparsed.bytes.reserve_exact(rest);
             }
-            let wanted = conn.held_needs.saturating_sub(conn.held.len());
+            let wanted = unparsed.needs.saturating_sub(unparsed.bytes.len());
             return ReadPlan::Own {
                 wanted: wanted.max(1),
             };
         }
-        let held = std::mem::take(&mut conn.held);
-        conn.held_needs = 0;
+        // Only what is larger has a promise.
+        let held = conn.unparsed.take().bytes;
         // What is read now may have to be kept whole: behind a full queue, or in front of a packet without room.
         let bytes_max = if is_scarce {
             held.len().max(OWN_BUFFER_MIN - 1) + 1
@@ -95,7 +98,7 @@ impl Engine {
 
     /// The connection's own buffer, to receive into its end.
     pub fn held_mut(&mut self, key: ConnKey) -> Option<&mut Vec<u8>> {
-        self.conns.get_mut(key).map(|conn| &mut conn.held)
+        self.conns.get_mut(key).map(|conn| &mut conn.unparsed.bytes)
     }
 
     /// Parses what lies in the connection's own buffer: after a read into it, or when reading goes on after a pause.
@@ -105,14 +108,12 @@ impl Engine {
             return false;
         };
         conn.last_read_ms = self.now.mono_ms;
-        if conn.held.len() < conn.held_needs {
+        if conn.unparsed.bytes.len() < conn.unparsed.needs {
             return true;
         }
-        let held = std::mem::take(&mut conn.held);
-        conn.held_needs = 0;
-        let reserved = std::mem::take(&mut conn.reserved);
-        self.give_back(reserved);
-        self.receive(key, &held, true);
+        let unparsed = conn.unparsed.take();
+        self.give_back(unparsed.reserved);
+        self.receive(key, &unparsed.bytes, true);
         self.conns
             .get(key)
             .is_some_and(|conn| conn.phase != Phase::Closed && !conn.is_paused())
@@ -210,10 +211,11 @@ impl Engine {
         let Some(conn) = self.conns.get_mut(key) else {
             return;
         };
-        conn.held.clear();
-        conn.held.reserve_exact(bytes.len());
-        conn.held.extend_from_slice(bytes);
-        conn.held_needs = needs;
+        let unparsed = &mut *conn.unparsed;
+        unparsed.bytes.clear();
+        unparsed.bytes.reserve_exact(bytes.len());
+        unparsed.bytes.extend_from_slice(bytes);
+        unparsed.needs = needs;
     }
 
     /// Returns what was promised to a packet that is complete or given up.
@@ -242,10 +244,13 @@ impl Engine {
             return;
         }
         let now_ms = self.now.mono_ms;
+        let is_slow = |unparsed: &Unparsed| {
+            unparsed.reserved > 0 && unparsed.reserved_at_ms + PACKET_MS_MAX <= now_ms
+        };
         let slow: Vec<ConnKey> = self
             .conns
             .iter()
-            .filter(|(_, conn)| conn.reserved > 0 && conn.reserved_at_ms + PACKET_MS_MAX <= now_ms)
+            .filter(|(_, conn)| is_slow(&conn.unparsed))
             .map(|(key, _)| key)
             .collect();
         for key in slow {

@@ -60,7 +60,11 @@ impl Engine {
                     }
                 }
                 Flight::AwaitsPubcomp => {
-                    let waits = session.releases.iter().any(|(_, id)| *id == packet_id);
+                    let waits = session
+                        .extras
+                        .releases
+                        .iter()
+                        .any(|(_, id)| *id == packet_id);
                     if !waits {
                         self.write_pubrel(conn, packet_id);
                     }
@@ -195,7 +199,7 @@ impl Engine {
                     && receipt::device_of(record.topic) == Some(&*session.client_id)
                 {
                     session.window.note_receipt(packet_id);
-                    session.commands.push(Command::of(packet_id, record));
+                    session.extras.commands.push(Command::of(packet_id, record));
                 }
                 self.touch(conn_key);
                 Delivered::Sent

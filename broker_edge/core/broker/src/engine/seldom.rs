@@ -39,6 +39,18 @@ impl<T> Default for Seldom<T> {
 }
 
 impl<T: Blank> Seldom<T> {
+    /// The value to change, where there is one: nothing is to be done with a blank one.
+    #[inline]
+    pub fn present_mut(&mut self) -> Option<&mut T> {
+        self.0.as_deref_mut()
+    }
+
+    /// The value, which is blank afterwards.
+    #[inline]
+    pub fn take(&mut self) -> T {
+        self.0.take().map_or_else(T::default, |value| *value)
+    }
+
     /// Gives the room back when the value is blank again.
     pub fn trim(&mut self) {
         if self.0.as_ref().is_some_and(|value| value.is_blank()) {

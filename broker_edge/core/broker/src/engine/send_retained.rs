@@ -37,15 +37,15 @@ impl Engine {
             let Some(session) = self.sessions.get_mut(key) else {
                 return Progress::NoRoom;
             };
-            let Some(work) = session.retained.front_mut() else {
+            let Some(work) = session.extras.retained.front_mut() else {
                 return Progress::Finished;
             };
             let Some(place) = work.values.front().cloned() else {
-                session.retained.pop_front();
+                session.extras.retained.pop_front();
                 continue;
             };
             let options = session
-                .subscription(&session.retained[0].filter)
+                .subscription(&session.extras.retained[0].filter)
                 .map(|held| held.options);
             let may_receive = session.may(Access::Receive, &place.topic);
             let merged = Merged {
@@ -70,7 +70,7 @@ impl Engine {
             if let Some(work) = self
                 .sessions
                 .get_mut(key)
-                .and_then(|session| session.retained.front_mut())
+                .and_then(|session| session.extras.retained.front_mut())
             {
                 work.values.pop_front();
             }

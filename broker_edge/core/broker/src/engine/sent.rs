@@ -74,7 +74,7 @@ impl Session {
     /// Whether a record was given a packet id in an earlier life of the broker, so that the window has it or it is done.
     #[inline]
     pub fn has_assigned(&self, source: Source, partition: PartitionIndex, at: Offset) -> bool {
-        self.assigned.iter().any(|range| {
+        self.extras.assigned.iter().any(|range| {
             range.source == source
                 && range.partition == partition
                 && (range.from..range.next).contains(&at)
@@ -85,13 +85,13 @@ impl Session {
         if !matches!(source, Source::Cursor | Source::Replay(_)) {
             return;
         }
-        let known = self
-            .assigned
+        let assigned = &mut self.extras.assigned;
+        let known = assigned
             .iter_mut()
             .find(|range| range.source == source && range.partition == partition);
         match known {
             Some(range) => range.next = range.next.max(at.plus(1)),
-            None => self.assigned.push(Assigned {
+            None => assigned.push(Assigned {
                 source,
                 partition,
                 from: at,
@@ -103,7 +103,8 @@ impl Session {
     /// From here on the session gets with QoS 2 what it got with less: what it had before may be unacknowledged and has
     /// to be delivered again after a crash.
     pub fn begin_exactly_once(&mut self, places: &[(PartitionIndex, Offset)]) {
-        for range in self.assigned.iter_mut() {
+        let assigned = self.extras.present_mut().map(|extras| &mut extras.assigned);
+        for range in assigned.into_iter().flatten() {
             let place = places.iter().find(|(of, _)| *of == range.partition);
             if let (Source::Cursor, Some((_, at))) = (range.source, place) {
                 range.from = range.from.max(*at);
@@ -122,7 +123,7 @@ impl Engine {
         session.sent_changed = true;
         session.note_assigned(sent.source, sent.partition, sent.offset);
         let packet_id = session.window.push(sent, Flight::Assigned);
-        session.unsent.push_back((round, packet_id));
+        session.extras.unsent.push_back((round, packet_id));
         packet_id
     }
 
@@ -139,7 +140,7 @@ impl Engine {
             let Some(session) = self.sessions.get(key) else {
                 return Progress::NoRoom;
             };
-            let Some((round, packet_id)) = session.unsent.front().copied() else {
+            let Some((round, packet_id)) = session.extras.unsent.front().copied() else {
                 return Progress::Finished;
             };
             if session.stored && round > settled {
@@ -160,7 +161,7 @@ impl Engine {
     pub(super) fn is_assigned_durably(&self, key: SessionKey, packet_id: u16) -> bool {
         let settled = self.rounds.settled();
         self.sessions.get(key).is_none_or(|session| {
-            let mut unsent = session.unsent.iter();
+            let mut unsent = session.extras.unsent.iter();
             !session.stored || !unsent.any(|(round, id)| *id == packet_id && *round > settled)
         })
     }
@@ -184,14 +185,16 @@ impl Engine {
             if let Some((_, Flight::Assigned)) = session.window.flight(packet_id) {
                 session.window.advance(packet_id, Flight::AwaitsPubrec);
             }
-            if session
-                .unsent
-                .front()
-                .is_some_and(|(_, id)| *id == packet_id)
-            {
-                session.unsent.pop_front();
-            } else {
-                session.unsent.retain(|(_, id)| *id != packet_id);
+            if let Some(extras) = session.extras.present_mut() {
+                if extras
+                    .unsent
+                    .front()
+                    .is_some_and(|(_, id)| *id == packet_id)
+                {
+                    extras.unsent.pop_front();
+                } else {
+                    extras.unsent.retain(|(_, id)| *id != packet_id);
+                }
             }
         }
         delivered
@@ -214,7 +217,11 @@ impl Engine {
             }
             Some((_, Flight::AwaitsPubrec)) => self.release(session_key, packet_id),
             Some((_, Flight::AwaitsPubcomp)) => {
-                let waits = session.releases.iter().any(|(_, id)| *id == packet_id);
+                let waits = session
+                    .extras
+                    .releases
+                    .iter()
+                    .any(|(_, id)| *id == packet_id);
                 if !waits {
                     self.write_pubrel(key, packet_id);
                 }
@@ -244,7 +251,7 @@ impl Engine {
             let Some((sent, Flight::AwaitsPubrec)) = session.window.flight(packet_id) else {
                 continue;
             };
-            let waits = session.receipts.iter().any(|receipt| {
+            let waits = session.extras.receipts.iter().any(|receipt| {
                 (receipt.partition, receipt.offset) == (sent.partition, sent.offset)
             });
             if waits {
@@ -263,7 +270,7 @@ impl Engine {
         };
         session.window.advance(packet_id, Flight::AwaitsPubcomp);
         session.sent_changed = session.stored;
-        session.releases.push_back((round, packet_id));
+        session.extras.releases.push_back((round, packet_id));
         if round == Round::default() {
             self.send_releases(key);
         }
@@ -276,13 +283,13 @@ impl Engine {
             let Some(session) = self.sessions.get_mut(key) else {
                 return;
             };
-            let Some((round, packet_id)) = session.releases.front().copied() else {
+            let Some((round, packet_id)) = session.extras.releases.front().copied() else {
                 return;
             };
             if session.stored && round > settled {
                 return;
             }
-            session.releases.pop_front();
+            session.extras.releases.pop_front();
             // A client that is away is sent its PUBRELs when it is back.
             if let Some(conn) = session.active_conn() {
                 self.write_pubrel(conn, packet_id);
@@ -309,7 +316,11 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(session_key) else {
             return;
         };
-        let waits = session.releases.iter().any(|(_, id)| *id == packet_id);
+        let waits = session
+            .extras
+            .releases
+            .iter()
+            .any(|(_, id)| *id == packet_id);
         match session.window.flight(packet_id) {
             Some((_, Flight::AwaitsPubcomp)) if !waits => self.finish(session_key, packet_id),
             Some(_) => self.close(key, Cause::Reason(ReasonCode::ProtocolError)),
@@ -323,9 +334,11 @@ impl Engine {
             return;
         };
         let ended = session.window.finish(packet_id);
-        session
-            .commands
-            .retain(|command| command.packet_id != packet_id);
+        if let Some(extras) = session.extras.present_mut() {
+            extras
+                .commands
+                .retain(|command| command.packet_id != packet_id);
+        }
         if !session.replays.is_empty() {
             session.drop_finished_replays();
         }
@@ -344,7 +357,7 @@ impl Engine {
 
     /// What the state store is to hold; nothing when no record was ever given a packet id.
     pub(super) fn sent_value(&self, session: &Session) -> Vec<u8> {
-        if session.assigned.is_empty() && !session.window.has_exactly_once() {
+        if session.extras.assigned.is_empty() && !session.window.has_exactly_once() {
             return Vec::new();
         }
         let mut stored = StoredSent::default();
@@ -354,7 +367,7 @@ impl Engine {
                 .find(|replay| replay.number == number)
                 .map(|replay| replay.filter.to_string())
         };
-        for range in session.assigned.iter() {
+        for range in session.extras.assigned.iter() {
             let ranges = match range.source {
                 Source::Cursor => &mut stored.assigned,
                 Source::Replay(number) => match filter_of(number) {
@@ -435,7 +448,9 @@ impl Engine {
                 })
             })
             .collect();
-        session.assigned = assigned.into();
+        if !assigned.is_empty() {
+            session.extras.assigned = assigned;
+        }
         for StoredFlight(packet_id, partition, offset, step, source) in &stored.flights {
             let source = match source {
                 StoredSource::C => Source::Cursor,

@@ -16,10 +16,11 @@ use crate::auth::{Access, Rights};
 
 use super::ConnKey;
 use super::connection::Will;
+use super::few::Few;
 use super::received::Received;
 use super::retained::Place;
 use super::router::Options;
-use super::seldom::Seldom;
+use super::seldom::{Blank, Seldom};
 use super::sent::{Assigned, Waiting};
 use super::shared::GroupId;
 use super::stage::{PartitionIndex, Ticket};
@@ -100,6 +101,66 @@ pub struct Command {
     pub idempotency_key: Option<Box<str>>,
 }
 
+/// What few sessions have, and most of them not for long.
+#[derive(Debug, Default)]
+pub struct Extras {
+    /// Of the window, those that are commands for the client.
+    pub commands: Vec<Command>,
+    pub receipts: Vec<PendingReceipt>,
+    pub retained: VecDeque<RetainedWork>,
+    /// Which records were given packet ids for QoS 2.
+    pub assigned: Vec<Assigned>,
+    /// Deliveries of QoS 2 whose packet ids have to be durable before they are sent.
+    pub unsent: Waiting,
+    /// PUBRELs that wait until the PUBRECs are durable.
+    pub releases: Waiting,
+    /// Shared groups that the session is in, or has deliveries of.
+    groups: Vec<GroupId>,
+}
+
+impl Blank for Extras {
+    const BLANK: &'static Self = &Self {
+        commands: Vec::new(),
+        receipts: Vec::new(),
+        retained: VecDeque::new(),
+        assigned: Vec::new(),
+        unsent: VecDeque::new(),
+        releases: VecDeque::new(),
+        groups: Vec::new(),
+    };
+
+    fn is_blank(&self) -> bool {
+        self.commands.is_empty()
+            && self.receipts.is_empty()
+            && self.retained.is_empty()
+            && self.assigned.is_empty()
+            && self.unsent.is_empty()
+            && self.releases.is_empty()
+            && self.groups.is_empty()
+    }
+}
+
+/// A session without a connection.
+#[derive(Debug)]
+pub struct Away {
+    /// When the connection went, in Unix microseconds.
+    pub since_us: i64,
+    /// When the timer of its expiry fires.
+    pub expiry_due_ms: u64,
+    /// The will that waits for its delay, and when it is due.
+    pub will: Option<(u64, Box<Will>)>,
+}
+
+impl Away {
+    pub fn since(since_us: i64) -> Box<Self> {
+        Box::new(Self {
+            since_us,
+            expiry_due_ms: 0,
+            will: None,
+        })
+    }
+}
+
 #[derive(Debug)]
 pub struct Session {
     pub client_id: Rc<str>,
@@ -110,7 +171,7 @@ pub struct Session {
     pub conn: Option<ConnKey>,
     /// The CONNACK has left: deliveries may go.
     pub active: bool,
-    pub subscriptions: Vec<Subscription>,
+    pub subscriptions: Few<Subscription>,
     pub window: Seldom<Window>,
     /// How many deliveries the client takes unacknowledged.
     pub window_max: u16,
@@ -118,7 +179,6 @@ pub struct Session {
     pub behind: Seldom<Vec<Behind>>,
     pub replays: Seldom<Vec<Replay>>,
     pub next_replay: u16,
-    pub retained: Seldom<VecDeque<RetainedWork>>,
     /// Deliveries of the window from this packet id on were sent on an earlier connection and have to be sent again.
     pub resend: Option<u16>,
     /// In the list of sessions that have something to do.
@@ -129,40 +189,24 @@ pub struct Session {
     pub stored: bool,
     /// Acknowledgements came since the last checkpoint.
     pub dirty: bool,
-    /// When the connection went, in Unix microseconds.
-    pub away_since_us: Option<i64>,
-    /// When the timer of its expiry fires.
-    pub expiry_due_ms: u64,
-    /// The will that waits for its delay, and when it is due.
-    pub will: Option<(u64, Box<Will>)>,
+    /// Nothing while the client is connected.
+    pub away: Option<Box<Away>>,
     /// The state store holds a will of this session.
     pub will_stored: bool,
-    pub commands: Seldom<Vec<Command>>,
-    pub receipts: Seldom<Vec<PendingReceipt>>,
+    pub extras: Seldom<Extras>,
     /// Names this session among all of the log, also among those of the same client before and after it.
     pub life: u64,
     /// QoS 2 publishes of the client.
     pub received: Seldom<Received>,
-    /// Which records were given packet ids for QoS 2.
-    pub assigned: Seldom<Vec<Assigned>>,
-    /// Deliveries of QoS 2 whose packet ids have to be durable before they are sent.
-    pub unsent: Seldom<Waiting>,
-    /// PUBRELs that wait until the PUBRECs are durable.
-    pub releases: Seldom<Waiting>,
-    /// The stored value of `assigned` and the window is old.
+    /// The stored value of `extras.assigned` and the window is old.
     pub sent_changed: bool,
-    /// `assigned` no longer says what a replay that is over has delivered, so the stored cursors have to say that it is.
+    /// `extras.assigned` no longer says what a replay that is over has delivered, so the stored cursors have to say that it is.
     pub replay_forgotten: bool,
     /// The state store holds such a value.
     pub sent_stored: bool,
     /// In the list of sessions to write in this round.
     pub in_round: bool,
-    /// Shared groups that it is in, or has deliveries of; nothing for most.
-    shared: Option<Box<Memberships>>,
 }
-
-#[derive(Debug, Default)]
-struct Memberships(Vec<GroupId>);
 
 impl Session {
     pub fn new(client_id: Rc<str>, version: Version, life: u64) -> Self {
@@ -172,34 +216,26 @@ impl Session {
             version,
             conn: None,
             active: false,
-            subscriptions: Vec::new(),
+            subscriptions: Few::None,
             window: Seldom::default(),
             window_max: u16::MAX,
             behind: Seldom::default(),
             replays: Seldom::default(),
             next_replay: 0,
-            retained: Seldom::default(),
             resend: None,
             queued: false,
             expiry_s: 0,
             stored: false,
             dirty: false,
-            away_since_us: None,
-            expiry_due_ms: 0,
-            will: None,
+            away: None,
             will_stored: false,
-            commands: Seldom::default(),
-            receipts: Seldom::default(),
+            extras: Seldom::default(),
             life,
             received: Seldom::default(),
-            assigned: Seldom::default(),
-            unsent: Seldom::default(),
-            releases: Seldom::default(),
             sent_changed: false,
             replay_forgotten: false,
             sent_stored: false,
             in_round: false,
-            shared: None,
         }
     }
 
@@ -214,33 +250,32 @@ impl Session {
     /// Whether the session is in a shared group.
     #[inline]
     pub fn is_member(&self) -> bool {
-        self.shared.is_some()
+        !self.extras.groups.is_empty()
     }
 
     /// The shared groups that it is in, or has deliveries of.
     pub fn groups(&self) -> &[GroupId] {
-        self.shared.as_ref().map_or(&[], |groups| &groups.0)
+        &self.extras.groups
     }
 
     pub fn join(&mut self, id: GroupId) {
-        let groups = &mut self.shared.get_or_insert_default().0;
+        let groups = &mut self.extras.groups;
         if !groups.contains(&id) {
             groups.push(id);
         }
     }
 
     pub fn leave(&mut self, id: GroupId) {
-        if let Some(groups) = &mut self.shared {
-            groups.0.retain(|held| *held != id);
-            if groups.0.is_empty() {
-                self.shared = None;
-            }
+        if let Some(extras) = self.extras.present_mut() {
+            extras.groups.retain(|held| *held != id);
+            self.extras.trim();
         }
     }
 
     /// Leaves all groups.
     pub fn take_groups(&mut self) -> Vec<GroupId> {
-        self.shared.take().map_or_else(Vec::new, |groups| groups.0)
+        let extras = self.extras.present_mut();
+        extras.map_or_else(Vec::new, |extras| std::mem::take(&mut extras.groups))
     }
 
     pub fn active_conn(&self) -> Option<ConnKey> {
@@ -269,9 +304,9 @@ impl Session {
     /// Whether anything but the live stream waits to be sent.
     pub fn has_work(&self) -> bool {
         self.resend.is_some()
-            || !self.unsent.is_empty()
+            || !self.extras.unsent.is_empty()
             || !self.behind.is_empty()
-            || !self.retained.is_empty()
+            || !self.extras.retained.is_empty()
             || self.replays.iter().any(|replay| !replay.joined)
     }
 
@@ -308,6 +343,7 @@ impl Session {
         let place = self.place(partition, live_at);
         let unacked = self.window.oldest(partition, Source::Cursor);
         let receipt = self
+            .extras
             .receipts
             .iter()
             .filter(|receipt| receipt.partition == partition)
@@ -339,16 +375,16 @@ impl Session {
 
     /// Forgets what was assigned for replays that are over.
     pub fn forget_assigned(&mut self) {
-        if self.assigned.is_empty() {
+        let Some(extras) = self.extras.present_mut() else {
             return;
-        }
+        };
         let replays = &self.replays;
-        let before = self.assigned.len();
-        self.assigned.retain(|range| match range.source {
+        let before = extras.assigned.len();
+        extras.assigned.retain(|range| match range.source {
             Source::Replay(number) => replays.iter().any(|replay| replay.number == number),
             _ => true,
         });
-        self.replay_forgotten |= self.assigned.len() < before;
+        self.replay_forgotten |= extras.assigned.len() < before;
     }
 }
 
@@ -381,14 +417,14 @@ mod tests {
         assert_eq!(session.cursor(P, Offset(50)), Offset(40));
         session.window.ack(id);
         assert_eq!(session.cursor(P, Offset(50)), Offset(50));
-        session.receipts.push(PendingReceipt {
+        session.extras.receipts.push(PendingReceipt {
             partition: P,
             offset: Offset(40),
             value: Box::default(),
             staged: None,
         });
         assert_eq!(session.cursor(P, Offset(50)), Offset(40));
-        session.receipts.clear();
+        session.extras.receipts.clear();
         session.fall_behind(P, Offset(45), Offset(0));
         assert!(!session.is_live(P) && session.is_live(PartitionIndex(2)));
         session.fall_behind(P, Offset(48), Offset(0));

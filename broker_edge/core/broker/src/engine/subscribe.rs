@@ -304,9 +304,6 @@ impl Engine {
         } else {
             // A session that is live everywhere and will not be stored never looks below its subscriptions' beginning.
             let needs_since = session.expiry_s > 0 || !session.behind.is_empty();
-            session
-                .subscriptions
-                .reserve_exact(usize::from(session.subscriptions.is_empty()));
             session.subscriptions.push(Subscription {
                 filter: filter.into(),
                 options,
@@ -360,8 +357,9 @@ impl Engine {
             return;
         }
         if let Some(session) = self.sessions.get_mut(key) {
-            session.retained.retain(|work| &*work.filter != filter);
-            session.retained.push_back(RetainedWork {
+            let owed = &mut session.extras.retained;
+            owed.retain(|work| &*work.filter != filter);
+            owed.push_back(RetainedWork {
                 filter: filter.into(),
                 values: values.into(),
             });
@@ -383,7 +381,9 @@ impl Engine {
                 session.subscriptions.retain(|held| &*held.filter != filter);
                 session.replays.retain(|replay| &*replay.filter != filter);
                 session.forget_assigned();
-                session.retained.retain(|work| &*work.filter != filter);
+                if let Some(extras) = session.extras.present_mut() {
+                    extras.retained.retain(|work| &*work.filter != filter);
+                }
                 if is_shared(filter) {
                     self.leave_group(session_key, filter);
                 } else {

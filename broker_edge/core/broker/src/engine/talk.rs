@@ -56,7 +56,7 @@ impl Engine {
         };
         let session = conn.session.and_then(|session| self.sessions.get(session));
         let client_id = session.map_or("", |session| &*session.client_id);
-        let (address, transport) = (conn.peer.address, conn.peer.transport);
+        let (address, transport) = (conn.peer.address(), conn.peer.transport.name());
         let version = super::census::name_of(conn.version);
         tracing::info!(client_id, %address, transport, version, session_present = present, "connected");
     }
@@ -70,7 +70,7 @@ impl Engine {
         };
         let session = conn.session.and_then(|session| self.sessions.get(session));
         let client_id = session.map_or("", |session| &*session.client_id);
-        let address = conn.peer.address;
+        let address = conn.peer.address();
         match cause {
             Cause::Goodbye => {
                 tracing::info!(client_id, %address, reason = "the client said goodbye", "disconnected");
@@ -96,7 +96,7 @@ impl Engine {
             return;
         }
         if let Some(conn) = self.conns.get(key) {
-            let address = conn.peer.address;
+            let address = conn.peer.address();
             tracing::info!(client_id, %address, ?reason, "a CONNECT was refused");
         }
     }

@@ -62,11 +62,12 @@ impl Engine {
                 .is_some_and(|conn| conn.phase != Phase::Open || conn.silence_due_ms == due_ms),
             Timer::Will(key) => sessions
                 .get(key)
-                .and_then(|session| session.will.as_ref())
+                .and_then(|session| session.away.as_ref()?.will.as_ref())
                 .is_some_and(|(at, _)| *at == due_ms),
             Timer::Expiry(key) => sessions
                 .get(key)
-                .is_some_and(|session| session.expiry_due_ms == due_ms),
+                .and_then(|session| session.away.as_ref())
+                .is_some_and(|away| away.expiry_due_ms == due_ms),
         });
     }
 
@@ -82,8 +83,8 @@ impl Engine {
         match conn.phase {
             // It is the broker that has not looked at the credentials yet.
             Phase::New if conn.paused_on_auth => {
-                let due_ms = now_ms + self.settings.connect_timeout_ms;
-                self.timers.set(due_ms, Timer::Silence(key));
+                conn.silence_due_ms = now_ms + self.settings.connect_timeout_ms;
+                self.timers.set(conn.silence_due_ms, Timer::Silence(key));
             }
             Phase::New | Phase::Authenticating => self.close(key, Cause::Lost),
             Phase::Closed => {}
@@ -113,13 +114,14 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
-        if session.expiry_due_ms > now.mono_ms {
+        let Some(away) = &mut session.away else {
+            return;
+        };
+        if away.expiry_due_ms > now.mono_ms {
             // It went again since, and a timer was set for that.
             return;
         }
-        let Some(since_us) = session.away_since_us else {
-            return;
-        };
+        let since_us = away.since_us;
         if session.expiry_s == NEVER_EXPIRES {
             return;
         }
@@ -131,8 +133,8 @@ impl Engine {
             self.tally.sessions_expired += 1;
             self.end_session(key);
         } else {
-            session.expiry_due_ms = now.mono_ms + left_ms;
-            self.timers.set(session.expiry_due_ms, Timer::Expiry(key));
+            away.expiry_due_ms = now.mono_ms + left_ms;
+            self.timers.set(away.expiry_due_ms, Timer::Expiry(key));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What went through one connection, and how fast it goes through those that move.
 //!
 //! Counters are added once per read, per write and per run of deliveries, never per packet. Rates are kept only for
-//! connections that moved in the last seconds, so an idle one costs its counters alone.
+//! connections that moved messages in the last seconds, so an idle one costs its counters alone.
 
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -17,6 +17,15 @@ pub struct Traffic {
     /// Publishes.
     pub received_messages: u64,
     pub sent_messages: u64,
+}
+
+impl Traffic {
+    /// Whether a message went through. Before the first one there is no rate worth keeping: to connect and subscribe, and
+    /// the pings that follow, move next to nothing, and thousands may do so at once.
+    #[inline]
+    pub fn has_messages(&self) -> bool {
+        self.received_messages | self.sent_messages != 0
+    }
 }
 
 /// Per second, over the last seconds.

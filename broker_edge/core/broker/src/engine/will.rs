@@ -67,18 +67,21 @@ impl StoredWill {
 
 /// What the state store is to hold of the session's will, if that has changed; an empty value removes it.
 pub fn will_change(session: &Session) -> Option<(String, Vec<u8>)> {
-    let waiting = session.will.as_ref().and_then(|(_, will)| {
-        let (due_us, token) = will.waits.as_ref()?;
-        Some(StoredWill {
-            due_us: *due_us,
-            token: token.to_string(),
-            topic: will.topic.to_string(),
-            qos: will.qos,
-            retain: will.retain,
-            properties: to_hex(&will.properties),
-            payload: to_hex(&will.payload),
-        })
-    });
+    let away = session.away.as_ref();
+    let waiting = away
+        .and_then(|away| away.will.as_ref())
+        .and_then(|(_, will)| {
+            let (due_us, token) = will.waits.as_ref()?;
+            Some(StoredWill {
+                due_us: *due_us,
+                token: token.to_string(),
+                topic: will.topic.to_string(),
+                qos: will.qos,
+                retain: will.retain,
+                properties: to_hex(&will.properties),
+                payload: to_hex(&will.payload),
+            })
+        });
     match (waiting, session.will_stored) {
         (Some(will), false) => Some((will_key(&session.client_id), to_json(&will))),
         (None, true) => Some((will_key(&session.client_id), Vec::new())),
@@ -102,7 +105,9 @@ impl Engine {
         let due_us = now.wall_us + i64::try_from(delay_s * 1_000_000).unwrap_or(i64::MAX / 2);
         let token = format!("will/{:x}/{due_us:x}", session.life);
         will.waits = Some((due_us, token.into()));
-        session.will = Some((due_ms, will));
+        if let Some(away) = &mut session.away {
+            away.will = Some((due_ms, will));
+        }
         self.timers.set(due_ms, Timer::Will(key));
     }
 
@@ -129,14 +134,17 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
-        let Some((_, will)) = session.will.take_if(|(due_ms, _)| *due_ms <= now_ms) else {
+        let waiting = session.away.as_mut().map(|away| &mut away.will);
+        let due = waiting.and_then(|will| will.take_if(|(due_ms, _)| *due_ms <= now_ms));
+        let Some((_, will)) = due else {
             return;
         };
         if let Some(will) = self.fire_will(key, will)
             && let Some(session) = self.sessions.get_mut(key)
+            && let Some(away) = &mut session.away
         {
             let due_ms = now_ms + RETRY_MS;
-            session.will = Some((due_ms, will));
+            away.will = Some((due_ms, will));
             self.timers.set(due_ms, Timer::Will(key));
         }
     }
@@ -232,7 +240,9 @@ impl Engine {
         };
         let left_ms = u64::try_from(due_us.saturating_sub(now.wall_us)).unwrap_or(0) / 1000;
         let due_ms = now.mono_ms + left_ms;
-        session.will = Some((due_ms, Box::new(will)));
+        if let Some(away) = &mut session.away {
+            away.will = Some((due_ms, Box::new(will)));
+        }
         self.timers.set(due_ms, Timer::Will(key));
     }
 

@@ -118,11 +118,7 @@ impl Arrival {
     }
 
     pub fn into_stream(self) -> (Stream, Peer) {
-        let peer = Peer {
-            address: self.address,
-            transport: self.speaks.name(),
-            certificate: self.certificate,
-        };
+        let peer = Peer::new(self.address, self.speaks.transport(), self.certificate);
         (self.stream, peer)
     }
 

@@ -129,8 +129,10 @@ impl Engine {
 
 fn forget(session: &mut Session, packet_id: u16) {
     session.window.finish(packet_id);
-    session.unsent.retain(|(_, id)| *id != packet_id);
-    session
-        .commands
-        .retain(|command| command.packet_id != packet_id);
+    if let Some(extras) = session.extras.present_mut() {
+        extras.unsent.retain(|(_, id)| *id != packet_id);
+        extras
+            .commands
+            .retain(|command| command.packet_id != packet_id);
+    }
 }

@@ -5,7 +5,7 @@ use std::fs;
 
 use crate::auth::Keeper;
 use crate::config::{AuthSettings, CertificateUser};
-use crate::peer::{CertificateNames, Peer};
+use crate::peer::{CertificateNames, Peer, Transport};
 
 use super::*;
 
@@ -420,13 +420,13 @@ fn a_certificate_names_the_user_and_binds_the_client_id() {
         settings.certificate.user = CertificateUser::CommonName;
         settings.certificate.bind_client_id = true;
     });
-    let peer = || Peer {
-        transport: "mqtts",
-        certificate: Some(Arc::new(CertificateNames {
+    let peer = || {
+        let names = CertificateNames {
             common_name: Some("ann".into()),
             alternative_names: Vec::new(),
-        })),
-        ..Peer::nobody()
+        };
+        let address = Peer::nobody().address();
+        Peer::new(address, Transport::Mqtts, Some(Arc::new(names)))
     };
     let (key, code) = broker.try_connect_as(peer(), &ConnectFields::new(Version::V5, "ann"));
     assert_eq!(code, 0);

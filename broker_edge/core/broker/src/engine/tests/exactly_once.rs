@@ -542,7 +542,7 @@ fn a_client_that_comes_back_with_a_smaller_window_gets_what_was_assigned_in_the_
     let unsent = |world: &World| {
         let sessions = world.rig.engine.sessions.iter();
         sessions
-            .map(|(_, session)| session.unsent.len())
+            .map(|(_, session)| session.extras.unsent.len())
             .sum::<usize>()
     };
     // The packet ids of a turn are durable in a later one, so none of these has left.

@@ -312,7 +312,7 @@ impl Run {
         let held: usize = engine
             .conns
             .iter()
-            .map(|(_, conn)| conn.held.capacity())
+            .map(|(_, conn)| conn.unparsed.bytes.capacity())
             .sum();
         assert!(
             held <= RECEIVE_BUDGET + (HOSTILE + HONEST) * (128 << 10),
