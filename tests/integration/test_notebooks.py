@@ -24,7 +24,8 @@ def test_there_are_notebooks() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_as_it_is(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUICKSTART_FOLDER", str(tmp_path / "data"))
+    for name in ("QUICKSTART_FOLDER", "REPLAY_FOLDER", "OTA_FOLDER"):
+        monkeypatch.setenv(name, str(tmp_path / "data"))
     monkeypatch.setenv("HEADWATER_JARS", str(default_folder()))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
     notebook = nbformat.read(path, as_version=4)

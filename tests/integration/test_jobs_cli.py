@@ -1,0 +1,99 @@
+"""`headwater jobs run`: JSON lines, exit codes, and a clean stop, with the jobs that need no JVM."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from deltalake import DeltaTable
+from support.flight_server import FlightServer
+
+from broker_edge import Client
+from broker_edge.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def config(server: str, folder: Path) -> Path:
+    tables = str(folder / "tables")
+    silver = {"root": tables, "schemas": str(ROOT / "conf/schemas"), "rules": str(ROOT / "conf/quality")}
+    chosen = {
+        "servers": [server],
+        "telemetry": {"table_path": str(folder / "bronze")},
+        "silver": silver,
+        "actions": {"root": tables},
+        "jobs": {"retries": 1, "retry_first_s": 0.1, "look_s": 0.1},
+    }
+    path = folder / "pipelines.yaml"
+    path.write_text(yaml.safe_dump(chosen))
+    return path
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_jobs_end_when_they_have_done_what_there_was(
+    flight_server: FlightServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Client(flight_server.location) as client:
+        client.gap(3, 0, 5, reason="damage")
+    settings = str(config(flight_server.location, tmp_path))
+    assert main(["jobs", "run", "gaps", "actions", "--available-now", "--json", "--config", settings]) == 0
+    assert {line["job"] for line in lines(capsys.readouterr().out) if line["state"] == "ended"} == {"gaps", "actions"}
+    assert DeltaTable(tmp_path / "tables" / "ingest_gaps").to_pyarrow_table().num_rows == 1
+
+
+def test_a_broker_that_stays_away_is_an_alert_and_exit_code_3(
+    flight_server: FlightServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flight_server.down()
+    settings = str(config(flight_server.location, tmp_path))
+    assert main(["jobs", "run", "gaps", "--json", "--config", settings]) == 3
+    out, talk = capsys.readouterr()
+    alerts = [line["alert"] for line in lines(out) if "alert" in line]
+    assert [(alert["kind"], alert["job"]) for alert in alerts] == [("restarted", "gaps"), ("stopped", "gaps")]
+    assert f"error: gaps: cannot reach the broker at {flight_server.location}" in talk
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["nothing"], 5, "there is no job nothing: telemetry, status, silver"),
+        (["gaps", "--config", "nowhere.yaml"], 5, "cannot read the settings nowhere.yaml"),
+        (["gaps", "--webhook", "ftp://a"], 5, "jobs.webhook must be an http:// or https:// address"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(
+    arguments: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["jobs", "run", *arguments]) == code
+    assert says in capsys.readouterr().err
+
+
+def test_sigterm_stops_the_jobs_cleanly(flight_server: FlightServer, tmp_path: Path) -> None:
+    settings = str(config(flight_server.location, tmp_path))
+    program = "import sys; from broker_edge.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "jobs", "run", "actions", "gaps", "--config", settings]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        running: set[str] = set()
+        for line in process.stdout:
+            one = json.loads(line)
+            running |= {one["job"]} if one["state"] == "running" else set()
+            if running == {"actions", "gaps"}:
+                break
+        process.send_signal(signal.SIGTERM)
+        _, talk = process.communicate(timeout=60)
+    assert process.returncode == 0, talk
+    assert "Traceback" not in talk
