@@ -14,6 +14,8 @@ import uuid
 from pathlib import Path
 from types import TracebackType
 
+import pyspark
+
 from pipelines.jars import default_folder, fetch_packages
 from pipelines.java import require_java
 
@@ -64,6 +66,8 @@ class Kafka:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         jars = fetch_packages(default_folder().parent / "jars-kafka-broker", BROKER_PACKAGES)
+        # Ivy inside Spark leaves out what Spark has.
+        jars += (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
         self._command = [str(require_java()), "-Xmx1g", "-cp", ":".join(str(jar) for jar in jars)]
         self._port, self._controller_port = _free_ports(2)
         self._process: subprocess.Popen[bytes] | None = None

@@ -28,7 +28,7 @@ import pyarrow as pa
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "bench")]
 
-from cpu_meter import cpu_of, cpu_seconds  # noqa: E402
+from cpu_meter import CpuMeter, cpu_of  # noqa: E402
 from kafka_peer import Kafka, source_jars  # noqa: E402
 from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 from pyspark.sql.streaming import StreamingQuery  # noqa: E402
@@ -115,11 +115,10 @@ class Bench:
         folder = self.folder / f"{name}-{time.time_ns()}"
         brokers = (self.broker.pid, self.kafka.pid)
         own = brokers[0] if not name.startswith("kafka") else brokers[1]
-        before, broker_before, start = sum(cpu_seconds(without=brokers).values()), cpu_of(own), time.monotonic()
-        query = self.ways()[name](folder)
-        query.awaitTermination()
-        wall = time.monotonic() - start
-        used = sum(cpu_seconds(without=brokers).values()) - before
+        broker_before, start = cpu_of(own), time.monotonic()
+        with CpuMeter(without=brokers) as meter:
+            self.ways()[name](folder).awaitTermination()
+            wall, used = time.monotonic() - start, meter.seconds()
         broker_used = cpu_of(own) - broker_before
         shutil.rmtree(folder)
         return Figure(records / wall, used / records * 1e6, broker_used / records * 1e6)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from cpu_meter import cpu_seconds
+from cpu_meter import CpuMeter
 from kafka_peer import Kafka
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -139,13 +139,14 @@ def _measure(
 ) -> LatencyFigure:
     others = (broker.pid, kafka.pid, load.pid)
     time.sleep(min(WARM_UP_SECONDS, options.seconds / 2))
-    used, start, counted_from = sum(cpu_seconds(without=others).values()), time.monotonic(), time.time()
+    start, counted_from = time.monotonic(), time.time()
     batches: dict[int, float] = {}
-    while load.poll() is None:
-        for one in query.recentProgress:
-            batches[one["batchId"]] = one["durationMs"]["triggerExecution"] / 1_000
-        time.sleep(0.5)
-    cores = (sum(cpu_seconds(without=others).values()) - used) / (time.monotonic() - start)
+    with CpuMeter(without=others) as meter:
+        while load.poll() is None:
+            for one in query.recentProgress:
+                batches[one["batchId"]] = one["durationMs"]["triggerExecution"] / 1_000
+            time.sleep(0.5)
+        cores = meter.seconds() / (time.monotonic() - start)
     counted_to = time.time()
     if load.returncode:
         raise RuntimeError(f"the load of {way} ended with {load.returncode}")

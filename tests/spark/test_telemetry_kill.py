@@ -23,7 +23,7 @@ def recipe() -> Recipe:
     return Recipe(chosen_seed())
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_acknowledged_records_are_in_bronze_once_whatever_is_killed(recipe: Recipe, tmp_path: Path) -> None:
     headwaterd()
     with KillRun(tmp_path, writer="files", recipe=recipe) as run:
