@@ -144,11 +144,11 @@ def main() -> int:
             kafka.make_topic(TOPIC, partitions=options.partitions)
             _say("warming up")
             _fill(bench, WARM_UP_RECORDS)
-            for way in bench.ways():
+            figures: dict[str, list[Figure]] = {way: [] for way in bench.ways() if _is_chosen(way, options.only)}
+            for way in figures:
                 bench.measure(way, WARM_UP_RECORDS)
             _say(f"filling both with {options.records - WARM_UP_RECORDS:,} more records")
             _fill(bench, options.records - WARM_UP_RECORDS)
-            figures: dict[str, list[Figure]] = {way: [] for way in bench.ways() if _is_chosen(way, options.only)}
             for turn in range(options.rounds):
                 for way in figures:
                     figures[way].append(bench.measure(way, options.records))
