@@ -47,11 +47,12 @@ from pipelines.engine import (
     Target,
 )
 from pipelines.errors import PipelineError, SetupError
-from pipelines.tables import TABLES, uri_of
+from pipelines.tables import TABLES, add_missing_columns, uri_of
 
 _APP = "headwater-actions"
 _ENGINE = f"{_APP}:engine"
 """The Delta transaction that numbers the engines of these tables; a commit needs the newest number."""
+_WRITTEN = ("action_events", "quarantine", "device_state", "action_targets", "action_state")
 _CLAIMS_MAX = 10
 _PRUNE_BY_MAX = 100
 
@@ -138,6 +139,8 @@ class DeltalakeStore:
         self._root = root
         self._options = dict(storage_options) if storage_options else None
         self._tables = {name: self._open(name) for name in TABLES}
+        for name in _WRITTEN:
+            add_missing_columns(self._tables[name], TABLES[name])
         state, targets = self._tables["action_state"], self._tables["action_targets"]
         self._read = Versions(
             actions=_settled(state, "actions"),

@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError
 
 from pipelines.action_rows import arrow_of, rows_of
 from pipelines.errors import SetupError
-from pipelines.tables import ACTION_EVENTS, QUARANTINE, Table, uri_of
+from pipelines.tables import ACTION_EVENTS, QUARANTINE, Table, add_missing_columns, uri_of
 
 Row = Mapping[str, Any]
 
@@ -29,6 +29,7 @@ class EventLog:
         try:
             self._events = DeltaTable(uri_of(root, ACTION_EVENTS.name), storage_options=options)
             self._quarantine = DeltaTable(uri_of(root, QUARANTINE.name), storage_options=options)
+            add_missing_columns(self._events, ACTION_EVENTS)
         except DeltaError as error:
             make = f"pipelines.tables.create_by_path({str(root)!r})"
             raise SetupError(f"the tables of actions are not under {root}; make them with {make}") from error

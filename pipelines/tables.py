@@ -335,12 +335,12 @@ def create_by_path(
     Needs no JVM. What is in the tables stays as it is.
     """
     for table in tables:
-        fields = [_field(column) for column in table.columns]
         uri = uri_of(root, table.name)
         options = dict(storage_options) if storage_options else None
         if DeltaTable.is_deltatable(uri, storage_options=options):
-            _add_missing(DeltaTable(uri, storage_options=options), fields)
+            add_missing_columns(DeltaTable(uri, storage_options=options), table)
             continue
+        fields = [_field(column) for column in table.columns]
         DeltaTable.create(
             uri,
             schema=Schema(fields),
@@ -352,11 +352,12 @@ def create_by_path(
         )
 
 
-def _add_missing(table: DeltaTable, fields: list[Any]) -> None:
-    known = {field.name for field in table.schema().fields}
-    missing = [field for field in fields if field.name not in known]
+def add_missing_columns(there: DeltaTable, table: Table) -> None:
+    """Give a table that an older version made the columns that it lacks; a commit only where there are any."""
+    known = {field.name for field in there.schema().fields}
+    missing = [_field(column) for column in table.columns if column.name not in known]
     if missing:
-        table.alter.add_columns(missing)
+        there.alter.add_columns(missing)
 
 
 def create_by_name(

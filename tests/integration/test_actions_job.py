@@ -4,6 +4,7 @@ kill leaves."""
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,13 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from support.flight_server import FlightServer
 
 from broker_edge import Client, ConnectError, Place, RefusedError, Row
 from pipelines import tables
-from pipelines.action_rows import arrow_of, rows_of
+from pipelines.action_rows import action_of, arrow_of, rows_of
 from pipelines.action_store import DeltalakeStore, TableStoreError
 from pipelines.actions import ActionJob, main
 from pipelines.engine import ActionPhase, Decision
@@ -406,3 +408,30 @@ def test_action_id_with_quotes_is_an_id_like_any_other(world: World) -> None:
     world.job().turn()
     ended = {row["action_id"]: row["phase"] for row in world.rows(tables.ACTION_STATE)}
     assert ended == {name: "ENDED", "other": "RUNNING"}
+
+
+def test_tables_of_an_older_version_get_the_columns_that_they_lack(world: World) -> None:
+    """What is in them stays: an action that an older engine began goes on."""
+    newer = {"wave", "mode", "sent_at", "begun_at", "retry_at", "forced", "leaving", "claimed"}
+    shutil.rmtree(tables.uri_of(world.root, "action_targets"))
+    older = pa.schema([field for field in tables.ACTION_TARGETS.arrow_schema() if field.name not in newer])
+    started = {"action_id": "a1", "tenant": "default", "device_id": "d1", "attempt": 1, "state": "QUEUED", "offset": 7}
+    times = dict.fromkeys(("created_at", "since_at", "updated_at"), START_US)
+    row = pa.Table.from_pylist([{**started, **times}], schema=older)
+    write_deltalake(tables.uri_of(world.root, "action_targets"), row)
+    world.devices(1)
+    world.action()
+    world.insert(tables.ACTION_STATE, {"action_id": "a1", "tenant": "default", "phase": "RUNNING", **_old_state()})
+    job = world.job()
+    world.status("d1", "SUCCEEDED")
+    job.turn()
+    (target,) = world.rows(tables.ACTION_TARGETS)
+    assert (target["state"], target["offset"], target["wave"]) == ("SUCCEEDED", 7, 0)
+    assert world.action_state()["phase"] == "ENDED"
+
+
+def _old_state() -> dict[str, Any]:
+    row = {"action_id": "a1", "name": "echo", "labels": {"site": "roof"}, "created_at": START_US}
+    digest = action_of(row, commit_version=0)
+    counts = {"targets": 1, "open": 1, "counts": {"QUEUED": 1}, "message": "", "digest": digest.digest}
+    return {**counts, "started_at": START_US, "updated_at": START_US}

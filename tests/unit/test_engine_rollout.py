@@ -384,3 +384,37 @@ def test_settings_reach_the_engine() -> None:
     limits = limits_of(section)
     assert (limits.step_s, limits.in_progress_s, limits.allow_unsigned) == (5, 6, True)
     assert limits.trusted_keys == frozenset({"k1"})
+
+
+def test_device_that_never_reports_times_out_within_two_ticks_of_its_limit() -> None:
+    engine = rolling(1, timeouts=Timeouts(queued_s=30))
+    for _ in range(32):
+        engine.tick()
+    target = engine.target("d000")
+    assert target.state is S.TIMED_OUT
+    assert target.queued_us is not None
+    assert (target.finished_us or 0) - target.queued_us <= 32 * SECOND
+
+
+@pytest.mark.parametrize("after", ["nothing", "receipt", "ACCEPTED", "IN_PROGRESS"])
+def test_cancel_at_any_time_after_the_send_ends_with_the_answer_of_the_device(after: str) -> None:
+    engine = rolling(1)
+    if after == "receipt":
+        engine.tick(engine.receipt(1, device_id="d000"))
+    elif after != "nothing":
+        engine.tick(engine.report(after, 1, device_id="d000"))
+    engine.cancel()
+    engine.tick()
+    assert engine.published == ["a1/d000/1", "a1/d000/1/cancel"]
+    engine.tick(engine.report("CANCELLED", 2, device_id="d000"))
+    assert (engine.target("d000").state, engine.phase()) == (S.CANCELLED, "ENDED")
+    assert engine.state.actions["a1"].message.startswith("cancelled by ann; of 1 devices 1 cancelled")
+
+
+def test_cancel_after_the_end_changes_nothing_and_says_so() -> None:
+    engine = rolling(1)
+    end(engine, "SUCCEEDED")
+    engine.cancel()
+    engine.tick()
+    assert engine.said() == ["cancel: 0 ended at once, 0 asked to stop, 1 already ended"]
+    assert (engine.target("d000").state, engine.state.actions["a1"].stopped) == (S.SUCCEEDED, None)
