@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,13 +18,12 @@ from typing import Any
 from gmqtt import Client, Subscription
 from gmqtt.mqtt.constants import MQTTv50
 from gmqtt.mqtt.handler import MQTTConnectError
-from gmqtt.storage import PersistentStorage
 
+from broker_edge.device.in_flight import DUP, InFlight
 from broker_edge.errors import HeadwaterError
 
 OnMessage = Callable[[str, bytes], Awaitable[None]]
 
-_DUP = 0x08
 _PACKET_IDS = 65_535
 _REFUSED_FROM = 0x80
 _SESSION_EXPIRY_S = 7 * 24 * 3600
@@ -77,41 +75,6 @@ class PublishRefused(LinkError):
         self.reason_code = reason_code
 
 
-class _InFlight(PersistentStorage):  # type: ignore[misc]
-    """Publishes without a PUBACK, in the order in which they were sent. Takes the place of gmqtt's own store.
-
-    Packet ids stay taken until the PUBACK, so a packet is sent again as it was, whether the broker kept the session or
-    not.
-    """
-
-    def __init__(self, send_again: Callable[[], None]) -> None:
-        super().__init__()
-        self._packets: OrderedDict[int, bytes] = OrderedDict()
-        self._send_again = send_again
-        self.last_mid = 0
-
-    def push_message(self, mid: int, raw_package: bytes) -> None:
-        self._packets[mid] = bytes(raw_package)
-        self.last_mid = mid
-
-    def remove_message_by_mid(self, mid: int) -> None:
-        self._packets.pop(mid, None)
-
-    def get_all(self) -> list[tuple[int, bytes]]:
-        return [(mid, bytes([packet[0] | _DUP]) + packet[1:]) for mid, packet in self._packets.items()]
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._packets
-
-    async def wait_empty(self) -> None:
-        """gmqtt waits here within `connect`; the futures of the link say the same more exactly."""
-
-    def clear(self) -> None:
-        """gmqtt: the broker has no session. Nothing is forgotten, all of it is sent again."""
-        self._send_again()
-
-
 class Link:
     """A connection of `client_id` that comes back by itself. Use from one event loop.
 
@@ -149,7 +112,7 @@ class Link:
         self._command_mid: int | None = None
         self._refused_code: int | None = None
         self._closing = False
-        self._inflight = _InFlight(self._send_again)
+        self._inflight = InFlight(self._send_again)
         self._listening: dict[str, _Listening] = {}
         # Subscriptions that the broker may still hold for us; one packet for each once the connection is back.
         self._unwanted: set[str] = set()
@@ -411,7 +374,7 @@ class Link:
     def _send_again(self) -> None:
         for _, packet in self._inflight.get_all():
             # A broker without the session has never seen these ids: they are first deliveries there.
-            self._client._connection.send_package(bytes([packet[0] & ~_DUP]) + packet[1:])
+            self._client._connection.send_package(bytes([packet[0] & ~DUP]) + packet[1:])
 
 
 class _Lost(Exception):

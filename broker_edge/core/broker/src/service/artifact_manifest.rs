@@ -90,10 +90,11 @@ impl Manifest {
         let mut end = 0;
         let mut placed = 0_u64;
         for (first, count) in &place.runs {
-            if *first < end || *count == 0 || *count > CHUNKS_MAX {
+            let next = first.checked_add(*count).filter(|_| *count <= CHUNKS_MAX);
+            let Some(next) = next.filter(|next| *first >= end && next > first) else {
                 return Err("the places of its chunks are not ascending".to_owned());
-            }
-            end = first.saturating_add(*count);
+            };
+            end = next;
             placed = placed.saturating_add(*count);
         }
         if placed != chunks {
@@ -216,7 +217,7 @@ mod tests {
         wrong("/place/runs", json!([[7, 1]]), "not as many");
         wrong("/place/runs", json!([[7, 2], [8, 1]]), "not ascending");
         wrong("/place/runs", json!([[7, 0], [8, 3]]), "not ascending");
-        wrong("/place/runs", json!([[u64::MAX, 3]]), "invalid");
+        wrong("/place/runs", json!([[u64::MAX, 3]]), "not ascending");
         wrong("/place/number", json!(-1), "invalid");
         assert!(Manifest::parse(b"", "fw", "1").is_err());
         assert!(Manifest::parse(&vec![b' '; 2 << 20], "fw", "1").is_err());
