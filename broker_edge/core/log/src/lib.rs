@@ -37,6 +37,7 @@ mod lookup;
 mod maintain;
 mod mark;
 mod meta;
+mod names;
 mod partition;
 mod payloads;
 mod places;
