@@ -97,8 +97,7 @@ impl Tail {
     /// The batch that contains `offset`, when it is kept and ends at or below `until`.
     pub fn find(&self, partition: PartitionId, offset: Offset, until: Offset) -> Option<Batch> {
         let batches = self.shelves[partition.0 as usize].batches.lock();
-        let at = batches.partition_point(|shelved| shelved.next <= offset);
-        let shelved = batches.get(at)?;
+        let shelved = batches.get(place_of(&batches, offset))?;
         (shelved.batch.base_offset() <= offset && shelved.next <= until)
             .then(|| shelved.batch.clone())
     }
@@ -117,7 +116,7 @@ impl Tail {
         // Readers that have caught up almost always want the newest batch.
         let start = match batches.back() {
             Some(newest) if newest.batch.base_offset() <= from => batches.len() - 1,
-            _ => batches.partition_point(|shelved| shelved.next <= from),
+            _ => place_of(&batches, from),
         };
         match batches.get(start) {
             Some(shelved) if shelved.batch.base_offset() <= from && from < shelved.next => {}
@@ -133,5 +132,63 @@ impl Tail {
             out.push(batch.clone());
         }
         true
+    }
+}
+
+/// Place of the first batch that ends above `offset`. Batches of a steady load hold equally many records, so that a guess
+/// from the offsets of the first and the last is mostly right and spares the search its misses of the cache.
+fn place_of(batches: &VecDeque<Shelved>, offset: Offset) -> usize {
+    if let (Some(first), Some(last)) = (batches.front(), batches.back()) {
+        let (start, end) = (first.batch.base_offset().0, last.next.0);
+        let distance = offset.0.checked_sub(start).filter(|_| offset.0 < end);
+        let scaled = distance.and_then(|distance| distance.checked_mul(batches.len() as u64));
+        if let Some(scaled) = scaled {
+            let guess = (scaled / (end - start)) as usize;
+            let begins_there = guess == 0 || batches[guess - 1].next <= offset;
+            if begins_there && offset < batches[guess].next {
+                return guess;
+            }
+        }
+    }
+    batches.partition_point(|shelved| shelved.next <= offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::tests::batch_of;
+
+    const ONE: PartitionId = PartitionId(0);
+
+    /// A tail with batches of these numbers of records, the first at offset 7.
+    fn tail(sizes: impl Iterator<Item = usize>) -> (Tail, u64) {
+        let (tail, mut next) = (Tail::new(1, 1 << 20), 7);
+        for size in sizes {
+            tail.push(ONE, batch_of(Offset(next), &vec![&b"x"[..]; size]));
+            next += size as u64;
+        }
+        (tail, next)
+    }
+
+    #[test]
+    fn every_offset_is_found_in_its_batch_whatever_the_sizes_of_batches_are() {
+        let uneven = (0..60).map(|n| if n % 20 == 3 { 200 } else { 1 + n % 3 });
+        for (tail, end) in [tail(uneven), tail((0..50).map(|_| 4)), tail(0..0)] {
+            let until = Offset(end);
+            for offset in 0..end + 10 {
+                let found = tail.find(ONE, Offset(offset), until);
+                let holds = |batch: &Batch| {
+                    (batch.base_offset()..batch.next_offset()).contains(&Offset(offset))
+                };
+                assert_eq!(found.is_some(), (7..end).contains(&offset), "at {offset}");
+                assert!(found.as_ref().is_none_or(holds), "at {offset}");
+                let mut read = Vec::new();
+                let is_there = tail.read(ONE, Offset(offset), until, 1, &mut read);
+                assert_eq!(is_there, found.is_some(), "at {offset}");
+                assert!(read.iter().all(holds) && read.len() == usize::from(is_there));
+            }
+            let newest = Offset(end.saturating_sub(1));
+            assert!(tail.find(ONE, newest, newest).is_none(), "not yet durable");
+        }
     }
 }
