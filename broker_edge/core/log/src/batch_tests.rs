@@ -24,7 +24,7 @@ struct Model {
     payload: Vec<u8>,
 }
 
-fn identity() -> Identity {
+pub(crate) fn identity() -> Identity {
     Identity {
         log_id: LogId::from_bytes([3; 16]),
         partition: PartitionId(2),
@@ -179,6 +179,37 @@ fn sample() -> Vec<u8> {
         payload: b"payload".to_vec(),
     };
     encode(&[build(&[model.clone(), model])])
+}
+
+#[test]
+fn an_entry_that_names_what_is_not_in_its_table_is_refused() {
+    let bytes = sample();
+    let header = Header::parse(&bytes).expect("whole");
+    let entries_at = HEADER_BYTES + (header.topics_bytes + header.clients_bytes) as usize;
+    for (field, count) in [(0, header.topics), (2, header.clients)] {
+        for index in [count - 1, count, u16::MAX] {
+            let mut bytes = bytes.clone();
+            bytes[entries_at + field..][..2].copy_from_slice(&index.to_le_bytes());
+            crate::plan::seal(&identity(), &mut bytes);
+            let what = format!("{index} of {count} at {field}");
+            assert_eq!(decode(bytes).is_ok(), index < count, "{what}");
+        }
+    }
+}
+
+#[test]
+fn bytes_that_belong_to_no_record_are_refused() {
+    let bytes = sample();
+    let header = Header::parse(&bytes).expect("whole");
+    let tables = (header.topics_bytes + header.clients_bytes) as usize;
+    let last_at = HEADER_BYTES + tables + (header.records as usize - 1) * ENTRY_BYTES;
+    let mut entry = Entry::from_bytes(&bytes[last_at..]);
+    entry.payload_end -= 1;
+    let mut bytes = bytes;
+    bytes[last_at..][..ENTRY_BYTES].copy_from_slice(&entry.to_bytes());
+    crate::plan::seal(&identity(), &mut bytes);
+    let what = "record ends";
+    assert_eq!(decode(bytes).err(), Some(DecodeError::Malformed { what }));
 }
 
 proptest! {

@@ -279,3 +279,59 @@ impl<'a> Walk<'a> {
         Ok((read >= bytes).then_some(0))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::tests::{batch_of, identity};
+
+    /// Whether a walk that expects an offset, after a batch of an epoch, takes a batch of epoch 7 that begins at 10.
+    fn is_taken(expected: u64, epoch: u64) -> bool {
+        let file = tempfile::tempfile().expect("a file");
+        let batch = batch_of(Offset(10), &[b"one", b"two"]);
+        File::write_all_at(&file, batch.bytes(), 0).expect("written");
+        let end = batch.bytes_len() as u64;
+        let mut walk = Walk::new(&file, identity(), 0, end, Offset(expected));
+        walk.epoch = Epoch(epoch);
+        let step = walk.next().expect("it can be read");
+        matches!(step, Step::Batch { .. })
+    }
+
+    #[test]
+    fn a_whole_batch_is_taken_only_at_the_offset_expected_and_in_the_order_of_epochs() {
+        assert!(is_taken(10, 0) && is_taken(10, 7));
+        assert!(!is_taken(9, 7), "offsets before it are missing");
+        assert!(!is_taken(11, 7) && !is_taken(12, 7), "it was there before");
+        assert!(!is_taken(10, 8), "of an earlier life");
+    }
+
+    /// Whether a search behind bad bytes, from an offset and an epoch on, finds a batch of epoch 7 with offsets 10 and 11.
+    fn is_found(expected: u64, limit: u64, epochs: std::ops::RangeInclusive<u64>) -> bool {
+        let file = tempfile::tempfile().expect("a file");
+        let mut bytes = vec![0xee; 200];
+        bytes.extend_from_slice(batch_of(Offset(10), &[b"one", b"two"]).bytes());
+        File::write_all_at(&file, &bytes, 0).expect("written");
+        let end = bytes.len() as u64;
+        let mut walk = Walk::new(&file, identity(), 0, end, Offset(expected));
+        walk.epoch = Epoch(*epochs.start());
+        let is_found = walk
+            .resync(Offset(limit), Epoch(*epochs.end()))
+            .expect("it can be read");
+        let place = if is_found { (200, 10) } else { (0, expected) };
+        assert_eq!((walk.position, walk.expected.0), place);
+        is_found
+    }
+
+    #[test]
+    fn behind_bad_bytes_only_a_later_batch_is_found_that_can_have_been_written_there() {
+        assert!(is_found(5, 12, 0..=7) && is_found(9, 20, 7..=7));
+        assert!(!is_found(10, 12, 0..=7), "it would leave no gap");
+        assert!(!is_found(11, 20, 0..=7) && !is_found(20, 30, 0..=7));
+        assert!(
+            !is_found(5, 11, 0..=7),
+            "it ends where the next segment has begun"
+        );
+        assert!(!is_found(5, 12, 8..=9), "of an earlier life");
+        assert!(!is_found(5, 12, 0..=6), "of no start yet");
+    }
+}
