@@ -16,7 +16,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from pipelines.errors import SettingsError
+from pipelines.errors import JobFailedError
 from pipelines.ingest_tables import TablePlace
 from pipelines.job import StopSignal, mute_query_traces, run_job, wait
 from pipelines.job_options import add_bronze_options, add_file_options, add_place_options, with_options
@@ -46,7 +46,8 @@ def start_silver(spark: SparkSession, settings: Settings, *, available_now: bool
     silver = settings.silver
     bronze = bronze_table(settings)
     if not bronze.exists(spark):
-        raise SettingsError(f"there is no bronze table {bronze}: run the telemetry job first, it makes the table")
+        # Not a wrong setting: beside a telemetry job that waits for its broker the table comes later.
+        raise JobFailedError(f"there is no bronze table {bronze}: run the telemetry job first, it makes the table")
     setup = load_setup(settings)
     setup.place.make(spark)
     check_tables(spark, setup)

@@ -7,19 +7,22 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from pipelines.action_store import EngineFencedError, TableStoreError
-from pipelines.errors import SettingsError
+from pipelines.errors import JobFailedError, SettingsError
 from pipelines.job import EXIT_UNREACHABLE, exit_code
 from pipelines.jobs.alerts import Alert, AlertKind, StreamWatch, Webhook
 from pipelines.jobs.catalogue import JOB_NAMES, names_of, needs_spark, stages
 from pipelines.jobs.kinds import LoopJob, Progress, progress_of
 from pipelines.jobs.progress import JsonLines, LiveTable
+from pipelines.jobs.retry import is_final
 from pipelines.jobs.runner import JobState, JobView, RunFailedError, Runner
 from pipelines.settings import JobsSettings, Settings
+from pipelines.silver.job import start_silver
 from sources.errors import DataLossError, UnavailableError
 
 POLICY = JobsSettings(retries=3, retry_first_s=1.0, retry_max_s=3.0, lag_records_max=100, silent_s_max=30.0)
@@ -117,6 +120,16 @@ def test_an_error_that_waiting_cannot_mend_is_not_tried_again(error: Exception) 
     with pytest.raises(RunFailedError):
         run(job)
     assert job.starts == 1
+
+
+def test_a_table_that_another_job_makes_is_waited_for() -> None:
+    settings = Settings.model_validate({"telemetry": {"table": "main.x.bronze", "table_path": None}})
+    session = SimpleNamespace(catalog=SimpleNamespace(tableExists=lambda name: False))
+    with pytest.raises(
+        JobFailedError, match=r"there is no bronze table main\.x\.bronze: run the telemetry job"
+    ) as error:
+        start_silver(session, settings)
+    assert not is_final(error.value)
 
 
 def test_a_job_that_ran_long_has_all_its_tries_again() -> None:
