@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from cpu_meter import CpuMeter
 from kafka_peer import Kafka
@@ -180,7 +181,7 @@ def _latencies(table: Path, begin: float, end: float) -> Any:
             if add is None:
                 continue
             times = pq.read_table(table / add["path"], columns=["timestamp"], partitioning=None).column(0)
-            times_us = times.cast("timestamp[us, UTC]").cast("int64").to_numpy()
+            times_us = times.cast(pa.timestamp("us", tz="UTC")).cast("int64").to_numpy()
             times_us = times_us[(times_us >= begin * 1e6) & (times_us < end * 1e6)]
             found.append((committed_us - times_us) / 1e6)
     return np.concatenate(found)
