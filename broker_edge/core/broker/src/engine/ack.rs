@@ -320,6 +320,26 @@ mod tests {
     }
 
     #[test]
+    fn an_acknowledgement_continues_a_range_only_of_its_own_kind_place_and_reason() {
+        let no = ReasonCode::NoMatchingSubscribers;
+        for (kind, partition, ticket, packet_id, reason, entries) in [
+            (AckKind::Puback, A, 5, 8, OK, 1),
+            (AckKind::Pubrec, A, 5, 8, OK, 2),
+            (AckKind::Puback, B, 5, 8, OK, 2),
+            (AckKind::Puback, A, 6, 8, OK, 2),
+            (AckKind::Puback, A, 5, 9, OK, 2),
+            (AckKind::Puback, A, 5, 8, no, 2),
+        ] {
+            let mut fifo = AckFifo::default();
+            fifo.push_ack(AckKind::Puback, A, Ticket(4), 7, OK);
+            fifo.push_ack(kind, partition, Ticket(ticket), packet_id, reason);
+            let what = format!("{kind:?} {partition:?} {ticket} {packet_id} {reason:?}");
+            assert_eq!(fifo.len(), entries, "{what}");
+            assert_eq!(ids(&mut fifo, &Marks([9, 9], 0)), [7, packet_id], "{what}");
+        }
+    }
+
+    #[test]
     fn nothing_leaves_before_it_is_settled_or_before_what_arrived_earlier() {
         let mut fifo = AckFifo::default();
         fifo.push_ack(AckKind::Puback, A, Ticket(0), 1, OK);
