@@ -21,16 +21,16 @@ def test_every_target_ends_right_and_an_abort_stops_a_bad_command_in_its_wave(
     broker = start_broker(settings=fixed_ports())
     devices = kinds(100, faults=0.2, seed=seed)
     world = RolloutWorld(tmp_path, broker, devices, seed)
-    everybody = {"percentage": 100.0, "timeout_queued_s": 12, "timeout_step_s": 12, "timeout_delivered_s": 12}
+    everybody = {"percentage": 100.0, "timeout_queued_s": 20, "timeout_step_s": 20, "timeout_delivered_s": 20}
     with FaultyFleet(devices, broker.mqtt[1]) as fleet, world.running():
         world.desk.order(Order(name="work", waves=WAVES, **everybody), action_id="good")
-        world.until_over("good", seconds=150, kills=5, pause_s=2)
+        world.until_over("good", seconds=300, kills=5, pause_s=2)
         states = {row["device_id"]: row["state"] for row in world.desk.targets("good")}
         assert states == {id_: EXPECTED[kind] for id_, kind in devices.items()}, f"seed {seed}"
 
         bad = [{"percentage": 5, "error_percentage": 50, "min_reported": 2}, {"percentage": 100}]
         world.desk.order(Order(name="bad", waves=bad, **everybody), action_id="bad")
-        row = world.until_over("bad", seconds=60)
+        row = world.until_over("bad", seconds=180)
         commands = world.commands()
         done = Counter(fleet.carried_out)
     assert row["stopped"].startswith("aborted: "), row
