@@ -6,8 +6,8 @@ use crate::batch::Batch;
 use crate::encode::{FLAG_EXTENSION, FLAG_RETAIN};
 use crate::ids::{Epoch, Offset};
 use crate::index::{
-    Block, Index, IndexTopic, KeyPlace, RetainedPlace, TopicPlaces, key_hash, push_number,
-    topic_hash,
+    Block, Blocks, Held, Index, IndexTopic, KeyPlace, RetainedPlace, TopicPlaces, key_hash,
+    push_number, topic_hash,
 };
 use crate::segment::{Hole, SEGMENT_HEADER_BYTES};
 
@@ -215,11 +215,6 @@ impl Growing {
             .map_or(i64::MIN, |block| block.max_time_us)
     }
 
-    pub fn block_for(&self, offset: Offset) -> Option<Block> {
-        let after = self.blocks.partition_point(|block| block.offset <= offset);
-        after.checked_sub(1).map(|at| self.blocks[at])
-    }
-
     /// The first block whose running maximum reaches `time_us`.
     pub fn block_for_time(&self, time_us: i64) -> Option<Block> {
         let at = self
@@ -248,6 +243,30 @@ impl Growing {
 
     pub fn topic_count(&self) -> usize {
         self.topics.len()
+    }
+
+    pub fn blocks(&self) -> Blocks<'_> {
+        Blocks {
+            blocks: &self.blocks,
+            next: self.next,
+            data_end: self.data_end,
+        }
+    }
+
+    /// Marks the blocks of one topic.
+    pub fn mark_topic(&self, topic: &str, held: &mut Held) {
+        if let Some(state) = self.topics.get(topic) {
+            held.mark(&state.blocks);
+        }
+    }
+
+    /// Marks the blocks of the topics that are wanted.
+    pub fn mark(&self, wanted: &dyn Fn(&str) -> bool, held: &mut Held) {
+        for (topic, state) in &self.topics {
+            if wanted(topic) {
+                held.mark(&state.blocks);
+            }
+        }
     }
 
     /// The index of the segment as it is now, complete.

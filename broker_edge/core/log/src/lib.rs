@@ -59,6 +59,7 @@ mod sealed_topics;
 mod segment;
 mod single;
 mod space;
+mod stretches;
 mod tail;
 pub mod tools;
 mod topics_file;
@@ -83,4 +84,5 @@ pub use partition::{
 pub use records::{ClientIndex, MAX_RECORDS_BYTES, RecordMeta, Records, RecordsFull, TopicIndex};
 pub use route::Route;
 pub use single::Record;
+pub use stretches::{Selection, Stretches, Wanted};
 pub use view::{Headers, PublishId, RecordView};

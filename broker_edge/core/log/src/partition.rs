@@ -11,6 +11,7 @@ use crate::ids::{Class, Epoch, Offset, PartitionId};
 use crate::index::RetainedPlace;
 use crate::records::Records;
 use crate::single::Record;
+use crate::stretches::{Selection, Stretches, Wanted};
 use crate::view::RecordView;
 
 /// Called after each move of the high watermark or change of state, on the thread that made it. Must be cheap.
@@ -240,6 +241,29 @@ impl Partition {
         wanted: &dyn Fn(&str) -> bool,
     ) -> Result<(Vec<Batch>, Offset), ReadError> {
         self.0.read_matching(from, until, max_bytes, wanted)
+    }
+
+    /// Where in `[from, until)` topics that are wanted may lie, by the indexes alone: at most `max` ranges, of one segment.
+    /// `selection` is kept by the reader for its next question about the same topics.
+    pub fn stretches(
+        &self,
+        from: Offset,
+        until: Offset,
+        max: usize,
+        selection: &mut Selection,
+        wanted: Wanted<'_>,
+    ) -> Result<Stretches, ReadError> {
+        self.0.stretches((from, until), max, selection, wanted)
+    }
+
+    /// Whole batches of a range from the files, until `max_bytes` (at least one); reads no more of the files than the
+    /// blocks in which the range lies. The last batch may reach past the range.
+    pub fn read_range(
+        &self,
+        range: Range<Offset>,
+        max_bytes: usize,
+    ) -> Result<Vec<Batch>, ReadError> {
+        self.0.read_range(range, max_bytes)
     }
 
     /// The first offset whose time is at or after `time_us`, or the high watermark.

@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -105,6 +106,25 @@ impl Core {
         Ok((batches, scanned))
     }
 
+    /// As `read`, up to `until` and from the segments alone: no more of them is read than the blocks of that range.
+    pub(crate) fn read_range(
+        &self,
+        range: Range<Offset>,
+        max_bytes: usize,
+    ) -> Result<Vec<Batch>, ReadError> {
+        let until = self.check_range(range.start)?.min(range.end);
+        if range.start >= until {
+            return Ok(Vec::new());
+        }
+        let read = self.read_segments(Want {
+            from: range.start,
+            until,
+            max_bytes,
+            topics: None,
+        });
+        read.map(|(batches, _)| batches)
+    }
+
     /// The high watermark, when `from` is neither below the log start nor above it.
     pub(crate) fn check_range(&self, from: Offset) -> Result<Offset, ReadError> {
         let high_watermark = self.high_watermark();
@@ -152,17 +172,7 @@ impl Core {
         selected: &OnceCell<Selected>,
         taken: &mut Taken,
     ) -> Result<Reached, ReadError> {
-        let end = segment
-            .sealed
-            .get()
-            .map_or(want.until, |summary| summary.next);
-        if want.from >= end {
-            // Between the end of this segment and the next one: lost to damage.
-            let end = next_base.unwrap_or(want.until);
-            return Err(ReadError::Damaged {
-                range: want.from..end,
-            });
-        }
+        let end = self.end_of(&segment, next_base, &(want.from..want.until))?;
         let within = Want {
             until: want.until.min(end),
             ..*want
@@ -204,20 +214,7 @@ impl Core {
         taken: &mut Taken,
     ) -> Result<Reached, ReadError> {
         let mut want = *want;
-        if let Some(summary) = segment.sealed.get() {
-            // An index made since the damage was found has no blocks where it is, so it must be heeded before the index.
-            let holes = summary.holes.iter().map(|hole| hole.first..hole.next);
-            for hole in holes.chain(self.found_damage()) {
-                if hole.contains(&want.from) {
-                    return Err(ReadError::Damaged {
-                        range: want.from..hole.end.min(summary.next),
-                    });
-                }
-                if hole.start > want.from {
-                    want.until = want.until.min(hole.start);
-                }
-            }
-        }
+        want.until = self.before_damage(segment, want.from..want.until)?;
         let mut file = None;
         for run in self.runs(segment, &want, selected)? {
             let file = match &file {
@@ -237,6 +234,55 @@ impl Core {
         Ok(Reached {
             offset: want.until,
             is_full: false,
+        })
+    }
+
+    /// Where a range of a segment has to end so that no damage that is known lies in it; an error when it begins there.
+    fn before_damage(&self, segment: &Segment, range: Range<Offset>) -> Result<Offset, ReadError> {
+        let mut until = range.end;
+        if let Some(summary) = segment.sealed.get() {
+            // An index made since the damage was found has no blocks where it is, so it must be heeded before the index.
+            let holes = summary.holes.iter().map(|hole| hole.first..hole.next);
+            for hole in holes.chain(self.found_damage()) {
+                if hole.contains(&range.start) {
+                    return Err(ReadError::Damaged {
+                        range: range.start..hole.end.min(summary.next),
+                    });
+                }
+                if hole.start > range.start {
+                    until = until.min(hole.start);
+                }
+            }
+        }
+        Ok(until)
+    }
+
+    /// What of a range lies in a segment in front of damage; an error when nothing does.
+    pub(crate) fn readable(
+        &self,
+        segment: &Segment,
+        next_base: Option<Offset>,
+        range: Range<Offset>,
+    ) -> Result<Range<Offset>, ReadError> {
+        let end = self.end_of(segment, next_base, &range)?;
+        let until = self.before_damage(segment, range.start..range.end.min(end))?;
+        Ok(range.start..until)
+    }
+
+    /// Where a segment ends; an error when a range begins behind that, in what was lost before the next segment.
+    fn end_of(
+        &self,
+        segment: &Segment,
+        next_base: Option<Offset>,
+        range: &Range<Offset>,
+    ) -> Result<Offset, ReadError> {
+        let sealed = segment.sealed.get();
+        let end = sealed.map_or(range.end, |summary| summary.next);
+        if range.start < end {
+            return Ok(end);
+        }
+        Err(ReadError::Damaged {
+            range: range.start..next_base.unwrap_or(range.end),
         })
     }
 

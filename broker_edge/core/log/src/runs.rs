@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use crate::core::Core;
 use crate::error::ReadError;
 use crate::ids::Offset;
-use crate::index::{Block, Held, Run, TopicPlaces};
+use crate::index::{Blocks, Held, Run, TopicPlaces};
 use crate::read::Want;
 use crate::sealed_topics::reaches;
 use crate::segment::{SEGMENT_HEADER_BYTES, Segment};
@@ -23,8 +23,8 @@ impl Core {
         want: &Want<'_>,
         selected: &OnceCell<Selected>,
     ) -> Result<Vec<Run>, ReadError> {
-        if let Some(block) = segment.with_growing(|growing| growing.block_for(want.from)) {
-            return Ok(vec![whole(segment, block, want, u64::MAX)]);
+        if let Some(run) = segment.with_growing(|growing| whole(segment, growing.blocks(), want)) {
+            return Ok(vec![run]);
         }
         if let Some(wanted) = want.topics {
             let selected = match selected.get() {
@@ -62,11 +62,7 @@ impl Core {
             }
         }
         self.with_index(segment, &|index| {
-            let blocks = index.blocks();
-            let block = blocks.block_for(want.from);
-            let mut run = whole(segment, block, want, blocks.data_end);
-            run.block_bytes = blocks.end_of(block).saturating_sub(run.position);
-            Ok(vec![run])
+            Ok(vec![whole(segment, index.blocks(), want)])
         })
     }
 
@@ -102,17 +98,19 @@ impl Core {
     }
 }
 
-/// Everything of a segment from a block on.
-fn whole(segment: &Segment, block: Option<Block>, want: &Want<'_>, end: u64) -> Run {
+/// Everything that is wanted of a segment, whatever its topics.
+fn whole(segment: &Segment, blocks: Blocks<'_>, want: &Want<'_>) -> Run {
+    let block = blocks.block_for(want.from);
     let (position, offset) = block.map_or((SEGMENT_HEADER_BYTES, segment.base), |block| {
         (block.position, block.offset)
     });
+    let last = blocks.block_for(Offset(want.until.0.saturating_sub(1)));
     Run {
         position,
         offset,
         until: want.until,
-        end,
-        block_bytes: 0,
+        end: blocks.end_of(last),
+        block_bytes: blocks.end_of(block).saturating_sub(position),
     }
 }
 

@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use headwater_log::{Log, LogConfig, Offset, RecordMeta, Records, Seams};
+use headwater_log::{Log, LogConfig, Offset, RecordMeta, Records, Seams, Selection, Wanted};
 use support::*;
 
 /// Ten devices, a batch of one record each in turn; every fifth retained. Several segments, nothing in memory.
@@ -77,6 +77,69 @@ fn reading_what_matches_gives_every_matching_record_and_skips_batches() {
         .expect("a read");
     assert!(nobody.0.is_empty());
     assert_eq!(nobody.1, Offset(300));
+}
+
+#[test]
+fn stretches_hold_every_wanted_record_and_reading_them_reads_little_else() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = fleet(dir.path(), &HandClock::at(START_US), 30);
+    let partition = telemetry(&log);
+    // One in a sealed segment only, one in the active segment only.
+    for device in [70, 71] {
+        let range = partition.append(records(device, &["rare"])).expect("taken");
+        await_durable(partition, range.end);
+        if device == 70 {
+            for _ in 0..200 {
+                let range = partition
+                    .append(records(5, &["filler ".repeat(60).as_str()]))
+                    .expect("taken");
+                await_durable(partition, range.end);
+            }
+        }
+    }
+    let until = partition.high_watermark();
+    let names = ["devices/70/telemetry", "devices/71/telemetry", "none"];
+    let matching = |topic: &str| names.contains(&topic);
+    for wanted in [Wanted::Topics(&names), Wanted::Matching(&matching)] {
+        let (mut from, mut found, mut looked_at) = (Offset(0), Vec::new(), 0);
+        let mut selection = Selection::default();
+        while from < until {
+            let stretches = partition
+                .stretches(from, until, 2, &mut selection, wanted)
+                .expect("an answer");
+            assert!(stretches.scanned > from && stretches.scanned <= until);
+            for range in stretches.ranges {
+                assert!(range.start >= from && range.end <= stretches.scanned);
+                let mut next = range.start;
+                while next < range.end {
+                    let batches = partition.read_range(next..range.end, 4096).expect("a read");
+                    for batch in &batches {
+                        looked_at += batch.len();
+                        let records = batch.records();
+                        let wanted = records.filter(|record| matching(record.topic));
+                        found.extend(wanted.map(|record| record.offset));
+                        next = batch.next_offset();
+                    }
+                }
+            }
+            from = stretches.scanned;
+        }
+        assert_eq!(found, [Offset(300), Offset(501)]);
+        assert!(
+            looked_at < 400,
+            "{looked_at} of 502 records were read for two"
+        );
+    }
+    let nobody = partition
+        .stretches(
+            Offset(0),
+            until,
+            2,
+            &mut Selection::default(),
+            Wanted::Topics(&["none"]),
+        )
+        .expect("an answer");
+    assert_eq!((nobody.ranges.len(), nobody.scanned), (0, until));
 }
 
 #[test]

@@ -351,7 +351,7 @@ pub const KEYS: &[Key] = &[
     key(
         "mqtt.max_topics",
         whole(1, 1_000_000),
-        "Topics that one connection may bring into the broker's table of topics. One more is refused: MQTT 5 with 0x97; of \
+        "Topics that one client may bring into the broker's table of topics. One more is refused: MQTT 5 with 0x97; of \
          older clients QoS 0 is dropped and the connection closed otherwise.",
     ),
     key(

@@ -11,10 +11,12 @@ use headwater_mqtt::{QoS, filter_matches};
 
 use crate::auth::Access;
 
+use super::ahead;
 use super::deliver::{Delivered, Delivery};
 use super::router::Subscriber;
 use super::session::Session;
 use super::stage::PartitionIndex;
+use super::sweep::Next;
 use super::topics::Merged;
 use super::unread::is_passing;
 use super::window::Source;
@@ -22,8 +24,12 @@ use super::{ConnKey, Engine, SessionKey};
 
 /// Bytes of batches that one session reads at a time.
 pub(super) const READ_BYTES: usize = 256 << 10;
-/// What all sessions together may do in a turn, in steps: a single record is one, reading on is more.
+/// What all sessions together may do in a turn, in steps: a single record is one, reading from files is more.
 const TURN_STEPS: usize = 128;
+/// So many bytes, read or sent, are one step more.
+pub(super) const STEP_BYTES: usize = 16 << 10;
+/// So many records that were looked at are one step more.
+const STEP_RECORDS: usize = 1024;
 /// With more subscriptions, what they come to for a topic is remembered.
 const LINEAR_MAX: usize = 8;
 pub(super) const READ_STEPS: usize = 8;
@@ -72,10 +78,20 @@ pub enum Progress {
 impl Engine {
     pub(super) fn catch_up(&mut self) {
         let mut steps = TURN_STEPS;
-        self.admit_waiting();
-        self.run_groups(&mut steps);
+        loop {
+            let before = steps;
+            self.sweep(&mut steps);
+            self.run_groups(&mut steps);
+            self.run_sessions(&mut steps);
+            if steps == 0 || steps == before {
+                return;
+            }
+        }
+    }
+
+    fn run_sessions(&mut self, steps: &mut usize) {
         for _ in 0..self.runnable.len() {
-            if steps == 0 {
+            if *steps == 0 {
                 return;
             }
             let Some(key) = self.runnable.pop_front() else {
@@ -84,17 +100,20 @@ impl Engine {
             if let Some(session) = self.sessions.get_mut(key) {
                 session.queued = false;
             }
-            match self.run_session(key, &mut steps) {
-                Progress::Unfinished => self.wake_session(key),
-                // What it had to send before anything new is sent.
-                Progress::Finished => {
-                    self.cold.release(key);
-                    self.wake_groups_of(key);
-                }
-                Progress::NoRoom => {}
-            }
+            self.run_awake(key, steps);
         }
-        self.admit_waiting();
+    }
+
+    pub(super) fn run_awake(&mut self, key: SessionKey, steps: &mut usize) {
+        match self.run_session(key, steps) {
+            Progress::Unfinished => self.wake_session(key),
+            // What it had to send before anything new is sent.
+            Progress::Finished => {
+                self.end_cold_reads(key);
+                self.wake_groups_of(key);
+            }
+            Progress::NoRoom => {}
+        }
     }
 
     fn run_session(&mut self, key: SessionKey, steps: &mut usize) -> Progress {
@@ -309,31 +328,46 @@ impl Engine {
         if *steps == 0 {
             return Progress::Unfinished;
         }
-        *steps = steps.saturating_sub(READ_STEPS);
+        *steps -= 1;
         self.begin_at_log_start(reading);
-        let (batches, scanned) = match self.read_for(key, reading, until, only) {
-            Some(Ok(read)) => read,
-            // It waits until others have read.
-            None => return Progress::NoRoom,
-            Some(Err(error)) if is_passing(&error) => {
+        let batches = match self.read_for(key, reading, until, only, steps) {
+            Ok(Next::Batches(batches)) => batches,
+            Ok(Next::Nothing(below)) => {
+                reading.next = reading.next.max(below);
+                return reading.progress(until);
+            }
+            Ok(Next::Waits) => return Progress::NoRoom,
+            Err(error) if is_passing(&error) => {
                 self.retry_later(key, &error);
                 return Progress::NoRoom;
             }
-            Some(Err(error)) => {
+            Err(error) => {
                 reading.skip(&error, until);
                 return reading.progress(until);
             }
         };
+        let sent_before = self.tally.publish_sent_bytes;
+        let mut progress = None;
         for batch in batches
             .iter()
             .take_while(|batch| batch.base_offset() < until)
         {
+            *steps = steps.saturating_sub(batch.len() / STEP_RECORDS);
             if !self.deliver_batch(key, conn, reading, batch, only) {
-                return Progress::NoRoom;
+                progress = Some(Progress::NoRoom);
+                break;
             }
         }
-        reading.next = reading.next.max(scanned);
-        reading.progress(until)
+        let sent = self.tally.publish_sent_bytes - sent_before;
+        *steps = steps.saturating_sub(usize::try_from(sent).unwrap_or(0) / STEP_BYTES);
+        self.cold.note_sent(sent);
+        if progress.is_some() {
+            let place = (reading.partition, reading.next);
+            self.cold.stop(key, place, self.now.mono_ms);
+        } else {
+            self.cold.go_on_at(key, self.now.mono_ms);
+        }
+        progress.unwrap_or_else(|| reading.progress(until))
     }
 
     /// Retention does not wait for MQTT: who is too far behind goes on where the log begins.
@@ -351,41 +385,6 @@ impl Engine {
             self.metrics.mqtt.records_expired.inc_by(expired);
             reading.next = log_start;
         }
-    }
-
-    /// The batches to go on with, and where the next reading begins: from memory where they are there, else from the
-    /// files. Nothing when the session has to let others read first.
-    fn read_for(
-        &mut self,
-        key: SessionKey,
-        reading: &Reading,
-        until: Offset,
-        only: Option<&str>,
-    ) -> Option<Result<(Vec<Batch>, Offset), ReadError>> {
-        let partition = &self.stages[reading.partition.index()].partition;
-        if let Some(batches) = partition.read_tail(reading.next, READ_BYTES) {
-            return Some(Ok((batches, reading.next)));
-        }
-        if let Some(batches) = self.kept_for(key, reading) {
-            return Some(Ok((batches, reading.next)));
-        }
-        if !self.may_read_cold(key, reading) {
-            return None;
-        }
-        let session = self.sessions.get(key)?;
-        let wanted = |topic: &str| match only {
-            Some(filter) => filter_matches(filter, topic),
-            None => session
-                .subscriptions
-                .iter()
-                .any(|held| filter_matches(&held.filter, topic)),
-        };
-        let partition = &self.stages[reading.partition.index()].partition;
-        let read = partition.read_matching(reading.next, until, READ_BYTES, &wanted);
-        if let Ok((batches, _)) = &read {
-            self.keep_cold(reading.partition, batches);
-        }
-        Some(read)
     }
 
     /// Delivers what of a batch lies at or above the reading's place. False when there is no room for the record at
@@ -422,8 +421,14 @@ impl Engine {
                 })
                 .collect()
         } else {
+            // To look for names is much quicker than to match filters, and most sessions have nothing else.
+            let names = ahead::names_of(session, only);
+            let is_named = |topic| names.as_ref().is_none_or(|names| names.contains(&topic));
             let merged = |topic| merged_for(session, topic, partition, base, only).map(Rc::new);
-            batch.topics().map(|topic| merged(topic.topic)).collect()
+            let topics = batch.topics().map(|topic| topic.topic);
+            topics
+                .map(|topic| is_named(topic).then(|| merged(topic)).flatten())
+                .collect()
         };
         if wanted.iter().any(Option::is_some) {
             for index in first..batch.len() {
@@ -464,9 +469,6 @@ pub(super) fn merged_for(
     only: Option<&str>,
 ) -> Option<Merged> {
     let access = only.map_or(Access::Receive, |_| Access::Replay);
-    if !session.may(access, topic) {
-        return None;
-    }
     let mut wanted = session
         .subscriptions
         .iter()
@@ -478,7 +480,7 @@ pub(super) fn merged_for(
         .map(|held| held.options)
         .peekable();
     wanted.peek()?;
-    Some(Merged::of(wanted))
+    session.may(access, topic).then(|| Merged::of(wanted))
 }
 
 /// Where a replay ends in a partition; one without ends goes on.

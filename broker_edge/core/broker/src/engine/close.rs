@@ -110,7 +110,8 @@ impl Engine {
         }
         session.conn = None;
         session.active = false;
-        self.cold.release(key);
+        self.cold.go_on(key);
+        self.ahead.forget(key);
         if let Some(extras) = session.extras.present_mut() {
             extras.retained = VecDeque::new();
             session.extras.trim();

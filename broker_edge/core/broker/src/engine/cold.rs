@@ -1,170 +1,418 @@
-//! Reads of sessions that are far behind: what was read last is kept for who stands near, and only so many read at a time.
+//! What was read from the files for sessions that are far behind, and which of them wait to read (`sweep` reads).
 //!
-//! A window takes a small part of a batch, so a session reads the same batch again with each acknowledgement, and many
-//! that come back together would push each other out of any memory. Therefore as many sessions read from the files at a
-//! time as have room here; the others wait, and go on in the order of their places, so that neighbours share what is read.
+//! A window takes a small part of a batch, so a session needs the same batch again with each acknowledgement, and many
+//! that come back together need the same batches. Therefore what lies above the lowest place where somebody stands is
+//! kept, the lowest that waits is read for first, and when what is kept is full, those ahead wait until the lowest have
+//! come up to them: so all end up in the same place and share every read. Who is ahead does not wait for ever: some
+//! reads go round by place whatever is kept, as many as time and what was sent allow.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use headwater_log::{Batch, Offset};
+use rustc_hash::FxHashMap;
 
-use super::catch_up::{READ_BYTES, Reading};
+use super::SessionKey;
 use super::stage::PartitionIndex;
-use super::{Engine, SessionKey};
 
 /// Batches that are kept, all sessions together.
 const KEPT_BYTES: usize = 32 << 20;
-/// A session that has not read for so long, because its client acknowledges nothing, lets another read.
-const IDLE_MS: u64 = 100;
-/// Even the largest batches leave room for so many.
-const READERS_MIN: usize = 4;
+/// A session that has not read on for so long, because its client acknowledges nothing, holds no batch any more. It
+/// follows how long clients take: these bounds, and where it begins.
+const IDLE_MS_MIN: u64 = 50;
+const IDLE_MS_MAX: u64 = 2_000;
+const IDLE_MS: u64 = 200;
+/// Of so many reads one goes round; the others are for the lowest.
+const ROUND_EVERY: u32 = 4;
+/// What may be read beside what is kept: so much a second, and so many bytes for each that was sent.
+const SPARE_BYTES_PER_MS: u64 = 8 << 10;
+const SPARE_BYTES_PER_SENT: u64 = 2;
+const SPARE_BYTES_MAX: u64 = 8 << 20;
+/// Somebody reads this often, however much else there is to do.
+const OVERDUE_MS: u64 = 100;
 
 type Place = (PartitionIndex, Offset);
+/// A session and where it wants to read on.
+type Waiting = (PartitionIndex, Offset, SessionKey);
 
-#[derive(Debug, Clone, Copy)]
-struct Reader {
-    session: SessionKey,
-    read_at_ms: u64,
+#[derive(Debug)]
+struct Kept {
+    batch: Batch,
+    /// Sessions that stand in it.
+    holders: u32,
 }
 
-#[derive(Default)]
+/// A session that stands in a kept batch, because it had no room for the next record.
+#[derive(Debug, Clone, Copy)]
+struct Stop {
+    batch: Place,
+    at_ms: u64,
+    /// The batch is kept for it.
+    holds: bool,
+}
+
+#[derive(Debug)]
 pub struct ColdReads {
-    kept: BTreeMap<Place, Batch>,
-    /// In order of age; a batch that was replaced is there twice.
+    kept: BTreeMap<Place, Kept>,
+    /// In order of age; what is gone may still be named.
     ages: VecDeque<Place>,
     bytes: usize,
-    /// Of the last read.
-    read_bytes: usize,
-    readers: Vec<Reader>,
-    waiting: BTreeSet<(PartitionIndex, Offset, SessionKey)>,
-    /// Where the last of those that waited went on.
-    last: Place,
+    /// Batches that somebody stands in.
+    held: BTreeSet<Place>,
+    stops: FxHashMap<SessionKey, Stop>,
+    /// When to look whether a session still stands where it stood.
+    stops_due: VecDeque<(u64, SessionKey)>,
+    idle_ms: u64,
+    waiting: BTreeSet<Waiting>,
+    /// Where the last read that went round was.
+    place: Place,
+    reads: u32,
+    /// Bytes that may be read although what is kept is full, as of when.
+    spare_bytes: u64,
+    spare_at_ms: u64,
+    /// The session that may read now.
+    granted: Option<SessionKey>,
+    /// When somebody was given the last turn.
+    granted_at_ms: u64,
+    /// Whether a timer will look again.
+    pub watched: bool,
+}
+
+impl Default for ColdReads {
+    fn default() -> Self {
+        Self {
+            kept: BTreeMap::new(),
+            ages: VecDeque::new(),
+            bytes: 0,
+            held: BTreeSet::new(),
+            stops: FxHashMap::default(),
+            stops_due: VecDeque::new(),
+            idle_ms: IDLE_MS,
+            waiting: BTreeSet::new(),
+            place: Place::default(),
+            reads: 0,
+            spare_bytes: 0,
+            spare_at_ms: 0,
+            granted: None,
+            granted_at_ms: 0,
+            watched: false,
+        }
+    }
 }
 
 impl ColdReads {
     /// The kept batch that holds an offset.
     pub fn batch_at(&self, partition: PartitionIndex, offset: Offset) -> Option<Batch> {
-        let mut below = self.kept.range(..=(partition, offset));
-        let ((of, _), batch) = below.next_back()?;
-        (*of == partition && offset < batch.next_offset()).then(|| batch.clone())
+        let (_, kept) = self.kept_at(partition, offset)?;
+        Some(kept.batch.clone())
     }
 
-    /// Keeps what was read, and forgets what was read longest ago.
+    fn kept_at(&self, partition: PartitionIndex, offset: Offset) -> Option<(Place, &Kept)> {
+        let mut below = self.kept.range(..=(partition, offset));
+        let (place, kept) = below.next_back()?;
+        (place.0 == partition && offset < kept.batch.next_offset()).then_some((*place, kept))
+    }
+
+    /// Keeps what was read, and forgets what lies below where anybody stands, then what was read longest ago.
     pub fn keep(&mut self, partition: PartitionIndex, batches: &[Batch]) {
-        self.read_bytes = batches.iter().map(Batch::bytes_len).sum();
         for batch in batches {
             let place = (partition, batch.base_offset());
+            if self.kept.contains_key(&place) {
+                continue;
+            }
             self.bytes += batch.bytes_len();
-            if let Some(old) = self.kept.insert(place, batch.clone()) {
-                self.bytes -= old.bytes_len();
+            self.ages.push_back(place);
+            let batch = batch.clone();
+            self.kept.insert(place, Kept { batch, holders: 0 });
+        }
+        let newest = batches.last().map(Batch::base_offset);
+        while self.bytes > KEPT_BYTES
+            && let Some(lowest) = self.below_all().filter(|place| Some(place.1) != newest)
+        {
+            self.forget(lowest);
+        }
+        for _ in 0..self.ages.len() {
+            if self.bytes <= KEPT_BYTES {
+                break;
+            }
+            let Some(oldest) = self.ages.pop_front() else {
+                break;
+            };
+            if self.held.contains(&oldest) {
+                self.ages.push_back(oldest);
             } else {
-                self.ages.push_back(place);
+                self.forget(oldest);
             }
         }
+        // With more that is held than fits, somebody has to read again.
         while self.bytes > KEPT_BYTES
             && self.kept.len() > 1
             && let Some(oldest) = self.ages.pop_front()
         {
-            if let Some(batch) = self.kept.remove(&oldest) {
-                self.bytes -= batch.bytes_len();
+            self.forget(oldest);
+        }
+        if self.ages.len() > 2 * self.kept.len() + 64 {
+            let kept = &self.kept;
+            self.ages.retain(|place| kept.contains_key(place));
+        }
+    }
+
+    fn forget(&mut self, place: Place) {
+        self.held.remove(&place);
+        if let Some(kept) = self.kept.remove(&place) {
+            self.bytes -= kept.batch.bytes_len();
+        }
+    }
+
+    /// The lowest kept batch, when everybody stands above it.
+    fn below_all(&self) -> Option<Place> {
+        let lowest = *self.kept.first_key_value()?.0;
+        self.held
+            .first()
+            .is_none_or(|floor| lowest < *floor)
+            .then_some(lowest)
+    }
+
+    /// A session stands in the batch that holds `offset`, for want of room.
+    pub fn stop(&mut self, session: SessionKey, (partition, offset): Place, now_ms: u64) {
+        let Some((batch, _)) = self.kept_at(partition, offset) else {
+            return self.go_on(session);
+        };
+        let at_ms = now_ms;
+        if let Some(stop) = self.stops.get_mut(&session)
+            && stop.batch == batch
+            && stop.holds
+        {
+            let took_ms = at_ms.saturating_sub(std::mem::replace(&mut stop.at_ms, at_ms));
+            return self.learn(took_ms);
+        }
+        self.go_on_at(session, now_ms);
+        if let Some(kept) = self.kept.get_mut(&batch) {
+            kept.holders += 1;
+            self.held.insert(batch);
+            let holds = true;
+            self.stops.insert(
+                session,
+                Stop {
+                    batch,
+                    at_ms,
+                    holds,
+                },
+            );
+            self.stops_due.push_back((now_ms + self.idle_ms, session));
+        }
+    }
+
+    /// A session reads on from where it stopped.
+    pub fn go_on_at(&mut self, session: SessionKey, now_ms: u64) {
+        if let Some(stop) = self.stops.get(&session) {
+            self.learn(now_ms.saturating_sub(stop.at_ms));
+            self.go_on(session);
+        }
+    }
+
+    /// A session no longer stands where it stopped.
+    pub fn go_on(&mut self, session: SessionKey) {
+        if let Some(stop) = self.stops.remove(&session)
+            && stop.holds
+        {
+            self.let_go(stop.batch);
+        }
+    }
+
+    fn let_go(&mut self, batch: Place) {
+        if let Some(kept) = self.kept.get_mut(&batch) {
+            // It may have been forgotten and read again since.
+            kept.holders = kept.holders.saturating_sub(1);
+            if kept.holders == 0 {
+                self.held.remove(&batch);
             }
         }
     }
 
-    fn readers_max(&self) -> usize {
-        (KEPT_BYTES / 2 / self.read_bytes.max(READ_BYTES)).max(READERS_MIN)
-    }
-
-    /// Whether a session may read from the files now; else it waits for its turn.
-    fn admit(&mut self, session: SessionKey, reading: &Reading, now_ms: u64) -> bool {
-        let mut readers = self.readers.iter_mut();
-        if let Some(reader) = readers.find(|reader| reader.session == session) {
-            reader.read_at_ms = now_ms;
-            return true;
-        }
-        if self.readers.len() < self.readers_max() {
-            let read_at_ms = now_ms;
-            self.readers.push(Reader {
-                session,
-                read_at_ms,
-            });
-            return true;
-        }
-        self.waiting
-            .insert((reading.partition, reading.next, session));
-        false
-    }
-
-    fn note(&mut self, session: SessionKey, now_ms: u64) {
-        let mut readers = self.readers.iter_mut();
-        if let Some(reader) = readers.find(|reader| reader.session == session) {
-            reader.read_at_ms = now_ms;
+    /// A client took so long to make room: quickly up, slowly down.
+    fn learn(&mut self, took_ms: u64) {
+        let wanted = (2 * took_ms).clamp(IDLE_MS_MIN, IDLE_MS_MAX);
+        if wanted > self.idle_ms {
+            self.idle_ms += (wanted - self.idle_ms).div_ceil(4);
+        } else {
+            self.idle_ms -= (self.idle_ms - wanted) / 256;
         }
     }
 
-    /// A session has caught up, or is gone.
-    pub fn release(&mut self, session: SessionKey) {
-        self.readers.retain(|reader| reader.session != session);
+    /// Those whose clients have acknowledged nothing for a while hold nothing any more.
+    pub fn let_go_of_idle(&mut self, now_ms: u64) {
+        while let Some((due_ms, session)) = self.stops_due.front().copied()
+            && due_ms <= now_ms
+        {
+            self.stops_due.pop_front();
+            let idle_ms = self.idle_ms;
+            let Some(stop) = self.stops.get_mut(&session).filter(|stop| stop.holds) else {
+                continue;
+            };
+            if stop.at_ms + idle_ms > now_ms {
+                self.stops_due.push_back((stop.at_ms + idle_ms, session));
+                continue;
+            }
+            stop.holds = false;
+            let batch = stop.batch;
+            self.let_go(batch);
+            // Many that never acknowledge must not hold up the others for long.
+            self.idle_ms = IDLE_MS_MIN.max(self.idle_ms - self.idle_ms / 64);
+        }
     }
 
-    /// The next that waits, in the order of places.
-    fn next(&mut self) -> Option<SessionKey> {
-        let (partition, offset) = self.last;
+    /// A session wants to read on at a place and waits until it is read for.
+    pub fn wait(&mut self, session: SessionKey, (partition, offset): Place) {
+        self.waiting.insert((partition, offset, session));
+    }
+
+    /// The next that may read.
+    pub fn next(&mut self, now_ms: u64) -> Option<SessionKey> {
+        let passed_ms = now_ms.saturating_sub(std::mem::replace(&mut self.spare_at_ms, now_ms));
+        self.add_spare(passed_ms.saturating_mul(SPARE_BYTES_PER_MS));
+        if self.is_held_back() {
+            return None;
+        }
+        let (partition, offset) = self.place;
         let from = (partition, offset, SessionKey::from_bits(0));
-        let next = self.waiting.range(from..).next().copied();
-        let next = next.or_else(|| self.waiting.first().copied())?;
+        let waiting = &self.waiting;
+        let lowest = *waiting.first()?;
+        let goes_round = self.reads % ROUND_EVERY == ROUND_EVERY - 1 || self.is_full();
+        let next = if goes_round {
+            let next = waiting.range(from..).next().copied().unwrap_or(lowest);
+            self.place = (next.0, next.1.plus(1));
+            next
+        } else {
+            lowest
+        };
+        self.reads = self.reads.wrapping_add(1);
         self.waiting.remove(&next);
-        self.last = (next.0, next.1);
+        self.granted = Some(next.2);
+        self.granted_at_ms = now_ms;
         Some(next.2)
+    }
+
+    /// So much was read from the files.
+    pub fn note_read(&mut self, bytes: usize) {
+        if self.is_full() {
+            self.spare_bytes = self.spare_bytes.saturating_sub(bytes as u64);
+        }
+    }
+
+    /// So much was sent of what was read.
+    pub fn note_sent(&mut self, bytes: u64) {
+        self.add_spare(bytes.saturating_mul(SPARE_BYTES_PER_SENT));
+    }
+
+    fn add_spare(&mut self, bytes: u64) {
+        self.spare_bytes = SPARE_BYTES_MAX.min(self.spare_bytes.saturating_add(bytes));
+    }
+
+    /// Nothing can be read without pushing out what somebody has before him.
+    fn is_full(&self) -> bool {
+        self.bytes > KEPT_BYTES / 4 * 3 && !self.held.is_empty() && self.below_all().is_none()
+    }
+
+    /// Whether the session may read from the files now; once.
+    pub fn take_grant(&mut self, session: SessionKey) -> bool {
+        self.granted
+            .take_if(|granted| *granted == session)
+            .is_some()
+    }
+
+    pub fn revoke(&mut self) {
+        self.granted = None;
+    }
+
+    /// Those that wait for what lies between two offsets; they wait no longer.
+    pub fn take_waiting(
+        &mut self,
+        partition: PartitionIndex,
+        from: Offset,
+        until: Offset,
+    ) -> Vec<SessionKey> {
+        let least = SessionKey::from_bits(0);
+        let range = (partition, from, least)..(partition, until, least);
+        let found: Vec<Waiting> = self.waiting.range(range).copied().collect();
+        for who in &found {
+            self.waiting.remove(who);
+        }
+        found.into_iter().map(|(_, _, session)| session).collect()
+    }
+
+    /// Nobody has read for a while: however much else there is to do, somebody has to.
+    pub fn is_overdue(&self, now_ms: u64) -> bool {
+        self.granted_at_ms + OVERDUE_MS <= now_ms
+    }
+
+    /// What is kept is being used to the full, and nothing may be read beside it now.
+    pub fn is_held_back(&self) -> bool {
+        self.is_full() && self.spare_bytes == 0
+    }
+
+    pub fn is_waited_for(&self) -> bool {
+        !self.waiting.is_empty()
     }
 }
 
-impl Engine {
-    /// What of the kept batches a reading goes on with.
-    pub(super) fn kept_for(&mut self, key: SessionKey, reading: &Reading) -> Option<Vec<Batch>> {
-        let mut found = Vec::new();
-        let (mut next, mut bytes) = (reading.next, 0);
-        while bytes < READ_BYTES
-            && let Some(batch) = self.cold.batch_at(reading.partition, next)
-        {
-            next = batch.next_offset();
-            bytes += batch.bytes_len();
-            found.push(batch);
-        }
-        if found.is_empty() {
-            return None;
-        }
-        self.cold.note(key, self.now.mono_ms);
-        Some(found)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const P: PartitionIndex = PartitionIndex(1);
+
+    fn session(number: u64) -> SessionKey {
+        SessionKey::from_bits(number)
     }
 
-    pub(super) fn may_read_cold(&mut self, key: SessionKey, reading: &Reading) -> bool {
-        self.cold.admit(key, reading, self.now.mono_ms)
+    #[test]
+    fn the_lowest_read_first_and_now_and_then_one_that_the_round_has_come_to() {
+        let mut cold = ColdReads::default();
+        for number in 1..=8 {
+            cold.wait(session(number), (P, Offset(100 * number)));
+        }
+        cold.place = (P, Offset(650));
+        let order: Vec<_> = (0..8).map(|_| cold.next(0)).collect();
+        let expected = [1, 2, 3, 7, 4, 5, 6, 8];
+        assert_eq!(order, expected.map(|number| Some(session(number))));
+        assert_eq!(cold.next(0), None);
     }
 
-    /// Keeps what was read from the files, for who needs it next.
-    pub(super) fn keep_cold(&mut self, partition: PartitionIndex, batches: &[Batch]) {
-        let bytes: usize = batches.iter().map(Batch::bytes_len).sum();
-        self.tally.catch_up_read_bytes += bytes as u64;
-        self.holding.note_read(bytes);
-        self.cold.keep(partition, batches);
+    #[test]
+    fn a_grant_is_for_one_session_and_one_read() {
+        let mut cold = ColdReads::default();
+        cold.wait(session(1), (P, Offset(5)));
+        assert_eq!(cold.next(0), Some(session(1)));
+        assert!(!cold.take_grant(session(2)));
+        assert!(cold.take_grant(session(1)) && !cold.take_grant(session(1)));
+        cold.wait(session(1), (P, Offset(5)));
+        assert_eq!(cold.next(0), Some(session(1)));
+        cold.revoke();
+        assert!(!cold.take_grant(session(1)));
     }
 
-    /// Lets others read in the place of those that have stopped to.
-    pub(super) fn admit_waiting(&mut self) {
-        if self.cold.waiting.is_empty() {
-            return;
+    #[test]
+    fn how_long_a_batch_is_held_follows_how_long_clients_take() {
+        let mut cold = ColdReads::default();
+        for _ in 0..20 {
+            cold.learn(600);
         }
-        let now_ms = self.now.mono_ms;
-        self.cold
-            .readers
-            .retain(|reader| reader.read_at_ms + IDLE_MS > now_ms);
-        let free = self.cold.readers_max();
-        for _ in self.cold.readers.len()..free {
-            match self.cold.next() {
-                Some(session) => self.wake_session(session),
-                None => return,
-            }
+        assert!((1100..=1200).contains(&cold.idle_ms), "{}", cold.idle_ms);
+        for _ in 0..2000 {
+            cold.learn(1);
         }
+        assert!(cold.idle_ms < 400, "{}", cold.idle_ms);
+    }
+
+    #[test]
+    fn those_that_wait_for_the_same_batch_are_found_together() {
+        let mut cold = ColdReads::default();
+        for (number, offset) in [(1, 99), (2, 100), (3, 149), (4, 150)] {
+            cold.wait(session(number), (P, Offset(offset)));
+        }
+        cold.wait(session(5), (PartitionIndex(2), Offset(120)));
+        let together = cold.take_waiting(P, Offset(100), Offset(150));
+        assert_eq!(together, [session(2), session(3)]);
+        assert_eq!(cold.waiting.len(), 3);
     }
 }

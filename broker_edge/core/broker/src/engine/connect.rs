@@ -160,6 +160,12 @@ impl Engine {
                 present,
                 proof,
             );
+            let size_max = connect.properties.maximum_packet_size();
+            if size_max.is_some_and(|size_max| bytes.len() > size_max as usize) {
+                // There is nothing that it would take: it is let go without a word, and without its will.
+                self.tally.refused += 1;
+                return self.close(key, Cause::Goodbye);
+            }
         } else {
             // MQTT 3.1 has no such flag.
             let present = present && connect.version != headwater_mqtt::Version::V31;

@@ -11,7 +11,7 @@ use super::SessionKey;
 use super::ack::AckFifo;
 use super::aliases::OutAliases;
 use super::identify::AuthStep;
-use super::limits::{Pace, TopicsMade};
+use super::limits::Pace;
 use super::out::Shares;
 use super::seldom::{Blank, Seldom};
 use super::stage::PartitionIndex;
@@ -160,7 +160,6 @@ pub struct Connection {
     pub problem_info: bool,
     /// Reading is held back because the client is over its rate.
     pub paused_on_rate: bool,
-    pub topics_made: TopicsMade,
     pub traffic: Traffic,
     /// It is among those that moved lately.
     pub moves: bool,
@@ -201,7 +200,6 @@ impl Connection {
             stream_ack: false,
             problem_info: true,
             paused_on_rate: false,
-            topics_made: TopicsMade::default(),
             traffic: Traffic::default(),
             moves: false,
             since_s: u32::try_from(now_ms / 1000).unwrap_or(u32::MAX),

@@ -102,23 +102,25 @@ impl Engine {
         true
     }
 
-    /// Whether a name would be one topic too many of its connection.
+    /// Whether a name would be one topic too many of its client.
     pub(super) fn is_one_topic_too_many(&self, key: ConnKey, name: &str) -> bool {
         let limit = self.settings.limits.topics_max;
-        self.conns
-            .get(key)
-            .is_some_and(|conn| conn.topics_made.in_table(self.topics.generation()) >= limit)
-            && !self.topics.holds(name)
+        let session = self.conns.get(key).and_then(|conn| conn.session);
+        let made = session
+            .and_then(|session| self.sessions.get(session))
+            .map(|session| session.topics_made.in_table(self.topics.generation()));
+        made.is_some_and(|made| made >= limit) && !self.topics.holds(name)
     }
 
-    /// Interns a topic, and counts it when its connection brought it into the table.
+    /// Interns a topic, and counts it when its client brought it into the table.
     pub(super) fn intern_for(&mut self, key: ConnKey, name: &str) -> TopicId {
         let before = self.topics.len();
         let id = self.topics.intern(name, &self.log);
         if self.topics.len() != before
-            && let Some(conn) = self.conns.get_mut(key)
+            && let Some(session) = self.conns.get(key).and_then(|conn| conn.session)
+            && let Some(session) = self.sessions.get_mut(session)
         {
-            conn.topics_made.add(self.topics.generation());
+            session.topics_made.add(self.topics.generation());
         }
         id
     }
@@ -221,7 +223,7 @@ impl Engine {
     }
 }
 
-/// How many topics a connection brought into the table, as long as the table is not emptied.
+/// How many topics a client brought into the table, as long as the table is not emptied.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TopicsMade {
     generation: u32,

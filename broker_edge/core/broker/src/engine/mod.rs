@@ -7,6 +7,7 @@
 
 mod access;
 mod ack;
+mod ahead;
 mod aliases;
 mod catch_up;
 mod census;
@@ -45,6 +46,7 @@ mod shared;
 mod slab;
 mod stage;
 mod subscribe;
+mod sweep;
 mod sys;
 mod talk;
 mod tally;
@@ -136,6 +138,7 @@ pub struct Engine {
     router: Router,
     groups: Groups,
     cold: cold::ColdReads,
+    ahead: ahead::Ahead,
     /// For sessions that catch up.
     wanted: topics::Wanted,
     topics: Topics,
@@ -242,6 +245,7 @@ impl Engine {
             router: Router::default(),
             groups: Groups::default(),
             cold: cold::ColdReads::default(),
+            ahead: ahead::Ahead::default(),
             wanted: topics::Wanted::default(),
             topics: Topics::new(),
             timers: Timers::default(),
@@ -323,6 +327,7 @@ impl Engine {
     pub fn has_more(&self) -> bool {
         self.more
             || !self.runnable.is_empty()
+            || self.may_sweep()
             || self.groups.has_runnable()
             || !self.resumed.is_empty()
     }

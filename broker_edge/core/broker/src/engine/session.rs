@@ -17,6 +17,7 @@ use crate::auth::{Access, Rights};
 use super::ConnKey;
 use super::connection::Will;
 use super::few::Few;
+use super::limits::TopicsMade;
 use super::received::Received;
 use super::retained::Place;
 use super::router::Options;
@@ -196,6 +197,8 @@ pub struct Session {
     pub extras: Seldom<Extras>,
     /// Names this session among all of the log, also among those of the same client before and after it.
     pub life: u64,
+    /// A client that is back has those of before.
+    pub topics_made: TopicsMade,
     /// QoS 2 publishes of the client.
     pub received: Seldom<Received>,
     /// The stored value of `extras.assigned` and the window is old.
@@ -231,6 +234,7 @@ impl Session {
             will_stored: false,
             extras: Seldom::default(),
             life,
+            topics_made: TopicsMade::default(),
             received: Seldom::default(),
             sent_changed: false,
             replay_forgotten: false,

@@ -302,6 +302,7 @@ impl Engine {
                 session.begin_exactly_once(&places);
             }
         } else {
+            self.ahead.forget(key);
             // A session that is live everywhere and will not be stored never looks below its subscriptions' beginning.
             let needs_since = session.expiry_s > 0 || !session.behind.is_empty();
             session.subscriptions.push(Subscription {
@@ -378,6 +379,7 @@ impl Engine {
             };
             let held = session.subscription(filter).is_some();
             if held {
+                self.ahead.forget(session_key);
                 session.subscriptions.retain(|held| &*held.filter != filter);
                 session.replays.retain(|replay| &*replay.filter != filter);
                 session.forget_assigned();

@@ -212,6 +212,12 @@ impl Rig {
         self.turn();
     }
 
+    /// Whether everything that was appended is durable.
+    fn is_disk_quiet(&self) -> bool {
+        let mut partitions = self.log.partitions().iter();
+        partitions.all(|partition| partition.next_offset() == partition.high_watermark())
+    }
+
     /// Turns, whenever the log has moved, until a connection was sent `count` packets.
     fn packets(&mut self, key: ConnKey, version: Version, count: usize) -> Vec<String> {
         let mut packets = self.sent(key, version);

@@ -24,6 +24,8 @@ impl Engine {
                 Timer::Credentials(key) => self.check_credentials(key),
                 Timer::Pace(key) => self.end_pause_of_rate(key),
                 Timer::Sys => self.publish_sys(),
+                // The catching up of this turn looks at who may be let on.
+                Timer::Sweep => self.cold.watched = false,
                 Timer::Checkpoint => {
                     self.take_from_silent();
                     self.checkpoint();
@@ -55,7 +57,7 @@ impl Engine {
         let (conns, sessions) = (&self.conns, &self.sessions);
         self.timers.retain(|due_ms, timer| match timer {
             Timer::Credentials(key) => conns.get(key).is_some(),
-            Timer::Checkpoint | Timer::Sys => true,
+            Timer::Checkpoint | Timer::Sys | Timer::Sweep => true,
             Timer::Pace(key) => conns.get(key).is_some_and(|conn| conn.paused_on_rate),
             Timer::Silence(key) => conns
                 .get(key)

@@ -23,6 +23,8 @@ pub enum Timer {
     Checkpoint,
     /// A client that was over its rate may go on.
     Pace(ConnKey),
+    /// Sessions that wait to read from files may be let on.
+    Sweep,
     /// The values of `$SYS` are due.
     Sys,
 }

@@ -16,7 +16,10 @@ impl Engine {
         let log = &self.stages[partition.index()].partition;
         let batches = match log.read_tail(offset, 1) {
             Some(batches) => batches,
-            None => log.read(offset, 1)?,
+            None => match self.cold.batch_at(partition, offset) {
+                Some(batch) => vec![batch],
+                None => log.read(offset, 1)?,
+            },
         };
         let found = batches.into_iter().next().and_then(|batch| {
             let index = usize::try_from(offset.0.checked_sub(batch.base_offset().0)?).ok()?;

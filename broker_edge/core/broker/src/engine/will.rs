@@ -3,6 +3,9 @@
 //! A waiting will is a value of the internal partition, `will/<client id>`, which goes into the same append as the
 //! session that has lost its client. It is published under an idempotency key of its own and forgotten once the record is
 //! durable; a crash between the two finds the record by its key.
+//!
+//! Wills of clients that are connected are kept in memory alone, as by Mosquitto: when the broker is killed they go with
+//! the connections, because which of the clients are gone is only known once they had the time to come back.
 
 use std::rc::Rc;
 

@@ -263,5 +263,10 @@ fn many_sessions_that_come_back_together_share_what_is_read_for_them() {
         read < delivered as u64,
         "{read} bytes were read to deliver {delivered}"
     );
+    let logged = (RECORDS * body.len()) as u64;
+    assert!(
+        read < 4 * logged,
+        "{read} bytes were read of a log of {logged}, each batch of which is for many"
+    );
     rig.crash();
 }

@@ -286,3 +286,94 @@ fn a_drained_broker_sends_clients_where_it_is_told_and_takes_them_again_afterwar
     rig.connect(ConnectFields::new(Version::V5, "c"));
     rig.crash();
 }
+
+#[test]
+fn the_topics_of_a_client_that_comes_back_to_its_session_still_count() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Never);
+    rig.engine.settings.limits.topics_max = 2;
+    let version = Version::V5;
+    let lasting = [Property::SessionExpiryInterval(600)];
+    let mut fields = ConnectFields::new(version, "lasting");
+    (fields.clean_start, fields.properties) = (false, &lasting);
+    let key = rig.connect(fields);
+    for topic in ["a", "b"] {
+        let answer = publish(&mut rig, key, version, topic, 1);
+        assert_eq!(answer, ["puback 1"]);
+    }
+    for clean_start in [false, true] {
+        rig.engine.remove(key);
+        fields.clean_start = clean_start;
+        let key = rig.connect(fields);
+        let answer = publish(&mut rig, key, version, "c", 1);
+        let expected = if clean_start {
+            "puback 1"
+        } else {
+            "refused QuotaExceeded"
+        };
+        assert_eq!(answer, [expected], "clean start: {clean_start}");
+        assert_eq!(publish(&mut rig, key, version, "a", 2), ["puback 2"]);
+        rig.engine.remove(key);
+    }
+    rig.crash();
+}
+
+#[test]
+fn a_client_that_takes_no_packet_as_large_as_its_connack_is_closed_without_one_and_without_its_will()
+ {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Never);
+    let version = Version::V5;
+    let eye = rig.connect(ConnectFields::new(version, "eye"));
+    rig.subscribe(eye, version);
+    // An empty CONNACK has 5 bytes; one with an assigned client id more.
+    for (client_id, size_max, is_answered) in [("c", 4, false), ("c", 5, true), ("", 12, false)] {
+        let properties = [Property::MaximumPacketSize(size_max)];
+        let mut fields = ConnectFields::new(version, client_id);
+        fields.properties = &properties;
+        fields.will = Some(WillFields {
+            topic: "t",
+            payload: b"gone",
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            properties: &[],
+        });
+        let key = rig.engine.open(crate::peer::Peer::nobody());
+        rig.feed(key, |out| encode::connect(out, &fields));
+        rig.turn();
+        let sent = rig.engine.out(key).len();
+        assert_eq!(sent, if is_answered { 5 } else { 0 }, "{size_max}");
+        let closed = rig.engine.take_closed().contains(&key);
+        assert_eq!(closed, !is_answered, "{size_max}");
+        if is_answered {
+            rig.feed(key, |out| {
+                encode::disconnect(out, version, ReasonCode::Success, &[])
+            });
+            rig.turn();
+        }
+        rig.engine.remove(key);
+        rig.turn();
+    }
+    assert_eq!(rig.sent(eye, version), [""; 0], "no will was published");
+    rig.crash();
+}
+
+#[test]
+fn one_shared_group_too_many_is_refused_and_those_there_are_take_further_members() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Never);
+    rig.engine.settings.shared_groups_max = 1;
+    let open = |rig: &mut Rig, id: &str| rig.connect(ConnectFields::new(Version::V5, id));
+    let (first, second) = (open(&mut rig, "1"), open(&mut rig, "2"));
+    let qos = QoS::AtLeastOnce;
+    assert_eq!(subscribe(&mut rig, first, "$share/a/t", qos), [1]);
+    assert_eq!(subscribe(&mut rig, second, "$share/b/t", qos), [0x97]);
+    assert_eq!(subscribe(&mut rig, second, "$share/a/t", qos), [1]);
+    rig.engine.remove(first);
+    rig.engine.remove(second);
+    rig.turn();
+    let third = open(&mut rig, "3");
+    let codes = subscribe(&mut rig, third, "$share/b/t", qos);
+    assert_eq!(codes, [1], "a group that nobody is in leaves its place");
+    rig.crash();
+}

@@ -438,6 +438,45 @@ fn a_crash_loses_nothing_of_a_group_of_lasting_sessions_and_repeats_nothing_chec
 }
 
 #[test]
+fn qos_2_of_a_group_stays_with_its_member_through_a_crash_and_what_was_received_does_not_come_again()
+ {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let mut all = members(&mut rig, 2, true, 100);
+    let mut publisher = Publisher::new(&mut rig);
+    publisher.publish(&mut rig, 8, QoS::ExactlyOnce);
+    settle_disk(&mut rig, &mut all.iter_mut().collect::<Vec<_>>());
+    let had: Vec<Vec<u64>> = all
+        .iter()
+        .map(|member| sorted(member.got.clone()))
+        .collect();
+    assert_eq!((had[0].len(), had[1].len()), (4, 4));
+    all[0].ack(&mut rig, 3);
+    settle_disk(&mut rig, &mut all.iter_mut().collect::<Vec<_>>());
+    let received: BTreeSet<u64> = sorted(all[0].acked.clone()).into_iter().collect();
+    rig.crash();
+    let left = had[0].iter().copied().filter(|n| !received.contains(n));
+    let mut expected = [left.collect::<Vec<_>>(), had[1].clone()];
+    for life in 0..2 {
+        let mut rig = Rig::open(dir.path(), SyncMode::Always);
+        let mut back: Vec<Member> = ["m0", "m1"].map(|name| Member::new(name, V5)).into();
+        for member in &mut back {
+            member.connect(&mut rig, true, 100);
+        }
+        settle_disk(&mut rig, &mut back.iter_mut().collect::<Vec<_>>());
+        for (member, expected) in back.iter().zip(&expected) {
+            assert_eq!(&sorted(member.got.clone()), expected, "life {life}");
+        }
+        for member in &mut back {
+            member.ack(&mut rig, 100);
+        }
+        settle_disk(&mut rig, &mut back.iter_mut().collect::<Vec<_>>());
+        expected = [Vec::new(), Vec::new()];
+        rig.crash();
+    }
+}
+
+#[test]
 fn a_clean_stop_repeats_nothing_of_a_group() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);

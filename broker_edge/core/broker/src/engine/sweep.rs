@@ -1,0 +1,151 @@
+//! Reads from the files for sessions that are far behind: one at a time, the lowest place first, and what was read serves
+//! all who wait for it.
+//!
+//! A read is made by the session whose turn it is, so that what cannot be read is its own matter; who else waits for
+//! what it found finds it kept. How much is read in a turn is bounded, so that the live stream does not wait for it.
+
+use headwater_log::{Batch, Offset, ReadError, Wanted};
+
+use super::ahead::{self, Reader};
+use super::catch_up::{READ_BYTES, READ_STEPS, Reading, STEP_BYTES};
+use super::stage::PartitionIndex;
+use super::timers::Timer;
+use super::{Engine, SessionKey};
+
+/// With so many sessions that have something to send, no more is read: what they need would be pushed out.
+const WOKEN_MAX: usize = 64;
+/// When to look again while what is kept is used to the full.
+const LOOK_AGAIN_MS: u64 = 100;
+/// Questions to the indexes that one reading asks at a time.
+const LOOKS_MAX: usize = 8;
+
+/// What a reading goes on with.
+pub(super) enum Next {
+    /// These batches.
+    Batches(Vec<Batch>),
+    /// Nothing is for it below this offset.
+    Nothing(Offset),
+    /// It waits for the sweep.
+    Waits,
+}
+
+impl Engine {
+    /// Lets those that wait read from the files. The first read of a turn is made whatever else there was to do.
+    pub(super) fn sweep(&mut self, steps: &mut usize) {
+        if !self.cold.is_waited_for() {
+            return;
+        }
+        self.cold.let_go_of_idle(self.now.mono_ms);
+        while *steps > 0
+            && (self.runnable.len() < WOKEN_MAX || self.cold.is_overdue(self.now.mono_ms))
+            && let Some(key) = self.cold.next(self.now.mono_ms)
+        {
+            self.run_awake(key, steps);
+            self.cold.revoke();
+        }
+        if self.cold.is_held_back() && !self.cold.watched {
+            self.cold.watched = true;
+            let due_ms = self.now.mono_ms + LOOK_AGAIN_MS;
+            self.timers.set(due_ms, Timer::Sweep);
+        }
+    }
+
+    /// Whether there is something to read from the files, and room for it.
+    pub(super) fn may_sweep(&self) -> bool {
+        self.cold.is_waited_for() && !self.cold.is_held_back()
+    }
+
+    /// Moves a reading to the next batch that may be for it, and gives that from memory where it is there, else from the
+    /// files when it is the session's turn.
+    pub(super) fn read_for(
+        &mut self,
+        key: SessionKey,
+        reading: &mut Reading,
+        until: Offset,
+        only: Option<&str>,
+        steps: &mut usize,
+    ) -> Result<Next, ReadError> {
+        let range = self.find_ahead(key, reading, until, only, steps)?;
+        if range.start >= until || range.is_empty() {
+            return Ok(Next::Nothing(range.start.min(until)));
+        }
+        reading.next = range.start;
+        let place = (reading.partition, reading.next);
+        let log = &self.stages[reading.partition.index()].partition;
+        if let Some(batches) = log.read_tail(reading.next, READ_BYTES) {
+            return Ok(Next::Batches(batches));
+        }
+        if let Some(batch) = self.cold.batch_at(reading.partition, reading.next) {
+            return Ok(Next::Batches(vec![batch]));
+        }
+        if !self.cold.take_grant(key) {
+            self.cold.wait(key, place);
+            return Ok(Next::Waits);
+        }
+        let batches = log.read_range(range, READ_BYTES)?;
+        let bytes: usize = batches.iter().map(Batch::bytes_len).sum();
+        *steps = steps.saturating_sub(READ_STEPS + bytes / STEP_BYTES);
+        self.cold.note_read(bytes);
+        self.keep_cold(reading.partition, &batches);
+        self.wake_waiting(reading.partition, &batches);
+        Ok(Next::Batches(batches))
+    }
+
+    /// The next offsets that may be for a reading.
+    fn find_ahead(
+        &mut self,
+        key: SessionKey,
+        reading: &Reading,
+        until: Offset,
+        only: Option<&str>,
+        steps: &mut usize,
+    ) -> Result<std::ops::Range<Offset>, ReadError> {
+        let nothing = reading.next..reading.next;
+        let Some(session) = self.sessions.get(key) else {
+            return Ok(nothing);
+        };
+        let log = &self.stages[reading.partition.index()].partition;
+        let reader = Reader::new(key, reading.partition, reading.source);
+        let names = ahead::names_of(session, only);
+        let matching = |topic: &str| ahead::reads(session, only, topic);
+        let wanted = match &names {
+            Some(names) => Wanted::Topics(names),
+            None => Wanted::Matching(&matching),
+        };
+        let mut range = nothing;
+        for _ in 0..LOOKS_MAX {
+            if range.start >= until || *steps == 0 {
+                break;
+            }
+            range = self.ahead.find(reader, (range.start, until), log, wanted)?;
+            if !range.is_empty() {
+                break;
+            }
+            *steps -= 1;
+        }
+        Ok(range)
+    }
+
+    /// Keeps what was read from the files, for who needs it next.
+    pub(super) fn keep_cold(&mut self, partition: PartitionIndex, batches: &[Batch]) {
+        let bytes: usize = batches.iter().map(Batch::bytes_len).sum();
+        self.tally.catch_up_read_bytes += bytes as u64;
+        self.holding.note_read(bytes);
+        self.cold.keep(partition, batches);
+    }
+
+    fn wake_waiting(&mut self, partition: PartitionIndex, batches: &[Batch]) {
+        for batch in batches {
+            let (from, until) = (batch.base_offset(), batch.next_offset());
+            for session in self.cold.take_waiting(partition, from, until) {
+                self.wake_session(session);
+            }
+        }
+    }
+
+    /// Forgets what was kept of a session that has caught up, or is gone.
+    pub(super) fn end_cold_reads(&mut self, key: SessionKey) {
+        self.cold.go_on(key);
+        self.ahead.forget(key);
+    }
+}

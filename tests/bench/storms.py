@@ -1,0 +1,230 @@
+"""Ten thousand clients at a time: they come back together, die together with wills, or knock without ever coming in.
+
+    python tests/bench/storms.py reconnect|wills|half-open|bad-passwords [--clients 10000] [--json]
+
+`reconnect`: lasting sessions whose connections are lost come back at once; the time until all are connected.
+`wills`: clients with wills die at once; how many wills came, how often, and how long that took.
+`half-open`: connections that claim a CONNECT of 256 MiB, or send one byte and no more; memory, and whether another
+client is served meanwhile. `bad-passwords`: the same with wrong credentials. Prints figures, asserts nothing. Needs a
+built broker (HEADWATERD, or `make build`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from herd import CONNACK, PUBLISH, SUBACK, Link, cpu_s, metric, packet, packets, status, subscribe, text  # noqa: E402
+
+from broker_edge.torture.process import Address, BrokerProcess, binary  # noqa: E402
+
+WAIT_S = 120.0
+OFFERED_AT_ONCE = 2000
+CLAIM_256_MIB = b"\x10\xff\xff\xff\x7f"
+Figures = dict[str, float]
+
+
+def opening(number: int, mode: str) -> bytes:
+    """What a client sends when its connection is open."""
+    name = text(f"c{number}")
+    if mode == "wills":
+        will = text(f"wills/{number}") + text("gone")
+        return packet(0x10, text("MQTT") + b"\x04\x0e\x00\x00" + name + will)
+    if mode == "bad-passwords":
+        return packet(0x10, text("MQTT") + b"\x04\xc2\x00\x00" + name + text("ann") + text("wrong"))
+    if mode == "half-open":
+        return CLAIM_256_MIB if number % 2 else b"\x10"
+    return packet(0x10, text("MQTT") + b"\x04\x00\x00\x00" + name)
+
+
+def crowd(address: Address, count: int, mode: str, pipe: Connection) -> None:
+    """Opens all connections, tells how many were answered by a CONNACK and how many were closed, and holds the rest."""
+    poll, links, received = select.epoll(), {}, {}
+    start, opened, answered, ended = time.monotonic(), 0, 0, 0
+    left = set(range(count))
+    numbers: dict[int, int] = {}
+
+    def offer() -> int:
+        link = socket.socket()
+        link.setblocking(False)
+        link.connect_ex(address)
+        fd = link.fileno()
+        links[fd], received[fd], numbers[fd] = link, bytearray(), left.pop()
+        poll.register(fd, select.EPOLLOUT)
+        return fd
+
+    waiting: set[int] = set()
+    deadline = start + WAIT_S
+    while answered + ended < count and time.monotonic() < deadline:
+        while left and len(waiting) < OFFERED_AT_ONCE:
+            waiting.add(offer())
+        if mode == "half-open" and opened == count and time.monotonic() - start > 5:
+            break
+        for fd, event in poll.poll(0.2):
+            link = links[fd]
+            try:
+                if event & select.EPOLLOUT:
+                    link.sendall(opening(numbers[fd], mode))
+                    opened += 1
+                    poll.modify(fd, select.EPOLLIN)
+                    if mode == "half-open":
+                        waiting.discard(fd)
+                    continue
+                chunk = link.recv(4096)
+            except OSError:
+                chunk = b""
+            if not chunk:
+                ended += not received[fd]
+                poll.unregister(fd)
+                waiting.discard(fd)
+                continue
+            first = not received[fd]
+            received[fd] += chunk
+            if first and received[fd][0] >> 4 == CONNACK:
+                answered += 1
+                waiting.discard(fd)
+                if mode == "reconnect" and pipe is not None:
+                    link.sendall(subscribe(f"own/{numbers[fd]}"))
+    pipe.send({"answered": answered, "closed": ended, "seconds": time.monotonic() - start})
+    while True:
+        time.sleep(1)
+
+
+def gather(address: Address, count: int, mode: str) -> tuple[Callable[[], None], dict[str, float]]:
+    """Runs a crowd in a process of its own; gives what kills it, and what it said."""
+    ours, theirs = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=crowd, args=(address, count, mode, theirs))
+    child.start()
+    if not ours.poll(WAIT_S + 30):
+        child.kill()
+        raise SystemExit("the crowd did not get through")
+    said: dict[str, float] = ours.recv()
+
+    def kill() -> None:
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+
+    return kill, said
+
+
+def rtt_ms(address: Address) -> float:
+    """Of a client that connects now and says goodbye."""
+    start = time.monotonic()
+    Link(address, "probe").socket.close()
+    return 1e3 * (time.monotonic() - start)
+
+
+def reconnect(broker: BrokerProcess, count: int) -> Figures:
+    kill, first = gather(broker.mqtt, count, "reconnect")
+    kill()
+    cpu, start = cpu_s(broker.pid), time.monotonic()
+    kill, again = gather(broker.mqtt, count, "reconnect")
+    figures = {
+        "first_s": first["seconds"],
+        "back_s": again["seconds"],
+        "back": again["answered"],
+        "closed": again["closed"],
+        "cpu_s": cpu_s(broker.pid) - cpu,
+        "elapsed_s": time.monotonic() - start,
+    }
+    kill()
+    return figures
+
+
+def wills(broker: BrokerProcess, count: int) -> Figures:
+    watcher = Link(broker.mqtt, "watcher")
+    watcher.socket.sendall(subscribe("wills/#"))
+    watcher.expect(SUBACK)
+    kill, first = gather(broker.mqtt, count, "wills")
+    start, seen, silence_s = time.monotonic(), Counter[bytes](), 3.0
+    kill()
+    received, last = bytearray(), time.monotonic()
+    while time.monotonic() - start < WAIT_S:
+        ready, _, _ = select.select([watcher.socket], [], [], silence_s)
+        if not ready:
+            break
+        received += watcher.socket.recv(1 << 18)
+        answer = bytearray()
+        for kind, body in packets(received):
+            if kind >> 4 == PUBLISH:
+                length = 2 + int.from_bytes(body[:2], "big")
+                seen[body[2:length]] += 1
+                if kind & 6:
+                    answer += b"\x40\x02" + body[length : length + 2]
+                last = time.monotonic()
+        watcher.socket.sendall(answer)
+    return {
+        "connected": first["answered"],
+        "wills": len(seen),
+        "more_than_once": sum(times > 1 for times in seen.values()),
+        "seconds": last - start,
+    }
+
+
+def knock(broker: BrokerProcess, count: int, mode: str) -> Figures:
+    before = status(broker.pid, "status", "VmRSS")
+    quiet = rtt_ms(broker.mqtt)
+    kill, said = gather(broker.mqtt, count, mode)
+    figures = {
+        **said,
+        "memory_before_mib": before / 1024,
+        "memory_max_mib": status(broker.pid, "status", "VmHWM") / 1024,
+        "failed": metric(broker.admin, "headwater_mqtt_connects_failed_total") if mode == "half-open" else 0.0,
+        "connect_before_ms": quiet,
+        "connect_beside_ms": rtt_ms(broker.mqtt) if mode == "half-open" else 0.0,
+    }
+    kill()
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mode", choices=("reconnect", "wills", "half-open", "bad-passwords"))
+    parser.add_argument("--clients", type=int, default=10_000)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="settings of the broker")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    settings = dict(pair.split("=", 1) for pair in options.set)
+    with tempfile.TemporaryDirectory() as folder:
+        if options.mode == "bad-passwords":
+            users = Path(folder, "users")
+            command = [str(binary()), "users", "add", str(users), "ann"]
+            subprocess.run(command, input=b"right\n", check=True, capture_output=True)
+            settings["auth.password_file"] = str(users)
+        with BrokerProcess(
+            data_dir=Path(folder, "data"), settings=settings, log_file=Path(folder, "log.txt")
+        ) as broker:
+            broker.start()
+            if options.mode == "reconnect":
+                figures = reconnect(broker, options.clients)
+            elif options.mode == "wills":
+                figures = wills(broker, options.clients)
+            else:
+                figures = knock(broker, options.clients, options.mode)
+    if options.json:
+        print(json.dumps(figures))
+        return
+    for name, value in figures.items():
+        print(f"{name:18} {value:,.2f}")
+
+
+if __name__ == "__main__":
+    main()
