@@ -190,11 +190,11 @@ fn settle(rig: &mut Rig, members: &mut [&mut Member]) {
     }
 }
 
-/// The same, and until the disk has nothing left to say.
+/// The same, and until the disk has nothing left to say for longer than a sync takes on a busy machine.
 fn settle_disk(rig: &mut Rig, members: &mut [&mut Member]) {
     loop {
         settle(rig, members);
-        if rig.moved.recv_timeout(Duration::from_millis(60)).is_err() {
+        if rig.moved.recv_timeout(Duration::from_millis(250)).is_err() {
             return;
         }
     }
