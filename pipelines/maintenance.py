@@ -171,9 +171,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _session(settings: Settings) -> SparkSession:
-    from pipelines.session import spark_session
+    from pipelines.session import session_of
 
-    return spark_session(JOB_NAME, cores=settings.spark.cores, driver_memory=settings.spark.driver_memory)
+    return session_of(JOB_NAME, settings.spark)
 
 
 if __name__ == "__main__":

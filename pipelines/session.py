@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from pipelines.jars import delta_jars
 from pipelines.java import require_java
+from pipelines.settings import SparkSettings
 from sources import register
 
 DEFAULT_CORES = "local[2,4]"
@@ -66,6 +67,16 @@ def spark_session(
     spark = builder.getOrCreate()
     register_source(spark)
     return spark
+
+
+def session_of(app_name: str, settings: SparkSettings) -> SparkSession:
+    """The session of a job, as the settings file wants it. Raises as `spark_session`."""
+    return spark_session(
+        app_name,
+        cores=settings.cores,
+        driver_memory=settings.driver_memory,
+        warehouse=None if settings.warehouse is None else Path(settings.warehouse),
+    )
 
 
 def register_source(spark: SparkSession) -> None:

@@ -23,7 +23,7 @@ from pipelines.event_log import EventLog
 from pipelines.job import StopSignal, mute_query_traces, run_job
 from pipelines.jobs.kinds import StreamJob
 from pipelines.jobs.runner import run_alone
-from pipelines.session import spark_session
+from pipelines.session import session_of
 from pipelines.settings import load_settings
 from pipelines.source import headwater_stream
 from pipelines.status_rows import RECEIPTS, STATUS_FILTER, parse
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             max_offsets_per_trigger=file.status.max_offsets_per_trigger,
             fail_on_data_loss=file.status.fail_on_data_loss,
         )
-        spark = spark_session(QUERY_NAME, cores=file.spark.cores, driver_memory=file.spark.driver_memory)
+        spark = session_of(QUERY_NAME, file.spark)
         mute_query_traces(spark)
         stop = StopSignal()
         try:

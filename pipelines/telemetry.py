@@ -19,7 +19,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from pipelines.errors import SettingsError
 from pipelines.job import StopSignal, mute_query_traces, run_job, wait
-from pipelines.session import spark_session
+from pipelines.session import session_of
 from pipelines.settings import Settings, load_settings
 from pipelines.source import headwater_options, headwater_splits
 from sinks.bronze import WriteHow, places_after, write_bronze, write_bronze_files
@@ -83,12 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     def work() -> None:
         settings = _settings(options)
-        spark = spark_session(
-            QUERY_NAME,
-            cores=settings.spark.cores,
-            driver_memory=settings.spark.driver_memory,
-            warehouse=None if settings.spark.warehouse is None else Path(settings.spark.warehouse),
-        )
+        spark = session_of(QUERY_NAME, settings.spark)
         mute_query_traces(spark)
         stop = StopSignal()
         try:

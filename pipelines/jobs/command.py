@@ -19,7 +19,7 @@ from pipelines.jobs.alerts import Alert, Webhook
 from pipelines.jobs.catalogue import make_job, names_of, needs_spark, stages
 from pipelines.jobs.progress import JsonLines, LiveTable
 from pipelines.jobs.runner import RunFailedError, Runner
-from pipelines.session import spark_session
+from pipelines.session import session_of
 from pipelines.settings import Settings, load_settings
 
 SESSION_NAME = "headwater-jobs"
@@ -68,13 +68,7 @@ class _Session:
     def open(self) -> None:
         if not self._is_needed:
             return
-        given = self._settings.spark
-        self._spark = spark_session(
-            SESSION_NAME,
-            cores=given.cores,
-            driver_memory=given.driver_memory,
-            warehouse=None if given.warehouse is None else Path(given.warehouse),
-        )
+        self._spark = session_of(SESSION_NAME, self._settings.spark)
         mute_query_traces(self._spark)
 
     def __call__(self) -> SparkSession:

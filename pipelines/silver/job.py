@@ -21,7 +21,7 @@ from pipelines.ingest_tables import TablePlace
 from pipelines.job import StopSignal, mute_query_traces, run_job, wait
 from pipelines.job_options import add_bronze_options, add_file_options, add_place_options, with_options
 from pipelines.quality.rules import load_rules
-from pipelines.session import spark_session
+from pipelines.session import session_of
 from pipelines.settings import Settings, load_settings
 from pipelines.silver.batch import SilverBatches, SilverSetup, check_tables
 from pipelines.silver.plan import PlanStore
@@ -86,12 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> None:
         settings = with_options(load_settings(options.config), options)
-        spark = spark_session(
-            QUERY_NAME,
-            cores=settings.spark.cores,
-            driver_memory=settings.spark.driver_memory,
-            warehouse=None if settings.spark.warehouse is None else Path(settings.spark.warehouse),
-        )
+        spark = session_of(QUERY_NAME, settings.spark)
         mute_query_traces(spark)
         stop = StopSignal()
         try:
