@@ -43,6 +43,13 @@ impl Taken {
         !self.batches.is_empty() && self.bytes + more > want.max_bytes
     }
 
+    /// Whether the next batch is not worth reading now: it is known not to fit, or it is not at hand and most of what is
+    /// wanted is there. Read and found too large, it would be read again by the next call.
+    pub fn leaves(&self, claimed: Option<usize>, want: &Want<'_>) -> bool {
+        let is_most = self.bytes > want.max_bytes / 2;
+        !self.batches.is_empty() && claimed.map_or(is_most, |bytes| self.is_enough(bytes, want))
+    }
+
     pub fn push(&mut self, batch: Batch) {
         self.bytes += batch.bytes_len();
         self.batches.push(batch);

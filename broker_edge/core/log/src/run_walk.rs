@@ -39,7 +39,7 @@ impl Core {
             .walk_to(segment.base, file, end, run, want)
             .map_err(failed)?;
         while walk.expected < run.until.min(want.until) {
-            if taken.is_enough(1, want) {
+            if taken.is_enough(1, want) || taken.leaves(walk.held_claim(), want) {
                 return Ok(walk.expected);
             }
             match walk.next().map_err(failed)? {

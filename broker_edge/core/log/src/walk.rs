@@ -144,6 +144,13 @@ impl<'a> Walk<'a> {
             .map(|header| header.total() as u64))
     }
 
+    /// The size that the next batch claims, where its header is in the bytes at hand.
+    pub fn held_claim(&self) -> Option<usize> {
+        let at = self.position.checked_sub(self.chunk_start)?;
+        let bytes = self.chunk.get(usize::try_from(at).ok()?..)?;
+        Some(Header::parse(bytes).ok()?.total())
+    }
+
     /// Moves over the batches that are claimed from the walk's position on, whatever is in them.
     pub fn skip_claimed(&mut self) -> io::Result<()> {
         while let Some(bytes) = self.claimed_bytes()? {

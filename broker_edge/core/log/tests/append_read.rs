@@ -8,6 +8,7 @@ use std::time::Duration;
 use headwater_log::{
     AppendError, LogConfig, Offset, Partition, ReadError, RecordMeta, Records, Seams, SyncMode,
 };
+use support::memory::MemoryFiles;
 use support::*;
 
 fn numbered(count: usize) -> Vec<String> {
@@ -410,4 +411,31 @@ fn watchers_hear_of_every_move_and_shutdown_refuses_what_comes_after() {
     assert_eq!(partition.high_watermark(), Offset(3));
     assert!(partition.append(records(1, &["late"])).is_err());
     assert_eq!(read_all(&partition).len(), 3);
+}
+
+#[test]
+fn a_scan_by_reads_as_large_as_a_batch_reads_each_byte_about_once() {
+    const BATCH_BYTES: usize = 300 << 10;
+    let files = MemoryFiles::default();
+    let config = || LogConfig {
+        tail_bytes: 0,
+        segment_bytes: 8 << 20,
+        ..config(Path::new("/data"))
+    };
+    let log = open_with(config(), files.seams());
+    for n in 0..20 {
+        append(telemetry(&log), &[vec![n; BATCH_BYTES]]);
+    }
+    // Just as much as a batch, somewhat less, somewhat more.
+    for asked in [BATCH_BYTES, 280 << 10, 320 << 10] {
+        let before = files.segment_bytes_read();
+        let mut next = Offset(0);
+        while next.0 < 20 {
+            let batches = telemetry(&log).read(next, asked).expect("whole");
+            next = batches.last().expect("one at least").next_offset();
+        }
+        let read = files.segment_bytes_read() - before;
+        let most = 20 * (BATCH_BYTES as u64) * 3 / 2;
+        assert!(read <= most, "{read} bytes by reads of {asked}");
+    }
 }
