@@ -20,7 +20,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD_S = 1_200
-BASE = ("pyarrow", "paho-mqtt", "typer", "rich")
+BASE = ("pyarrow", "paho-mqtt", "typer", "rich", "cryptography")
 
 
 @pytest.fixture(scope="module")
