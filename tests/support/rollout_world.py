@@ -223,15 +223,16 @@ class RolloutWorld:
     def until_over(self, action_id: str, *, seconds: float, kills: int = 0, pause_s: float = 3.0) -> dict[str, Any]:
         """The row of the action once it is over. Meanwhile as many kills as asked for, and approvals by bob."""
         approver = FleetDesk(self.root, by="bob")
-        approved, deadline = 0, time.monotonic() + seconds
+        approved: set[int] = set()
+        deadline = time.monotonic() + seconds
         next_kill = time.monotonic() + pause_s
         while True:
             row = self.desk.action(action_id)
             if row is not None and row["phase"] in ("ENDED", "REFUSED"):
                 return row
-            if row is not None and row["phase"] == "WAITING_APPROVAL" and row["approved"] + 1 > approved:
+            if row is not None and row["phase"] == "WAITING_APPROVAL" and row["wave"] not in approved:
                 approver.ask("approve", action_id)
-                approved = row["wave"] + 2
+                approved.add(row["wave"])
             if kills and time.monotonic() >= next_kill:
                 self.kill_something()
                 kills -= 1
