@@ -107,7 +107,8 @@ test-python: setup $(CACHE)/faults.stamp ## pytest (ARGS='-k name')
 .PHONY: fuzz
 fuzz: ## the codec and the session machine against changed packets (ARGS='--executions 10000000')
 	HEADWATER_FUZZ_EXECUTIONS=$(or $(lastword $(ARGS)),1000000) $(CARGO) test --manifest-path $(CORE)/Cargo.toml --package headwater-mqtt --profile $(PROFILE) --test fuzz -- --nocapture
-	HEADWATER_FUZZ_EXECUTIONS=$(or $(lastword $(ARGS)),1000000) $(CARGO) test --manifest-path $(CORE)/Cargo.toml --package headwater-broker --profile $(PROFILE) --lib tests::fuzz -- --nocapture
+	@# One arena: what the system's allocator keeps for threads that come and go would pass for growth.
+	MALLOC_ARENA_MAX=1 HEADWATER_FUZZ_EXECUTIONS=$(or $(lastword $(ARGS)),1000000) $(CARGO) test --manifest-path $(CORE)/Cargo.toml --package headwater-broker --profile $(PROFILE) --lib tests::fuzz -- --nocapture
 
 .PHONY: conformance-table
 conformance-table: ## docs/conformance.md from the clauses and their tests
