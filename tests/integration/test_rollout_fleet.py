@@ -24,13 +24,13 @@ def test_every_target_ends_right_and_an_abort_stops_a_bad_command_in_its_wave(
     everybody = {"percentage": 100.0, "timeout_queued_s": 20, "timeout_step_s": 20, "timeout_delivered_s": 20}
     with FaultyFleet(devices, broker.mqtt[1]) as fleet, world.running():
         world.desk.order(Order(name="work", waves=WAVES, **everybody), action_id="good")
-        world.until_over("good", seconds=100, kills=5, pause_s=2)
+        world.until_over("good", seconds=180, kills=5, pause_s=2)
         states = {row["device_id"]: row["state"] for row in world.desk.targets("good")}
         assert states == {id_: EXPECTED[kind] for id_, kind in devices.items()}, f"seed {seed}"
 
         bad = [{"percentage": 5, "error_percentage": 50, "min_reported": 2}, {"percentage": 100}]
         world.desk.order(Order(name="bad", waves=bad, **everybody), action_id="bad")
-        row = world.until_over("bad", seconds=60)
+        row = world.until_over("bad", seconds=90)
         commands = world.commands()
         done = Counter(fleet.carried_out)
     assert row["stopped"].startswith("aborted: "), row
