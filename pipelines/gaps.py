@@ -25,7 +25,8 @@ from pipelines.errors import JobFailedError
 from pipelines.ingest_tables import INGEST_GAPS, TablePlace
 from pipelines.job import StopSignal, run_job
 from pipelines.job_options import add_place_options, with_options
-from pipelines.settings import Settings, load_settings
+from pipelines.session import session_of
+from pipelines.settings import load_settings
 from sinks.once import append_few_once
 from sinks.table import Table
 from sources.errors import UnavailableError
@@ -137,20 +138,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work() -> None:
         settings = with_options(load_settings(options.config), options)
         place = TablePlace.of(settings.silver)
-        spark = named_tables_session(settings) if place.root is None else None
+        spark = session_of(JOB_NAME, settings.spark) if place.root is None else None
         stop = StopSignal()
         copier = GapCopier(settings.servers, place, tenant=settings.tenant, spark=spark)
         end = (lambda _: True) if options.once else stop.wait
         copy_until(copier, end, every_s=settings.gaps.every_s)
 
     return run_job(work)
-
-
-def named_tables_session(settings: Settings) -> SparkSession:
-    """A session for tables that have names."""
-    from pipelines.session import session_of
-
-    return session_of(JOB_NAME, settings.spark)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from pyspark.sql.streaming import StreamingQuery
 
 from broker_edge.errors import HeadwaterError
 from pipelines.errors import PipelineError, own_error
+from pipelines.session import session_of
+from pipelines.settings import SparkSettings
 from sinks.errors import SinkError
 from sources.errors import SourceError
 
@@ -61,6 +63,17 @@ def wait(query: StreamingQuery, stop: StopSignal) -> None:
         if query.awaitTermination(_WAIT_SECONDS):
             return
     query.stop()
+
+
+def run_query(name: str, settings: SparkSettings, start: Callable[[SparkSession], StreamingQuery]) -> None:
+    """Runs a process's only query, in a session of its own, until it ends or is told to stop."""
+    spark = session_of(name, settings)
+    mute_query_traces(spark)
+    stop = StopSignal()
+    try:
+        wait(start(spark), stop)
+    finally:
+        spark.stop()
 
 
 def mute_query_traces(spark: SparkSession) -> None:

@@ -23,6 +23,7 @@ from pipelines.errors import JobFailedError
 from pipelines.ingest_tables import BESIDE_SILVER, TablePlace
 from pipelines.job import StopSignal, run_job
 from pipelines.job_options import add_bronze_options, add_place_options, with_options
+from pipelines.session import session_of
 from pipelines.settings import MaintenanceSettings, Settings, load_settings
 from pipelines.silver.schema import load_schemas
 from pipelines.tables import TABLES
@@ -164,16 +165,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work() -> None:
         settings = with_options(load_settings(options.config), options)
         stop = StopSignal()
-        spark = _session(settings) if any(table.name is not None for table in tables_of(settings)) else None
+        spark = (
+            session_of(JOB_NAME, settings.spark)
+            if any(table.name is not None for table in tables_of(settings))
+            else None
+        )
         tend_until(settings, (lambda _: True) if options.once else stop.wait, spark=spark)
 
     return run_job(work)
-
-
-def _session(settings: Settings) -> SparkSession:
-    from pipelines.session import session_of
-
-    return session_of(JOB_NAME, settings.spark)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from pipelines.errors import SettingsError
-from pipelines.job import StopSignal, mute_query_traces, run_job, wait
-from pipelines.session import session_of
+from pipelines.job import run_job, run_query
 from pipelines.settings import Settings, load_settings
 from pipelines.source import headwater_options, headwater_splits
 from sinks.bronze import WriteHow, places_after, write_bronze, write_bronze_files
@@ -83,13 +82,11 @@ def main(arguments: list[str] | None = None) -> int:
 
     def work() -> None:
         settings = _settings(options)
-        spark = session_of(QUERY_NAME, settings.spark)
-        mute_query_traces(spark)
-        stop = StopSignal()
-        try:
-            wait(start_telemetry(spark, settings, available_now=options.available_now), stop)
-        finally:
-            spark.stop()
+        run_query(
+            QUERY_NAME,
+            settings.spark,
+            lambda spark: start_telemetry(spark, settings, available_now=options.available_now),
+        )
 
     return run_job(work)
 

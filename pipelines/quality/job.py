@@ -27,6 +27,7 @@ from pipelines.job import StopSignal, run_job
 from pipelines.job_options import add_file_options, add_place_options, with_options
 from pipelines.quality.rules import Rules, load_rules
 from pipelines.quality.suite import Suite
+from pipelines.session import session_of
 from pipelines.settings import Settings, load_settings
 from pipelines.silver.schema import MessageSchema, load_schemas
 from sinks.table import Table
@@ -140,14 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work() -> None:
         settings = with_options(load_settings(options.config), options)
         stop = StopSignal()
-        spark = None if settings.silver.root is not None else _session(settings)
+        spark = None if settings.silver.root is not None else session_of(JOB_NAME, settings.spark)
         end = (lambda _: True) if options.once else stop.wait
         check_until(QualityJob(settings, spark=spark), end, every_s=settings.quality.every_s)
 
     return run_job(work)
-
-
-def _session(settings: Settings) -> SparkSession:
-    from pipelines.session import session_of
-
-    return session_of(JOB_NAME, settings.spark)

@@ -18,10 +18,9 @@ from pyspark.sql.streaming import StreamingQuery
 
 from pipelines.errors import JobFailedError
 from pipelines.ingest_tables import TablePlace
-from pipelines.job import StopSignal, mute_query_traces, run_job, wait
+from pipelines.job import run_job, run_query
 from pipelines.job_options import add_bronze_options, add_file_options, add_place_options, with_options
 from pipelines.quality.rules import load_rules
-from pipelines.session import session_of
 from pipelines.settings import Settings, load_settings
 from pipelines.silver.batch import SilverBatches, SilverSetup, check_tables
 from pipelines.silver.plan import PlanStore
@@ -86,13 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> None:
         settings = with_options(load_settings(options.config), options)
-        spark = session_of(QUERY_NAME, settings.spark)
-        mute_query_traces(spark)
-        stop = StopSignal()
-        try:
-            wait(start_silver(spark, settings, available_now=options.available_now), stop)
-        finally:
-            spark.stop()
+        run_query(
+            QUERY_NAME,
+            settings.spark,
+            lambda spark: start_silver(spark, settings, available_now=options.available_now),
+        )
 
     return run_job(work)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.engine import SECOND, START_US
 
 from pipelines.engine import (
     TERMINAL,
@@ -26,8 +27,6 @@ from pipelines.engine import (
     tick,
 )
 
-SECOND = 1_000_000
-START_US = 1_800_000_000 * SECOND
 DEVICES = {id_: Device(device_id=id_, tenant="default") for id_ in ("d1", "d2", "d3")}
 ACTION = Action(
     action_id="a1",
