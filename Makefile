@@ -125,7 +125,7 @@ release: prerequisites ## headwaterd for figures and production: broker_edge/cor
 
 .PHONY: bench-log
 bench-log: ## the commit log beside other libraries and a plain program (ARGS=--short)
-	cargo run --locked --quiet --release --manifest-path tests/bench/log/Cargo.toml -- $(ARGS)
+	cargo run --locked --quiet --release --manifest-path tests/bench/log/Cargo.toml --bin log-bench -- $(ARGS)
 
 .PHONY: bench-spark
 bench-spark: setup release ## Spark and Delta beside Kafka's source, on two cores (ARGS='--records 1000000', ARGS=--latency)
