@@ -27,6 +27,7 @@ from pipelines.engine import (
     Artifacts,
     Decision,
     Device,
+    DeviceState,
     EngineState,
     Limits,
     Place,
@@ -35,6 +36,7 @@ from pipelines.engine import (
     Request,
     apply,
     record_places,
+    rests_until_us,
     tick,
 )
 from pipelines.job import StopSignal, run_job
@@ -59,6 +61,8 @@ class Pace:
     """At least so often the engine looks at the clock."""
     poll_s: float = 0.2
     """So often it looks whether a table has changed."""
+    device_state_s: float = 1.0
+    """What devices said of themselves is written at most so often: a MERGE each time."""
 
 
 class ActionJob:
@@ -88,6 +92,12 @@ class ActionJob:
         self._request_versions: dict[str, int] = {}
         self._report_versions: dict[tuple[str, int, int], int] = {}
         self._read = Versions()
+        self._facts: dict[str, DeviceState] = {}
+        """Decided and not yet written. The reports that said so are not settled before it is."""
+        self._facts_version: int | None = None
+        self._facts_from = 0.0
+        self._rest: tuple[int, int] | None = None
+        """From when until when, by the engine's clock, a tick without news has nothing to decide."""
         self._failures = 0
         self._publish_from = 0.0
         store.claim()
@@ -111,24 +121,39 @@ class ActionJob:
                 last_tick = time.monotonic()
                 self.turn(news)
             self._stop.wait(self._pace.poll_s)
+        self.close()
+
+    def close(self) -> None:
+        """Write what is still to be written of devices. What a kill keeps from it is read again."""
+        self._commit(Decision(waiting=self._state.waiting, devices=self._state.devices), facts_due=True)
 
     def turn(self, news: News | None = None) -> Decision:
         """One tick with everything around it. Publishing may fail: what is owed stays owed."""
         news = self._store.news() if news is None else news
+        now_us = self._clock_us()
+        if news.empty and self._rest is not None and self._rest[0] <= now_us < self._rest[1]:
+            decision = Decision(waiting=self._state.waiting, devices=self._state.devices)
+            self._commit(decision)
+            self._forget()
+            return decision
         reports = self._take(news)
         actions = [row for rows in self._definitions.values() for row in rows]
+        requests = list(self._requests.values())
         decision = tick(
             self._state,
             actions,
-            list(self._requests.values()),
+            requests,
             reports,
             self._devices,
-            self._clock_us(),
+            now_us,
             artifacts=self._artifacts,
             limits=self._limits,
         )
         self._settle(decision)
         self._commit(decision)
+        self._rest = None
+        if not decision.writes and not decision.publishes:
+            self._rest = (now_us, rests_until_us(self._state, actions, requests, now_us, self._limits))
         if decision.publishes and time.monotonic() >= self._publish_from:
             self._publish(decision.publishes)
         self._forget()
@@ -181,6 +206,8 @@ class ActionJob:
     def _settle(self, decision: Decision) -> None:
         """Drop the requests that this decision handles, and the versions of the reports that no longer wait."""
         waiting = {report.place for report in decision.waiting}
+        if decision.device_updates and self._facts_version is None and self._report_versions:
+            self._facts_version = min(self._report_versions.values())
         self._report_versions = {p: v for p, v in self._report_versions.items() if p in waiting}
         done = {id_ for row in self._state.actions.values() for id_ in row.requests_done}
         done |= {id_ for row in decision.state_updates for id_ in row.requests_done}
@@ -194,7 +221,11 @@ class ActionJob:
     def _settled(self) -> Versions:
         """Up to where a restart need not read again: below the oldest request or report that is still undecided."""
         requests = min((version - 1 for version in self._request_versions.values()), default=self._read.requests)
-        reports = min((version - 1 for version in self._report_versions.values()), default=self._read.reports)
+        versions = [
+            *self._report_versions.values(),
+            *([self._facts_version] if self._facts_version is not None else []),
+        ]
+        reports = min((version - 1 for version in versions), default=self._read.reports)
         return Versions(actions=self._read.actions, requests=requests, reports=reports)
 
     def _forget(self) -> None:
@@ -219,9 +250,17 @@ class ActionJob:
 
     # -- what is done ------------------------------------------------------------------------------------------------
 
-    def _commit(self, decision: Decision) -> None:
-        if decision.writes:
-            self._store.commit(decision, self._settled())
+    def _commit(self, decision: Decision, *, facts_due: bool = False) -> None:
+        self._facts.update((fact.device_id, fact) for fact in decision.device_updates)
+        due = bool(self._facts) and (facts_due or time.monotonic() >= self._facts_from)
+        written = replace(decision, device_updates=tuple(self._facts.values()) if due else ())
+        if due:
+            self._facts_from = time.monotonic() + self._pace.device_state_s
+            self._facts_version = None
+        if written.writes:
+            self._store.commit(written, self._settled())
+        if due:
+            self._facts.clear()
         self._state = apply(self._state, decision)
 
     def _publish(self, publishes: Sequence[Publish]) -> None:
@@ -256,11 +295,12 @@ def run_engine(settings: Settings, stop: Callable[[float], bool], *, once: bool 
     """The engine until `stop(seconds)`, which waits so long at most, says so; with `once` a single turn."""
     given = settings.actions
     with closing(DevicePublisher(settings.servers[0])) as publisher:
-        pace = Pace(tick_s=given.tick_s, poll_s=given.poll_s)
+        pace = Pace(tick_s=given.tick_s, poll_s=given.poll_s, device_state_s=given.device_state_s)
         job = ActionJob(DeltalakeStore(given.root), publisher, limits=limits_of(given), pace=pace)
         log.info("the action engine reads %s and publishes on %s", given.root, publisher.server)
         if once:
             job.turn()
+            job.close()
             return
         ended = threading.Event()
 

@@ -22,6 +22,7 @@ from .model import (
     TargetState,
 )
 from .outbox import record_places
+from .rest import rests_until_us
 from .selection import bucket
 from .tick import apply, tick
 
@@ -52,5 +53,6 @@ __all__ = [
     "apply",
     "bucket",
     "record_places",
+    "rests_until_us",
     "tick",
 ]

@@ -219,6 +219,12 @@ def timed_out(target: Target, action: Action, limits: Limits, now_us: int) -> Ta
     return target
 
 
+def times_out_us(target: Target, action: Action, limits: Limits) -> int:
+    """When `timed_out` ends a target that was sent, if nothing else comes; the deadline left aside."""
+    moments = [since_us + limit_s * SECOND_US for since_us, limit_s, _ in _limits(target, action, limits)]
+    return min(moments, default=target.since_us)
+
+
 def _limits(target: Target, action: Action, limits: Limits) -> list[tuple[int, int, str]]:
     """(since when, how many seconds, what has not happened). What was not sent waits for people, not for its device."""
     timeouts, state = action.timeouts, target.state

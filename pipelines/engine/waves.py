@@ -173,6 +173,13 @@ def advanced(action: Action, row: ActionState, tallies: Sequence[Tally], now_us:
     return replace(row, phase=ActionPhase.RUNNING)
 
 
+def soaked_us(action: Action, row: ActionState) -> int | None:
+    """When the soak of the open wave is over, if one is on."""
+    if row.gate_us is None or row.wave < 0:
+        return None
+    return row.gate_us + waves_of(action)[min(row.wave, row.waves - 1)].soak_s * SECOND_US
+
+
 def _at_gate(
     row: ActionState, wave: Wave | None, tallies: Sequence[Tally], now_us: int
 ) -> tuple[ActionState, ActionPhase | None]:

@@ -1,0 +1,82 @@
+"""Until when nothing can happen by the clock alone, so that a tick without news need not look at every target. Pure.
+
+It errs towards too early: a tick that finds nothing costs time, one that is left out would cost a timeout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from .action import Action, Request
+from .lifecycle import times_out_us
+from .model import SECOND_US, ActionState, EngineState, Limits, Target
+from .sending import SENDING
+from .waves import soaked_us
+
+_REST_MAX_US = 60 * SECOND_US
+"""A tick looks at everything at least so often."""
+
+
+def rests_until_us(
+    state: EngineState, actions: Iterable[Action], requests: Collection[Request], now_us: int, limits: Limits
+) -> int:
+    """The first moment at which a tick may decide something without news.
+
+    To be asked after a tick that decided nothing at `now_us`, about the state that it left, with the rows and requests
+    that it was given. `now_us` itself when anything stands in the way of resting.
+    """
+    wait_us = limits.wait_unmatched_s * SECOND_US
+    until = min(
+        (
+            now_us + _REST_MAX_US,
+            *(request.at_us + wait_us for request in requests),
+            *(report.recorded_us + wait_us for report in state.waiting),
+        )
+    )
+    for action in actions:
+        row = state.actions.get(action.action_id)
+        if row is None:
+            return now_us
+        if not row.phase.over and action.digest == row.digest:
+            targets = state.targets.get(action.action_id, {}).values()
+            until = min(until, _of_action(action, row, targets, now_us, limits, until))
+        if until <= now_us:
+            return now_us
+    return until
+
+
+def _of_action(
+    action: Action, row: ActionState, targets: Collection[Target], now_us: int, limits: Limits, until: int
+) -> int:
+    if action.deadline_us is not None:
+        until = min(until, action.deadline_us)
+    soaked = soaked_us(action, row)
+    if soaked is not None and soaked > now_us:  # What is past was judged, and waits for a person.
+        until = min(until, soaked)
+    sends = row.phase in SENDING and row.stopped is None
+    not_before_us = action.rollout.not_before_us
+    if sends and not_before_us is not None and not_before_us > now_us:
+        until, sends = min(until, not_before_us), False
+    for target in targets:
+        if target.final:
+            continue
+        if target.outbox is not None:
+            return now_us
+        if target.unsent:
+            if sends and target.wave <= row.wave:
+                until = min(until, *_may_be_sent(target, action, now_us))
+        else:
+            until = min(until, times_out_us(target, action, limits))
+        if until <= now_us:
+            return now_us
+    return until
+
+
+def _may_be_sent(target: Target, action: Action, now_us: int) -> Iterator[int]:
+    """When the clock may let it go; for what it waits for besides, there is news."""
+    if target.retry_us is not None and target.retry_us > now_us:
+        yield target.retry_us
+        return
+    if action.rollout.rate_per_minute is not None or action.rollout.maintenance_window is not None:
+        yield now_us
+    yield now_us + _REST_MAX_US
