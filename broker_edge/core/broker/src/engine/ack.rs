@@ -117,7 +117,6 @@ impl AckFifo {
             && *same == partition
             && first.0 + u64::from(*count) == ticket.0
             && u32::from(*id) + u32::from(*count) == u32::from(packet_id)
-            && packet_id < u16::MAX
             && *code == reason
         {
             *count += 1;
@@ -229,7 +228,7 @@ impl AckFifo {
     ) {
         let mut left = VecDeque::with_capacity(self.replies.len());
         for mut reply in self.replies.drain(..) {
-            let (kind, refused) = match &mut reply {
+            let (kind, packet_id, count, kept) = match &mut reply {
                 Reply::Acks {
                     kind,
                     first: at,
@@ -240,9 +239,8 @@ impl AckFifo {
                 } if *of == partition => {
                     // A range may have begun with tickets of an earlier append, which stand.
                     let kept = first.0.saturating_sub(at.0).min(u64::from(*count)) as u16;
-                    let refused = *packet_id + kept..*packet_id + *count;
-                    *count = kept;
-                    (*kind, refused)
+                    let all = std::mem::replace(count, kept);
+                    (*kind, *packet_id, all, kept)
                 }
                 Reply::Located {
                     kind,
@@ -250,17 +248,18 @@ impl AckFifo {
                     partition: of,
                     packet_id,
                     ..
-                } if *of == partition && *ticket >= first => (*kind, *packet_id..*packet_id + 1),
-                _ => (AckKind::Puback, 0..0),
+                } if *of == partition && *ticket >= first => (*kind, *packet_id, 1, 0),
+                _ => (AckKind::Puback, 0, 0, 0),
             };
+            let refused = ids_from(packet_id, count).skip(usize::from(kept));
             let keeps = match &reply {
                 Reply::Acks { count, .. } => *count > 0,
-                _ => refused.is_empty(),
+                _ => refused.len() == 0,
             };
             if keeps {
                 left.push_back(reply);
             }
-            if refused.is_empty() {
+            if refused.len() == 0 {
                 continue;
             }
             if !can_refuse {
@@ -280,6 +279,11 @@ impl AckFifo {
     pub fn shrink(&mut self) {
         self.replies.trim();
     }
+}
+
+/// Consecutive packet ids. The last of all, 65,535, has none behind it that could end a range of `u16`.
+fn ids_from(first: u16, count: u16) -> impl ExactSizeIterator<Item = u16> {
+    (0..count).map(move |place| first + place)
 }
 
 #[cfg(test)]
@@ -308,7 +312,7 @@ mod tests {
             match reply {
                 Reply::Acks {
                     packet_id, count, ..
-                } => ids.extend(packet_id..packet_id + count),
+                } => ids.extend(ids_from(packet_id, count)),
                 Reply::Ack { packet_id, .. }
                 | Reply::Located { packet_id, .. }
                 | Reply::Pubcomp { packet_id, .. } => ids.push(packet_id),
@@ -376,6 +380,42 @@ mod tests {
             (41..=100).collect::<Vec<_>>()
         );
         assert!(fifo.is_empty());
+    }
+
+    #[test]
+    fn the_last_packet_id_is_refused_like_every_other() {
+        let no = ReasonCode::ImplementationSpecificError;
+        let located = |packet_id, ticket| Reply::Located {
+            kind: AckKind::Puback,
+            ticket: Ticket(ticket),
+            partition: A,
+            packet_id,
+            reason: OK,
+            offset: None,
+        };
+        let mut fifo = AckFifo::default();
+        fifo.push_ack(AckKind::Puback, A, Ticket(0), u16::MAX - 1, OK);
+        fifo.push_ack(AckKind::Puback, A, Ticket(1), u16::MAX, OK);
+        assert_eq!(fifo.len(), 1, "it continues a range");
+        fifo.push_ack(AckKind::Puback, A, Ticket(2), 1, OK);
+        fifo.push(located(u16::MAX, 3));
+        fifo.push(located(1, 4));
+        fifo.refuse(A, Ticket(1), no, true);
+        let mut refused = Vec::new();
+        let mut stood = Vec::new();
+        while let Some(reply) = fifo.pop_ready(&Marks([9, 0], 0)) {
+            match reply {
+                Reply::Ack {
+                    packet_id, reason, ..
+                } => refused.push((packet_id, reason)),
+                Reply::Acks {
+                    packet_id, count, ..
+                } => stood.extend(ids_from(packet_id, count)),
+                other => panic!("{other:?} stands for a record that is not there"),
+            }
+        }
+        assert_eq!(stood, [u16::MAX - 1]);
+        assert_eq!(refused, [u16::MAX, 1, u16::MAX, 1].map(|id| (id, no)));
     }
 
     #[test]
