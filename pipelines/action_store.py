@@ -8,7 +8,7 @@ not settled. Reading something twice is harmless: the engine drops repeats by th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -48,6 +48,7 @@ from pipelines.engine import (
 )
 from pipelines.errors import PipelineError, SetupError
 from pipelines.tables import TABLES, add_missing_columns, uri_of
+from sinks.conflicts import committed
 
 _APP = "headwater-actions"
 _ENGINE = f"{_APP}:engine"
@@ -320,10 +321,9 @@ class DeltalakeStore:
             raise EngineFencedError(f"a newer engine has taken over the tables under {self._root}; this one stops")
 
     def _append(self, name: str, rows: pa.Table) -> None:
-        write_deltalake(self._tables[name], rows, mode="append")
+        self._committed(name, lambda table: write_deltalake(table, rows, mode="append"))
 
     def _merge(self, name: str, rows: pa.Table, marks: Mapping[str, int]) -> None:
-        table = self._tables[name]
         key = TABLES[name].key
         properties = CommitProperties(app_transactions=self._transactions(marks))
         on = " AND ".join(f"t.{column} = s.{column}" for column in key)
@@ -331,8 +331,27 @@ class DeltalakeStore:
         if len(ids) <= _PRUNE_BY_MAX:
             # Written out, the ids let the files of other actions be skipped: a tick does not pay for the past.
             on += f" AND t.{key[0]} IN {_literals(ids)}"
-        merge = table.merge(rows, predicate=on, source_alias="s", target_alias="t", commit_properties=properties)
-        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+        def write(table: DeltaTable) -> None:
+            merge = table.merge(rows, predicate=on, source_alias="s", target_alias="t", commit_properties=properties)
+            merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+        self._committed(name, write)
+
+    def _committed(self, name: str, write: Callable[[DeltaTable], object]) -> None:
+        """Writes to the table as it was read last, and where somebody else's commit got in between (compaction does)
+        as it is by then: unless that was another engine."""
+        tries = 0
+
+        def again() -> None:
+            nonlocal tries
+            tries += 1
+            if tries > 1:
+                self._refuse_if_fenced()
+                self._current(name)
+            write(self._tables[name])
+
+        committed(again, f"a write to {name}")
 
     def _transactions(self, marks: Mapping[str, int]) -> list[Transaction]:
         """Marks that have moved; a Delta transaction version must not be written twice by one commit or go back."""

@@ -17,6 +17,7 @@ from deltalake.exceptions import DeltaError
 from pipelines.action_rows import arrow_of, rows_of
 from pipelines.errors import SetupError
 from pipelines.tables import ACTION_EVENTS, QUARANTINE, Table, add_missing_columns, uri_of
+from sinks.conflicts import committed
 
 Row = Mapping[str, Any]
 
@@ -55,12 +56,17 @@ class EventLog:
         return found
 
     def _append_once(self, table: DeltaTable, kind: Table, rows: Sequence[Row], app_id: str, version: int) -> None:
-        table.update_incremental()
-        newest = table.transaction_version(app_id)
-        if (newest is not None and newest >= version) or not rows:
-            return
-        properties = CommitProperties(app_transactions=[Transaction(app_id, version)])
-        write_deltalake(table, arrow_of(rows, kind), mode="append", commit_properties=properties)
+        values = arrow_of(rows, kind)
+
+        def write() -> None:
+            table.update_incremental()
+            newest = table.transaction_version(app_id)
+            if (newest is not None and newest >= version) or not rows:
+                return
+            properties = CommitProperties(app_transactions=[Transaction(app_id, version)])
+            write_deltalake(table, values, mode="append", commit_properties=properties)
+
+        committed(write, f"batch {version} of {kind.name}")
 
     def _fresh(self, rows: Sequence[Row]) -> list[Row]:
         """Rows whose record is not there yet: another checkpoint may read them a second time."""

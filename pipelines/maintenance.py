@@ -27,6 +27,7 @@ from pipelines.session import session_of
 from pipelines.settings import MaintenanceSettings, Settings, load_settings
 from pipelines.silver.schema import load_schemas
 from pipelines.tables import TABLES
+from sinks.conflicts import committed
 from sinks.table import Table
 
 log = logging.getLogger(__name__)
@@ -84,12 +85,11 @@ def tend(path: str, policy: MaintenanceSettings) -> Tended:
     name = path.rstrip("/").rpartition("/")[2]
     files = compacted = removed = 0
     try:
-        table = DeltaTable(path)
-        _set_properties(table, policy)
-        files = len(table.file_uris())
+        committed(lambda: _set_properties(DeltaTable(path), policy), f"setting properties of {name}")
+        files = len(DeltaTable(path).file_uris())
         if files >= SMALL_FILES_MIN:
-            metrics = table.optimize.compact(target_size=policy.target_file_mb * 1024 * 1024)
-            compacted = int(metrics["numFilesRemoved"])
+            compacted = committed(lambda: _compact(path, policy), f"compaction of {name}")
+        table = DeltaTable(path)
         # Full: also files that a writer left when it died before its commit. They must be old, because a file of a
         # commit that is on its way looks the same.
         removed = len(table.vacuum(retention_hours=policy.retention_hours, dry_run=False, full=True))
@@ -125,6 +125,12 @@ def properties(policy: MaintenanceSettings) -> dict[str, str]:
         "delta.logRetentionDuration": f"interval {policy.log_retention_days} days",
         "delta.deletedFileRetentionDuration": f"interval {policy.retention_hours} hours",
     }
+
+
+def _compact(path: str, policy: MaintenanceSettings) -> int:
+    """How many files became fewer."""
+    metrics = DeltaTable(path).optimize.compact(target_size=policy.target_file_mb * 1024 * 1024)
+    return int(metrics["numFilesRemoved"])
 
 
 def _set_properties(table: DeltaTable, policy: MaintenanceSettings) -> None:

@@ -33,13 +33,18 @@ def append_few_once(spark: SparkSession | None, rows: pa.Table, table: Table, *,
     from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
     from deltalake.exceptions import DeltaError
 
-    try:
-        found = DeltaTable(table.path)
+    from sinks.conflicts import committed
+
+    def write() -> None:
+        found = DeltaTable(table.path or "")
         newest = found.transaction_version(app_id)
         if newest is not None and newest >= version:
             return
         properties = CommitProperties(app_transactions=[Transaction(app_id, version)])
         write_deltalake(found, rows, mode="append", commit_properties=properties)
+
+    try:
+        committed(write, f"an append to {table}")
     except DeltaError as error:
         raise SinkError(f"the table {table} cannot be written: {error}") from error
 

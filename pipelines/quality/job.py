@@ -30,6 +30,7 @@ from pipelines.quality.suite import Suite
 from pipelines.session import session_of
 from pipelines.settings import Settings, load_settings
 from pipelines.silver.schema import MessageSchema, load_schemas
+from sinks.conflicts import committed
 from sinks.table import Table
 
 log = logging.getLogger(__name__)
@@ -98,7 +99,8 @@ class QualityJob:
             self._spark.createDataFrame(values).write.format("delta").mode("append").saveAsTable(table.name or "")
             return
         try:
-            write_deltalake(table.path, values, mode="append")
+            path = table.path
+            committed(lambda: write_deltalake(path, values, mode="append"), f"an append to {table}")
         except DeltaError as error:
             raise JobFailedError(f"the table {table} cannot be written: {error}") from error
 
