@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from pathlib import Path
 
+from support.action_fold import fold_differences
 from support.programs import StartBroker
 from support.rollout_world import EXPECTED, FaultyFleet, RolloutWorld, fixed_ports, kinds
 
@@ -41,5 +42,6 @@ def test_every_target_ends_right_and_an_abort_stops_a_bad_command_in_its_wave(
     assert set(done.values()) == {1}, f"seed {seed}"
     present = {id_ for id_, kind in devices.items() if kind != "away"}
     assert {id_ for action_id, id_, _ in done if action_id == "good"} == present
+    assert fold_differences(world.root) == [], f"seed {seed}"
     quarantined = (tmp_path / "tables" / "quarantine" / "_delta_log").glob("*.json")
     assert [path.name for path in quarantined] == [f"{0:020}.json"], "something was quarantined"

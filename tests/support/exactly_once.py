@@ -68,6 +68,8 @@ class KillRun:
         self._job: TelemetryJob | None = None
         self._load: MqttLoad | None = None
         self._results: list[LoadResult] = []
+        self.rows = 0
+        """Of bronze, once the run has finished."""
 
     def __enter__(self) -> KillRun:
         self.broker.start()
@@ -113,7 +115,9 @@ class KillRun:
         self.job.start("--available-now")
         assert self.job.wait() == 0, self.job.last_words()
         log = read_log(self.broker.flight, class_name="telemetry")
-        return compare(read_bronze(self.job.table), log, self._results)
+        bronze = list(read_bronze(self.job.table))
+        self.rows = len(bronze)
+        return compare(bronze, log, self._results)
 
     @property
     def acked(self) -> int:

@@ -16,6 +16,11 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 JOB_SECONDS = 480.0
 """Bound of every wait: a JVM that starts on a busy machine takes minutes."""
 
+TOO_SLOW = "Python worker failed to connect back"
+"""Spark gives the process of a Python source 10 s to start, and no setting changes that. Who supervises a job starts it
+again, and so it is done here."""
+STARTS_MAX = 5
+
 
 class TelemetryJob:
     """A folder with table and checkpoint, and at most one running process."""
@@ -35,6 +40,9 @@ class TelemetryJob:
         self._arguments = arguments or []
         self._environment = os.environ | dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
+        self._given: tuple[str, ...] = ()
+        self._log_start = 0
+        self._starts = 0
         self._log = folder / "job.txt"
 
     def __enter__(self) -> TelemetryJob:
@@ -48,13 +56,19 @@ class TelemetryJob:
     def start(self, *arguments: str) -> None:
         """Starts the job and does not wait for it."""
         assert not self.is_running, "the job runs already"
+        self._given, self._starts = arguments, 0
+        self._launch()
+
+    def _launch(self) -> None:
+        self._starts += 1
+        self._log_start = self._log.stat().st_size if self._log.exists() else 0
         self.folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "pipelines.telemetry", "--server", self.server]
         command += ["--table-path", str(self.table), "--checkpoint", str(self.checkpoint)]
         path = os.pathsep.join([str(REPOSITORY), *filter(None, [self._environment.get("PYTHONPATH")])])
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, *self._arguments, *arguments],
+                [*command, *self._arguments, *self._given],
                 cwd=self.folder,
                 env=self._environment | {"PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,
@@ -84,20 +98,36 @@ class TelemetryJob:
 
     def wait(self) -> int:
         """Waits for the end; returns the exit code."""
-        process, self._process = self._process, None
-        assert process is not None, "the job does not run"
-        return process.wait(timeout=JOB_SECONDS)
+        while True:
+            process = self._process
+            assert process is not None, "the job does not run"
+            code = process.wait(timeout=JOB_SECONDS)
+            if not self._started_again():
+                self._process = None
+                return code
 
     def until(self, condition: Callable[[], bool], what: str, *, may_end: bool = False) -> None:
         """Waits while the job runs; fails with its last words when it ends first (unless it may) or time is over."""
         deadline = time.monotonic() + JOB_SECONDS
         while not condition():
             assert self._process is not None, "the job does not run"
+            if not self.is_running and self._started_again():
+                continue
             if may_end and not self.is_running:
                 return
             if not self.is_running or time.monotonic() > deadline:
                 raise AssertionError(f"no {what}; the job's last words:\n{self.last_words()}")
             time.sleep(0.01)
+
+    def _started_again(self) -> bool:
+        """Whether the job ended because the machine was too slow for it, and runs again."""
+        with self._log.open("rb") as log:
+            log.seek(self._log_start)
+            said = log.read().decode(errors="replace")
+        if TOO_SLOW not in said or self._starts >= STARTS_MAX:
+            return False
+        self._launch()
+        return True
 
     def newest(self, kind: str) -> int:
         """The newest batch in `offsets` (planned) or `commits` (finished) of the checkpoint, -1 without any."""

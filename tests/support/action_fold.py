@@ -1,0 +1,80 @@
+"""What `action_events` says about each target, folded without the engine, and where `action_targets` differs from it.
+
+For commands: a device's word ends its target. Firmware needs proof of a version too, which is the engine's to judge.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from pipelines.action_rows import rows_of
+from pipelines.tables import uri_of
+
+_SAID_LAST = frozenset({"SUCCEEDED", "FAILED", "REJECTED", "CANCELLED"})
+_OPEN = ("DELIVERED", "ACCEPTED", "IN_PROGRESS")
+"""From the least to the most that a device or its broker can have said of a target that is not over."""
+_BY_PEOPLE = frozenset({"PENDING", "QUEUED", "CANCELLING", "CANCELLED", "SKIPPED", "REMOVED"})
+"""Decided by requests, rules and places in the log, of which the events have no row for each target."""
+
+Place = tuple[str, int, int]
+
+
+@dataclass(slots=True)
+class _Said:
+    """Of one attempt."""
+
+    last: list[tuple[Place, str]] = field(default_factory=list)
+    open: set[str] = field(default_factory=set)
+    timed_out: bool = False
+
+
+def fold_differences(root: Path | str) -> list[str]:
+    """A sentence for each event that is doubled, and for each target that is not what its events come to."""
+    events = _rows(root, "action_events")
+    doubled = [id_ for id_, count in Counter(event["event_id"] for event in events).items() if count > 1]
+    said: dict[tuple[str, str, int], _Said] = defaultdict(_Said)
+    for event in sorted(events, key=lambda one: (one["log_id"] or "", one["partition"] or 0, one["offset"] or 0)):
+        if event["device_id"] is None or event["attempt"] is None:
+            continue
+        one = said[event["action_id"], event["device_id"], event["attempt"]]
+        if event["source"] == "engine":
+            one.timed_out |= event["state"] == "TIMED_OUT"
+        elif event["state"] in _SAID_LAST:
+            one.last.append(((event["log_id"], event["partition"], event["offset"]), event["state"]))
+        elif event["state"] in _OPEN:
+            one.open.add(event["state"])
+    wrong = [f"event {id_} is there twice" for id_ in doubled]
+    for target in _rows(root, "action_targets"):
+        key = (target["action_id"], target["device_id"], target["attempt"])
+        problem = _problem(target, said.get(key) or _Said())
+        if problem is not None:
+            wrong.append(f"{'/'.join(map(str, key))} is {target['state']}, and {problem}")
+    return wrong
+
+
+def _problem(target: dict[str, Any], said: _Said) -> str | None:
+    state = target["state"]
+    if said.timed_out and not any(what == "SUCCEEDED" for _, what in said.last):
+        # Another last word may have come just before it, or too late.
+        allowed = {"TIMED_OUT", *(what for _, what in said.last[:1])}
+        return None if state in allowed else "the engine said that its time was over"
+    if said.last:
+        succeeded = [one for one in said.last if one[1] == "SUCCEEDED"]
+        place, what = succeeded[0] if said.timed_out else said.last[0]
+        if state != what:
+            return f"the device said {what} at {place}"
+        decided = (target["report_log_id"], target["report_partition"], target["report_offset"])
+        return None if decided == place else f"by {decided}, where the device said so first at {place}"
+    if state in _BY_PEOPLE:
+        return None
+    newest = max(said.open, key=_OPEN.index, default=None)
+    return None if state == newest else f"the most that was said of it is {newest}"
+
+
+def _rows(root: Path | str, name: str) -> list[dict[str, Any]]:
+    return list(rows_of(DeltaTable(uri_of(root, name)).to_pyarrow_table()))
