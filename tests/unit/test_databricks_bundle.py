@@ -64,6 +64,18 @@ def test_every_entry_point_is_one_of_the_wheel_and_can_be_loaded(bundle: dict[st
         assert {"whl": "./dist/*.whl"} in task["libraries"], name
 
 
+def test_libraries_are_those_that_the_wheel_was_tested_with(bundle: dict[str, Any]) -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    tested = {requirement for name in ("spark", "quality", "device") for requirement in extras[name]}
+    for name, _, task in tasks(bundle):
+        named = {library["pypi"]["package"] for library in task["libraries"] if "pypi" in library}
+        assert named <= tested, name
+        # What the platform brings is not asked for; these it does not bring.
+        assert any(one.startswith("deltalake") for one in named), name
+        assert any(one.startswith("great-expectations") for one in named) or name != "quality"
+
+
 def test_every_option_is_one_that_the_job_takes(bundle: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     for name, _, task in tasks(bundle):
         with pytest.raises(SystemExit):
