@@ -82,7 +82,8 @@ fn files_that_were_changed_by_somebody_who_knows_the_format_do_no_harm() {
     let first = started_at();
     let (mut tried, mut opened) = (0_u64, 0_u64);
     watch_for_a_case_without_end();
-    while started.elapsed() < time {
+    // On a slow machine longer: the share that opens is a matter of chance in a few.
+    while started.elapsed() < time || tried < 200 {
         let seed = first.wrapping_add(tried);
         CASE.store(seed, Ordering::Relaxed);
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| case(seed)));

@@ -10,7 +10,7 @@ use headwater_log::{Class, ClassConfig, Log, LogConfig, Offset, Seams};
 
 use super::{Change, Compaction, StateStore};
 
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 /// Small enough that a test fills several.
 const SEGMENT_BYTES: u64 = 64 << 10;
 

@@ -16,7 +16,7 @@ use headwater_mqtt::packet::{ServerPacket, decode_from_server};
 use headwater_mqtt::{Frame, PacketId, Property, QoS, ReasonCode, Version, frame};
 
 /// The longest that a test waits for something that has to come.
-pub const DEADLINE: Duration = Duration::from_secs(20);
+pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A broker with its data in `dir`.
 pub fn start(dir: &Path) -> Broker {

@@ -8,7 +8,7 @@ use rumqttc::{Client, Connection, Event, LastWill, MqttOptions, Packet, QoS, v5}
 
 use crate::{address, fresh};
 
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 const EACH_QOS: [QoS; 3] = [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce];
 
 fn options(client_id: &str, clean: bool) -> MqttOptions {

@@ -24,7 +24,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 /// Nothing here may take longer.
-pub const DEADLINE: Duration = Duration::from_secs(20);
+pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A broker that a test owns. It may be restarted on the same folder.
 pub struct TestBroker {

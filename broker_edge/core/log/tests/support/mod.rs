@@ -21,7 +21,7 @@ use headwater_log::{
 /// Offset and payload of a record.
 pub type Found = (u64, Vec<u8>);
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One control and one telemetry partition with small segments.
 pub fn config(dir: &Path) -> LogConfig {

@@ -283,6 +283,7 @@ impl World {
     /// Turns until the peers have nothing left to say and the broker waits for nothing.
     pub(super) fn settle(&mut self, peers: &mut [&mut Peer]) {
         loop {
+            let quiet_at = self.rig.quiet_at();
             self.rig.turn();
             let mut busy = false;
             for peer in peers.iter_mut() {
@@ -291,23 +292,21 @@ impl World {
             if busy || self.rig.engine.has_more() || self.rig.engine.is_behind_log() {
                 continue;
             }
-            if self
-                .rig
-                .moved
-                .recv_timeout(Duration::from_millis(60))
-                .is_err()
-            {
-                let waits = peers.iter().any(|peer| {
-                    peer.key.is_some() && (!peer.connected || !peer.flights.is_empty())
-                }) || self.rig.engine.sessions.iter().any(|(_, session)| {
+            if quiet_at.is_none() || quiet_at != self.rig.quiet_at() {
+                self.rig.wait_for_disk();
+                continue;
+            }
+            let waits = peers
+                .iter()
+                .any(|peer| peer.key.is_some() && (!peer.connected || !peer.flights.is_empty()))
+                || self.rig.engine.sessions.iter().any(|(_, session)| {
                     session.active && (session.has_work() || session.window.front().is_some())
                 });
-                if !waits {
-                    return;
-                }
-                if self.rig.moved.recv_timeout(DEADLINE).is_err() {
-                    self.tell_who_waits(peers);
-                }
+            if !waits {
+                return;
+            }
+            if self.rig.moved.recv_timeout(DEADLINE).is_err() {
+                self.tell_who_waits(peers);
             }
         }
     }

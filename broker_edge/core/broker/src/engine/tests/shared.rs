@@ -192,13 +192,15 @@ fn settle(rig: &mut Rig, members: &mut [&mut Member]) {
     }
 }
 
-/// The same, and until the disk has nothing left to say for longer than a sync takes on a busy machine.
+/// The same, and until the disk has nothing left to say.
 fn settle_disk(rig: &mut Rig, members: &mut [&mut Member]) {
     loop {
+        let quiet_at = rig.quiet_at();
         settle(rig, members);
-        if rig.moved.recv_timeout(Duration::from_millis(250)).is_err() {
+        if quiet_at.is_some() && quiet_at == rig.quiet_at() {
             return;
         }
+        rig.wait_for_disk();
     }
 }
 

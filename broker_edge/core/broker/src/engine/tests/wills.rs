@@ -32,16 +32,15 @@ fn watcher(rig: &mut Rig) -> ConnKey {
 fn seen(rig: &mut Rig, watcher: ConnKey) -> Vec<String> {
     let mut seen = Vec::new();
     loop {
-        let was_quiet = rig.is_disk_quiet();
+        let quiet_at = rig.quiet_at();
         rig.turn();
         seen.extend(rig.sent(watcher, V5));
         let is_done = !rig.engine.has_more() && !rig.engine.is_behind_log();
-        if is_done && was_quiet && rig.is_disk_quiet() {
+        if is_done && quiet_at.is_some() && quiet_at == rig.quiet_at() {
             return seen;
         }
         if is_done {
-            // Nothing to wait for when it moved in between.
-            let _ = rig.moved.recv_timeout(Duration::from_millis(60));
+            rig.wait_for_disk();
         }
     }
 }

@@ -263,7 +263,7 @@ impl SimFiles {
 
     /// Waits until a call is held.
     pub fn await_held(&self) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + crate::support::PATIENCE;
         let mut state = self.0.state.lock();
         while !state.held {
             let waited = self.0.changed.wait_until(&mut state, deadline);
