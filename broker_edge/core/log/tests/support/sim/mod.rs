@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use headwater_log::{Clock, Seams, SystemClock};
 use parking_lot::{Condvar, Mutex};
