@@ -15,6 +15,8 @@ PROFILE ?= quick
 CARGO   := cargo --locked
 BIN     := $(CORE)/target/$(PROFILE)/headwaterd
 ARGS    ?=
+# Of pytest: half of the time a test waits for a disk, a process or a clock, so that two share two cores well.
+WORKERS ?= 2
 
 PYTHON  ?= $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(if $(shell $(p) -c 'import sys, venv; print(sys.version_info >= (3, 11))' 2>/dev/null | grep True),$(p))))
 RUST_SOURCES := $(shell find $(CORE) -path $(CORE)/target -prune -o \( -name '*.rs' -o -name 'Cargo.*' \) -print 2>/dev/null)
@@ -102,7 +104,7 @@ test-rust: ## the tests of the crates
 
 .PHONY: test-python
 test-python: setup $(CACHE)/faults.stamp ## pytest (ARGS='-k name')
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: fuzz
 fuzz: ## the codec and the session machine against changed packets (ARGS='--executions 10000000')

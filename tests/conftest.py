@@ -13,6 +13,20 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from support.flight_server import FlightServer
 
+# With several workers each takes the next file that is left: what takes minutes begins first, so that none is alone
+# with it at the end.
+LONG = (
+    "spark/test_telemetry_kill.py",
+    "integration/test_demo.py",
+    "faults/test_torture.py",
+    "spark/test_bronze.py",
+    "spark/test_silver.py",
+    "packaging/test_wheel.py",
+    "integration/test_notebooks.py",
+    "spark/test_source_connect.py",
+    "spark/test_telemetry_job.py",
+)
+
 # Machines that run the tests are shared: the first call of anything may take a second.
 settings.register_profile("shared", deadline=None)
 settings.load_profile("shared")
@@ -23,3 +37,9 @@ def flight_server() -> Iterator[FlightServer]:
     """The Flight service in memory, on a port of its own."""
     with FlightServer() as server:
         yield server
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    turns = {here / name: turn for turn, name in enumerate(LONG)}
+    items.sort(key=lambda item: turns.get(item.path, len(turns)))

@@ -30,9 +30,9 @@ from broker_edge.torture.report import Fault, Report
 from broker_edge.torture.wire import maximum_qos
 from broker_edge.torture.witness import witnesses
 
-QUIET_S = 5.0  # without any delivery, after which what is missing counts as skipped
+QUIET_S = 15.0  # without any delivery, after which what is missing counts as skipped
 ACKED_S = 60.0  # for the acknowledgements that a cycle wants; a broker that takes longer, also on a busy machine, hangs
-RECYCLED_S = 15.0  # for the first segment that is made of a removed one
+RECYCLED_S = 30.0  # for the first segment that is made of a removed one
 
 
 @dataclass(frozen=True, slots=True)

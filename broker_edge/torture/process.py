@@ -22,7 +22,7 @@ from types import TracebackType
 
 Address = tuple[str, int]
 
-READY_S = 20.0
+READY_S = 60.0
 _READY = re.compile(r"^ready mqtt=(\S+) flight=(\S+) admin=(\S+)")
 _ANY_PORT = {f"listeners.{name}.bind": "127.0.0.1:0" for name in ("mqtt", "flight", "admin")}
 
@@ -156,7 +156,7 @@ class BrokerProcess:
         """kill -9, and waits until the process is gone. Does nothing when none runs."""
         self._end(signal.SIGKILL)
 
-    def stop(self, *, seconds: float = 20.0) -> int:
+    def stop(self, *, seconds: float = 60.0) -> int:
         """SIGTERM; returns the exit code."""
         return self._end(signal.SIGTERM, seconds=seconds)
 
@@ -211,7 +211,7 @@ class BrokerProcess:
                 line += piece
         return line.decode(errors="replace").splitlines()[0]
 
-    def _end(self, how: signal.Signals, *, seconds: float = 20.0) -> int:
+    def _end(self, how: signal.Signals, *, seconds: float = 60.0) -> int:
         process, self._process, self._addresses = self._process, None, None
         if process is None:
             return 0

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-ATTACHED_S = 10.0
+ATTACHED_S = 60.0
 
 
 class StraceError(Exception):

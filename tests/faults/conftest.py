@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -21,6 +21,7 @@ from broker_edge.torture.process import BrokerProcess, binary
 from broker_edge.torture.records import chosen_seed
 
 _REPORTS = pytest.StashKey[list[str]]()
+_FROM_WORKER = "fault_reports"
 
 
 class StartsBrokers(Protocol):
@@ -103,7 +104,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             # By signal, not by thread: the fixtures must still unmount and kill.
-            item.add_marker(pytest.mark.timeout(240, method="signal"))
+            item.add_marker(pytest.mark.timeout(900, method="signal"))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    # A worker's words reach the terminal through the process that started it.
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output[_FROM_WORKER] = session.config.stash.get(_REPORTS, [])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash.setdefault(_REPORTS, []).extend(getattr(node, "workeroutput", {}).get(_FROM_WORKER, []))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -22,7 +22,7 @@ SEALED, ACTIVE = "64KiB", "4MiB"
 def _acked(broker: BrokerProcess, recipe: Recipe) -> dict[int, bytes]:
     """Publishes 4,000 records; their payloads by the offset of the acknowledgement."""
     with MqttLoad(address=broker.mqtt, run=1, recipe=recipe, publishers=SOURCES, records_each=1_000) as load:
-        load.wait(lambda one: one.acked == 4_000, seconds=30, what="4,000 acknowledgements")
+        load.wait(lambda one: one.acked == 4_000, seconds=120, what="4,000 acknowledgements")
     result = load.stop()
     return {
         place.offset: recipe.payload(result.name(one, sequence))

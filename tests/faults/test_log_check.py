@@ -245,14 +245,14 @@ def test_qos_2_is_sent_again_until_it_is_complete_and_arrives_once(tmp_path, nee
                 outboxes=outboxes,
             )
             with load:  # ends in the middle of flows, but for the last
-                load.wait(lambda one: one.acked >= 600, seconds=30, what="600 acknowledgements")
+                load.wait(lambda one: one.acked >= 600, seconds=120, what="600 acknowledgements")
                 if last:
-                    load.wait(lambda one: one.over, seconds=30, what="all flows to end")
+                    load.wait(lambda one: one.over, seconds=120, what="all flows to end")
             result = load.stop()
             for one in result.connections:
                 assert not one.violations
                 told |= {result.name(one, sequence) for sequence in one.acked} | one.late.keys()
-        assert not witness.wait(told, seconds=10)
+        assert not witness.wait(told, seconds=30)
         witness.close()
     assert sum(one.resent.total() for one in outboxes.values()) > 0
     assert not any(one.unfinished for one in outboxes.values())
@@ -281,9 +281,9 @@ def test_broker_that_keeps_nothing_loses_every_acknowledged_record(tmp_path, nee
     with Mosquitto(tmp_path) as broker:
         address = ("127.0.0.1", broker.port)
         with MqttLoad(address=address, run=1, recipe=recipe, publishers=sources, want_offsets=False) as load:
-            load.wait(lambda one: one.acked > 2_000, seconds=30, what="2,000 acknowledgements")
+            load.wait(lambda one: one.acked > 2_000, seconds=120, what="2,000 acknowledgements")
             broker.kill()
-            load.wait(lambda one: one.over, seconds=10, what="the connections to end with the broker")
+            load.wait(lambda one: one.over, seconds=60, what="the connections to end with the broker")
         check.add(load.stop())
     with FlightServer() as empty, LogReader(("127.0.0.1", empty.port)) as reader:
         check.everything(reader)

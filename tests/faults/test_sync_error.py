@@ -29,7 +29,7 @@ def test_no_ack_after_failed(tmp_path, broker_on, need_program, seed, note, call
         broker.start()
         with injected(strace, pid=broker.pid, call=call, what=f"error=EIO:when={FAILING_CALL}"):
             with MqttLoad(address=broker.mqtt, run=1, recipe=recipe, publishers=sources, window=4) as load:
-                load.wait(lambda one: one.over or one.refused > 0, seconds=30, what="the failed sync to end the acks")
+                load.wait(lambda one: one.over or one.refused > 0, seconds=120, what="the failed sync to end the acks")
             first = load.stop()
             check.add(first)
             assert first.acked > 0
@@ -43,7 +43,7 @@ def test_no_ack_after_failed(tmp_path, broker_on, need_program, seed, note, call
             assert "telemetry-0" in body
 
             with MqttLoad(address=broker.mqtt, run=2, recipe=recipe, publishers=sources, window=4) as load:
-                load.wait(lambda one: one.over or one.refused > 0, seconds=30, what="the stopped partition to refuse")
+                load.wait(lambda one: one.over or one.refused > 0, seconds=120, what="the stopped partition to refuse")
             second = load.stop()
             check.add(second)
             assert second.acked == 0, f"acknowledged by a partition whose {call} has failed"
@@ -55,7 +55,7 @@ def test_no_ack_after_failed(tmp_path, broker_on, need_program, seed, note, call
         with LogReader(broker.flight) as reader:
             check.after_restart(reader)
         with MqttLoad(address=broker.mqtt, run=3, recipe=recipe, publishers=sources, records_each=50) as load:
-            load.wait(lambda one: one.acked == 50 * connections, seconds=30, what="publishes after the restart")
+            load.wait(lambda one: one.acked == 50 * connections, seconds=120, what="publishes after the restart")
         check.add(load.stop())
         assert broker.readyz()[0] == 200
         with LogReader(broker.flight) as reader:

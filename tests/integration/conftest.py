@@ -39,5 +39,5 @@ def broker(start_broker: StartBroker) -> BrokerProcess:
 @pytest.fixture
 def client(broker: BrokerProcess) -> Iterator[Client]:
     """A Flight client of the broker as it was started."""
-    with Client("grpc://{}:{}".format(*broker.flight), timeout_s=20) as client:
+    with Client("grpc://{}:{}".format(*broker.flight), timeout_s=60) as client:
         yield client

@@ -54,7 +54,7 @@ def engine(root: str, flight_server: FlightServer) -> Iterator[ActionJob]:
     thread.start()
     yield job
     job.stop()
-    thread.join(30)
+    thread.join(120)
     publisher.close()
 
 
@@ -170,7 +170,7 @@ def test_rollout_is_steered_from_the_command_line_and_audited(run: Run, root: st
     assert run("actions", "retry", "a1", "--root", root, "--by", "bob", "--device", second)[0] == 0
     until(root, "a1", "RUNNING")
     report(root, "a1", second, 3, attempt=2)
-    code, out, _ = run("actions", "watch", "a1", "--root", root, "--timeout", "30", "--json")
+    code, out, _ = run("actions", "watch", "a1", "--root", root, "--timeout", "120", "--json")
     assert code == 0
     assert json.loads(out.splitlines()[-1])["counts"] == {"SUCCEEDED": 2}
     said = [

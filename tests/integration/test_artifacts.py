@@ -229,7 +229,7 @@ def order(client: Client, ids: list[str], version: str = "2.0.0") -> None:
     client.produce([Row(f"devices/{id_}/actions", json.dumps({**body, "device_id": id_}).encode()) for id_ in ids])
 
 
-def until(condition: Callable[[], bool], what: str, seconds: float = 40) -> None:
+def until(condition: Callable[[], bool], what: str, seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"

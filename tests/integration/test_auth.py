@@ -20,7 +20,7 @@ from support.programs import StartBroker, headwaterd
 from broker_edge import Client, Credentials, RefusedError
 from broker_edge.torture.process import BrokerProcess
 
-WAIT_S = 15.0
+WAIT_S = 60.0
 ACL = """
 user ann
 topic readwrite plants/1/#

@@ -33,7 +33,7 @@ def hw(broker: BrokerProcess) -> Commands:
 def subscriber(hw: Commands) -> Iterator[subprocess.Popen[str]]:
     """`headwater sub` that waits for 3 messages and has the retained one already, so it is subscribed."""
     assert hw("pub", "devices/d1/name", "d one", "--retain").code == 0
-    process = start_headwater("sub", "devices/d1/#", "--count", "3", "--timeout", "30", "--json", "--mqtt", hw.mqtt)
+    process = start_headwater("sub", "devices/d1/#", "--count", "3", "--timeout", "120", "--json", "--mqtt", hw.mqtt)
     assert process.stdout is not None
     assert '"retain": true' in process.stdout.readline()
     yield process

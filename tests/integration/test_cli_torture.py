@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support.programs import headwater, headwaterd, start_headwater
 
-END_S = 60
+END_S = 240
 
 
 def test_run_without_findings_ends_with_0_and_counts(tmp_path: Path) -> None:

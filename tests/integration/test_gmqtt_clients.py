@@ -14,7 +14,7 @@ from gmqtt.mqtt.constants import MQTTv50, MQTTv311
 
 from broker_edge.torture.process import BrokerProcess
 
-WAIT_S = 15.0
+WAIT_S = 60.0
 both = pytest.mark.parametrize("version", ["3.1.1", "5"])
 
 

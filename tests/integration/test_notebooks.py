@@ -14,14 +14,14 @@ from pipelines.jars import default_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-CELL_S = 480
+CELL_S = 800
 
 
 def test_there_are_notebooks() -> None:
     assert NOTEBOOKS
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_as_it_is(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("QUICKSTART_FOLDER", "REPLAY_FOLDER", "OTA_FOLDER"):

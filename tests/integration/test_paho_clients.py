@@ -46,7 +46,7 @@ def test_retained_values_outlive_a_kill(broker: BrokerProcess, version: str) -> 
     with PahoClient(port(broker), version=version) as pub:
         pub.publish("site/name", b"north", retain=True)
         broker.kill()
-        pub.lost.get(timeout=15)
+        pub.lost.get(timeout=60)
     broker.start()
     with PahoClient(port(broker), version=version) as sub:
         sub.subscribe("site/#")
@@ -126,7 +126,7 @@ def test_qos_2_arrives_once_through_kills(broker: BrokerProcess, version: str) -
             got.append(device.receive().payload)
             broker.kill()
             for peer in (sender, device):
-                peer.lost.get(timeout=15)
+                peer.lost.get(timeout=60)
                 peer.paho.loop_stop()
             broker.start()
             for peer in (sender, device):

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.mosquitto import free_port
+from support.ports import free_port
 from support.programs import StartBroker, headwaterd, run
 from support.source_driver import Query, open_reader, read_rows
 from support.tls_files import new_authority, sign

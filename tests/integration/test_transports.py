@@ -21,7 +21,7 @@ from broker_edge import Client
 from broker_edge.errors import HeadwaterError
 from broker_edge.torture.process import Address, BrokerProcess
 
-WAIT_S = 20
+WAIT_S = 60
 
 
 @pytest.fixture(scope="module")

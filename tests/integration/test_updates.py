@@ -30,7 +30,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def client(broker: BrokerProcess) -> Iterator[Client]:
-    with Client("grpc://{}:{}".format(*broker.flight), timeout_s=20) as client:
+    with Client("grpc://{}:{}".format(*broker.flight), timeout_s=60) as client:
         yield client
 
 

@@ -25,7 +25,7 @@ from pipelines.status import StatusSettings, start_status
 from sinks.devices import DevicePublisher
 
 SERIES = [{"temperature_c": value / 10} for value in range(100)]
-WAIT_S = 90
+WAIT_S = 300
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ class Loop:
             assert thread.is_alive()
         finally:
             job.stop()
-            thread.join(30)
+            thread.join(120)
             query.stop()
             publisher.close()
 

@@ -148,7 +148,7 @@ def test_offsets_that_retention_removed_are_named_and_can_be_passed(spark: Spark
         reader = open_reader(server(broker), consumerGroup="g")
         start = reader.initialOffset()
         log_start = 0
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         size = 0
         while (log_start == 0 or size > RETAINED_BYTES) and time.monotonic() < deadline:
             if log_start == 0:

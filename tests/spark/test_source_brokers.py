@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from support.flight_server import FlightServer
-from support.mosquitto import free_port
+from support.ports import free_port
 from support.programs import headwaterd, run
 
 from broker_edge import Client, Credentials, Row
@@ -28,7 +28,7 @@ from sources.listener import Lag, LagListener
 FILTER = "devices/+/telemetry"
 PASSWORD = "correct-horse-battery"
 DEVICES = 60
-WAIT_S = 120.0
+WAIT_S = 300.0
 
 Place = tuple[str, int, int]
 

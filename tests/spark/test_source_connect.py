@@ -13,7 +13,7 @@ from support.flight_server import FlightServer
 from pipelines.jars import JARS_ENV, default_folder
 
 PROGRAM = Path(__file__).with_name("connect_program.py")
-RUN_S = 280
+RUN_S = 800
 
 
 def test_batch_stream_and_native_sink_work_over_connect(flight_server: FlightServer, tmp_path: Path) -> None:

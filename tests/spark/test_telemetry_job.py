@@ -44,7 +44,7 @@ def job(flight_server: FlightServer, tmp_path: Path) -> Iterator[TelemetryJob]:
         yield made
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_kill_while_the_rows_of_a_batch_are_awaited_brings_every_record_once(
     flight_server: FlightServer, job: TelemetryJob
 ) -> None:
@@ -58,7 +58,7 @@ def test_kill_while_the_rows_of_a_batch_are_awaited_brings_every_record_once(
     def hold(name: str) -> None:
         if name == "DoGet":
             is_reading.set()
-            may_go_on.wait(timeout=60)
+            may_go_on.wait(timeout=300)
 
     flight_server.before = hold
     finished = job.newest("commits")

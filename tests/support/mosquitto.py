@@ -9,11 +9,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from support.ports import free_port
 
 
 class Mosquitto:
@@ -32,7 +28,7 @@ class Mosquitto:
         lines = [f"listener {self.port} 127.0.0.1", "allow_anonymous true", "persistence false", *self._options]
         self._config.write_text("\n".join(lines) + "\n")
         self._process = subprocess.Popen([binary, "-c", str(self._config)], stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:

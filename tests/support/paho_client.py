@@ -16,7 +16,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-WAIT_S = 15.0
+WAIT_S = 60.0
 Pairs = dict[str, str]
 
 

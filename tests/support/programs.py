@@ -17,7 +17,7 @@ import pytest
 
 from broker_edge.torture.process import BrokerProcess, binary
 
-RUN_S = 60.0
+RUN_S = 240.0
 
 # Starts a broker: `(name of its folder, settings)`, both optional.
 StartBroker = Callable[..., BrokerProcess]

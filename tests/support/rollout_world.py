@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import random
-import socket
 import subprocess
 import sys
 import threading
@@ -29,6 +28,7 @@ from pipelines.action_rows import now_us, rows_of
 from pipelines.event_log import EventLog
 from pipelines.fleet_desk import FleetDesk
 from pipelines.status_rows import RECEIPTS, STATUS_FILTER, parse
+from support.ports import free_port
 
 EXPECTED = {"ok": "SUCCEEDED", "fails": "FAILED", "rejects": "REJECTED", "mute": "TIMED_OUT", "away": "TIMED_OUT"}
 """What becomes of a command at a device of each kind. `mute` begins and is never heard of again."""
@@ -45,12 +45,6 @@ def kinds(count: int, *, faults: float, seed: int) -> dict[str, str]:
     found = dict.fromkeys(ids, "ok")
     found.update({id_: faulty[number % len(faulty)] for number, id_ in enumerate(wrong)})
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def fixed_ports() -> dict[str, str]:

@@ -88,7 +88,7 @@ class TelemetryJob:
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait(timeout=30)
+            process.wait(timeout=120)
 
     def terminate(self) -> int:
         """SIGTERM to the driver; returns the exit code."""

@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-WAIT_S = 20
+WAIT_S = 60
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,11 +145,11 @@ def order(client: Client, device_id: str = "d1", **fields: Any) -> None:
     client.produce([Row(f"devices/{device_id}/actions", json.dumps(body).encode())])
 
 
-def run(test: Callable[[], Awaitable[None]], seconds: float = 60) -> None:
+def run(test: Callable[[], Awaitable[None]], seconds: float = 240) -> None:
     asyncio.run(asyncio.wait_for(test(), seconds))  # type: ignore[arg-type]
 
 
-def update(device: Device, client: Client, *, seconds: float = 60, **fields: Any) -> dict[str, Any]:
+def update(device: Device, client: Client, *, seconds: float = 240, **fields: Any) -> dict[str, Any]:
     """Gives one order and runs the device to the end of it."""
     statuses = Statuses(client)
 
@@ -165,7 +165,7 @@ def update(device: Device, client: Client, *, seconds: float = 60, **fields: Any
 
 async def until_known(client: Client, device_id: str) -> None:
     """Until the device has said ONLINE: its session is there from then on."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not client.topics(f"devices/{device_id}/status"):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)

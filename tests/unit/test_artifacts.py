@@ -21,7 +21,7 @@ CHUNK = 1024
 
 @pytest.fixture
 def client(flight_server: FlightServer) -> Client:
-    return Client(flight_server.location, timeout_s=10)
+    return Client(flight_server.location, timeout_s=60)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from broker_edge import Client, Commit, Place, RefusedError, Row
 
 @pytest.fixture
 def client(flight_server: FlightServer) -> Client:
-    return Client(flight_server.location, timeout_s=10)
+    return Client(flight_server.location, timeout_s=60)
 
 
 def fill(server: FlightServer, count: int, *, partition: int = 3, devices: int = 2) -> None:
@@ -109,11 +109,11 @@ def test_closing_a_tail_wakes_the_thread_that_waits_in_it(flight_server: FlightS
     seen: list[object] = []
     reader = threading.Thread(target=lambda: seen.extend(stream))
     reader.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while flight_server.calls.get("DoGet", 0) == 0 and time.monotonic() < deadline:
         reader.join(0.01)
     stream.close()
-    reader.join(10)
+    reader.join(60)
     assert not reader.is_alive()
     assert seen == []
 

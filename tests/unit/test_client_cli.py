@@ -114,7 +114,7 @@ def test_tail_to_the_end_of_the_log(served: FlightServer, run: Run) -> None:
 def test_tail_follows_until_it_has_enough(served: FlightServer, run: Run) -> None:
     timer = threading.Timer(0.3, lambda: served.log.append("devices/a/telemetry", b"\xff\n", partition=3))
     timer.start()
-    done = run("tail", "--from", "earliest", "--count", "4", "--timeout", "20")
+    done = run("tail", "--from", "earliest", "--count", "4", "--timeout", "60")
     timer.join()
     assert (done.code, len(done.lines)) == (0, 4)
     assert done.lines[-1].endswith("\t\\xff\\n")

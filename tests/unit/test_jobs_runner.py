@@ -196,7 +196,7 @@ def test_a_loop_job_stops_when_told_and_keeps_its_error() -> None:
 
     job = LoopJob("loop", work)
     job.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     assert not job.ended()
     job.stop()
     assert job.ended()

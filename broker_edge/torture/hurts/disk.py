@@ -9,9 +9,9 @@ from broker_edge.torture.life import Bench, Life
 from broker_edge.torture.load import MqttLoad
 from broker_edge.torture.waiting import wait_until
 
-REFUSES_S = 20.0
-RESUMES_S = 10.0
-MOVES_S = 30.0
+REFUSES_S = 60.0
+RESUMES_S = 60.0
+MOVES_S = 60.0
 
 
 class Full(Power):

@@ -20,7 +20,7 @@ _KINDS = (
 )
 OPERATIONS_MAX = 80
 FIRES_S = 1.5
-SETTLES_S = 5.0
+SETTLES_S = 30.0
 MORE = 20  # acknowledgements that show that it goes on
 
 

@@ -16,8 +16,8 @@ from broker_edge.torture.waiting import wait_until
 FILES_MAX = 96
 RESERVE = 16
 """Descriptors that the broker keeps from connections with that limit."""
-RESUMES_S = 10.0
-MOVES_S = 30.0
+RESUMES_S = 60.0
+MOVES_S = 60.0
 
 
 class Fds(Life):

@@ -20,7 +20,7 @@ from broker_edge.values import Row as ProducedRow
 
 RECORDS_EACH = 250
 KEYED = 60
-INDEXES_S = 10.0
+INDEXES_S = 60.0
 
 Held = dict[str, dict[int, Row]]  # by partition name and offset
 
@@ -119,7 +119,7 @@ class StoppedNode(Life, ABC):
             address=self.broker.mqtt, run=0, recipe=self.recipe, publishers=sources, records_each=RECORDS_EACH
         ) as load:
             wanted = RECORDS_EACH * len(sources)
-            load.wait(lambda one: one.acked == wanted, seconds=60, what=f"{wanted} acknowledgements")
+            load.wait(lambda one: one.acked == wanted, seconds=120, what=f"{wanted} acknowledgements")
         result = load.stop()
         self.report.sent += result.sent
         self.report.acked += result.acked

@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 FOLDER = Path(os.environ["FAILPOINT_FOLDER"])
-HOLD_SECONDS_MAX = 120.0
+HOLD_SECONDS_MAX = 300.0
 
 
 def reached(point: str) -> None:

@@ -1,0 +1,33 @@
+"""Ports for servers that must have the same address after each start, or that nobody serves.
+
+Below the range from which the system takes the ports of clients, so that no connection comes in between; each worker
+of a run has ports of its own. A server that is started once binds to port 0 instead.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import socket
+
+_FIRST, _END = 15_000, 32_000
+_WORKERS_MAX = 8
+_EACH = (_END - _FIRST) // _WORKERS_MAX
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS_MAX
+_next = itertools.count(random.randrange(_EACH))
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on, another one with each call."""
+    for number in _next:
+        port = _FIRST + number % _EACH * _WORKERS_MAX + _worker
+        with socket.socket() as probe:
+            # As servers do: what an earlier one left in TIME_WAIT is no hindrance.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("the count has no end")
