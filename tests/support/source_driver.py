@@ -32,6 +32,13 @@ def open_reader(*servers: FlightServer | str, **options: str) -> StreamReader:
     return StreamReader(parse_options({**base, **options}))
 
 
+def fill(server: FlightServer, count: int, *, partition: int | None = None, topic: str | None = None) -> None:
+    """Appends numbered records, to the telemetry topics of 20 devices if not to `topic`."""
+    for number in range(count):
+        name = topic or f"devices/d{number % 20}/telemetry"
+        server.log.append(name, b"%d" % number, partition=partition)
+
+
 def through_json(offset: Json) -> Json:
     """What Spark gives back of an offset: it passes through text."""
     return json.loads(json.dumps(offset))  # type: ignore[no-any-return]

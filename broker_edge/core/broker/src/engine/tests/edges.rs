@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::shared::Member;
+use super::member::Member;
 use super::*;
 
 const V5: Version = Version::V5;
@@ -194,7 +194,7 @@ fn many_sessions_that_come_back_together_share_what_is_read_for_them() {
     const SESSIONS: usize = 80;
     const RECORDS: usize = 3000;
     let dir = dir();
-    let mut config = exactly_once::small(dir.path());
+    let mut config = world::small(dir.path());
     config.sync = SyncMode::Never;
     config.tail_bytes = 256 << 10;
     let mut rig = Rig::open_with(config);

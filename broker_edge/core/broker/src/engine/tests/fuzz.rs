@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use headwater_log::Offset;
 
-use super::exactly_once::small;
+use super::world::small;
 use super::*;
 use honest::Honest;
 use mutate::Mutator;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use headwater_mqtt::Publish;
 
-use super::exactly_once::small;
+use super::world::small;
 use super::*;
 use crate::engine::publish::OwnRecord;
 

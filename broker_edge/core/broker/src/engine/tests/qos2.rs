@@ -2,7 +2,8 @@
 
 use crate::state::Compaction;
 
-use super::exactly_once::{Peer, World, small};
+use super::peer::Peer;
+use super::world::{World, small};
 use super::*;
 
 fn lasting<'a>(

@@ -1,0 +1,97 @@
+//! A disk whose syncs a test holds or fails, that is full, or out of descriptors.
+
+use super::*;
+
+/// What a sync of the telemetry partitions does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sync {
+    Pass,
+    Hold,
+    Fail,
+}
+
+#[derive(Default)]
+pub(super) struct Gate {
+    pub(super) sync: Mutex<Option<Sync>>,
+    pub(super) changed: Condvar,
+    /// No file of the telemetry partitions can be opened for reading.
+    pub(super) no_descriptors: AtomicBool,
+    /// They cannot grow.
+    pub(super) is_full: AtomicBool,
+}
+
+impl Gate {
+    pub(super) fn set(&self, sync: Sync) {
+        *self.sync.lock() = Some(sync);
+        self.changed.notify_all();
+    }
+
+    pub(super) fn pass(&self) -> io::Result<()> {
+        let mut sync = self.sync.lock();
+        while *sync == Some(Sync::Hold) {
+            self.changed.wait(&mut sync);
+        }
+        match *sync {
+            Some(Sync::Fail) => Err(io::Error::other("the disk is gone")),
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(super) struct GatedFiles(pub(super) Arc<Gate>);
+pub(super) struct GatedFile(Arc<dyn File>, Arc<Gate>);
+
+impl File for GatedFile {
+    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        self.0.read_at(buffer, position)
+    }
+    fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        let end = position + bytes.len() as u64;
+        if self.1.is_full.load(Ordering::Relaxed) && end > self.0.len()? {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.0.write_all_at(bytes, position)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.1.pass()?;
+        self.0.sync_data()
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.0.set_len(bytes)
+    }
+}
+
+impl Files for GatedFiles {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        SystemFiles.create_dir(dir)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        SystemFiles.list(dir)
+    }
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let is_telemetry = path.to_string_lossy().contains("telemetry-0");
+        if is_telemetry && mode == OpenMode::Read && self.0.no_descriptors.load(Ordering::Relaxed) {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
+        let file = SystemFiles.open(path, mode)?;
+        if is_telemetry {
+            return Ok(Arc::new(GatedFile(file, Arc::clone(&self.0))));
+        }
+        Ok(file)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        SystemFiles.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        SystemFiles.remove(path)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        SystemFiles.sync_dir(dir)
+    }
+    fn lock(&self, path: &Path) -> Result<LockGuard, LockError> {
+        SystemFiles.lock(path)
+    }
+}
