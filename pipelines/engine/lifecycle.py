@@ -90,6 +90,47 @@ def confirmed(target: Target, fact: DeviceState | None, proof: str | None, now_u
     return _finished(target, S.SUCCEEDED, fact.last_seen_us, message=said, updated_us=now_us)
 
 
+def settled_by_earlier(
+    target: Target, report: Report, action: Action | None, fact: DeviceState | None, now_us: int
+) -> Target:
+    """The target whose next attempt has not been sent, after a SUCCEEDED of an attempt that had been given up.
+
+    What was wanted has happened, so it is not asked for again. Once the next attempt is sent, its own answer counts.
+    """
+    if not target.unsent or TargetState(report.state) is not S.SUCCEEDED:
+        return target
+    installs = action is not None and action.is_ota and (action.ota.mode != "download_only" or target.forced)
+    runs = report.version if report.version is not None or fact is None else fact.version
+    if installs and action is not None and runs != action.target_version:
+        return target
+    said = f": {report.message}" if report.message else ""
+    return _finished(
+        target,
+        S.SUCCEEDED,
+        report.at_us,
+        late=True,
+        message=f"attempt {report.attempt} succeeded after it had been given up{said}",
+        progress=report.progress,
+        result=report.result,
+        report_log_id=report.log_id,
+        report_partition=report.partition,
+        report_offset=report.offset,
+        retry_us=None,
+        updated_us=now_us,
+    )
+
+
+def runs_it_already(target: Target, action: Action, fact: DeviceState | None, now_us: int) -> Target:
+    """The target whose next attempt has not been sent, of a device that names the target version meanwhile."""
+    again = target.unsent and target.attempt > 1 and (action.ota.mode != "download_only" or target.forced)
+    if not again or fact is None or fact.version != action.target_version:
+        return target
+    message = f"it runs version {fact.version} since an attempt that had been given up"
+    return _finished(
+        target, S.SUCCEEDED, fact.last_seen_us, late=True, message=message, retry_us=None, updated_us=now_us
+    )
+
+
 def with_receipt(target: Target, report: Report, now_us: int) -> Target:
     """The target after the broker's receipt for its command: the record has reached the device."""
     if target.final:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .facts import ONLINE, with_report
-from .lifecycle import REPORTABLE, confirmed, with_receipt, with_status
+from .lifecycle import REPORTABLE, confirmed, runs_it_already, settled_by_earlier, with_receipt, with_status
 from .model import SECOND_US, Quarantined, Report, Target, TargetState
 from .work import Work
 
 
 def apply_reports(work: Work, reports: Iterable[Report]) -> None:
     """Move targets by the reports that waited and the new ones, in the order of their places in the log."""
-    unique = {report.place: report for report in (*work.state.waiting, *reports)}
+    # A record may speak of several attempts, and of each once.
+    unique = {(*report.place, report.action_id, report.attempt): report for report in (*work.state.waiting, *reports)}
     for place in sorted(unique):
         report = unique[place]
         if report.source == "status":
@@ -29,7 +30,11 @@ def apply_reports(work: Work, reports: Iterable[Report]) -> None:
             _wait(work, report)
         elif report.attempt == target.attempt:
             _apply(work, target, report)
-        # An older attempt is history: it stays in action_events and moves nothing.
+        elif report.source == "status":
+            # An older attempt is history, unless it makes the next one needless.
+            fact = work.fact(report.device_id)
+            action = work.actions.get(report.action_id)
+            _put_late(work, target, settled_by_earlier(target, report, action, fact, work.now_us))
     _confirm(work)
 
 
@@ -61,12 +66,17 @@ def _apply(work: Work, target: Target, report: Report) -> None:
             work.put(target, with_receipt(target, report, work.now_us))
         return
     after = with_status(target, report, work.now_us, proof=work.proof(target))
+    _put_late(work, target, after)
+
+
+def _put_late(work: Work, target: Target, after: Target) -> None:
     if work.put(target, after) and after.late and not target.late:
         work.say_of_target(after, "LATE_SUCCESS")
 
 
 def _confirm(work: Work) -> None:
-    """End what was claimed and is proved by now, maybe by a status about something else."""
+    """End what is proved by now, maybe by a status about something else: what was claimed, and what would be tried
+    again."""
     for action, _ in list(work.open_actions()):
         if not action.is_ota:
             continue
@@ -74,3 +84,6 @@ def _confirm(work: Work) -> None:
         for target in claimed:
             fact = work.fact(target.device_id)
             work.put(target, confirmed(target, fact, work.proof(target), work.now_us))
+        again = [target for target in work.targets(action.action_id) if target.attempt > 1 and target.unsent]
+        for target in again:
+            _put_late(work, target, runs_it_already(target, action, work.fact(target.device_id), work.now_us))

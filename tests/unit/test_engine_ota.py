@@ -210,3 +210,33 @@ def test_what_a_device_runs_comes_from_its_newest_status() -> None:
     online(engine, 9, "2.0")
     online(engine, 5, "1.0")
     assert engine.state.facts["d1"].version == "2.0"
+
+
+@pytest.mark.parametrize("says", ["SUCCEEDED", "ONLINE"])
+def test_device_that_runs_the_target_version_after_its_attempt_was_given_up_has_succeeded(says: str) -> None:
+    engine = Engine(devices=devices_of("d1"), artifacts=catalogue(SIGNED), limits=Limits(queued_s=30))
+    order(engine, "a1", rollout=Rollout(retries=1, retry_backoff_s=60))
+    engine.tick()
+    engine.tick(after_s=30)
+    assert (engine.target().state, engine.target().attempt) == (S.PENDING, 2)
+    engine.tick(engine.report("SUCCEEDED", 1, attempt=1))
+    online(engine, 2, "1.9")
+    assert engine.target().state is S.PENDING, "it has not named the version"
+    if says == "ONLINE":
+        online(engine, 3, "2.0")
+    else:
+        engine.tick(engine.report("SUCCEEDED", 3, attempt=1, version="2.0"))
+    assert (engine.target().state, engine.target().late, engine.phase()) == (S.SUCCEEDED, True, "ENDED")
+    engine.tick(after_s=120)
+    assert engine.published == ["a1/d1/1"]
+
+
+def test_download_that_is_done_late_needs_no_version() -> None:
+    engine = Engine(devices=devices_of("d1"), artifacts=catalogue(SIGNED), limits=Limits(queued_s=30))
+    order(engine, "a1", mode="download_only", rollout=Rollout(retries=1))
+    engine.tick()
+    engine.tick(after_s=30)
+    online(engine, 1, "2.0")
+    assert engine.target().state is S.PENDING
+    engine.tick(engine.report("SUCCEEDED", 2, attempt=1, version="1.0"))
+    assert engine.target().state is S.SUCCEEDED

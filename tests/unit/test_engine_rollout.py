@@ -418,3 +418,22 @@ def test_cancel_after_the_end_changes_nothing_and_says_so() -> None:
     engine.tick()
     assert engine.said() == ["cancel: 0 ended at once, 0 asked to stop, 1 already ended"]
     assert (engine.target("d000").state, engine.state.actions["a1"].stopped) == (S.SUCCEEDED, None)
+
+
+def test_late_success_of_an_attempt_makes_the_next_one_needless_until_it_is_sent() -> None:
+    engine = rolling(2, retries=1, retry_backoff_s=60, timeouts=Timeouts(queued_s=30))
+    engine.tick(after_s=30)
+    first, second = (engine.target(id_) for id_ in ("d000", "d001"))
+    assert [(target.state, target.attempt) for target in (first, second)] == [(S.PENDING, 2)] * 2
+    done = engine.report("SUCCEEDED", 5, device_id="d000", attempt=1, result='"x"')
+    (said,) = [event for event in engine.tick(done).events if event.state == "LATE_SUCCESS"]
+    first = engine.target("d000")
+    assert (first.state, first.late, first.result) == (S.SUCCEEDED, True, '"x"')
+    assert first.message == said.message == "attempt 1 succeeded after it had been given up"
+    engine.tick(engine.report("FAILED", 6, device_id="d001", attempt=1))
+    engine.tick(after_s=60)
+    assert engine.published[-1] == "a1/d001/2", "what was done is not sent again"
+    engine.tick(engine.report("SUCCEEDED", 7, device_id="d001", attempt=1))
+    assert engine.target("d001").state is S.QUEUED, "once it is sent, its own answer counts"
+    engine.tick(engine.report("FAILED", 8, device_id="d001", attempt=2))
+    assert (engine.target("d001").state, engine.phase()) == (S.FAILED, "ENDED")
