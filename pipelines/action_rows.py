@@ -252,6 +252,12 @@ def events_table(events: Iterable[AuditEvent], *, recorded_us: int) -> pa.Table:
 
 
 def quarantine_table(entries: Iterable[Quarantined], *, quarantined_us: int) -> pa.Table:
+    """A row a record: one that speaks of several actions may have several reasons."""
+    of_place: dict[tuple[str, int, int], Quarantined] = {}
+    for entry in entries:
+        first = of_place.get(entry.report.place)
+        said = entry if first is None else dataclasses.replace(first, reason=f"{first.reason}; {entry.reason}")
+        of_place[entry.report.place] = said
     rows = [
         {
             "tenant": entry.report.tenant,
@@ -265,7 +271,7 @@ def quarantine_table(entries: Iterable[Quarantined], *, quarantined_us: int) -> 
             "at": entry.report.at_us,
             "quarantined_at": quarantined_us,
         }
-        for entry in entries
+        for entry in of_place.values()
     ]
     return arrow_of(rows, QUARANTINE)
 

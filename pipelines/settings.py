@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from pipelines.uplink_status import TOPIC, UplinkTopic
 from pipelines.yaml_file import Section, read_yaml
 
 
@@ -56,6 +57,13 @@ class StatusSection(Section):
     trigger: str = "1 second"
     max_offsets_per_trigger: int = Field(default=10_000, gt=0)
     fail_on_data_loss: bool = True
+    uplink_topic: str | None = TOPIC
+
+    @model_validator(mode="after")
+    def _is_a_topic(self) -> StatusSection:
+        if self.uplink_topic is not None:
+            UplinkTopic(self.uplink_topic)
+        return self
 
 
 class ActionsSection(Section):

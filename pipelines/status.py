@@ -28,6 +28,7 @@ from pipelines.settings import load_settings
 from pipelines.source import headwater_stream
 from pipelines.status_rows import RECEIPTS, STATUS_FILTER, parse
 from pipelines.tables import DEFAULT_TENANT
+from pipelines.uplink_status import UplinkTopic
 
 QUERY_NAME = "status"
 _START_S = 60.0
@@ -39,7 +40,7 @@ _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "log_id
 @dataclass(frozen=True, slots=True)
 class StatusSettings:
     """`root` holds the tables of actions. `max_offsets_per_trigger` bounds what a batch takes of the driver's
-    memory."""
+    memory. `uplink_topic` is where devices in the words of Bytebeam's uplink speak."""
 
     servers: tuple[str, ...]
     root: str
@@ -49,15 +50,17 @@ class StatusSettings:
     trigger: str = "1 second"
     max_offsets_per_trigger: int = 10_000
     fail_on_data_loss: bool = True
+    uplink_topic: str | None = None
 
 
 def start_status(spark: SparkSession, settings: StatusSettings, *, available_now: bool = False) -> StreamingQuery:
     """Starts the query. With an empty checkpoint it goes on behind the newest records that `action_events` holds."""
     log = EventLog(settings.root)
+    uplink = None if settings.uplink_topic is None else UplinkTopic(settings.uplink_topic)
     records = headwater_stream(
         spark,
         servers=settings.servers,
-        subscribe=[STATUS_FILTER, RECEIPTS],
+        subscribe=[STATUS_FILTER, RECEIPTS, *([] if uplink is None else [uplink.filter])],
         consumer_group=settings.consumer_group,
         places={} if _has_finished_a_batch(settings.checkpoint) else log.places(),
         max_offsets_per_trigger=settings.max_offsets_per_trigger,
@@ -67,7 +70,7 @@ def start_status(spark: SparkSession, settings: StatusSettings, *, available_now
 
     def write(batch: DataFrame, batch_id: int) -> None:
         rows = rows_of(batch.select(*_COLUMNS).toArrow())
-        parsed = parse(rows, tenant=settings.tenant, recorded_us=now_us())
+        parsed = parse(rows, tenant=settings.tenant, recorded_us=now_us(), uplink=uplink)
         log.append(parsed.events, parsed.quarantine, query_id=query_id.result(_START_S), batch_id=batch_id)
 
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", QUERY_NAME)
@@ -104,6 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             trigger=file.status.trigger,
             max_offsets_per_trigger=file.status.max_offsets_per_trigger,
             fail_on_data_loss=file.status.fail_on_data_loss,
+            uplink_topic=file.status.uplink_topic,
         )
         spark = session_of(QUERY_NAME, file.spark)
         mute_query_traces(spark)

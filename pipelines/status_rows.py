@@ -11,15 +11,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pipelines import uplink_status
+from pipelines.json_fields import INT32_MAX, INT64_MAX, TIME_MAX_US, WrongField, number, object_of, text
+
 RECEIPTS = "$receipts"
 STATUS_FILTER = "devices/+/status"
 STATUS_BYTES_MAX = 64 * 1024
+_REASONS_MAX = 5
 ONLINE = "ONLINE"
 """What a device says after a start, about itself and no action."""
-
-_INT32_MAX = 2**31 - 1
-_INT64_MAX = 2**63 - 1
-_TIME_MAX_US = 253_402_300_799 * 1_000_000  # The end of year 9999, where timestamps of Spark and Arrow end.
 
 Row = dict[str, Any]
 
@@ -32,25 +32,36 @@ class Parsed:
     """Receipts of records that were not published by the engine: nobody waits for them."""
 
 
-class _Wrong(ValueError):
-    """Why a record cannot be used; becomes the reason."""
-
-
-def parse(records: Iterable[Mapping[str, Any]], *, tenant: str, recorded_us: int) -> Parsed:
-    """Rows for records in the canonical schema, `timestamp` as Unix microseconds."""
+def parse(
+    records: Iterable[Mapping[str, Any]],
+    *,
+    tenant: str,
+    recorded_us: int,
+    uplink: uplink_status.UplinkTopic | None = None,
+) -> Parsed:
+    """Rows for records in the canonical schema, `timestamp` as Unix microseconds. `uplink` is where devices in other
+    words speak."""
     events: list[Row] = []
     quarantine: list[Row] = []
     foreign = 0
     for record in records:
+        common = _common(record, tenant, recorded_us)
+        device_id = None if uplink is None else uplink.device_of(record["topic"])
         try:
+            if device_id is not None:
+                said_in_turn, wrong = _uplink(record, device_id)
+                events += [{**common, "event_id": f"{common['event_id']}{id_}", **said} for id_, said in said_in_turn]
+                if wrong:
+                    raise WrongField(_in_short(wrong))
+                continue
             said = _receipt(record) if record["topic"] == RECEIPTS else _status(record)
-        except _Wrong as error:
+        except WrongField as error:
             quarantine.append(_quarantined(record, str(error), tenant, recorded_us))
             continue
         if said is None:
             foreign += 1
             continue
-        events.append({**_common(record, tenant, recorded_us), **said})
+        events.append({**common, **said})
     return Parsed(tuple(events), tuple(quarantine), foreign)
 
 
@@ -80,81 +91,65 @@ def _quarantined(record: Mapping[str, Any], reason: str, tenant: str, recorded_u
 def _status(record: Mapping[str, Any]) -> Row:
     levels = record["topic"].split("/")
     if len(levels) != 3 or levels[0] != "devices" or levels[2] != "status":
-        raise _Wrong(f"the topic {record['topic']} is not devices/<id>/status")
-    if len(record["value"]) > STATUS_BYTES_MAX:
-        raise _Wrong(f"the status has {len(record['value'])} bytes; {STATUS_BYTES_MAX} are the limit")
-    body = _object(record["value"])
+        raise WrongField(f"the topic {record['topic']} is not devices/<id>/status")
+    _refuse_too_large(record)
+    body = object_of(record["value"])
     result = body.get("result")
     about_action = body.get("state") != ONLINE
     return {
         "source": "status",
         "device_id": levels[1],
-        "action_id": _text(body, "action_id", required=True) if about_action else None,
-        "attempt": _number(body, "attempt", 1, _INT32_MAX, required=True) if about_action else None,
-        "state": _text(body, "state", required=True),
-        "boot": _text(body, "boot"),
-        "seq": _number(body, "seq", 0, _INT64_MAX),
-        "progress": _number(body, "progress", 0, 100),
-        "message": _text(body, "message"),
+        "action_id": text(body, "action_id", required=True) if about_action else None,
+        "attempt": number(body, "attempt", 1, INT32_MAX, required=True) if about_action else None,
+        "state": text(body, "state", required=True),
+        "boot": text(body, "boot"),
+        "seq": number(body, "seq", 0, INT64_MAX),
+        "progress": number(body, "progress", 0, 100),
+        "message": text(body, "message"),
         "result": None if result is None else json.dumps(result, ensure_ascii=False),
-        "version": _text(body, "version"),
-        "device_time": _number(body, "ts", 0, _TIME_MAX_US),
+        "version": text(body, "version"),
+        "device_time": number(body, "ts", 0, TIME_MAX_US),
     }
 
 
+def _uplink(record: Mapping[str, Any], device_id: str) -> tuple[list[tuple[str, Row]], list[str]]:
+    """What each response adds to the id of the event, and its columns; then what is wrong with the others."""
+    _refuse_too_large(record)
+    found, wrong = uplink_status.responses(record["value"])
+    rows = []
+    for response in found:
+        # The first one has the id that a record with one status has.
+        said: Row = {"source": "status", "device_id": device_id, "boot": None, "result": None, **response.said}
+        rows.append((f"/{response.index}" if response.index else "", said))
+    return rows, wrong
+
+
+def _in_short(wrong: list[str]) -> str:
+    more = len(wrong) - _REASONS_MAX
+    return "; ".join(wrong[:_REASONS_MAX]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _refuse_too_large(record: Mapping[str, Any]) -> None:
+    if len(record["value"]) > STATUS_BYTES_MAX:
+        raise WrongField(f"the status has {len(record['value'])} bytes; {STATUS_BYTES_MAX} are the limit")
+
+
 def _receipt(record: Mapping[str, Any]) -> Row | None:
-    body = _object(record["value"])
-    key = _text(body, "idempotency_key")
+    body = object_of(record["value"])
+    key = text(body, "idempotency_key")
     levels = key.split("/") if key else []
     cancel = len(levels) == 4 and levels[3] == "cancel"
     if not (len(levels) == 3 or cancel) or not levels[2].isascii() or not levels[2].isdigit():
         return None
     attempt = int(levels[2])
-    if not levels[0] or not levels[1] or not 1 <= attempt <= _INT32_MAX:
+    if not levels[0] or not levels[1] or not 1 <= attempt <= INT32_MAX:
         return None
     return {
         "source": "receipt",
-        "device_id": _text(body, "client_id", required=True),
+        "device_id": text(body, "client_id", required=True),
         "action_id": levels[0],
         "attempt": attempt,
         "state": "CANCEL_DELIVERED" if cancel else "DELIVERED",
-        "command_partition": _number(body, "partition", 0, _INT32_MAX, required=True),
-        "command_offset": _number(body, "offset", 0, _INT64_MAX, required=True),
+        "command_partition": number(body, "partition", 0, INT32_MAX, required=True),
+        "command_offset": number(body, "offset", 0, INT64_MAX, required=True),
     }
-
-
-def _object(value: bytes) -> Mapping[str, Any]:
-    try:
-        body = json.loads(value)
-    except (ValueError, RecursionError) as error:
-        raise _Wrong(f"the payload is not JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise _Wrong("the payload is not a JSON object")
-    return body
-
-
-def _text(body: Mapping[str, Any], name: str, *, required: bool = False) -> str | None:
-    value = body.get(name)
-    if value is None and not required:
-        return None
-    if not isinstance(value, str) or (required and not value):
-        raise _Wrong(f"{name} must be a text, not {_short(value)}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise _Wrong(f"{name} has characters that are not Unicode: {error.reason}") from error
-    return value
-
-
-def _number(body: Mapping[str, Any], name: str, low: int, high: int, *, required: bool = False) -> int | None:
-    value = body.get(name)
-    if value is None and not required:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise _Wrong(f"{name} must be a whole number from {low} to {high}, not {_short(value)}")
-    return value
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

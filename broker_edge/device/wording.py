@@ -74,7 +74,7 @@ class UplinkWords:
         running = _UPLINK_STEPS.get(said.step or "", "Running")
         state = _UPLINK_STATES.get(said.state, running)
         progress = 100 if state == "Completed" else said.progress or 0
-        response = {
+        response: dict[str, Any] = {
             "id": said.action_id if said.attempt == 1 else f"{said.action_id}/{said.attempt}",
             "sequence": said.seq,
             "timestamp": said.ts_us // 1_000,
@@ -82,6 +82,8 @@ class UplinkWords:
             "progress": progress,
             "errors": [said.message] if said.message and said.state in _FAILURES else [],
         }
+        if said.version is not None:
+            response["version"] = said.version  # Not uplink's: an update has succeeded once the version is named.
         topic = self._topic.replace("{tenant}", self._tenant).replace("{id}", said.device_id)
         return topic, _json([response])
 

@@ -85,6 +85,7 @@ def _start_status(spark: SparkSession, settings: Settings, available_now: bool) 
         trigger=settings.status.trigger,
         max_offsets_per_trigger=settings.status.max_offsets_per_trigger,
         fail_on_data_loss=settings.status.fail_on_data_loss,
+        uplink_topic=settings.status.uplink_topic,
     )
     return start_status(spark, chosen, available_now=available_now)
 

@@ -37,7 +37,12 @@ class World:
             client.produce([Row(topic=topic, value=value)])
 
     def run(self) -> None:
-        settings = StatusSettings(servers=(self.server.location,), root=self.root, checkpoint=self.checkpoint)
+        settings = StatusSettings(
+            servers=(self.server.location,),
+            root=self.root,
+            checkpoint=self.checkpoint,
+            uplink_topic="/tenants/{tenant}/devices/{id}/action/status",
+        )
         query = start_status(self.spark, settings, available_now=True)
         assert query.awaitTermination(60)
         assert query.exception() is None
@@ -62,10 +67,13 @@ def test_statuses_arrive_once_across_batches_and_bad_ones_are_quarantined(world:
     world.raw("devices/d2/status", b"not json")
     world.run()
     world.status("d3", state="FAILED")
+    response = {"id": "a1", "sequence": 1, "timestamp": 5, "state": "Completed", "progress": 100, "errors": []}
+    world.raw("/tenants/demo/devices/d4/action/status", json.dumps([response]).encode())
     world.run()
     world.run()
     events = world.rows("action_events")
-    assert sorted((row["device_id"], row["state"]) for row in events) == [("d1", "SUCCEEDED"), ("d3", "FAILED")]
+    found = sorted((row["device_id"], row["state"]) for row in events)
+    assert found == [("d1", "SUCCEEDED"), ("d3", "FAILED"), ("d4", "SUCCEEDED")]
     (bad,) = world.rows("quarantine")
     assert bad["reason"].startswith("the payload is not JSON")
     assert (bad["topic"], bytes(bad["value"])) == ("devices/d2/status", b"not json")
