@@ -8,6 +8,7 @@ not settled. Reading something twice is harmless: the engine drops repeats by th
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +50,8 @@ from pipelines.engine import (
 from pipelines.errors import PipelineError, SetupError
 from pipelines.tables import TABLES, add_missing_columns, uri_of
 from sinks.conflicts import committed
+
+log = logging.getLogger(__name__)
 
 _APP = "headwater-actions"
 _ENGINE = f"{_APP}:engine"
@@ -184,12 +187,22 @@ class DeltalakeStore:
             "action_events",
             f"SELECT event_id FROM action_events WHERE source = 'engine' AND action_id IN {ids}",
         )
+        started = tuple(state_of(row) for row in states)
         return Loaded(
-            definitions=tuple(action_of(row, commit_version=0) for row in definitions),
-            states=tuple(state_of(row) for row in states),
+            definitions=self._as_inserted([action_of(row, commit_version=0) for row in definitions], started),
+            states=started,
             targets=tuple(target_of(row) for row in targets),
             said=frozenset(row["event_id"] for row in said),
         )
+
+    def _as_inserted(self, found: list[Action], started: Iterable[ActionState]) -> tuple[Action, ...]:
+        """With the rows that open actions began with, where somebody has updated or deleted them since."""
+        known = {(action.action_id, action.digest) for action in found}
+        lost = {row.action_id for row in started if not row.phase.over and (row.action_id, row.digest) not in known}
+        if lost:
+            rows, _ = self._changes("actions", -1)
+            found += [action_of(row, commit_version=0) for row in rows if row["action_id"] in lost]
+        return tuple(found)
 
     def facts(self) -> Mapping[str, DeviceState]:
         rows = self._query("device_state", "SELECT * FROM device_state WHERE log_id IS NOT NULL")
@@ -198,6 +211,9 @@ class DeltalakeStore:
     def news(self) -> News:
         read = self._read
         actions, actions_read = self._changes("actions", read.actions)
+        for row in actions:
+            if not row["action_id"]:
+                log.warning("a row of the table actions has no action_id and is left alone: %s", row["name"])
         requests, requests_read = self._changes("action_requests", read.requests)
         events, events_read = self._changes("action_events", read.reports)
         self._read = Versions(actions_read, requests_read, events_read)
@@ -263,7 +279,7 @@ class DeltalakeStore:
             builder = builder.register(name, table)
         try:
             return list(rows_of(pa.table(builder.execute(sql).read_all())))
-        except DeltaError as error:
+        except Exception as error:  # A file that is gone or cannot be reached is no DeltaError here.
             names = " and ".join(tables)
             raise TableStoreError(f"the table {names} under {self._root} cannot be read: {error}") from error
 
@@ -280,9 +296,10 @@ class DeltalakeStore:
         try:
             feed = pa.table(table.load_cdf(starting_version=start, ending_version=version).read_all())
             rows = [row for row in rows_of(feed) if row["_change_type"] == "insert"]
-        except DeltaError:
-            # The log of those versions is gone. What is left has no order of commits any more; what was started is
-            # known by its digest, and what was applied is dropped as a repeat.
+        except Exception:  # What a missing file raises has no class of its own.
+            # The log of those versions is gone, or a VACUUM took their files. What is left has no order of commits any
+            # more; what was started is known by its digest, and what was applied is dropped as a repeat.
+            log.warning("the history of %s from version %d on cannot be read: reading all of it", name, start)
             rows = self._query(name, f"SELECT * FROM {name}")
             stamp = {"_commit_version": version, "_commit_timestamp": now_us()}
             rows = [{**row, **stamp} for row in rows]

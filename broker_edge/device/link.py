@@ -48,6 +48,8 @@ class _Listening:
     on_delivery: OnDelivery
     position: Callable[[], str | None] | None
     pace_s: float
+    filter: str = ""
+    """As it was subscribed to last."""
 
 
 class LinkError(HeadwaterError):
@@ -80,7 +82,7 @@ class Link:
 
     `inflight_max` bounds publishes without a PUBACK: `send` waits for a free place. `on_message` gets (topic, payload),
     and its PUBACK goes out when it has returned. `receive_maximum` bounds what the broker has on the way to us without
-    it. With `version=4` the link speaks MQTT 3.1.1.
+    it. With `version=4` the link speaks MQTT 3.1.1, where the broker's own window is that bound.
     """
 
     def __init__(
@@ -252,10 +254,15 @@ class Link:
 
     def _subscribe(self, listening: _Listening) -> int:
         position = listening.position() if listening.position is not None else None
-        asked = {} if position is None else {"user_property": [("stream-offset", position)]}
+        filter_, asked = listening.topic, {}
+        if position is not None and self._version == MQTTv50:
+            asked = {"user_property": [("stream-offset", position)]}
+        elif position is not None:
+            filter_ = f"$at-offset/{position}/{filter_}"  # The broker keeps it as the filter behind the position.
         # gmqtt keeps every Subscription that it was ever given.
-        self._client._remove_subscriptions(listening.topic)
-        mid: int = self._client.subscribe(Subscription(listening.topic, qos=1), **asked)
+        self._client._remove_subscriptions(listening.filter)
+        listening.filter = filter_
+        mid: int = self._client.subscribe(Subscription(filter_, qos=1), **asked)
         return mid
 
     async def _answer(self, mid: int) -> tuple[int, ...]:
@@ -347,10 +354,11 @@ class Link:
         if self._closing:
             # Cut off: whoever took this would go on in a device that has started anew.
             return 0
-        listening = self._listening.get(topic)
+        delivery = _delivery(topic, payload, properties)
+        listening = self._listening.get(delivery.topic)
         if listening is not None:
             # Not awaited in between: deliveries are taken in the order in which they came.
-            listening.on_delivery(_delivery(topic, payload, properties))
+            listening.on_delivery(delivery)
             if listening.pace_s > 0:
                 await asyncio.sleep(listening.pace_s)
         elif self._on_message is not None and topic == self._filter:
@@ -382,6 +390,10 @@ class _Lost(Exception):
 
 
 def _delivery(topic: str, payload: bytes, properties: Mapping[str, Any]) -> Delivery:
+    if topic.startswith("$at/"):  # MQTT 3.1.1: $at/<partition>:<offset>/<topic>
+        _, place, plain = topic.split("/", 2)
+        partition, _, offset = place.rpartition(":")
+        return Delivery(plain, payload, partition, int(offset) if offset.isdecimal() else -1)
     for name, value in properties.get("user_property", ()):
         if name == "stream-offset":
             partition, _, offset = value.rpartition(":")

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import replace
 
 from .action import Action
-from .lifecycle import removed
+from .lifecycle import removed, skipped
 from .model import ActionPhase, ActionState, AuditEvent, Target, TargetState
 from .selection import select
 from .summary import said_of_nobody
 from .validity import refusal
 from .waves import placed, placed_later, waves_of
 from .work import Work
+
+_NO_LEVEL = re.compile(r"[/+#\x00-\x1f\x7f]|^$")
+_ID_BYTES_MAX = 1_024
+_MESSAGE_MAX = 1_000
+"""What is wrong may quote what somebody wrote."""
 
 
 def admit(work: Work, actions: Collection[Action]) -> None:
@@ -69,6 +75,7 @@ def _start(work: Work, action: Action) -> None:
     wrong = refusal(action, work.artifacts, work.limits) or _unknown_dependency(work, action)
     if wrong is not None:
         message = f"refused, nothing was sent: {wrong}"
+        message = message if len(message) <= _MESSAGE_MAX else f"{message[:_MESSAGE_MAX]}…"
         work.put_row(replace(row, phase=ActionPhase.REFUSED, ended_us=now_us, message=message))
         work.say_of_action(action, "REFUSED", message)
         return
@@ -96,7 +103,7 @@ def _unknown_dependency(work: Work, action: Action) -> str | None:
 
 def _new(work: Work, action: Action, device_id: str, wave: int) -> Target:
     now_us = work.now_us
-    return Target(
+    new = Target(
         action_id=action.action_id,
         tenant=action.tenant,
         device_id=device_id,
@@ -106,6 +113,9 @@ def _new(work: Work, action: Action, device_id: str, wave: int) -> Target:
         updated_us=now_us,
         wave=wave,
     )
+    if _NO_LEVEL.search(device_id) or len(device_id.encode()) > _ID_BYTES_MAX:
+        return skipped(new, "its id cannot be a level of the topic devices/<id>/actions", now_us)
+    return new
 
 
 def follow_devices(work: Work) -> None:

@@ -25,6 +25,11 @@ def fill_outbox(work: Work) -> None:
     _Round(work, actions, free).send()
 
 
+_BYTES_MAX = 64 * 1024 * 1024
+"""About as much of one action may become owed in a tick: all of it is made at once, to be published."""
+_RECORD_BYTES = 512
+
+
 class _Round:
     """The sending of one tick. `free` is what is left of `publish_max`."""
 
@@ -65,7 +70,8 @@ class _Round:
         if not waiting:
             return 0
         own = room(action, row, work.targets(action.action_id), work.now_us)
-        free = self._free if own is None else min(self._free, own)
+        free = min(self._free, max(1, _BYTES_MAX // (_RECORD_BYTES + len(action.params))))
+        free = free if own is None else min(free, own)
         sent = 0
         for target in waiting:
             if sent >= free:

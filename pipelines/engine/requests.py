@@ -125,9 +125,9 @@ def _approve(work: Work, request: Request, row: ActionState, action: Action) -> 
     _of_all(request)
     if row.phase is not ActionPhase.WAITING_APPROVAL:
         raise _Refused(f"the action is {row.phase}, nothing waits for approval")
-    if not request.by:
+    if not request.by.strip():
         raise _Refused("an approval names who gives it, in by")
-    if request.by == action.created_by:
+    if request.by.strip().casefold() == action.created_by.strip().casefold():
         raise _Refused(f"{request.by} made the action; somebody else has to approve it")
     work.put_row(replace(row, approved=row.wave + 1))
     return f"wave {row.wave + 2} of {row.waves} may begin, says {request.who}"

@@ -15,8 +15,9 @@ from .waves import WavesError, parsed
 from .windows import WindowError, spans
 
 _NAME_MAX = 256
-_PARAMS_MAX = 256 * 1024
+_PARAMS_BYTES_MAX = 256 * 1024
 """Below what a broker takes as one message by default."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _LIST_MAX = 100_000
 _DEPENDS_MAX = 16
 _RETRIES_MAX = 100
@@ -42,6 +43,8 @@ def _identity(action: Action) -> Iterator[str]:
     for column, value in (("action_id", action.action_id), ("name", action.name)):
         if not value or len(value) > _NAME_MAX:
             yield f"{column} must have 1 to {_NAME_MAX} characters, not {len(value)}"
+    if _CONTROL.search(action.action_id):
+        yield "action_id must not contain control characters"
     if "/" in action.action_id:
         yield "action_id must not contain '/', which separates the parts of the idempotency key"
     if action.type not in _TYPES:
@@ -72,15 +75,19 @@ def _selector(action: Action) -> Iterator[str]:
 
 
 def _content(action: Action) -> Iterator[str]:
-    if len(action.params) > _PARAMS_MAX:
-        yield f"params has {len(action.params)} characters; {_PARAMS_MAX} are the limit"
+    if len(action.params) > _PARAMS_BYTES_MAX:
+        yield f"params has {len(action.params)} characters; {_PARAMS_BYTES_MAX} bytes are the limit"
     try:
-        params = json.loads(action.params or "{}")
+        params = json.loads(action.params or "{}", parse_constant=_no_number)
+        # As devices get it, which may be longer: 1e15 becomes 1000000000000000.0.
+        size_bytes = len(json.dumps(params, ensure_ascii=False, separators=(",", ":")).encode())
     except (ValueError, RecursionError) as error:
         yield f"params is not JSON: {error}"
         return
     if not isinstance(params, dict):
         yield "params must be a JSON object"
+    if size_bytes > _PARAMS_BYTES_MAX:
+        yield f"params has {size_bytes} bytes; {_PARAMS_BYTES_MAX} are the limit"
     for column, seconds in (
         ("timeout_queued_s", action.timeouts.queued_s),
         ("timeout_delivered_s", action.timeouts.delivered_s),
@@ -89,6 +96,10 @@ def _content(action: Action) -> Iterator[str]:
     ):
         if seconds is not None and seconds <= 0:
             yield f"{column} must be above 0, not {seconds}"
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no number")
 
 
 def _rollout(action: Action) -> Iterator[str]:
@@ -142,6 +153,13 @@ def _ota(action: Action) -> Iterator[str]:
     for column, value in (("artifact_name", ota.artifact_name), ("artifact_version", ota.artifact_version)):
         if not value:
             yield f"type 'ota' needs {column}"
+    for column, value in (
+        ("artifact_name", ota.artifact_name),
+        ("artifact_version", ota.artifact_version),
+        ("target_version", ota.target_version),
+    ):
+        if value is not None and len(value) > _NAME_MAX:
+            yield f"{column} has {len(value)} characters; {_NAME_MAX} are the limit"
     if ota.mode not in _MODES:
         yield f"mode must be one of {', '.join(_MODES)}, not {ota.mode!r}"
 

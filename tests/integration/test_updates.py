@@ -34,11 +34,12 @@ def client(broker: BrokerProcess) -> Iterator[Client]:
         yield client
 
 
+@pytest.mark.parametrize("version", [5, 4], ids=["MQTT 5", "MQTT 3.1.1"])
 def test_update_is_downloaded_installed_confirmed_and_said_step_by_step(
-    broker: BrokerProcess, client: Client, image: Path, tmp_path: Path
+    broker: BrokerProcess, client: Client, image: Path, tmp_path: Path, version: int
 ) -> None:
     push(client, image, "pump", "2.0", key=KEY, chunk_size=CHUNK)
-    device = Device(broker, tmp_path)
+    device = Device(broker, tmp_path, version=version)
     last = update(device, client)
     assert (last["state"], last["version"], last["result"]) == (
         "SUCCEEDED",
@@ -104,15 +105,16 @@ def test_interrupted_download_goes_on_at_its_chunk_on_another_connection(
     assert flash.sha256(manifest.artifact) == manifest.artifact.sha256
 
 
+@pytest.mark.parametrize("version", [5, 4], ids=["MQTT 5", "MQTT 3.1.1"])
 def test_reflashed_device_gets_what_its_session_has_acknowledged_already(
-    broker: BrokerProcess, client: Client, image: Path, tmp_path: Path
+    broker: BrokerProcess, client: Client, image: Path, tmp_path: Path, version: int
 ) -> None:
     """The broker's cursor stands behind all chunks; the device's own offset counts."""
     manifest = push(client, image, "pump", "2.0", key=KEY, chunk_size=CHUNK).manifest
 
     async def scenario() -> None:
         for name in ("first", "second"):
-            link = Link("d1", host=broker.mqtt[0], port=broker.mqtt[1])
+            link = Link("d1", host=broker.mqtt[0], port=broker.mqtt[1], version=version)
             await link.open()
             flash = FileFlash(tmp_path / name, firmware=OLD)
             await Download(link, manifest, flash).run()

@@ -42,6 +42,7 @@ class Device:
     steps: list[str] = field(default_factory=list)
     restarts: int = 0
     stall_s: float = 5.0
+    version: int = 5
     wrap: Callable[[FileFlash], Flash] = lambda flash: flash
 
     async def may_install(self) -> None:
@@ -84,6 +85,7 @@ class Device:
             on_message=lambda topic, payload: agent.received(topic, payload),
             receive_maximum=4,
             reconnect_delay_s=0.05,
+            version=self.version,
         )
         flash = self.wrap(FileFlash(self.folder / "flash", firmware=OLD))
         policy = UpdatePolicy(KEY.trust(), stall_s=self.stall_s)

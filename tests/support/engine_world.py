@@ -1,0 +1,69 @@
+"""The action engine's job on real tables, with a log that is pretended and a clock that is moved by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable, write_deltalake
+
+from broker_edge import Place, Row
+from pipelines import tables
+from pipelines.action_rows import arrow_of, rows_of
+from pipelines.action_store import DeltalakeStore
+from pipelines.actions import ActionJob, Pace
+
+SECOND = 1_000_000
+START_US = 1_800_000_000 * SECOND
+
+
+class PretendedLog:
+    def __init__(self) -> None:
+        self.keys: list[str | None] = []
+        self.values: dict[str | None, bytes] = {}
+
+    def publish(self, rows: Sequence[Row]) -> list[Place]:
+        self.keys += [row.idempotency_key for row in rows]
+        self.values.update((row.idempotency_key, row.value) for row in rows)
+        return [Place(1, len(self.keys) + number, False) for number in range(len(rows))]
+
+
+class EngineWorld:
+    def __init__(self, root: Path) -> None:
+        self.root, self.now_us, self.log = root, START_US, PretendedLog()
+        tables.create_by_path(root)
+        self._offset = 0
+
+    def insert(self, table: tables.Table, *rows: dict[str, Any]) -> None:
+        write_deltalake(tables.uri_of(self.root, table.name), arrow_of(rows, table), mode="append")
+
+    def table(self, name: str) -> DeltaTable:
+        return DeltaTable(tables.uri_of(self.root, name))
+
+    def devices(self, *ids: str) -> None:
+        self.insert(tables.DEVICES, *({"device_id": id_} for id_ in ids))
+
+    def action(self, action_id: str = "a1", **fields: Any) -> None:
+        self.insert(tables.ACTIONS, {"action_id": action_id, "name": "echo", "percentage": 100.0, **fields})
+
+    def job(self, pace: Pace | None = None) -> ActionJob:
+        return ActionJob(DeltalakeStore(self.root), self.log, pace=pace, clock_us=lambda: self.now_us)
+
+    def online(self, device_id: str, version: str) -> None:
+        self.status(device_id, "ONLINE", action_id=None, attempt=None, version=version)
+
+    def status(self, device_id: str, state: str, **fields: Any) -> None:
+        self._offset += 1
+        place = {"log_id": "log", "partition": 5, "offset": self._offset, "epoch": 1, "event_id": f"e{self._offset}"}
+        said = {"source": "status", "device_id": device_id, "state": state, "action_id": "a1", "attempt": 1, **fields}
+        self.insert(tables.ACTION_EVENTS, {**place, **said, "at": self.now_us, "recorded_at": self.now_us})
+
+    def versions(self) -> dict[str, str]:
+        return {row["device_id"]: row["version"] for row in self.rows("device_state")}
+
+    def states(self, action_id: str = "a1") -> set[str]:
+        return {row["state"] for row in self.rows("action_targets") if row["action_id"] == action_id}
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        return list(rows_of(self.table(name).to_pyarrow_table()))
