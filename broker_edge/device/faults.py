@@ -23,6 +23,7 @@ FAULTS = {
     "wrong-checksum": "finds its image damaged",
     "fails": "fails each command; new firmware does not work and is rolled back",
     "refuses": "rejects commands and updates",
+    "stuck": "begins each command and is not heard of again",
     "silent": "takes commands and never says a word of them",
     "reflashed": "loses flash and counters before it verifies an image, once",
 }

@@ -24,7 +24,7 @@ class FleetLog:
         self.counts: Counter[str] = Counter()
 
     def add(self, device_id: str, event: str, **fields: Any) -> None:
-        """`event` is one of online, command, ignored, step, resume, told, fault, restart."""
+        """`event` is one of online, command, ignored, begun, step, resume, told, fault, restart."""
         self.counts[f"{event}:{fields['state']}" if event == "told" else event] += 1
         if self._file is not None:
             line = {"ts": time.time_ns() // 1_000, "device_id": device_id, "event": event, **fields}

@@ -228,13 +228,20 @@ class SimulatedDevice:
             await self.agent.received(topic, payload)
 
     def _handlers(self) -> Mapping[str, Handler]:
-        async def fail(call: Call) -> Any:
-            raise RuntimeError("this device was told to fail")
+        if self._is("refuses"):
+            return {}
+        return {name: self._begins(handler) for name, handler in handlers(self).items()}
 
-        table = handlers(self)
-        if self._is("fails"):
-            return dict.fromkeys(table, fail)
-        return {} if self._is("refuses") else table
+    def _begins(self, handler: Handler) -> Handler:
+        async def begin(call: Call) -> Any:
+            self._log.add(self.device_id, "begun", action_id=call.action_id, attempt=call.attempt)
+            if self._is("fails"):
+                raise RuntimeError("this device was told to fail")
+            if self._is("stuck"):
+                await asyncio.Event().wait()
+            return await handler(call)
+
+        return begin
 
     def _told(self, said: Said) -> None:
         named = {name: getattr(said, name) for name in ("action_id", "attempt", "state", "step", "version")}

@@ -25,12 +25,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.rollout_world import FaultyFleet, StatusPump
+from support.rollout_world import StatusPump, fleet_settings, running
 
 from broker_edge import Client
+from broker_edge.device.fleet import device_ids
 from broker_edge.torture.process import BrokerProcess
 from pipelines.fleet_desk import FleetDesk, Order
 
+ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 5
 _COMMAND = (sys.executable, "-c", "import sys; from broker_edge.cli import main; sys.exit(main())")
 
@@ -38,11 +40,13 @@ _COMMAND = (sys.executable, "-c", "import sys; from broker_edge.cli import main;
 def settings(folder: Path, server: str) -> Path:
     """A file of settings with every path in `folder`."""
     place = {"root": str(folder / "tables")}
+    silver = {"schemas": str(ROOT / "conf" / "schemas"), "rules": str(ROOT / "conf" / "quality")}
     text = {
         "servers": [server],
         "telemetry": {"table_path": str(folder / "bronze"), "checkpoint": str(folder / "checkpoints" / "telemetry")},
         "status": {"checkpoint": str(folder / "checkpoints" / "status")},
         "actions": place,
+        "silver": {**silver, **place, "checkpoint": str(folder / "checkpoints" / "silver")},
     }
     path = folder / "pipelines.yaml"
     path.write_text(json.dumps(text))
@@ -92,15 +96,16 @@ def show(what: str, seconds: list[float]) -> None:
 
 
 def run(folder: Path, options: argparse.Namespace) -> None:
-    ids = [f"device-{number:03}" for number in range(options.devices)]
     with BrokerProcess(data_dir=folder / "broker", log_file=folder / "broker.txt") as broker:
         broker.start()
+        simulated = fleet_settings(options.devices, port=broker.mqtt[1], log=folder / "fleet.jsonl")
+        ids = device_ids(simulated)
         server = "grpc://{}:{}".format(*broker.flight)
         desk = FleetDesk(folder / "tables", by="bench", create=True)
         desk.describe_devices({id_: {} for id_ in [*ids, "ghost"]})
         names = options.jobs.split(",")
         with (
-            FaultyFleet(dict.fromkeys(ids, "ok"), broker.mqtt[1]),
+            running(simulated),
             jobs(settings(folder, server), names, folder / "jobs.txt"),
             contextlib.ExitStack() as stack,
         ):
@@ -108,12 +113,12 @@ def run(folder: Path, options: argparse.Namespace) -> None:
                 pump = StatusPump(str(folder / "tables"), server)
                 pump.restart()
                 stack.callback(pump.stop)
-            warm = desk.order(Order(name="work", device_ids=[ids[0]]))
+            warm = desk.order(Order(name="echo", device_ids=[ids[0]]))
             wait_over(desk, warm, 600)
             committed = {}
             for number in range(options.actions):
                 time.sleep(random.uniform(0.5, 1.5))
-                id_ = desk.order(Order(name="work", device_ids=[ids[number % len(ids)]]))
+                id_ = desk.order(Order(name="echo", device_ids=[ids[number % len(ids)]]))
                 committed[id_] = time.time()
             for id_ in committed:
                 wait_over(desk, id_, 60)
@@ -121,7 +126,7 @@ def run(folder: Path, options: argparse.Namespace) -> None:
             show("commit of the row to the first receipt", [seen[id_] / 1e6 - at for id_, at in committed.items()])
             late = []
             for _ in range(3):
-                id_ = desk.order(Order(name="work", device_ids=["ghost"], timeout_queued_s=TIMEOUT_S))
+                id_ = desk.order(Order(name="echo", device_ids=["ghost"], timeout_queued_s=TIMEOUT_S))
                 wait_over(desk, id_, 60)
                 (target,) = desk.targets(id_)
                 late.append((target["finished_at"] - target["queued_at"]) / 1e6 - TIMEOUT_S)
@@ -132,7 +137,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--actions", type=int, default=30)
     parser.add_argument("--devices", type=int, default=20)
-    parser.add_argument("--jobs", default="telemetry,status,actions", help="as in `headwater jobs run`")
+    parser.add_argument("--jobs", default="all", help="as in `headwater jobs run`")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="latency-"))
     try:

@@ -28,7 +28,15 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from support.action_fold import fold_differences  # noqa: E402
 from support.exactly_once import Hurt, KillRun  # noqa: E402
-from support.rollout_world import EXPECTED, FaultyFleet, RolloutWorld, fixed_ports, kinds  # noqa: E402
+from support.rollout_world import (  # noqa: E402
+    EXPECTED,
+    RolloutWorld,
+    begun,
+    fixed_ports,
+    fleet_settings,
+    kinds_of,
+    running,
+)
 
 from broker_edge.torture.process import BrokerProcess  # noqa: E402
 from broker_edge.torture.records import Recipe, chosen_seed  # noqa: E402
@@ -63,15 +71,17 @@ def bronze_round(writer: str, seed: int, folder: Path) -> Found:
 
 
 def actions_round(seed: int, folder: Path) -> Found:
-    devices = kinds(DEVICES, faults=FAULTY, seed=seed)
+    log = folder / "fleet.jsonl"
     with BrokerProcess(data_dir=folder / "broker", settings=fixed_ports(), log_file=folder / "broker.txt") as broker:
         broker.start()
+        fleet = fleet_settings(DEVICES, port=broker.mqtt[1], log=log, faults=FAULTY, seed=seed)
+        devices = kinds_of(fleet)
         world = RolloutWorld(folder, broker, devices, seed)
         limits = {f"timeout_{name}_s": 20 for name in ("queued", "delivered", "step")}
         try:
-            with FaultyFleet(devices, broker.mqtt[1]) as fleet, world.running():
+            with running(fleet), world.running():
                 world.desk.order(
-                    Order(name="work", percentage=100.0, retries=1, retry_backoff_s=1, **limits), action_id="good"
+                    Order(name="echo", percentage=100.0, retries=1, retry_backoff_s=1, **limits), action_id="good"
                 )
                 world.until_over("good", seconds=400, kills=KILLS, pause_s=3)
         except AssertionError as error:
@@ -80,7 +90,7 @@ def actions_round(seed: int, folder: Path) -> Found:
         faults = Counter(
             unlike_its_events=len(differences := fold_differences(world.root)),
             wrong_end=sum(states.get(id_) != EXPECTED[kind] for id_, kind in devices.items()),
-            carried_out_twice=sum(count > 1 for count in Counter(fleet.carried_out).values()),
+            carried_out_twice=sum(count > 1 for count in begun(log).values()),
             command_twice=sum(count > 1 for count in world.commands().values()),
         )
     for sentence in differences[:10]:

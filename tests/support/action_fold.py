@@ -51,6 +51,9 @@ def fold_differences(root: Path | str) -> list[str]:
     wrong = [f"event {id_} is there twice" for id_ in doubled]
     for target in _rows(root, "action_targets"):
         key = (target["action_id"], target["device_id"], target["attempt"])
+        earlier = [said[(*key[:2], attempt)] for attempt in range(1, target["attempt"])]
+        if target["late"] and any(what == "SUCCEEDED" for one in earlier for _, what in one.last):
+            continue  # An attempt that had been given up made this one needless.
         problem = _problem(target, said.get(key) or _Said())
         if problem is not None:
             wrong.append(f"{'/'.join(map(str, key))} is {target['state']}, and {problem}")

@@ -1,4 +1,4 @@
-"""A rollout on real parts, without a JVM: broker and engine as processes that are killed, devices over MQTT with
+"""A rollout on real parts, without a JVM: broker and engine as processes that are killed, the simulated fleet with
 faults to order, and what they say brought into `action_events` by the status job's own parsing.
 
 Used by the test of a small fleet and by `tests/bench/fleet.py` for a large one.
@@ -6,7 +6,6 @@ Used by the test of a small fleet and by `tests/bench/fleet.py` for a large one.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import random
@@ -22,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from broker_edge import Client, HeadwaterError
-from broker_edge.device import Agent, Call, Link, Rejected
+from broker_edge.device.faults import Fault, Share, assign
+from broker_edge.device.fleet import FleetSettings, RunningFleet, device_ids
+from broker_edge.device.fleet_log import last_told, read
 from broker_edge.torture.process import BrokerProcess
 from pipelines.action_rows import now_us, rows_of
 from pipelines.event_log import EventLog
@@ -30,21 +31,18 @@ from pipelines.fleet_desk import FleetDesk
 from pipelines.status_rows import RECEIPTS, STATUS_FILTER, parse
 from support.ports import free_port
 
-EXPECTED = {"ok": "SUCCEEDED", "fails": "FAILED", "rejects": "REJECTED", "mute": "TIMED_OUT", "away": "TIMED_OUT"}
-"""What becomes of a command at a device of each kind. `mute` begins and is never heard of again."""
+EXPECTED = {
+    "ok": "SUCCEEDED",
+    "fails": "FAILED",
+    "refuses": "REJECTED",
+    "silent": "TIMED_OUT",
+    "stuck": "TIMED_OUT",
+    "offline": "TIMED_OUT",
+}
+"""What becomes of a command at a device with each fault."""
 
 _CONNECTING_MAX = 50
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "log_id", "epoch")
-
-
-def kinds(count: int, *, faults: float, seed: int) -> dict[str, str]:
-    """Device id → kind: the given share has a fault, each kind as often as the next."""
-    ids = [f"device-{number:05}" for number in range(count)]
-    wrong = random.Random(seed).sample(ids, round(count * faults))
-    faulty = [kind for kind in EXPECTED if kind != "ok"]
-    found = dict.fromkeys(ids, "ok")
-    found.update({id_: faulty[number % len(faulty)] for number, id_ in enumerate(wrong)})
-    return found
 
 
 def fixed_ports() -> dict[str, str]:
@@ -52,62 +50,50 @@ def fixed_ports() -> dict[str, str]:
     return {f"listeners.{name}.bind": f"127.0.0.1:{free_port()}" for name in ("mqtt", "flight", "admin")}
 
 
-class FaultyFleet:
-    """Devices on a thread of their own. `carried_out` is the fleet's own log: (action, device, attempt), as begun."""
+def fleet_settings(count: int, *, port: int, log: Path, faults: float = 0.0, seed: int = 0) -> FleetSettings:
+    """Simulated devices of which the given share has a fault, each kind as often as the next; nobody sends telemetry.
+    `log` is the fleet's own log."""
+    kinds = [kind for kind in EXPECTED if kind != "ok"]
+    shares = tuple(Share(Fault(kind), 100 * faults / len(kinds)) for kind in kinds if faults)
+    return FleetSettings(
+        count=count,
+        port=port,
+        telemetry=False,
+        faults=shares,
+        seed=seed,
+        log_path=log,
+        connect_timeout_s=120,
+        connect_parallel=_CONNECTING_MAX,
+    )
 
-    def __init__(self, devices: Mapping[str, str], port: int) -> None:
-        self._devices, self._port = devices, port
-        self.carried_out: list[tuple[str, str, int]] = []
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="fleet", daemon=True)
-        self._parts: list[tuple[Agent, Link]] = []
 
-    def __enter__(self) -> FaultyFleet:
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
-        return self
+def running(settings: FleetSettings) -> RunningFleet:
+    return RunningFleet(settings, [{"value": 0}])
 
-    def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
-    async def _open(self) -> None:
-        gate = asyncio.Semaphore(_CONNECTING_MAX)
+def kinds_of(settings: FleetSettings) -> dict[str, str]:
+    """Device id → kind."""
+    ids = device_ids(settings)
+    found = assign(ids, settings.faults, seed=settings.seed)
+    return {id_: str(found.get(id_, "ok")) for id_ in ids}
 
-        async def one(device_id: str, kind: str) -> None:
-            agent = Agent(device_id, handlers=self._handlers(kind))
-            options: dict[str, Any] = {"subscribe": agent.topic, "on_message": agent.received}
-            link = Link(device_id, host="127.0.0.1", port=self._port, **options)
-            agent.attach(link)
-            self._parts.append((agent, link))
-            async with gate:
-                await link.open(timeout_s=120)
 
-        present = {id_: kind for id_, kind in self._devices.items() if kind != "away"}
-        await asyncio.gather(*(one(id_, kind) for id_, kind in present.items()))
+def begun(log: Path) -> Counter[tuple[str, str, int]]:
+    """How often each (action, device, attempt) was carried out, by the fleet's own log."""
+    lines = (line for line in read(log) if line["event"] == "begun")
+    return Counter((line["action_id"], line["device_id"], line["attempt"]) for line in lines)
 
-    async def _close(self) -> None:
-        for agent, link in self._parts:
-            await agent.close()
-            await link.close(drain_s=0)
 
-    def _handlers(self, kind: str) -> Mapping[str, Any]:
-        async def work(call: Call) -> None:
-            self.carried_out.append((call.action_id, call.device_id, call.attempt))
-            if kind == "fails":
-                raise RuntimeError("no power")
-            if kind == "rejects":
-                raise Rejected("not now")
-            if kind == "mute":
-                await asyncio.sleep(3600)
-
-        async def bad(call: Call) -> None:
-            self.carried_out.append((call.action_id, call.device_id, call.attempt))
-            raise RuntimeError("this firmware does not start")
-
-        return {"work": work, "bad": bad}
+def differences(log: Path, action_id: str, devices: Mapping[str, str], states: Mapping[str, str]) -> list[str]:
+    """Where the tables differ from the kinds of the devices, or from what these told by the fleet's own log."""
+    told = {id_: state for (id_, action, _), state in last_told(log).items() if action == action_id}
+    wrong = []
+    for id_, kind in devices.items():
+        last = told.get(id_)
+        said = states[id_] == last or (states[id_] == "TIMED_OUT" and last in (None, "ACCEPTED", "IN_PROGRESS"))
+        if states[id_] != EXPECTED[kind] or not said:
+            wrong.append(f"{id_} ({kind}) is {states[id_]} and last told {last}")
+    return wrong
 
 
 class StatusPump:
