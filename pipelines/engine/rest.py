@@ -5,12 +5,12 @@ It errs towards too early: a tick that finds nothing costs time, one that is lef
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 
 from .action import Action, Request
 from .lifecycle import times_out_us
 from .model import SECOND_US, ActionState, EngineState, Limits, Target
-from .sending import SENDING
+from .sending import SENDING, rate_eases_us
 from .waves import soaked_us
 
 _REST_MAX_US = 60 * SECOND_US
@@ -57,6 +57,7 @@ def _of_action(
     not_before_us = action.rollout.not_before_us
     if sends and not_before_us is not None and not_before_us > now_us:
         until, sends = min(until, not_before_us), False
+    clock_us = _lets_go_us(action, row, targets, now_us) if sends else until
     for target in targets:
         if target.final:
             continue
@@ -64,7 +65,8 @@ def _of_action(
             return now_us
         if target.unsent:
             if sends and target.wave <= row.wave:
-                until = min(until, *_may_be_sent(target, action, now_us))
+                retry_us = target.retry_us or 0
+                until = min(until, retry_us if retry_us > now_us else clock_us)
         else:
             until = min(until, times_out_us(target, action, limits))
         if until <= now_us:
@@ -72,11 +74,11 @@ def _of_action(
     return until
 
 
-def _may_be_sent(target: Target, action: Action, now_us: int) -> Iterator[int]:
-    """When the clock may let it go; for what it waits for besides, there is news."""
-    if target.retry_us is not None and target.retry_us > now_us:
-        yield target.retry_us
-        return
-    if action.rollout.rate_per_minute is not None or action.rollout.maintenance_window is not None:
-        yield now_us
-    yield now_us + _REST_MAX_US
+def _lets_go_us(action: Action, row: ActionState, targets: Collection[Target], now_us: int) -> int:
+    """When the clock may let a target go whose turn it is; for what it waits for besides, there is news."""
+    if action.rollout.maintenance_window is not None:
+        return now_us
+    if action.rollout.rate_per_minute is not None:
+        eases_us = rate_eases_us(row, targets, now_us)
+        return now_us if eases_us is None else eases_us
+    return now_us + _REST_MAX_US

@@ -72,6 +72,14 @@ def _used(row: ActionState, targets: Collection[Target], now_us: int) -> int:
     return old + sum(max(counted_.get(second, 0), seen[second]) for second in counted_.keys() | seen.keys())
 
 
+def rate_eases_us(row: ActionState, targets: Iterable[Target], now_us: int) -> int | None:
+    """When the first of the commands that count for the rate no longer does; None when none counts."""
+    since = _since(now_us)
+    seconds = [int(second) for second in recent(row.sent, now_us)]
+    seconds += [second for target in targets if (second := (target.sent_us or 0) // SECOND_US) >= since]
+    return (min(seconds) + _RATE_S + 2) * SECOND_US if seconds else None
+
+
 def _since(now_us: int) -> int:
     """The first second that counts. Two more than a minute, because a second is counted as a whole, and a command may
     have reached the log up to `LATE_US` after it was counted."""
