@@ -47,7 +47,9 @@ def root(tmp_path: Path) -> Path:
         ([status(1, "IN_PROGRESS"), time_is_over()], {"state": "TIMED_OUT"}),
         # A late success replaces the time that was over.
         ([time_is_over(), status(1, "SUCCEEDED")], {"state": "SUCCEEDED", **PLACE, "report_offset": 1}),
-        # An older attempt is history.
+        # It may also come when the next attempt is due, and makes that needless.
+        ([time_is_over(), status(1, "SUCCEEDED")], {"state": "SUCCEEDED", "attempt": 2, "late": True}),
+        # Else an older attempt is history.
         ([status(1, "FAILED"), status(2, "ACCEPTED", attempt=2)], {"state": "ACCEPTED", "attempt": 2}),
     ],
 )
