@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -22,6 +23,8 @@ from support.programs import headwaterd, run
 from broker_edge import Client, Credentials, Row
 from broker_edge.torture.process import BrokerProcess
 from pipelines.errors import own_error
+from pipelines.gaps import GapCopier
+from pipelines.ingest_tables import TablePlace
 from sources.gaps import gap_rows
 from sources.listener import Lag, LagListener
 
@@ -172,6 +175,10 @@ def test_retention_that_overtook_a_stopped_query_is_an_error_or_a_gap(
     options = {"servers": flight_server.location, "subscribe": "$gaps"}
     (gap,) = gap_rows(spark.read.format("headwater").options(**options).load()).collect()
     assert (gap["log_id"], gap["partition"], gap["start"], gap["end"], gap["group"]) == (log.log_id, 3, 20, 35, "g")
+    copier = GapCopier([flight_server.location], TablePlace(root=str(tmp_path / "tables")), tenant="t1")
+    assert copier.copy() == 1
+    (row,) = DeltaTable(tmp_path / "tables" / "ingest_gaps").to_pyarrow_table().to_pylist()
+    assert (row["partition"], row["start"], row["end"], row["consumer_group"]) == (3, 20, 35, "g")
 
 
 def test_sql_reads_through_a_view_and_less_where_filters_say_so(
