@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -111,6 +112,21 @@ def test_a_file_ends_at_its_size_and_a_row_group_at_its_rows(spec: FileSpec, mon
     monkeypatch.setattr(sinks.bronze_files, "FILE_BYTES_MAX", 1)
     files = write(spec, *(records(4, first=4 * number) for number in range(6)))
     assert [file.rows for file in files] == [12, 12]
+
+
+@pytest.mark.parametrize(("payload", "codec"), [(os.urandom, "UNCOMPRESSED"), (b"{}".__mul__, "ZSTD")])
+def test_payloads_that_do_not_shrink_are_stored_and_the_rest_is_compressed(
+    payload: Callable[[int], bytes], codec: str, folder: TableFolder, spec: FileSpec
+) -> None:
+    batch = records(2_000)
+    values = [payload(1_000) for _ in range(batch.num_rows)]
+    batch = batch.set_column(1, "value", pa.array(values, pa.binary()))
+    (file,) = write(spec, batch)
+    columns = pq.read_metadata(Path(folder.uri) / file.path).row_group(0)
+    codecs = {columns.column(at).path_in_schema: columns.column(at).compression for at in range(columns.num_columns)}
+    assert codecs.pop("value") == codec
+    assert set(codecs.values()) == {"ZSTD"}
+    assert pq.read_table(Path(folder.uri) / file.path, columns=["value"]).column(0).to_pylist() == values
 
 
 def test_statistics_bound_every_row_and_leave_payloads_out(spec: FileSpec) -> None:
