@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from pipelines.jars import delta_jars
 from pipelines.java import require_java
 from pipelines.settings import SparkSettings
+from pipelines.worker_python import worker_python
 from sources import register
 
 DEFAULT_CORES = "local[2,4]"
@@ -107,11 +108,11 @@ def _settings(jars: list[Path], driver_memory: str) -> dict[str, str]:
 
 def _let_workers_import_us() -> None:
     """Python workers must be this interpreter, and must find `sources` wherever the job was started from."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # Spares a warning about host names; nothing here listens beyond this machine.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     root = str(Path(__file__).resolve().parent.parent)
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if "site-packages" not in root and root not in known:
         os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, known)])
+    os.environ["PYSPARK_PYTHON"] = worker_python()
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

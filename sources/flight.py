@@ -22,8 +22,9 @@ from sources.options import Access
 
 JsonObject = dict[str, Any]
 
-BATCH_ROWS = 16_384
-"""Rows of a record batch. From 4 to 32 thousand the cost is the same; smaller ones cost calls, larger ones memory."""
+BATCH_ROWS = 4_096
+"""Rows of a record batch: a megabyte or two. Smaller ones cost calls; of larger ones each takes memory that was given
+back meanwhile, here and in the JVM, whose allocator keeps no blocks of more than 4 MiB."""
 
 # Who does not answer this in a few seconds is as good as away.
 _VERSION_TIMEOUT_SECONDS = 5.0

@@ -11,6 +11,7 @@ from pathlib import Path
 from support.flight_server import FlightServer
 
 from pipelines.jars import JARS_ENV, default_folder
+from pipelines.worker_python import worker_python
 
 PROGRAM = Path(__file__).with_name("connect_program.py")
 RUN_S = 800
@@ -23,7 +24,7 @@ def test_batch_stream_and_native_sink_work_over_connect(flight_server: FlightSer
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": worker_python(),
         JARS_ENV: str(default_folder().absolute()),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
