@@ -216,7 +216,7 @@ def _first_bytes(payloads: pa.ChunkedArray, count: int) -> bytes:
 
 def _rows_of(rows: pa.Table, size_bytes: int) -> int:
     """How many rows come to about so many bytes, in what the writer takes at once."""
-    return max(1, min(_ROWS_AT_ONCE_MAX, size_bytes * len(rows) // max(1, rows.nbytes)))
+    return max(1, min(_ROWS_AT_ONCE_MAX, size_bytes * len(rows) // max(1, int(rows.nbytes))))
 
 
 def _zeros(count: int) -> pa.Array:

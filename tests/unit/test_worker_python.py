@@ -20,7 +20,9 @@ def test_a_worker_takes_the_installed_pyspark_and_not_the_zip_that_comes_first(t
         for name in ("pyspark/__init__.py", "pyspark/version.py", "first.py", "last.py"):
             zipped.writestr(name, "")
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "spark.zip")}
-    done = subprocess.run([program, "-c", LOOK], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [program, "-c", LOOK], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
     version, first, last = map(Path, done.stdout.splitlines())
     assert version == tmp_path / "installed" / "pyspark" / "version.py"
     assert first == tmp_path / "mine" / "first.py"
