@@ -2,8 +2,8 @@
 
 Our way in is bronze written as files, fed by `headwater bench` over MQTT at QoS 1; Kafka's is its source into Delta,
 fed by Kafka's own load program (acks=all). A record's latency is from its timestamp (with us when the broker appended
-it, with Kafka when it was sent) to when the commit that holds it appeared in the table's folder. The first seconds of
-each run do not count. CPU is that of the JVM and the Python workers, in cores.
+it, with Kafka when it was sent) to when the commit that holds it appeared in the table's folder. Each run is warmed up
+before it counts, because a query that starts compiles. CPU is that of the JVM and the Python workers, in cores.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from broker_edge.torture.process import BrokerProcess
 from pipelines.settings import BronzeSettings, Settings, TelemetrySettings
 from pipelines.telemetry import start_telemetry
 
-WARM_UP_SECONDS = 15.0
+WARM_UP_SECONDS = 30
 CONNECTIONS = 50
 
 
@@ -50,6 +50,8 @@ class LatencyFigure:
     batch_p95_s: float
     cores: float
     keeps_up: bool
+    # Of Spark's own clock, medians over the batches.
+    phases_ms: dict[str, float]
 
 
 def run_latency(options: argparse.Namespace) -> int:
@@ -81,7 +83,7 @@ def run_latency(options: argparse.Namespace) -> int:
                         peer = _kafka_delta(spark, kafka, folder / "kafka-delta", trigger)
                         load = kafka.start_producer(
                             TOPIC,
-                            records=options.rate * options.seconds,
+                            records=options.rate * (WARM_UP_SECONDS + options.seconds),
                             size_bytes=VALUE_BYTES,
                             per_second=options.rate,
                         )
@@ -116,11 +118,11 @@ def _kafka_delta(spark: SparkSession, kafka: Kafka, folder: Path, trigger_s: flo
 
 def _mqtt_load(broker: BrokerProcess, options: argparse.Namespace) -> subprocess.Popen[bytes]:
     program = "import sys; from broker_edge.cli import main; sys.exit(main())"
-    mqtt = "{}:{}".format(*broker.mqtt)
+    mqtt, lasts_s = "{}:{}".format(*broker.mqtt), str(WARM_UP_SECONDS + options.seconds)
     return subprocess.Popen(
         [
             *(sys.executable, "-c", program, "bench", "pub", "--mqtt", mqtt, "-c", str(CONNECTIONS)),
-            *("-r", str(options.rate), "-d", str(options.seconds), "--size", str(VALUE_BYTES), "--json"),
+            *("-r", str(options.rate), "-d", lasts_s, "--size", str(VALUE_BYTES), "--json"),
         ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -139,13 +141,15 @@ def _measure(
     options: argparse.Namespace,
 ) -> LatencyFigure:
     others = (broker.pid, kafka.pid, load.pid)
-    time.sleep(min(WARM_UP_SECONDS, options.seconds / 2))
+    time.sleep(WARM_UP_SECONDS)
     start, counted_from = time.monotonic(), time.time()
-    batches: dict[int, float] = {}
+    batches: dict[int, dict[str, int]] = {}
+    seen = {one["batchId"] for one in query.recentProgress}
     with CpuMeter(without=others) as meter:
         while load.poll() is None:
             for one in query.recentProgress:
-                batches[one["batchId"]] = one["durationMs"]["triggerExecution"] / 1_000
+                if one["batchId"] not in seen and one["numInputRows"]:
+                    batches[one["batchId"]] = one["durationMs"]
             time.sleep(0.5)
         cores = meter.seconds() / (time.monotonic() - start)
     counted_to = time.time()
@@ -154,7 +158,8 @@ def _measure(
     query.processAllAvailable()
     query.stop()
     latencies = _latencies(folder / "table", counted_from, counted_to)
-    durations = sorted(list(batches.values())[len(batches) // 4 :]) or [float("nan")]
+    durations = sorted(one["triggerExecution"] / 1_000 for one in batches.values()) or [float("nan")]
+    phases = sorted({name for one in batches.values() for name in one})
     p50, p95, p99 = (float(np.percentile(latencies, percent)) for percent in (50, 95, 99))
     batch_p95 = durations[min(len(durations) - 1, int(len(durations) * 0.95))]
     return LatencyFigure(
@@ -168,6 +173,7 @@ def _measure(
         batch_p95_s=round(batch_p95, 3),
         cores=round(cores, 2),
         keeps_up=batch_p95 <= trigger_s,
+        phases_ms={name: statistics.median(one.get(name, 0) for one in batches.values()) for name in phases},
     )
 
 
