@@ -13,6 +13,9 @@ JARS    := $(CACHE)/jars
 # `quick` is optimised without link-time optimisation; `release` is for figures and the wheel.
 PROFILE ?= quick
 CARGO   := cargo --locked
+# Always with the native module's features, which change those of what all share: else everything is built twice.
+PYTHON_FEATURES := headwater-python/python
+BROKER  := --package headwater-broker --package headwater-python --features $(PYTHON_FEATURES)
 BIN     := $(CORE)/target/$(PROFILE)/headwaterd
 ARGS    ?=
 # Of pytest: half of the time a test waits for a disk, a process or a clock, so that two share two cores well.
@@ -50,14 +53,14 @@ $(VENV)/.stamp: requirements.lock | prerequisites
 $(CACHE)/native.stamp: $(VENV)/.stamp $(RUST_SOURCES) pyproject.toml
 	@echo "== broker and native module (profile $(PROFILE); the first build takes some minutes)" >&2
 	@mkdir -p $(CACHE)
-	@$(CARGO) build --quiet --manifest-path $(CORE)/Cargo.toml --profile $(PROFILE) --bin headwaterd
+	@$(CARGO) build --quiet --manifest-path $(CORE)/Cargo.toml --profile $(PROFILE) $(BROKER) --bin headwaterd
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop --quiet --locked --profile $(PROFILE) > $(CACHE)/maturin.log 2>&1 || { cat $(CACHE)/maturin.log >&2; exit 1; }
 	@touch $@
 
 # Beside headwaterd, under another name: the broker that can be told to harm itself (docs/torture.md).
 $(CACHE)/faults.stamp: $(CACHE)/native.stamp
 	@echo "== fault build of the broker (profile $(PROFILE))" >&2
-	@$(CARGO) build --quiet --manifest-path $(CORE)/Cargo.toml --profile $(PROFILE) --package headwater-broker --features faults --bin headwaterd-faults
+	@$(CARGO) build --quiet --manifest-path $(CORE)/Cargo.toml --profile $(PROFILE) $(BROKER),headwater-broker/faults --bin headwaterd-faults
 	@touch $@
 
 $(JARS)/.stamp: $(VENV)/.stamp
@@ -99,7 +102,7 @@ lint: $(VENV)/.stamp ## rustfmt, clippy, ruff, mypy
 
 .PHONY: test-rust
 test-rust: ## the tests of the crates
-	$(CARGO) test --quiet --manifest-path $(CORE)/Cargo.toml --workspace --profile $(PROFILE)
+	$(CARGO) test --quiet --manifest-path $(CORE)/Cargo.toml --workspace --features $(PYTHON_FEATURES) --profile $(PROFILE)
 	$(CARGO) test --quiet --manifest-path $(CORE)/Cargo.toml --package headwater-log --features faults --profile $(PROFILE) --lib faults::
 
 .PHONY: test-python

@@ -64,12 +64,12 @@ def test_update_ends_as_each_device_has_it_and_success_means_that_the_version_ru
         artifact_version="2.0",
         percentage=100.0,
         waves=WAVES,
-        timeout_queued_s=15,
-        timeout_delivered_s=15,
+        timeout_queued_s=30,
+        timeout_delivered_s=30,
     )
     with RunningFleet(settings, [{"x": 1}]), world.running():
         world.desk.order(order, action_id="ota")
-        world.until_over("ota", seconds=120)
+        world.until_over("ota", seconds=400)
         targets = {row["device_id"]: row for row in world.desk.targets("ota")}
     expected = {id_: ENDS.get(faults[id_].name, "SUCCEEDED") if id_ in faults else "SUCCEEDED" for id_ in ids}
     assert {id_: row["state"] for id_, row in targets.items()} == expected

@@ -169,7 +169,6 @@ class KillRun:
         self.job.until(lambda: self._failpoints.was_hit, "worker that reads")
         known = self.job.newest("commits")
         self.job.until(lambda: self.job.newest("commits") > known, "batch after the worker's death", may_end=True)
-        self.job.kill()
 
     def _kill_the_broker(self) -> None:
         self._failpoints.arm(Point.READING, Action.HOLD)
