@@ -30,7 +30,8 @@ struct Layers {
 /// What a receive gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// Bytes of MQTT. `more` says that the socket or a layer may have more without a new event.
+    /// Bytes of MQTT. `more` says that the socket or a layer may have more without a new event; then it may be that
+    /// there was nothing of MQTT among what was taken.
     Bytes {
         count: usize,
         more: bool,
@@ -163,6 +164,9 @@ impl Stream {
 impl Layers {
     fn receive(&mut self, tcp: &mut TcpStream, buffer: &mut [u8]) -> io::Result<Taken> {
         let mut filled = 0;
+        // Headers and control frames fill no buffer, so what comes from below is counted: a flood of pings would be read
+        // for ever otherwise, while everybody else waits.
+        let mut taken_below = 0;
         loop {
             let room = &mut buffer[filled..];
             let wanted = room.len();
@@ -203,9 +207,10 @@ impl Layers {
                 });
             }
             let is_emptied = count < wanted && !more;
-            if is_emptied || filled == buffer.len() {
+            taken_below += count;
+            if is_emptied || filled == buffer.len() || taken_below >= buffer.len() {
                 return Ok(match filled {
-                    0 => Taken::Nothing,
+                    0 if is_emptied => Taken::Nothing,
                     count => Taken::Bytes {
                         count,
                         more: !is_emptied,
@@ -342,5 +347,63 @@ fn send_some_vectored(tcp: &mut TcpStream, slices: &[IoSlice<'_>]) -> io::Result
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
             result => result,
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream as Peer};
+
+    use super::*;
+
+    /// A masked frame; the mask of zeros changes nothing.
+    fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+        let mut frame = vec![first, 0x80 | payload.len() as u8, 0, 0, 0, 0];
+        frame.extend_from_slice(payload);
+        frame
+    }
+
+    fn websocket() -> (Peer, Stream) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let peer = Peer::connect(listener.local_addr().expect("an address")).expect("a peer");
+        let (accepted, _) = listener.accept().expect("the peer");
+        accepted.set_nonblocking(true).expect("a socket");
+        let mut stream = Stream::plain(TcpStream::from_std(accepted));
+        stream.set_websocket();
+        (peer, stream)
+    }
+
+    #[test]
+    fn i8_frames_that_carry_nothing_are_not_read_beyond_the_bound_of_a_turn() {
+        const ROOM: usize = 4096;
+        let ping = frame(0x89, &[b'p'; 100]);
+        let begin = frame(0x02, &[]);
+        let go_on = frame(0x00, &[]);
+        for (first, again) in [(Vec::new(), ping), (begin, go_on)] {
+            let (mut peer, mut stream) = websocket();
+            let mut flood = first.clone();
+            while flood.len() < 16 * ROOM {
+                flood.extend_from_slice(&again);
+            }
+            flood.extend(frame(if first.is_empty() { 0x82 } else { 0x80 }, b"x"));
+            let total = flood.len();
+            let writer = std::thread::spawn(move || {
+                peer.write_all(&flood).expect("the stream reads");
+                peer
+            });
+            let (mut buffer, mut calls) = ([0; ROOM], 0);
+            let found = loop {
+                calls += 1;
+                match stream.receive(&mut buffer).expect("good frames") {
+                    Taken::Bytes { count: 0, more } => assert!(more, "it is asked again"),
+                    Taken::Bytes { count, .. } => break buffer[..count].to_vec(),
+                    Taken::Nothing => std::thread::yield_now(),
+                    Taken::Ended => panic!("the peer is there"),
+                }
+            };
+            assert_eq!(found, b"x");
+            assert!(calls >= total / ROOM, "{calls} calls took {total} bytes");
+            drop(writer.join());
+        }
     }
 }

@@ -33,7 +33,8 @@ pub fn receive(
         if filled == buffer.len() {
             return Ok(taken(filled, true));
         }
-        let more = if buffer.len() - filled > 2 * SLACK {
+        let is_large = buffer.len() - filled > 2 * SLACK;
+        let more = if is_large {
             receive_large(tls, tcp, buffer, &mut filled, is_over)?
         } else {
             receive_small(tls, tcp, is_over)?
@@ -41,6 +42,11 @@ pub fn receive(
         if !more {
             let is_done = drain(tls, buffer, &mut filled)?;
             return Ok(taken(filled, is_done || *is_over || filled == buffer.len()));
+        }
+        if is_large && !drain(tls, buffer, &mut filled)? {
+            // A buffer full of records is enough for a turn, however little is in them: the next one goes on.
+            let (count, more) = (filled, true);
+            return Ok(Taken::Bytes { count, more });
         }
     }
 }
