@@ -174,7 +174,8 @@ impl Engine {
         let conn = self.conns.get_mut(key)?;
         let aliases = conn.extras.present_mut().map(|extras| &mut extras.aliases);
         let Some(Some(alias)) = aliases.and_then(|aliases| aliases.get_mut(number - 1)) else {
-            self.close(key, Cause::Reason(ReasonCode::TopicAliasInvalid));
+            // The number may be used, it only means nothing yet: another mistake, with another code, than one that is too high.
+            self.close(key, Cause::Reason(ReasonCode::ProtocolError));
             return None;
         };
         if self.topics.get(alias.topic).is_none() {
