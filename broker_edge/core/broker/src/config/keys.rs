@@ -424,8 +424,9 @@ pub const KEYS: &[Key] = &[
     key(
         "broker.max_pending_connections",
         whole(1, 1_000_000),
-        "Connections that have not sent their CONNECT. For one more the oldest is closed, if it had a second; until then \
-         new ones wait in the backlog.",
+        "Connections that have not sent their CONNECT; at most a quarter of them in a TLS handshake, and three quarters of \
+         the file descriptors. For one more the oldest is closed, if it had a second; until then new ones wait in the \
+         backlog.",
     ),
     key(
         "broker.max_connect_rate",

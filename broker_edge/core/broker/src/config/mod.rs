@@ -358,7 +358,7 @@ impl Default for BrokerSettings {
             loops: 1,
             max_connections: 100_000,
             max_connections_per_ip: None,
-            max_pending_connections: 4_096,
+            max_pending_connections: 16_384,
             max_connect_rate: 10_000,
             log_format: LogFormat::Text,
         }

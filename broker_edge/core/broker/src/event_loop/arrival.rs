@@ -100,6 +100,11 @@ impl Arrival {
         matches!(self.stage, Stage::Hello | Stage::Tls)
     }
 
+    /// Whether it holds the state of a handshake that is not finished.
+    pub fn is_shaking(&self) -> bool {
+        self.stage == Stage::Tls
+    }
+
     /// Whether the address is the client's own, and not that of a proxy which has yet to name it.
     pub fn is_address_known(&self) -> bool {
         self.stage != Stage::Proxy

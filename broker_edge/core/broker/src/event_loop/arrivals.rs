@@ -33,6 +33,8 @@ const STEPS_MAX: usize = 512;
 const HANDSHAKES_TIME_MAX: Duration = Duration::from_millis(1);
 /// With so many handshakes that wait for the CPU, further clients wait in the backlog: they would only time out here.
 const HANDSHAKES_WAITING_MAX: usize = 64;
+/// One of so many that wait may be in a TLS handshake: that holds some 15 KiB, which one that says nothing does not.
+const HANDSHAKES_PART: usize = 4;
 /// Nobody has to give way before it had so much time.
 const GRACE_MS: u64 = 1000;
 /// How soon to look whether there is room again.
@@ -59,6 +61,9 @@ pub struct Arrivals {
     ready: VecDeque<ArrivalKey>,
     /// Those whose next step may be one of a TLS handshake.
     ready_costly: VecDeque<ArrivalKey>,
+    /// Those in a TLS handshake, in the order in which it was begun; some are done or gone.
+    shaking: VecDeque<ArrivalKey>,
+    shaking_count: usize,
     held_bytes: usize,
     /// What ended with an answer, for the sockets to let it arrive.
     answered: Vec<Stream>,
@@ -74,6 +79,8 @@ impl Arrivals {
             by_age: VecDeque::new(),
             ready: VecDeque::new(),
             ready_costly: VecDeque::new(),
+            shaking: VecDeque::new(),
+            shaking_count: 0,
             held_bytes: 0,
             answered: Vec::new(),
             metrics,
@@ -208,6 +215,11 @@ impl Arrivals {
             let arrivals = &self.arrivals;
             self.by_age.retain(|key| arrivals.get(*key).is_some());
         }
+        if self.shaking.len() > 2 * self.shaking_count + 1024 {
+            let arrivals = &self.arrivals;
+            self.shaking
+                .retain(|key| arrivals.get(*key).is_some_and(Arrival::is_shaking));
+        }
         let pending = i64::try_from(self.arrivals.len()).unwrap_or(i64::MAX);
         self.metrics.transport.pending.set(pending);
         self.complaints.tell_left_out(now_ms);
@@ -247,10 +259,16 @@ impl Arrivals {
             };
             arrival.is_queued = false;
             let (was_costly, was_known) = (arrival.is_costly(), arrival.is_address_known());
+            let was_shaking = arrival.is_shaking();
             self.held_bytes -= arrival.held_bytes();
             let step = arrival.step(buffer, self.limits.connect_bytes_max);
             let arrival = self.arrivals.get(key)?;
             self.held_bytes += arrival.held_bytes();
+            self.shaking_count -= usize::from(was_shaking);
+            self.shaking_count += usize::from(arrival.is_shaking());
+            if arrival.is_shaking() && !was_shaking {
+                self.shaking.push_back(key);
+            }
             if was_costly && !arrival.is_costly() && !matches!(step, Step::Failed(_)) {
                 self.metrics.transport.handshakes.inc();
             }
@@ -272,6 +290,18 @@ impl Arrivals {
                     return Some(Opened { arrival, len, more });
                 }
                 Step::Failed(failure) => self.end(key, &failure, now_ms, per_address),
+            }
+            if self.shaking_count > (self.limits.pending_max / HANDSHAKES_PART).max(1) {
+                self.end_oldest_handshake(per_address);
+            }
+        }
+    }
+
+    /// More handshakes are held than may be, and a new one is more likely to be finished than the oldest.
+    fn end_oldest_handshake(&mut self, per_address: &mut PerAddress) {
+        while let Some(key) = self.shaking.pop_front() {
+            if self.arrivals.get(key).is_some_and(Arrival::is_shaking) {
+                return self.fail(key, ConnectFailure::Pending, per_address);
             }
         }
     }
@@ -333,6 +363,7 @@ impl Arrivals {
     fn take(&mut self, key: ArrivalKey) -> Option<Arrival> {
         let arrival = self.arrivals.remove(key)?;
         self.held_bytes -= arrival.held_bytes();
+        self.shaking_count -= usize::from(arrival.is_shaking());
         Some(arrival)
     }
 

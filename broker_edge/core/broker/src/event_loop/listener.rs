@@ -125,13 +125,24 @@ fn reserve_from(limit: u64) -> u64 {
     limit.saturating_sub((limit / RESERVE_PART).clamp(RESERVE_MIN, RESERVE_MAX))
 }
 
+/// How many connections may wait before they speak, whatever is set: a quarter of the descriptors is left to those that do.
+pub fn pending_room() -> usize {
+    room_of(open_files_max())
+}
+
+fn room_of(limit: u64) -> usize {
+    usize::try_from(reserve_from(limit) / 4 * 3)
+        .unwrap_or(usize::MAX)
+        .max(1)
+}
+
 fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::reserve_from;
+    use super::{reserve_from, room_of};
 
     #[test]
     fn the_reserve_is_an_eighth_of_the_limit_within_bounds() {
@@ -139,5 +150,12 @@ mod tests {
         assert_eq!(reserve_from(1024), 896);
         assert_eq!(reserve_from(1 << 20), (1 << 20) - 256);
         assert_eq!(reserve_from(8), 0);
+    }
+
+    #[test]
+    fn connections_that_say_nothing_leave_descriptors_to_those_that_speak() {
+        assert_eq!(room_of(1024), 672);
+        assert!(room_of(20_000) > 10_000);
+        assert_eq!(room_of(8), 1);
     }
 }

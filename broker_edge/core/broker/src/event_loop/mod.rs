@@ -117,7 +117,7 @@ impl EventLoop {
             .map(|(index, bound)| Listener::new(bound, poll.registry(), Token(LISTENER.0 - index)))
             .collect::<io::Result<_>>()?;
         let limits = Limits {
-            pending_max: settings.pending_max,
+            pending_max: settings.pending_max.min(listener::pending_room()),
             connect_bytes_max: settings.connect_bytes_max,
             timeout_ms: settings.connect_timeout_ms,
         };
@@ -382,7 +382,9 @@ impl EventLoop {
             };
             match received {
                 Received::Bytes { count, more } => {
-                    left = left.saturating_sub(count);
+                    // Nothing of MQTT in a whole read: headers and pings of a WebSocket cost what payloads cost.
+                    let cost = if count == 0 { READ_BYTES_MAX } else { count };
+                    left = left.saturating_sub(cost);
                     self.engine.count_received(key, count);
                     // Otherwise the socket is empty, and what comes later is a new event.
                     if more {

@@ -3,12 +3,18 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use headwater_broker::config::units::{Age, ByteSize};
+use rustls::ClientConnection;
+use rustls::pki_types::ServerName;
 
 use super::common::{DEADLINE, start_with};
-use super::wires::{Mqtt, answer, connect_packet, failures, metric, tcp};
+use super::wires::{
+    Authority, Mqtt, answer, client_config, connect_packet, failures, metric, tcp, tls,
+    tls_settings,
+};
 
 #[test]
 fn a_connect_byte_by_byte_ends_at_the_deadline() {
@@ -182,4 +188,36 @@ fn claims_of_256_mib_on_2000_half_open_connections_leave_memory_flat_and_others_
     assert!(grown_kib < 8 << 10, "memory grew by {grown_kib} KiB");
     Mqtt::connect(tcp(process.mqtt), "another").publish("t", b"after");
     live.publish("t", b"after");
+}
+
+#[test]
+fn handshakes_that_nobody_finishes_give_way_to_those_that_are() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let authority = Authority::new("ca");
+    let settings = tls_settings(dir.path(), &authority.sign("broker", None), None);
+    let broker = start_with(dir.path(), |config| {
+        config.broker.max_pending_connections = 8;
+        config.listeners.mqtts.bind.0 = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+        config.listeners.mqtts.tls = settings;
+    });
+    let address = broker.addresses("mqtts")[0];
+    let config = client_config(&authority, None);
+    // A quarter of eight may be in a handshake.
+    let mut stuck: Vec<TcpStream> = (0..3)
+        .map(|_| {
+            let name = ServerName::try_from("localhost").expect("a name");
+            let mut client = ClientConnection::new(Arc::clone(&config), name).expect("a client");
+            let mut stream = tcp(address);
+            client.write_tls(&mut stream).expect("the broker reads");
+            // The broker has begun when it answers.
+            let mut first = [0];
+            stream.read_exact(&mut first).expect("a ServerHello");
+            stream
+        })
+        .collect();
+    answer(&mut stuck[0]);
+    assert_eq!(failures(&broker, "pending"), 1.0);
+    Mqtt::connect(tls(tcp(address), &config), "finishes");
+    assert_eq!(failures(&broker, "pending"), 2.0);
+    assert_eq!(metric(&broker, "headwater_tls_handshakes_total"), 1.0);
 }
