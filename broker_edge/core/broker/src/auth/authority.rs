@@ -57,14 +57,14 @@ impl Check {
             return tokens.identify(&self.password).map(Arc::new);
         }
         // Somebody else may have asked the same meanwhile.
-        if let Some(identity) = authority.known(&self.user, &self.password) {
-            return Ok(identity);
+        if let Some(answer) = authority.recall(&self.user, &self.password) {
+            return answer;
         }
         let users = authority.users.as_ref().ok_or(Denied::BadCredentials)?;
         let stored = users
             .get(&self.user)
             .and_then(|user| user.password.as_ref());
-        let password = stored.map_or(users.decoy(), |stored| &stored.value);
+        let password = stored.map_or_else(|| users.decoy(&self.user), |stored| &stored.value);
         match (password.is(&self.password), stored) {
             (true, Some(stored)) => {
                 authority.remembered.remember(&self.user, &self.password);
@@ -73,7 +73,12 @@ impl Check {
                     Proof::Password(stored.fingerprint),
                 )))
             }
-            _ => Err(Denied::BadCredentials),
+            _ => {
+                authority
+                    .remembered
+                    .remember_wrong(&self.user, &self.password);
+                Err(Denied::BadCredentials)
+            }
         }
     }
 }
@@ -163,12 +168,18 @@ impl Authority {
         self.tokens.as_ref().filter(|_| Tokens::is_token(password))
     }
 
-    /// The identity of somebody whose password was found to be right before.
-    fn known(&self, user: &str, password: &[u8]) -> Option<Arc<Identity>> {
-        let stored = self.users.as_ref()?.get(user)?.password.as_ref()?;
-        self.remembered
-            .knows(user, password)
-            .then(|| Arc::new(identity(user, Proof::Password(stored.fingerprint))))
+    /// What was found about these credentials before. It is looked for alike whether there is such a user or not.
+    fn recall(&self, user: &str, password: &[u8]) -> Option<Answer> {
+        let is_right = self.remembered.recall(user, password)?;
+        let stored = self.users.as_ref()?.get(user);
+        let stored = stored.and_then(|user| user.password.as_ref());
+        Some(match stored.filter(|_| is_right) {
+            Some(stored) => Ok(Arc::new(identity(
+                user,
+                Proof::Password(stored.fingerprint),
+            ))),
+            None => Err(Denied::BadCredentials),
+        })
     }
 
     /// Decides about credentials, as far as that is quickly done.
@@ -202,8 +213,9 @@ impl Authority {
         if is_too_long || (!is_token && self.users.is_none()) {
             return Admission::Out(Denied::BadCredentials);
         }
-        match self.known(user, password) {
-            Some(identity) => Admission::In(identity),
+        match self.recall(user, password) {
+            Some(Ok(identity)) => Admission::In(identity),
+            Some(Err(denied)) => Admission::Out(denied),
             None => Admission::Check(Check {
                 authority: Arc::clone(self),
                 user: user.into(),

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 
 use argon2::{Algorithm, Argon2, Params, Version};
 use base64::Engine as _;
-use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use ring::rand::{SecureRandom, SystemRandom};
 use ring::{digest, pbkdf2};
 
@@ -16,6 +16,8 @@ const PASSES: u32 = 2;
 const LANES: u32 = 1;
 const SALT_BYTES: usize = 16;
 const HASH_BYTES: usize = 32;
+/// Of a generated password.
+const GENERATED_BYTES: usize = 24;
 
 /// A file may not ask for more work than these.
 const MEMORY_KIB_MAX: u32 = 1 << 20;
@@ -57,6 +59,21 @@ impl StoredPassword {
             STANDARD_NO_PAD.encode(salt),
             STANDARD_NO_PAD.encode(hash)
         ))
+    }
+
+    /// A new password of 192 random bits, and its stored form. A slow digest would add nothing to so many, and thousands
+    /// of devices that come back together would wait for it.
+    ///
+    /// # Errors
+    /// When the system gives no random bytes.
+    pub fn generate() -> Result<(String, String), String> {
+        let (mut secret, mut salt) = ([0; GENERATED_BYTES], [0; SALT_BYTES]);
+        random(&mut secret)?;
+        random(&mut salt)?;
+        let password = URL_SAFE_NO_PAD.encode(secret);
+        let hash = sha512(password.as_bytes(), &salt);
+        let stored = format!("$6${}${}", STANDARD.encode(salt), STANDARD.encode(hash));
+        Ok((password, stored))
     }
 
     /// Reads a stored form, from its first `$` on.
@@ -120,12 +137,7 @@ impl StoredPassword {
                 hash,
             )
             .is_ok(),
-            Self::Sha512 { salt, hash } => {
-                let mut context = digest::Context::new(&digest::SHA512);
-                context.update(password);
-                context.update(salt);
-                is_equal(context.finish().as_ref(), hash)
-            }
+            Self::Sha512 { salt, hash } => is_equal(sha512(password, salt).as_ref(), hash),
         }
     }
 
@@ -136,6 +148,21 @@ impl StoredPassword {
             Self::Pbkdf2Sha512 { .. } => "pbkdf2-sha512",
             Self::Sha512 { .. } => "sha512",
         }
+    }
+
+    /// What checking it costs: equal for those that cost the same.
+    pub fn cost(&self) -> (&'static str, [u32; 3]) {
+        let numbers = match self {
+            Self::Argon2id {
+                memory_kib,
+                passes,
+                lanes,
+                ..
+            } => [*memory_kib, *passes, *lanes],
+            Self::Pbkdf2Sha512 { iterations, .. } => [iterations.get(), 0, 0],
+            Self::Sha512 { .. } => [0; 3],
+        };
+        (self.kind(), numbers)
     }
 
     /// One of the same cost that no password fits: for users that there are not.
@@ -163,6 +190,13 @@ impl Default for StoredPassword {
             hash: [0; HASH_BYTES].into(),
         }
     }
+}
+
+fn sha512(password: &[u8], salt: &[u8]) -> digest::Digest {
+    let mut context = digest::Context::new(&digest::SHA512);
+    context.update(password);
+    context.update(salt);
+    context.finish()
 }
 
 fn parse_argon2id(costs: &str, salt: &str, hash: &str) -> Result<StoredPassword, String> {
@@ -255,6 +289,16 @@ mod tests {
         assert!(stored.is(b"secret"));
         assert!(!stored.is(b"Secret") && !stored.is(b"") && !stored.is(b"secret\0"));
         assert!(!stored.decoy().is(b"secret"));
+    }
+
+    #[test]
+    fn a_generated_password_is_long_random_and_quick_to_check() {
+        let (one, stored) = StoredPassword::generate().unwrap();
+        let (other, _) = StoredPassword::generate().unwrap();
+        assert!(one.len() == 32 && one != other && !stored.contains(&one));
+        let stored = StoredPassword::parse(&stored).unwrap();
+        assert!(stored.kind() == "sha512" && stored.is(one.as_bytes()));
+        assert!(!stored.is(other.as_bytes()));
     }
 
     #[test]

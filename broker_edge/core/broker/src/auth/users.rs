@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::file::{FileError, lines, read};
-use super::password::StoredPassword;
+use super::password::{StoredPassword, random};
 use super::scram::StoredKeys;
 
 /// Longer names are refused, in the file and from clients.
@@ -31,8 +31,11 @@ pub struct User {
 #[derive(Debug)]
 pub struct Users {
     by_name: HashMap<Box<str>, User>,
-    /// What the password of somebody unknown is compared with, at the cost of a known one.
-    decoy: StoredPassword,
+    /// What the passwords of somebody unknown are compared with, at the cost of a known one's: one for each cost in the
+    /// file, with how many users have it.
+    decoys: Vec<(StoredPassword, u64)>,
+    /// Decides which of them stands for a name.
+    seed: u64,
 }
 
 impl Users {
@@ -48,7 +51,7 @@ impl Users {
 
     fn parse(text: &str) -> Result<Self, (usize, String)> {
         let mut by_name: HashMap<Box<str>, User> = HashMap::new();
-        let mut decoy = None;
+        let mut decoys: Vec<(StoredPassword, u64)> = Vec::new();
         for (number, line) in lines(text) {
             let at = |reason: String| (number, reason);
             let (name, stored) = line.split_once(':').ok_or_else(|| {
@@ -62,7 +65,13 @@ impl Users {
                 user.scram.replace(Stored { value, fingerprint }).is_some()
             } else {
                 let value = StoredPassword::parse(stored).map_err(at)?;
-                decoy.get_or_insert_with(|| value.decoy());
+                match decoys
+                    .iter_mut()
+                    .find(|(decoy, _)| decoy.cost() == value.cost())
+                {
+                    Some((_, count)) => *count += 1,
+                    None => decoys.push((value.decoy(), 1)),
+                }
                 user.password
                     .replace(Stored { value, fingerprint })
                     .is_some()
@@ -73,9 +82,15 @@ impl Users {
                 )));
             }
         }
+        if decoys.is_empty() {
+            decoys.push((StoredPassword::default().decoy(), 1));
+        }
+        let mut seed = [0; 8];
+        random(&mut seed).map_err(|reason| (0, reason))?;
         Ok(Self {
             by_name,
-            decoy: decoy.unwrap_or_else(|| StoredPassword::default().decoy()),
+            decoys,
+            seed: u64::from_le_bytes(seed),
         })
     }
 
@@ -87,8 +102,16 @@ impl Users {
         self.by_name.iter().map(|(name, user)| (&**name, user))
     }
 
-    pub fn decoy(&self) -> &StoredPassword {
-        &self.decoy
+    /// For somebody unknown. Over many names the costs are spread as over those of the file.
+    pub fn decoy(&self, name: &str) -> &StoredPassword {
+        let total: u64 = self.decoys.iter().map(|(_, count)| count).sum();
+        let mut place = xxh3_64_with_seed(name.as_bytes(), self.seed) % total;
+        let here = self.decoys.iter().find(|(_, count)| {
+            let is_here = place < *count;
+            place = place.saturating_sub(*count);
+            is_here
+        });
+        &here.expect("the place is below the sum of the counts").0
     }
 }
 
@@ -103,6 +126,16 @@ pub fn new_lines(name: &str, password: &str, with_scram: bool) -> Result<String,
         lines.push_str(&format!("{name}:{}\n", StoredKeys::create(password)?));
     }
     Ok(lines)
+}
+
+/// A password that nobody has to remember, and so random that its quickly checked digest cannot be guessed, with the line
+/// for it.
+///
+/// # Errors
+/// When the system gives no random bytes.
+pub fn generate(name: &str) -> Result<(String, String), String> {
+    let (password, stored) = StoredPassword::generate()?;
+    Ok((password, format!("{name}:{stored}\n")))
 }
 
 /// What a user may be called: what fits a line of the file.
@@ -142,6 +175,18 @@ mod tests {
         let bob = users.get("bob smith").unwrap();
         assert!(bob.password.is_some() && bob.scram.is_none());
         assert!(users.get("eve").is_none() && users.get("# people").is_none());
+    }
+
+    #[test]
+    fn unknown_names_cost_what_the_names_of_the_file_cost() {
+        let slow = "$argon2id$v=19$m=1024,t=2,p=1$c2FsdHNhbHQ$c2FsdHNhbHRzYWx0c2FsdA";
+        let users = Users::parse(&format!("a:{slow}\nb:{SIX}\nc:{SIX}\nd:{SIX}\n")).unwrap();
+        let is_slow = |name: &String| users.decoy(name).kind() == "argon2id";
+        let names: Vec<String> = (0..1000).map(|n| format!("device-{n}")).collect();
+        let slow = names.iter().filter(|name| is_slow(name)).count();
+        assert!((150..350).contains(&slow), "{slow} of 1000 instead of 250");
+        assert!(names.iter().all(|name| is_slow(name) == is_slow(name)));
+        assert_eq!(Users::parse("").unwrap().decoy("x").kind(), "argon2id");
     }
 
     #[test]

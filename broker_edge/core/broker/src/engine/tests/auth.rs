@@ -440,6 +440,30 @@ fn a_certificate_names_the_user_and_binds_the_client_id() {
 }
 
 #[test]
+fn a_password_that_was_wrong_before_is_refused_without_a_check() {
+    let mut broker = Guarded::new(|_| {});
+    for user in ["ann", "nobody"] {
+        let mut fields = ConnectFields::new(Version::V5, "c");
+        fields.username = Some(user);
+        fields.password = Some(b"wrong");
+        assert_eq!(broker.try_connect(&fields).1, 0x86, "{user}");
+        // An answer that needs a check comes with a later turn.
+        let key = broker.rig.engine.open(Peer::nobody());
+        broker.rig.feed(key, |out| encode::connect(out, &fields));
+        let code = broker.rig.engine.out(key).to_vec().get(3).copied();
+        assert_eq!(code, Some(0x86), "{user}");
+    }
+    assert_eq!(broker.denied("bad_credentials"), 4);
+    broker.connect("ann", "pw-a", "c");
+    // With other files it may be right.
+    broker.write("users", &quick_line("ann", "wrong"));
+    broker.keeper.reload().expect("the files are right");
+    broker.rig.turn();
+    broker.connect("ann", "wrong", "c");
+    broker.rig.crash();
+}
+
+#[test]
 fn a_full_queue_of_checks_refuses_and_leaves_those_in_it_alone() {
     // No thread takes anything from the queue: two wait, the third is one too many.
     let mut broker = Guarded::new(|settings| {
