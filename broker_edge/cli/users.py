@@ -16,7 +16,7 @@ import typer
 from broker_edge.broker import native
 from broker_edge.cli._options import JsonOption
 
-app = typer.Typer(help="Users of a broker: add, remove, list, verify.", no_args_is_help=True)
+app = typer.Typer(help="Users of a broker: add, generate, remove, list, verify.", no_args_is_help=True)
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="`auth.password_file`.", show_default=False)]
 UserArgument = Annotated[str, typer.Argument(metavar="USER", show_default=False)]
@@ -48,6 +48,12 @@ def add(
     """Add a user, or give one a new password. A running broker takes it in on SIGHUP."""
     _ask(twice=True)
     _run("add", file, user, *(["--scram"] if scram else []))
+
+
+@app.command()
+def generate(file: FileArgument) -> None:
+    """Make passwords for a fleet: names on stdin, one a line; `name:password` lines on stdout. Quick to check."""
+    _run("generate", file)
 
 
 @app.command()

@@ -104,6 +104,27 @@ def test_good_credentials_are_let_in_and_bad_ones_refused_alike(broker: BrokerPr
     assert Paho(broker, "ann", "wrong", v5=False).code == 0x87
 
 
+def test_generated_passwords_let_devices_in(broker: BrokerProcess, files: Path) -> None:
+    made = users("generate", str(files / "users"), password="ann\ndev-1")
+    assert made.returncode == 0, made.stderr
+    passwords = dict(line.split(":") for line in made.stdout.splitlines())
+    assert sorted(passwords) == ["ann", "dev-1"]
+    assert passwords["ann"] != passwords["dev-1"]
+    os.kill(broker.pid, signal.SIGHUP)
+    deadline = time.monotonic() + WAIT_S
+    while (device := Paho(broker, "dev-1", passwords["dev-1"])).code != 0:
+        assert time.monotonic() < deadline, "the broker has not read its files again"
+    device.close()
+    assert Paho(broker, "ann", passwords["ann"]).code == 0
+    # One password a user: the old one is gone, and nobody else has lost theirs.
+    assert Paho(broker, "ann", "pw-a").code == 0x86
+    assert Paho(broker, "root", "pw-r").code == 0
+    refused = users("generate", str(files / "users"), password="a:b")
+    assert refused.returncode == 4
+    assert "colon" in refused.stderr
+    assert users("verify", str(files / "users"), "ann", password=passwords["ann"]).returncode == 0
+
+
 def test_a_user_who_is_removed_is_gone_with_the_next_sighup(broker: BrokerProcess, files: Path) -> None:
     ann = Paho(broker, "ann", "pw-a")
     assert users("remove", str(files / "users"), "ann").returncode == 0

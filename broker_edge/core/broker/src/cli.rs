@@ -29,7 +29,7 @@ usage: headwaterd [--config FILE] [--set KEY=VALUE]...
   --print-schema    print the JSON schema of the settings, and stop
   --version         print the version, and stop
   log VERB          look at, mend, copy or clean a log; headwaterd log --help lists the verbs
-  users VERB        add, remove, list or verify users of a password file
+  users VERB        add, generate, remove, list or verify users of a password file
 
 HEADWATER_LISTENERS__MQTT__BIND=... sets listeners.mqtt.bind, and so for every key.
 HEADWATER_LOG_LEVEL=debug shows more on stderr. SIGHUP reads users, keys of

@@ -4,28 +4,34 @@
 //! whole, so a broker that reads it meanwhile sees the old one or the new one. Exit codes: 0 done, 1 failed or not the
 //! password, 2 usage, 4 refused.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use crate::auth::users::{Users, check_name, new_lines};
+use crate::auth::users::{self, Users, check_name, new_lines};
 use crate::cli::{EXIT_FAILED, EXIT_OK, EXIT_USAGE, print};
 use crate::log_cli::EXIT_REFUSED;
 
 const PASSWORD_BYTES_MAX: u64 = 4096;
+/// User names that are read from stdin at once.
+const NAMES_BYTES_MAX: u64 = 64 << 20;
 
 pub const USAGE: &str = "\
 usage: headwaterd users add FILE USER [--scram]
+       headwaterd users generate FILE
        headwaterd users remove FILE USER
        headwaterd users list FILE [--json]
        headwaterd users verify FILE USER
 
   add      add a user, or give one a new password; --scram also stores what SCRAM-SHA-256 needs
+  generate make passwords for devices: user names on stdin, one a line; `name:password` lines on stdout. They are
+           random, so they are stored in a form that is quick to check: use it for fleets
   remove   remove a user
   list     the users, and what is stored of each
   verify   say whether this is the password
-The password is the first line of stdin. A running broker takes the file in on SIGHUP.
+Otherwise the password is the first line of stdin. A running broker takes the file in on SIGHUP.
 Exit codes: 0 done, 1 failed or not the password, 2 usage, 4 refused.
 ";
 
@@ -42,6 +48,7 @@ pub fn run(arguments: &[String]) -> i32 {
     let done = match words.as_slice() {
         ["add", file, user] => add(Path::new(file), user, false),
         ["add", file, user, "--scram"] => add(Path::new(file), user, true),
+        ["generate", file] => generate(Path::new(file)),
         ["remove", file, user] => remove(Path::new(file), user),
         ["list", file] => list(Path::new(file), false),
         ["list", file, "--json"] => list(Path::new(file), true),
@@ -61,11 +68,7 @@ pub fn run(arguments: &[String]) -> i32 {
 
 fn add(file: &Path, user: &str, with_scram: bool) -> Result<(), Ended> {
     check_name(user).map_err(|reason| Ended(EXIT_REFUSED, reason.to_owned()))?;
-    let text = match std::fs::read_to_string(file) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(failed(format!("cannot read {}: {error}", file.display()))),
-    };
+    let text = read_or_begin(file)?;
     let password = read_password()?;
     if password.is_empty() {
         let reason = "the password is empty; write it on stdin".to_owned();
@@ -75,6 +78,55 @@ fn add(file: &Path, user: &str, with_scram: bool) -> Result<(), Ended> {
     let mut text = without(&text, user);
     text.push_str(&lines);
     replace(file, &text)
+}
+
+fn read_or_begin(file: &Path) -> Result<String, Ended> {
+    match std::fs::read_to_string(file) {
+        Ok(text) => Ok(text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => Err(failed(format!("cannot read {}: {error}", file.display()))),
+    }
+}
+
+fn generate(file: &Path) -> Result<(), Ended> {
+    let mut text = String::new();
+    let mut stdin = std::io::stdin().lock().take(NAMES_BYTES_MAX + 1);
+    stdin
+        .read_to_string(&mut text)
+        .map_err(|error| failed(format!("cannot read user names from stdin: {error}")))?;
+    if text.len() as u64 > NAMES_BYTES_MAX {
+        let reason = "there are more than 64 MiB of user names; give them in parts".to_owned();
+        return Err(Ended(EXIT_REFUSED, reason));
+    }
+    let names: BTreeSet<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+    if names.is_empty() {
+        let reason = "no user is named; write names on stdin, one a line".to_owned();
+        return Err(Ended(EXIT_REFUSED, reason));
+    }
+    let old = read_or_begin(file)?;
+    let is_theirs = |line: &&str| {
+        let name = line.trim().split_once(':').map(|(name, _)| name);
+        name.is_some_and(|name| names.contains(name))
+    };
+    let kept = old.lines().filter(|line| !is_theirs(line));
+    let mut lines: String = kept.map(|line| format!("{line}\n")).collect();
+    let mut told = String::new();
+    for name in &names {
+        check_name(name).map_err(|reason| {
+            Ended(EXIT_REFUSED, format!("`{}`: {reason}", name.escape_debug()))
+        })?;
+        let (password, line) = users::generate(name).map_err(failed)?;
+        lines.push_str(&line);
+        told.push_str(&format!("{name}:{password}\n"));
+    }
+    // In this order nobody is given a password that is written down nowhere else.
+    match print(&told) {
+        EXIT_OK => replace(file, &lines),
+        code => Err(Ended(
+            code,
+            "stdout is closed, nothing was changed".to_owned(),
+        )),
+    }
 }
 
 fn remove(file: &Path, user: &str) -> Result<(), Ended> {
