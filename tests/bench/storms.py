@@ -1,17 +1,20 @@
-"""Ten thousand clients at a time: they come back together, die together with wills, or knock without ever coming in.
+"""Ten thousand clients at a time: they come back together, or die together with wills.
 
-    python tests/bench/storms.py reconnect|wills|half-open|bad-passwords [--clients 10000] [--json]
+    python tests/bench/storms.py reconnect|wills|passwords|slow [--clients 10000] [--stored sha512|argon2id] [--json]
 
 `reconnect`: lasting sessions whose connections are lost come back at once; the time until all are connected.
 `wills`: clients with wills die at once; how many wills came, how often, and how long that took.
-`half-open`: connections that claim a CONNECT of 256 MiB, or send one byte and no more; memory, and whether another
-client is served meanwhile. `bad-passwords`: the same with wrong credentials. Prints figures, asserts nothing. Needs a
-built broker (HEADWATERD, or `make build`).
+`passwords`: a user each, right passwords, and a broker that has just started; who is refused tries again after a
+second. `--stored`: how the passwords are kept. `slow`: all connect at once and send their CONNECT five seconds later.
+Prints figures, asserts nothing; who should not come in at all is in `hostile.py`. Needs a built broker (HEADWATERD, or
+`make build`).
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
+import hashlib
 import json
 import multiprocessing
 import os
@@ -22,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,13 +34,14 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from herd import CONNACK, PUBLISH, SUBACK, Link, cpu_s, metric, packet, packets, status, subscribe, text  # noqa: E402
+from herd import CONNACK, PUBLISH, SUBACK, Link, cpu_s, packet, packets, status, subscribe, text  # noqa: E402
 
 from broker_edge.torture.process import Address, BrokerProcess, binary  # noqa: E402
 
 WAIT_S = 120.0
 OFFERED_AT_ONCE = 2000
-CLAIM_256_MIB = b"\x10\xff\xff\xff\x7f"
+AGAIN_S = 1.0
+SLOW_S = 5.0
 Figures = dict[str, float]
 
 
@@ -47,10 +51,9 @@ def opening(number: int, mode: str) -> bytes:
     if mode == "wills":
         will = text(f"wills/{number}") + text("gone")
         return packet(0x10, text("MQTT") + b"\x04\x0e\x00\x00" + name + will)
-    if mode == "bad-passwords":
-        return packet(0x10, text("MQTT") + b"\x04\xc2\x00\x00" + name + text("ann") + text("wrong"))
-    if mode == "half-open":
-        return CLAIM_256_MIB if number % 2 else b"\x10"
+    if mode == "passwords":
+        user = text(f"u{number}") + text("right")
+        return packet(0x10, text("MQTT") + b"\x04\xc2\x00\x00" + name + user)
     return packet(0x10, text("MQTT") + b"\x04\x00\x00\x00" + name)
 
 
@@ -71,21 +74,27 @@ def crowd(address: Address, count: int, mode: str, pipe: Connection) -> None:
         return fd
 
     waiting: set[int] = set()
+    refused: deque[tuple[float, int]] = deque()
+    silent: deque[int] = deque()
     deadline = start + WAIT_S
     while answered + ended < count and time.monotonic() < deadline:
-        while left and len(waiting) < OFFERED_AT_ONCE:
+        while refused and refused[0][0] <= time.monotonic():
+            left.add(refused.popleft()[1])
+        while left and (len(waiting) < OFFERED_AT_ONCE or mode == "slow"):
             waiting.add(offer())
-        if mode == "half-open" and opened == count and time.monotonic() - start > 5:
-            break
+        while silent and time.monotonic() > start + SLOW_S:
+            fd = silent.popleft()
+            links[fd].sendall(opening(numbers[fd], mode))
         for fd, event in poll.poll(0.2):
             link = links[fd]
             try:
                 if event & select.EPOLLOUT:
-                    link.sendall(opening(numbers[fd], mode))
                     opened += 1
                     poll.modify(fd, select.EPOLLIN)
-                    if mode == "half-open":
-                        waiting.discard(fd)
+                    if mode == "slow":
+                        silent.append(fd)
+                    else:
+                        link.sendall(opening(numbers[fd], mode))
                     continue
                 chunk = link.recv(4096)
             except OSError:
@@ -97,7 +106,12 @@ def crowd(address: Address, count: int, mode: str, pipe: Connection) -> None:
                 continue
             first = not received[fd]
             received[fd] += chunk
-            if first and received[fd][0] >> 4 == CONNACK:
+            if first and received[fd][0] >> 4 == CONNACK and received[fd][3] != 0:
+                refused.append((time.monotonic() + AGAIN_S, numbers[fd]))
+                waiting.discard(fd)
+                poll.unregister(fd)
+                link.close()
+            elif first and received[fd][0] >> 4 == CONNACK:
                 answered += 1
                 waiting.discard(fd)
                 if mode == "reconnect" and pipe is not None:
@@ -123,13 +137,6 @@ def gather(address: Address, count: int, mode: str) -> tuple[Callable[[], None],
         child.join()
 
     return kill, said
-
-
-def rtt_ms(address: Address) -> float:
-    """Of a client that connects now and says goodbye."""
-    start = time.monotonic()
-    Link(address, "probe").socket.close()
-    return 1e3 * (time.monotonic() - start)
 
 
 def reconnect(broker: BrokerProcess, count: int) -> Figures:
@@ -179,35 +186,43 @@ def wills(broker: BrokerProcess, count: int) -> Figures:
     }
 
 
-def knock(broker: BrokerProcess, count: int, mode: str) -> Figures:
-    before = status(broker.pid, "status", "VmRSS")
-    quiet = rtt_ms(broker.mqtt)
+def come_in(broker: BrokerProcess, count: int, mode: str) -> Figures:
+    cpu, before = cpu_s(broker.pid), status(broker.pid, "status", "VmRSS")
     kill, said = gather(broker.mqtt, count, mode)
     figures = {
         **said,
+        "cpu_s": cpu_s(broker.pid) - cpu,
         "memory_before_mib": before / 1024,
         "memory_max_mib": status(broker.pid, "status", "VmHWM") / 1024,
-        "failed": metric(broker.admin, "headwater_mqtt_connects_failed_total") if mode == "half-open" else 0.0,
-        "connect_before_ms": quiet,
-        "connect_beside_ms": rtt_ms(broker.mqtt) if mode == "half-open" else 0.0,
     }
     kill()
     return figures
 
 
+def password_file(file: Path, count: int, stored: str) -> None:
+    """A user for each client, all with the same password, made once."""
+    command = [str(binary()), "users", "add", str(file), "u"]
+    subprocess.run(command, input=b"right\n", check=True, capture_output=True)
+    line = file.read_text().strip().split(":", 1)[1]
+    if stored == "sha512":
+        salt, digest = b"salt", hashlib.sha512(b"rightsalt").digest()
+        line = f"$6${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
+    file.write_text("".join(f"u{number}:{line}\n" for number in range(count)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=("reconnect", "wills", "half-open", "bad-passwords"))
+    parser.add_argument("mode", choices=("reconnect", "wills", "passwords", "slow"))
     parser.add_argument("--clients", type=int, default=10_000)
+    parser.add_argument("--stored", choices=("sha512", "argon2id"), default="sha512")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="settings of the broker")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     settings = dict(pair.split("=", 1) for pair in options.set)
     with tempfile.TemporaryDirectory() as folder:
-        if options.mode == "bad-passwords":
+        if options.mode == "passwords":
             users = Path(folder, "users")
-            command = [str(binary()), "users", "add", str(users), "ann"]
-            subprocess.run(command, input=b"right\n", check=True, capture_output=True)
+            password_file(users, options.clients, options.stored)
             settings["auth.password_file"] = str(users)
         with BrokerProcess(
             data_dir=Path(folder, "data"), settings=settings, log_file=Path(folder, "log.txt")
@@ -218,7 +233,7 @@ def main() -> None:
             elif options.mode == "wills":
                 figures = wills(broker, options.clients)
             else:
-                figures = knock(broker, options.clients, options.mode)
+                figures = come_in(broker, options.clients, options.mode)
     if options.json:
         print(json.dumps(figures))
         return
