@@ -213,26 +213,34 @@ impl Files for SystemFiles {
             .create(true)
             .truncate(false)
             .open(path)?;
+        let held = |file: fs::File| {
+            let mut holder = String::new();
+            // Best effort: the error is worth telling even when the holder's number cannot be read.
+            let _ = file.take(32).read_to_string(&mut holder);
+            let holder = holder.trim().to_owned();
+            LockError::Held {
+                holder: if holder.is_empty() {
+                    "unknown".to_owned()
+                } else {
+                    holder
+                },
+            }
+        };
         match file.try_lock() {
             Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => {
-                let mut holder = String::new();
-                // Best effort: the error is worth telling even when the holder's number cannot be read.
-                let _ = file.take(32).read_to_string(&mut holder);
-                let holder = holder.trim().to_owned();
-                return Err(LockError::Held {
-                    holder: if holder.is_empty() {
-                        "unknown".to_owned()
-                    } else {
-                        holder
-                    },
-                });
-            }
+            Err(fs::TryLockError::WouldBlock) => return Err(held(file)),
             Err(fs::TryLockError::Error(error)) => return Err(error.into()),
+        }
+        // The folder as well: who removes the file, to get rid of "a stale lock", would let in a second writer.
+        let folder = path.parent().and_then(|folder| fs::File::open(folder).ok());
+        match folder.as_ref().map(fs::File::try_lock) {
+            Some(Err(fs::TryLockError::WouldBlock)) => return Err(held(file)),
+            // Some file systems lock no folders: there the file has to do.
+            Some(Err(fs::TryLockError::Error(_)) | Ok(())) | None => {}
         }
         file.set_len(0)?;
         writeln!(file, "{}", std::process::id())?;
-        Ok(Box::new(file))
+        Ok(Box::new((file, folder)))
     }
 
     fn available_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {

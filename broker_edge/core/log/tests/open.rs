@@ -77,6 +77,22 @@ fn a_folder_in_use_is_refused_with_the_process_that_uses_it() {
 }
 
 #[test]
+fn a_folder_in_use_is_refused_also_when_somebody_has_removed_its_lock_file() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open(dir.path());
+    append(telemetry(&log), &["acknowledged"]);
+    fs::remove_file(dir.path().join("lock")).expect("removed");
+    for _ in 0..2 {
+        assert!(matches!(
+            refused(config(dir.path())),
+            OpenError::InUse { .. }
+        ));
+    }
+    drop(log);
+    assert_eq!(read_all(telemetry(&open(dir.path()))).len(), 1);
+}
+
+#[test]
 fn changed_partition_counts_templates_and_classes_are_refused() {
     let (dir, _) = made();
     let with = |change: fn(&mut Vec<ClassConfig>)| {
