@@ -1,5 +1,6 @@
 //! What the maintenance thread does for a partition: removes old segments, saves indexes, marks idleness, prepares spares.
 
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,6 +13,7 @@ use crate::core::Core;
 use crate::disk::DiskLevel;
 use crate::failpoint;
 use crate::figures::Cause;
+use crate::files::OpenMode;
 use crate::ids::Offset;
 use crate::mark::MarkKind;
 use crate::partition::{HeldLoss, Hold};
@@ -60,9 +62,29 @@ impl Core {
         if self.is_stopped() {
             return;
         }
+        if self.is_taken_away() {
+            return;
+        }
         self.prepare_spare();
         self.mark_idleness();
         self.expire();
+    }
+
+    /// Stops the partition when the file that it writes is no longer under its name: deleted, moved or hidden by a mount.
+    /// The system goes on taking its writes and syncs, and with this process all of them would be gone.
+    fn is_taken_away(&self) -> bool {
+        let active_path = || self.segments.read().last().map(|s| s.path.clone());
+        let Some(path) = active_path() else {
+            return false;
+        };
+        let opened = self.context.open(&path, OpenMode::Read);
+        let is_missing = opened.is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        // One that was sealed meanwhile may have been removed since.
+        let is_taken = is_missing && active_path().is_some_and(|active| active == path);
+        if is_taken {
+            self.stop(&format!("{} is gone while it is written", path.display()));
+        }
+        is_taken
     }
 
     pub(crate) fn save_indexes(&self) {

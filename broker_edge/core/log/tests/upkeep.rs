@@ -4,7 +4,9 @@ mod support;
 
 use std::time::Duration;
 
-use headwater_log::{Class, ClassConfig, LogConfig, PartitionState, SyncMode};
+use headwater_log::{
+    AppendError, Class, ClassConfig, LogConfig, Partition, PartitionState, SyncMode,
+};
 use support::sim::SimFiles;
 use support::*;
 
@@ -208,4 +210,31 @@ fn what_a_start_on_a_full_disk_shows_survives_the_power_cut_after_it() {
         assert_eq!(read_all(telemetry(&log)), shown, "seed {seed}");
     }
     assert!(whole > 0, "the page cache never held all of it");
+}
+
+#[test]
+fn a_log_whose_files_are_taken_away_stops_instead_of_acknowledging_what_will_be_gone() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open(dir.path());
+    append(telemetry(&log), &["before"]);
+    log.maintain();
+    assert_eq!(telemetry(&log).state(), PartitionState::Running);
+    let folder = dir.path().join("telemetry-0");
+    std::fs::rename(&folder, dir.path().join("elsewhere")).expect("moved");
+    log.maintain();
+    let PartitionState::Stopped(reason) = telemetry(&log).state() else {
+        panic!("it still writes");
+    };
+    assert!(reason.contains("00000000000000000000.seg"), "{reason}");
+    let refused = telemetry(&log).append(records(1, &["after"]));
+    assert!(
+        matches!(refused, Err(AppendError::ReadOnly { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(read_all(telemetry(&log)).len(), 1, "reads go on");
+    assert_eq!(
+        log.by_name("control-0").map(Partition::state),
+        Some(PartitionState::Running),
+        "the others go on"
+    );
 }
