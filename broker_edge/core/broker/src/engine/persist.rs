@@ -318,7 +318,7 @@ impl Engine {
                 .get(self.stages[partition.index()].partition.name())
                 .copied()
                 .unwrap_or(0);
-            session.fall_behind(partition, Offset(next), Offset(0));
+            session.fall_behind(partition, self.within_log(partition, next), Offset(0));
         }
         session.subscriptions = stored
             .subscriptions
@@ -412,12 +412,17 @@ impl Engine {
 
     fn by_partition(&self, named: &BTreeMap<String, u64>) -> Vec<(PartitionIndex, Offset)> {
         let place = |(name, offset): (&String, &u64)| {
-            Some((
-                PartitionIndex::of(self.log.by_name(name)?.id()),
-                Offset(*offset),
-            ))
+            let partition = PartitionIndex::of(self.log.by_name(name)?.id());
+            Some((partition, self.within_log(partition, *offset)))
         };
         named.iter().filter_map(place).collect()
+    }
+
+    /// A place that a session has reached. Where somebody put a partition back from an older copy, it ends before that
+    /// place, and what is published there from now on is new to the session.
+    fn within_log(&self, partition: PartitionIndex, offset: u64) -> Offset {
+        let end = self.stages[partition.index()].partition.high_watermark();
+        Offset(offset).min(end)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::member::Member;
+use super::world::copy_all;
 use super::*;
 
 const V5: Version = Version::V5;
@@ -113,6 +114,42 @@ fn what_expired_while_its_subscriber_and_the_broker_were_away_is_not_sent_and_th
         (55..=60).contains(&left),
         "{left} s of 100 are left after 40"
     );
+    rig.crash();
+}
+
+#[test]
+fn a_session_misses_nothing_new_after_a_partition_was_put_back_from_an_older_copy() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let mut away = Member::new("away", V5);
+    away.connect(&mut rig, true, 100);
+    away.subscribe_with(&mut rig, "t", QoS::AtLeastOnce, &[]);
+    let (data, copy) = (dir.path().join("telemetry-0"), dir.path().join("copy"));
+    copy_all(&data, &copy);
+    let publisher = rig.connect(ConnectFields::new(V5, "p"));
+    for id in 1..=3 {
+        rig.publish(publisher, V5, id, "seen");
+    }
+    rig.packets(publisher, V5, 3);
+    while away.acked.len() < 3 {
+        turns(&mut rig);
+        away.take(&mut rig);
+        away.ack(&mut rig, away.owed.len());
+    }
+    // The place it has reached is stored each second.
+    rig.pass_time(2000);
+    away.lose(&mut rig);
+    rig.crash();
+    std::fs::remove_dir_all(&data).expect("removed");
+    std::fs::rename(&copy, &data).expect("put back");
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    away.connect(&mut rig, true, 100);
+    let publisher = rig.connect(ConnectFields::new(V5, "p"));
+    rig.publish(publisher, V5, 1, "new");
+    rig.packets(publisher, V5, 1);
+    turns(&mut rig);
+    away.take(&mut rig);
+    assert_eq!(away.got.last().map(String::as_str), Some("new"));
     rig.crash();
 }
 

@@ -12,7 +12,7 @@ pub(super) fn small(dir: &Path) -> LogConfig {
     config
 }
 
-fn copy_all(from: &Path, to: &Path) {
+pub(super) fn copy_all(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a temporary folder");
     for entry in fs::read_dir(from).expect("the folder of a log") {
         let entry = entry.expect("the folder of a log");
