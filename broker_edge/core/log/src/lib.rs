@@ -34,6 +34,7 @@ mod index_file;
 mod keys;
 mod log;
 mod lookup;
+mod lost;
 mod maintain;
 mod mark;
 mod meta;

@@ -6,26 +6,25 @@ use std::sync::Arc;
 
 use crate::aside::Piece;
 use crate::context::Context;
-use crate::encode::{BATCH_AFTER_UNSYNCED, ENTRY_BYTES};
+use crate::encode::BATCH_AFTER_UNSYNCED;
 use crate::error::OpenError;
 use crate::failpoint;
 use crate::faults::{Sabotage, is_sabotaged};
 use crate::files::{File, OpenMode, is_full, read_full};
 use crate::growing::Growing;
 use crate::ids::{Epoch, Offset};
+use crate::lost::{Lost, records_in_a_segment};
 use crate::mark::{Mark, MarkKind};
 use crate::meta::write_error;
 use crate::rebuild::{add, load_index};
 use crate::recovery::Findings;
-use crate::salvage::{Salvage, Unreadable, says_nothing_of_bytes};
+use crate::salvage::{Salvage, says_nothing_of_bytes};
 use crate::segment::{SEGMENT_HEADER_BYTES, Segment, file_name};
 use crate::walk::{Step, WALK_CHUNK_BYTES, Walk};
 use crate::writer::Active;
 
 /// How far behind the accepted batches leftovers without a header are looked for.
 const LEFTOVER_BYTES_MAX: u64 = 4 << 20;
-/// A segment that is gone was at least taken to be this large: the settings may have been others when it was written.
-const LOST_SEGMENT_BYTES: u64 = 64 << 20;
 
 pub(crate) struct RecoveredActive {
     /// Those that damage has split off, sealed, and last the active one.
@@ -35,13 +34,13 @@ pub(crate) struct RecoveredActive {
 
 /// Valid batches one after the other.
 #[derive(Debug, Clone, Copy)]
-struct Stretch {
-    start: u64,
-    end: u64,
-    base: Offset,
-    next: Offset,
+pub(crate) struct Stretch {
+    pub start: u64,
+    pub end: u64,
+    pub base: Offset,
+    pub next: Offset,
     /// Holds a batch that was written after everything before it had been synced.
-    is_proof: bool,
+    pub is_proof: bool,
 }
 
 struct Scan {
@@ -96,7 +95,13 @@ pub(crate) fn recover_active(
     if is_whole && stopped_here && is_last {
         return reuse(context, file, last).map_err(failed);
     }
-    let lost = Lost::behind(context, last, mark, salvage.unreadable(), is_last);
+    let lost = Lost::behind(
+        context.segment_bytes,
+        last,
+        mark,
+        salvage.unreadable(),
+        is_last,
+    );
     keep_aside(context, &salvage, &scan, lost, findings)?;
     failpoint!("recovery-kept-aside");
     if scan.accepted == 1 && lost.is_none() {
@@ -128,55 +133,6 @@ pub(crate) fn recover_active(
     Ok(RecoveredActive { segments, active })
 }
 
-/// Offsets behind the last accepted batch that may have been durable: they are a gap.
-#[derive(Debug, Clone, Copy)]
-struct Lost {
-    /// Position after the bytes that held them, as far as they are in this file.
-    end: u64,
-    /// Where the next append goes: above every offset that can have been given.
-    next: Offset,
-}
-
-impl Lost {
-    fn behind(
-        context: &Context,
-        last: Stretch,
-        mark: Option<Mark>,
-        unreadable: Option<Unreadable>,
-        is_last: bool,
-    ) -> Option<Self> {
-        let mut lost = Self {
-            end: last.end,
-            next: last.next,
-        };
-        if let Some(mark) = mark.filter(|mark| mark.next > last.next) {
-            lost.next = mark.next;
-            if mark.base <= last.base {
-                lost.end = mark.position.max(last.end);
-            }
-        }
-        if let Some(unreadable) = unreadable.filter(|found| found.end > last.end) {
-            lost.end = lost.end.max(unreadable.end);
-            let most = records_at_most(unreadable.end - last.end);
-            lost.next = lost.next.max(last.next.plus(most));
-        }
-        if !is_last {
-            lost.next = lost.next.plus(records_in_a_segment(context));
-        }
-        (lost.next > last.next).then_some(lost)
-    }
-}
-
-/// How many records so many bytes can hold.
-fn records_at_most(bytes: u64) -> u64 {
-    bytes / ENTRY_BYTES as u64 + 1
-}
-
-/// How many records the segment that is gone can have held.
-fn records_in_a_segment(context: &Context) -> u64 {
-    records_at_most(context.segment_bytes.max(LOST_SEGMENT_BYTES))
-}
-
 /// Whether there was a segment after this one, which looks like the active one now: only a sealed segment has an index,
 /// and a mark names the segment that was active.
 fn had_a_later_segment(context: &Context, base: Offset, mark: Option<Mark>) -> bool {
@@ -197,7 +153,7 @@ fn go_on_behind(
         .notes
         .push(format!("segment {base} can not be read: {error}"));
     let known = mark.map_or(base, |mark| mark.next.max(base));
-    let next = known.plus(records_in_a_segment(context));
+    let next = known.plus(records_in_a_segment(context.segment_bytes));
     let active = begin(context, next)
         .map_err(|source| write_error(&context.dir.join(file_name(next, "seg")), source))?;
     let unread = Arc::new(Segment::unread(&context.dir, base));

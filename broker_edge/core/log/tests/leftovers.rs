@@ -134,6 +134,26 @@ fn a_missing_segment_in_any_place_is_a_gap_and_its_offsets_are_not_given_again()
 }
 
 #[test]
+fn a_segment_that_is_lost_and_was_begun_right_after_a_clean_stop_gives_no_offset_again() {
+    let files = MemoryFiles::default();
+    let log = open_with(settings(), files.seams());
+    append(telemetry(&log), &["stopped after this"]);
+    log.shutdown();
+    drop(log);
+    let (log, _) = opened(&files);
+    // Too large for the rest of the segment, which is sealed as the stop and its mark left it.
+    let lost = append(telemetry(&log), &["x".repeat(30 << 10)]);
+    log.maintain();
+    let killed = files.copy();
+    log.shutdown();
+    killed.delete(&killed.with_suffix(".seg")[1]);
+    let (log, _) = opened(&killed);
+    assert!(append(telemetry(&log), &["new"]) > lost);
+    let (_, damaged) = read_from(telemetry(&log), Offset(0));
+    assert!(damaged[0].contains(&lost), "{damaged:?}");
+}
+
+#[test]
 fn a_missing_first_segment_moves_the_log_start() {
     let (files, records, segments) = made(true);
     files.delete(&segments[0]);

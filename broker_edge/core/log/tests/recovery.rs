@@ -236,6 +236,7 @@ fn a_bad_end_before_the_mark_is_damage_and_its_offsets_are_not_given_again() {
         assert_eq!((report.high_watermark, report.torn_bytes), (Offset(5), 0));
         assert_eq!(report.gaps.len(), 1);
         assert_eq!(report.gaps[0].range, Offset(3)..Offset(5));
+        assert_eq!(files_of(dir.path(), ".damaged").len(), 1, "kept aside");
         assert_eq!(read_from(telemetry(&log), Offset(0)).0.len(), 3);
     }
     let (log, _) = reopen(dir.path());
