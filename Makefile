@@ -50,10 +50,14 @@ $(VENV)/.stamp: requirements.lock | prerequisites
 	@$(PY) -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
 	@touch $@
 
-$(CACHE)/native.stamp: $(VENV)/.stamp $(RUST_SOURCES) pyproject.toml
-	@echo "== broker and native module (profile $(PROFILE); the first build takes some minutes)" >&2
+$(CACHE)/broker.stamp: $(RUST_SOURCES) | prerequisites
+	@echo "== broker (profile $(PROFILE); the first build takes some minutes)" >&2
 	@mkdir -p $(CACHE)
 	@$(CARGO) build --quiet --manifest-path $(CORE)/Cargo.toml --profile $(PROFILE) $(BROKER) --bin headwaterd
+	@touch $@
+
+$(CACHE)/native.stamp: $(VENV)/.stamp $(CACHE)/broker.stamp pyproject.toml
+	@echo "== native module" >&2
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop --quiet --locked --profile $(PROFILE) > $(CACHE)/maturin.log 2>&1 || { cat $(CACHE)/maturin.log >&2; exit 1; }
 	@touch $@
 
@@ -72,7 +76,13 @@ $(JARS)/.stamp: $(VENV)/.stamp
 build: prerequisites $(VENV)/.stamp $(CACHE)/native.stamp ## broker, native module and virtual environment
 
 .PHONY: setup
-setup: build $(JARS)/.stamp ## everything the demo and the tests need
+setup: prerequisites ## everything the demo and the tests need
+	@# Side by side: one waits for the network, the other for the compiler.
+	@$(MAKE) --no-print-directory --jobs=3 parts
+
+.PHONY: parts
+parts: $(VENV)/.stamp $(CACHE)/native.stamp $(JARS)/.stamp
+	@:
 
 .PHONY: demo
 demo: setup ## the whole way: devices, broker, Spark, Delta, an action (ARGS='--for 60 --headless --json')
@@ -93,9 +103,16 @@ test: setup ## format, lints, types and every test
 
 .PHONY: lint
 lint: $(VENV)/.stamp ## rustfmt, clippy, ruff, mypy
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint-rust lint-python
+
+.PHONY: lint-rust
+lint-rust:
 	cargo fmt --manifest-path $(CORE)/Cargo.toml --all --check
 	$(CARGO) clippy --quiet --manifest-path $(CORE)/Cargo.toml --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --quiet --manifest-path $(CORE)/Cargo.toml --package headwater-log --package headwater-broker --features headwater-broker/faults -- -D warnings
+
+.PHONY: lint-python
+lint-python: $(VENV)/.stamp
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
