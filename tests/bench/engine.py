@@ -90,7 +90,13 @@ class Bench:
         self.step("nothing")
         self.action("one-wave", waves=None)
         self.step(f"an action for {len(self.ids)} devices")
-        self.step("nothing new")
+        self.step("nothing new, the next are sent")
+        began, turns = time.perf_counter(), 1
+        while self.job.turn().publishes:
+            turns += 1
+        print(f"the others sent in {turns} turns: {time.perf_counter() - began:.2f} s")
+        self.step("all are sent, a turn that looks at them")
+        self.step("all are sent, a turn that rests")
         some = random.Random(1).sample(self.ids, min(2_000, len(self.ids)))
         self.report("one-wave", some, "IN_PROGRESS")
         self.step(f"{len(some)} report progress")

@@ -101,7 +101,7 @@ class Rested:
         return [request for request in self.engine.requests if request.request_id not in done | said]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32))
 def test_nothing_happens_before_the_moment_to_which_the_engine_rests(seed: int) -> None:
     Rested(seed).run(12)
