@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -30,7 +30,12 @@ LONG = (
 
 # Machines that run the tests are shared: the first call of anything may take a second. CI takes the same examples each
 # time, so that what fails there was made to fail by a change; everybody else takes new ones.
-settings.register_profile("shared", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.register_profile(
+    "shared",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=bool(os.environ.get("CI")),
+)
 settings.load_profile("shared")
 
 

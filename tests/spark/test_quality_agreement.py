@@ -76,7 +76,9 @@ def compiled(spark: SparkSession, rows: pa.Table) -> dict[str, bool]:
     return {name: count == 0 for name, count in found.collect()[0].asDict().items()}
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(rows=_ROWS)
 @example(rows=[{"n": None, "x": float("nan"), "t": None, "b": None, "m": None}])
 @example(rows=[{"n": 5, "x": -1.5, "t": "a\n", "b": True, "m": 5}, {"n": None, "x": 0.0, "t": "", "b": None, "m": 1}])
