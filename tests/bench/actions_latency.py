@@ -109,7 +109,7 @@ def run(folder: Path, options: argparse.Namespace) -> None:
             jobs(settings(folder, server), names, folder / "jobs.txt"),
             contextlib.ExitStack() as stack,
         ):
-            if "status" not in names:
+            if not {"status", "all"} & set(names):
                 pump = StatusPump(str(folder / "tables"), server)
                 pump.restart()
                 stack.callback(pump.stop)
