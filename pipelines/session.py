@@ -96,7 +96,7 @@ def _settings(jars: list[Path], driver_memory: str) -> dict[str, str]:
         # The defaults (50 and 200 tasks) cost more than the work at this size.
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.shuffle.partitions": "2",
-        # Delta's VACUUM lists files with so many tasks: 10,000 by default, which took a minute a table on two busy cores.
+        # Delta's VACUUM lists files with so many tasks: 10,000 by default, a minute a table on two busy cores.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
         "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
         "spark.driver.memory": driver_memory,
