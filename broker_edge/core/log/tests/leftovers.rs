@@ -154,6 +154,23 @@ fn a_segment_that_is_lost_and_was_begun_right_after_a_clean_stop_gives_no_offset
 }
 
 #[test]
+fn a_missing_newest_segment_that_only_the_mark_names_gives_no_offset_again() {
+    let (files, ..) = made(true);
+    let (log, _) = opened(&files);
+    let last = append(telemetry(&log), &["behind the mark"]);
+    let killed = files.copy();
+    log.shutdown();
+    let segments = killed.with_suffix(".seg");
+    let [.., before, newest] = segments.as_slice() else {
+        panic!("{segments:?}");
+    };
+    killed.delete(newest);
+    killed.delete(&before.with_extension("idx"));
+    let (log, _) = opened(&killed);
+    assert!(append(telemetry(&log), &["new"]) > last);
+}
+
+#[test]
 fn a_missing_first_segment_moves_the_log_start() {
     let (files, records, segments) = made(true);
     files.delete(&segments[0]);
