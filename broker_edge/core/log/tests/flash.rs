@@ -157,9 +157,9 @@ fn nothing_is_shown_before_its_sync_and_both_marks_meet_within_the_interval() {
     let partition = telemetry(&log);
     let mut appended = 0;
     loop {
-        let began = Instant::now();
         // The sync that begins the interval.
         append(partition, &["first"]);
+        let began = Instant::now();
         let range = partition.append(records(1, &["second"])).expect("taken");
         await_that("it to be written", || partition.written() == range.end);
         let seen = (
