@@ -153,7 +153,7 @@ class Life:
     def _cycle(self, number: int) -> None:
         with contextlib.suppress(*([OSError] if self.broker.faults else [])):
             for witness in self.witnesses:
-                witness.connect(self.broker.mqtt)
+                witness.connect(self.broker.mqtt, may_be_refused=bool(self.broker.faults))
         if not self.has_retention:
             self.producer.start(self.broker.flight, run=number)
         with self.load(number) as load:

@@ -37,19 +37,24 @@ class MqttWitness:
         self._filters = filters
         self._repeated: frozenset[int] = frozenset()
         self._subscribed = False
+        self._refusals: list[str] = []  # of the newest connection
         self._thread: threading.Thread | None = None
         self._socket: socket.socket | None = None
         self._arrived = threading.Condition()
 
-    def connect(self, address: tuple[str, int]) -> None:
-        """Returns once the subscription is confirmed."""
+    def connect(self, address: tuple[str, int], *, may_be_refused: bool = False) -> None:
+        """Returns once the subscription is confirmed, or the connection refused. A broker that was made to fail may
+        refuse what it cannot store; from any other a refusal is a violation."""
         confirmed = threading.Event()
+        self._refusals.clear()
         self._socket = socket.create_connection(address, timeout=30)
         self._thread = threading.Thread(target=self._run, args=(self._socket, confirmed), daemon=True)
         self._thread.start()
         if not confirmed.wait(30):
             self.close()
             raise TimeoutError(f"{self.client_id}: no SUBACK within 30 s; {self.violations}")
+        if not may_be_refused:
+            self.violations += self._refusals
 
     def expect_repeats(self, connections: Iterable[int]) -> None:
         """Publishers of these connections send again at QoS 1, so their records may be in the log more than once."""
@@ -105,7 +110,9 @@ class MqttWitness:
     def _answer(self, packet: wire.Packet, last: dict[tuple[int, int], int], confirmed: threading.Event) -> bytes:
         if packet.kind == wire.CONNACK:
             if packet.code:
-                self.violations.append(f"{self.client_id}: CONNACK 0x{packet.code:02x} {packet.reason or ''}")
+                self._refusals.append(f"{self.client_id}: CONNACK 0x{packet.code:02x} {packet.reason or ''}")
+                confirmed.set()
+                return b""
             if packet.flag:
                 confirmed.set()
                 return b""

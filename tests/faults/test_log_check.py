@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
+import threading
 
 import pytest
 from support.flight_server import FlightServer
@@ -257,6 +259,25 @@ def test_qos_2_is_sent_again_until_it_is_complete_and_arrives_once(tmp_path, nee
     assert sum(one.resent.total() for one in outboxes.values()) > 0
     assert not any(one.unfinished for one in outboxes.values())
     assert not witness.violations
+
+
+@pytest.mark.parametrize("may_be_refused", [True, False])
+def test_refused_witness_is_a_violation_unless_the_broker_was_made_to_fail(may_be_refused):
+    witness = witnesses()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(bytes((0x20, 3, 0, 0x88, 0)))
+
+        broker = threading.Thread(target=refuse)
+        broker.start()
+        witness.connect(listener.getsockname(), may_be_refused=may_be_refused)
+        broker.join()
+    witness.join()
+    assert witness.violations == ([] if may_be_refused else ["witness-5: CONNACK 0x88 "])
 
 
 def test_record_that_retention_removed_is_not_lost():
