@@ -7,30 +7,16 @@ import os
 from pathlib import Path
 
 from support.programs import StartBroker
-from support.rollout_world import RolloutWorld, fixed_ports
+from support.rollout_world import UPDATE_EXPECTED, UPDATE_FAULTS, RolloutWorld, fixed_ports
 
 from broker_edge import Client
 from broker_edge.artifacts import SigningKey, push
 from broker_edge.device import FleetSettings, RunningFleet
-from broker_edge.device.faults import assign, parse
+from broker_edge.device.faults import assign
 from broker_edge.device.fleet import device_ids
 from broker_edge.device.fleet_log import last_told
 from broker_edge.device.simulated import Updates
 from pipelines.fleet_desk import Order
-
-FAULTS = parse(
-    "interrupted=20%,crash@install=10%,crash@confirm=5%,wrong-checksum=10%,fails=10%,refuses=5%,silent=5%,"
-    "reflashed=5%,offline=5%"
-)
-ENDS = {
-    "wrong-checksum": "FAILED",
-    "fails": "FAILED",
-    "refuses": "REJECTED",
-    "silent": "TIMED_OUT",
-    "reflashed": "TIMED_OUT",
-    "offline": "TIMED_OUT",
-}
-"""What becomes of an update at a device with a fault; with any other, and without, it SUCCEEDED."""
 
 
 def test_firmware_reaches_a_fleet_with_faults_and_every_target_ends_right(
@@ -47,12 +33,12 @@ def test_firmware_reaches_a_fleet_with_faults_and_every_target_ends_right(
         port=broker.mqtt[1],
         telemetry=False,
         updates=Updates(key.trust()),
-        faults=tuple(FAULTS),
+        faults=tuple(UPDATE_FAULTS),
         log_path=log,
     )
     ids = device_ids(settings)
-    faults = assign(ids, FAULTS)
-    world = RolloutWorld(tmp_path, broker, {id_: str(faults.get(id_, "none")) for id_ in ids}, seed=0)
+    faults = assign(ids, UPDATE_FAULTS)
+    world = RolloutWorld(tmp_path, broker, {id_: str(faults.get(id_, "ok")) for id_ in ids}, seed=0)
     with Client(world.server) as client:
         manifest = push(client, image, "firmware", "2.0.0", key=key, chunk_size=64 * 1024).manifest
         # A version that devices must not take: nobody whom they trust has signed it.
@@ -71,7 +57,7 @@ def test_firmware_reaches_a_fleet_with_faults_and_every_target_ends_right(
         )
         world.until_over("bad", seconds=240)
         (refused,) = world.desk.targets("bad")
-    assert found == {id_: ENDS.get(faults[id_].name if id_ in faults else "", "SUCCEEDED") for id_ in ids}
+    assert found == {id_: UPDATE_EXPECTED[kind] for id_, kind in world.devices.items()}
     told = last_told(log)
     ended = {
         id_: state for (id_, action_id, _), state in told.items() if action_id == "good" and state != "IN_PROGRESS"

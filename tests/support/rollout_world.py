@@ -22,8 +22,10 @@ from typing import Any
 
 from broker_edge import Client, HeadwaterError
 from broker_edge.device.faults import Fault, Share, assign
+from broker_edge.device.faults import parse as parse_faults
 from broker_edge.device.fleet import FleetSettings, RunningFleet, device_ids
 from broker_edge.device.fleet_log import last_told, read
+from broker_edge.device.simulated import Updates
 from broker_edge.torture.process import BrokerProcess
 from pipelines.action_rows import now_us, rows_of
 from pipelines.event_log import EventLog
@@ -40,6 +42,23 @@ EXPECTED = {
     "offline": "TIMED_OUT",
 }
 """What becomes of a command at a device with each fault."""
+UPDATE_FAULTS = parse_faults(
+    "interrupted=20%,crash@install=10%,crash@confirm=5%,wrong-checksum=10%,fails=10%,refuses=5%,silent=5%,"
+    "reflashed=5%,offline=5%"
+)
+UPDATE_EXPECTED = {
+    "ok": "SUCCEEDED",
+    "interrupted": "SUCCEEDED",
+    "crash@install": "SUCCEEDED",
+    "crash@confirm": "SUCCEEDED",
+    "wrong-checksum": "FAILED",
+    "fails": "FAILED",
+    "refuses": "REJECTED",
+    "silent": "TIMED_OUT",
+    "reflashed": "TIMED_OUT",
+    "offline": "TIMED_OUT",
+}
+"""What becomes of an update at a device with each fault."""
 
 _CONNECTING_MAX = 50
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "log_id", "epoch")
@@ -50,16 +69,23 @@ def fixed_ports() -> dict[str, str]:
     return {f"listeners.{name}.bind": f"127.0.0.1:{free_port()}" for name in ("mqtt", "flight", "admin")}
 
 
-def fleet_settings(count: int, *, port: int, log: Path, faults: float = 0.0, seed: int = 0) -> FleetSettings:
-    """Simulated devices of which the given share has a fault, each kind as often as the next; nobody sends telemetry.
-    `log` is the fleet's own log."""
-    kinds = [kind for kind in EXPECTED if kind != "ok"]
-    shares = tuple(Share(Fault(kind), 100 * faults / len(kinds)) for kind in kinds if faults)
+def fleet_settings(
+    count: int, *, port: int, log: Path, faults: float = 0.0, seed: int = 0, updates: Updates | None = None
+) -> FleetSettings:
+    """Simulated devices of which the given share has a fault: of commands, each kind as often as the next, or, with
+    `updates`, those of updates. Nobody sends telemetry. `log` is the fleet's own log."""
+    if updates is None:
+        kinds = [Fault(kind) for kind in EXPECTED if kind != "ok"]
+        shares = tuple(Share(kind, 100 * faults / len(kinds)) for kind in kinds if faults)
+    else:
+        percent = sum(share.percent for share in UPDATE_FAULTS)
+        shares = tuple(Share(one.fault, one.percent / percent * 100 * faults) for one in UPDATE_FAULTS if faults)
     return FleetSettings(
         count=count,
         port=port,
         telemetry=False,
         faults=shares,
+        updates=updates,
         seed=seed,
         log_path=log,
         connect_timeout_s=120,
@@ -84,14 +110,20 @@ def begun(log: Path) -> Counter[tuple[str, str, int]]:
     return Counter((line["action_id"], line["device_id"], line["attempt"]) for line in lines)
 
 
-def differences(log: Path, action_id: str, devices: Mapping[str, str], states: Mapping[str, str]) -> list[str]:
+def differences(
+    log: Path,
+    action_id: str,
+    devices: Mapping[str, str],
+    states: Mapping[str, str],
+    expected: Mapping[str, str] = EXPECTED,
+) -> list[str]:
     """Where the tables differ from the kinds of the devices, or from what these told by the fleet's own log."""
     told = {id_: state for (id_, action, _), state in last_told(log).items() if action == action_id}
     wrong = []
     for id_, kind in devices.items():
         last = told.get(id_)
         said = states[id_] == last or (states[id_] == "TIMED_OUT" and last in (None, "ACCEPTED", "IN_PROGRESS"))
-        if states[id_] != EXPECTED[kind] or not said:
+        if states[id_] != expected[kind] or not said:
             wrong.append(f"{id_} ({kind}) is {states[id_]} and last told {last}")
     return wrong
 
@@ -230,6 +262,6 @@ class RolloutWorld:
                 stream = client.fetch(number, bounds.log_start, bounds.high_watermark, filters="devices/+/actions")
                 for value in stream.to_table().column("value").to_pylist():
                     body = json.loads(value)
-                    if body["type"] == "command":
+                    if body["type"] in ("command", "ota"):
                         found[(body["action_id"], body["device_id"], body["attempt"])] += 1
         return found
