@@ -22,6 +22,10 @@ NOT_JSON = "the payload is not JSON, or has a key twice"
 
 Path = tuple[str, ...]
 
+ALIASES: Path = ("aliases",)
+"""Where Sparkplug B payloads have the metrics that came by alias alone."""
+_ALIASES_SHOWN = 10
+
 # What `schema_of_variant` says of values that a column of the type can take. Larger numbers than fit are told later.
 _NUMBER = r"BIGINT|DOUBLE|FLOAT|DECIMAL\(.*\)"
 _TAKES: Mapping[str, str] = {
@@ -42,7 +46,7 @@ _TIME_MAX_US = 253_402_300_799_999_999
 _TIME_MIN, _TIME_MAX = "1970-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"
 
 _ENVELOPE_PATHS: Mapping[PayloadFormat, tuple[Path, ...]] = {
-    PayloadFormat.SPARKPLUG_B: (("timestamp",), ("seq",), ("uuid",), ("body",)),
+    PayloadFormat.SPARKPLUG_B: (("timestamp",), ("seq",), ("uuid",), ("body",), ("metrics",), ALIASES),
 }
 """What a format itself puts beside the fields: known, and no column unless the schema names it."""
 
@@ -81,12 +85,24 @@ def field_problem(schema: MessageSchema, field: SchemaField) -> Column:
     found = _at(path, "variant")
     kind = _kind(found)
     shown = ".".join(path)
-    missing = F.lit(f"{shown} is missing") if field.required else F.lit(None).cast("string")
+    missing = _missing(schema, path) if field.required else F.lit(None).cast("string")
     return (
         F.when(_is_missing(found), missing)
         .when(~kind.rlike(_takes(field.type)), F.concat(F.lit(f"{shown} must be {field.type}, not "), _told(kind)))
         .when(_typed(path, field).isNull(), F.lit(f"{shown} is no {field.type}, or does not fit"))
     )
+
+
+def _missing(schema: MessageSchema, path: Path) -> Column:
+    """That a required value is missing, and with Sparkplug B the metrics without a name of which one may be it."""
+    said = F.lit(f"{'.'.join(path)} is missing")
+    if schema.format is not PayloadFormat.SPARKPLUG_B or path[0] != "metrics":
+        return said
+    numbers = F.map_keys(unnamed(_prefix(schema, ALIASES)))
+    listed = F.concat_ws(", ", F.slice(numbers, 1, _ALIASES_SHOWN))
+    more = F.when(F.size(numbers) > _ALIASES_SHOWN, F.lit(", …")).otherwise(F.lit(""))
+    by_alias = F.concat(said, F.lit(", and metrics came without a name, by alias: "), listed, more)
+    return F.when(F.size(numbers) > 0, by_alias).otherwise(said)
 
 
 def event_time(time: EventTime | None, otherwise: Column) -> Column:
@@ -111,21 +127,34 @@ def time_problem(time: EventTime | None) -> Column:
 
 def prefixes(schema: MessageSchema) -> list[Prefix]:
     """The objects of a payload in which unnamed keys are looked for, the outermost first."""
-    paths = [schema.path_of(field) for field in schema.fields]
-    paths += [tuple(schema.time.path)] if schema.time is not None else []
-    paths += _ENVELOPE_PATHS.get(schema.format, ())
+    paths = _named_paths(schema)
     objects = {path[:depth] for path in paths for depth in range(len(path))} | {()}
     if schema.format is PayloadFormat.SPARKPLUG_B:
-        objects.add(("metrics",))
-        paths.append(("metrics",))
+        objects |= {("metrics",), ALIASES}
     # A field that takes an object as a whole leaves nothing of it to look at.
     objects -= {schema.path_of(field) for field in schema.fields}
-    return [
-        Prefix(
-            one, tuple(sorted({path[len(one)] for path in paths if len(path) > len(one) and path[: len(one)] == one}))
-        )
-        for one in sorted(objects, key=lambda path: (len(path), path))
-    ]
+    return [_prefix(schema, one) for one in sorted(objects, key=lambda path: (len(path), path))]
+
+
+def new_column_prefixes(schema: MessageSchema) -> list[Prefix]:
+    """Those of them whose unnamed keys the schema's evolution acts on."""
+    found = prefixes(schema)
+    if schema.format is PayloadFormat.SPARKPLUG_B and schema.evolution is Evolution.ADD_NEW_COLUMNS:
+        # An alias means something else at each edge node, so no column can be made of it: it is rescued.
+        return [one for one in found if one.path != ALIASES]
+    return found
+
+
+def _prefix(schema: MessageSchema, below: Path) -> Prefix:
+    depth = len(below)
+    keys = {path[depth] for path in _named_paths(schema) if len(path) > depth and path[:depth] == below}
+    return Prefix(below, tuple(sorted(keys)))
+
+
+def _named_paths(schema: MessageSchema) -> list[Path]:
+    """What has a use: the fields, the time, and what the format itself puts beside them."""
+    time = [tuple(schema.time.path)] if schema.time is not None else []
+    return [*(schema.path_of(field) for field in schema.fields), *time, *_ENVELOPE_PATHS.get(schema.format, ())]
 
 
 def unnamed(prefix: Prefix) -> Column:

@@ -20,7 +20,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from pipelines.silver.schema import PayloadFormat
-from pipelines.silver.sparkplug import SparkplugError, read_sparkplug
+from pipelines.silver.sparkplug import RepeatedMetricError, SparkplugError, read_sparkplug
 
 _DECODED = "struct<json string, problem string>"
 _ARROW = pa.struct([("json", pa.string()), ("problem", pa.string())])
@@ -62,6 +62,8 @@ def sparkplug_to_json(payload: bytes) -> str:
         return json.dumps(read_sparkplug(payload), ensure_ascii=False, allow_nan=False)
     except SparkplugError as error:
         raise PayloadError(f"the payload is not Sparkplug B: {error}") from error
+    except RepeatedMetricError as error:
+        raise PayloadError(f"the payload has no one value for each metric: {error}") from error
 
 
 def _by_rows(read: Callable[[bytes], str]) -> Callable[[pa.Array], pa.Array]:

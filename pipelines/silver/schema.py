@@ -37,6 +37,7 @@ NEW_COLUMNS_MAX = 1_000
 
 _SCALAR = re.compile(r"string|boolean|int|bigint|float|double|timestamp|binary|json|decimal\((\d{1,2}),(\d{1,2})\)")
 _ARRAY = re.compile(r"array<(string|boolean|int|bigint|double)>")
+_ALIAS = re.compile(r"0|[1-9][0-9]{0,19}")
 _COLUMN = re.compile(r"[^\W\d_]\w*")
 
 
@@ -175,11 +176,19 @@ class MessageSchema(Section):
         if twice is not None:
             raise ValueError(f"two fields are named {twice}")
         for field in self.fields:
+            self._check_alias(field)
             for other in self.fields:
                 mine, its = self.path_of(field), self.path_of(other)
                 if mine != its and its[: len(mine)] == mine and field.type != "json":
                     raise ValueError(f"{other.name} lies inside of {field.name}, which is then no {field.type}")
         return self
+
+    def _check_alias(self, field: SchemaField) -> None:
+        path = self.path_of(field)
+        if self.format is not PayloadFormat.SPARKPLUG_B or path[0] != "aliases":
+            return
+        if len(path) > 1 and _ALIAS.fullmatch(path[1]) is None:
+            raise ValueError(f"{field.name} is at {'.'.join(path)}, and an alias is a number: aliases.7")
 
     @property
     def table(self) -> str:

@@ -1,8 +1,9 @@
 """Payloads of Sparkplug B, read as the specification's protobuf message has them (Eclipse Sparkplug 3.0.0, 6.4).
 
 A reader of these few fields by hand: no generated code, nothing sized by what a peer claims. Data sets, templates,
-metadata and properties are passed over; a metric of these types has a null value. A metric that is known by its alias
-alone (its name was in a birth certificate) has the name `alias_<number>`.
+metadata and properties are passed over; a metric of these types has a null value. A metric that has only its alias
+(its name was in a birth certificate, which is another record) is kept apart from those with names, because the number
+means something else at each edge node.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Iterator
 from typing import Any
 
 METRICS_MAX = 10_000
+_SHOWN_MAX = 100
+"""Characters of a name that an error repeats."""
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
@@ -35,21 +38,25 @@ class SparkplugError(ValueError):
     """Why some bytes are no Sparkplug B payload."""
 
 
-def read_sparkplug(payload: bytes) -> dict[str, Any]:
-    """`{"timestamp", "seq", "uuid", "body", "metrics": {name: value}}`, each key only where the payload has it.
+class RepeatedMetricError(ValueError):
+    """A payload says a metric more than once, as one that brings readings of a time without connection may."""
 
-    Values are what JSON can hold; bytes are base64.
+
+def read_sparkplug(payload: bytes) -> dict[str, Any]:
+    """`{"timestamp", "seq", "uuid", "body", "metrics": {name: value}, "aliases": {number: value}}`, each key but
+    `metrics` only where the payload has it.
+
+    Values are what JSON can hold; bytes are base64, and the numbers of aliases text. Raises SparkplugError, and
+    RepeatedMetricError where only one of several values could be kept.
     """
     found: dict[str, Any] = {"metrics": {}}
-    metrics: dict[str, Any] = found["metrics"]
     count = 0
     for number, wire, value in _fields(payload):
         if number == _METRICS and wire == _LENGTH:
             count += 1
             if count > METRICS_MAX:
                 raise SparkplugError(f"it has more than {METRICS_MAX} metrics")
-            name, reading = _metric(value)
-            metrics[name] = reading
+            _add_metric(found, value)
         elif number in (_TIMESTAMP, _SEQ) and wire == _VARINT:
             found["timestamp" if number == _TIMESTAMP else "seq"] = value
         elif number == _UUID and wire == _LENGTH:
@@ -59,19 +66,25 @@ def read_sparkplug(payload: bytes) -> dict[str, Any]:
     return found
 
 
-def _metric(message: bytes) -> tuple[str, Any]:
+def _add_metric(found: dict[str, Any], message: bytes) -> None:
     values: dict[int, Any] = {}
     for number, wire, value in _fields(message):
         if wire != _WIRES.get(number, wire):
             raise SparkplugError(f"field {number} of a metric has wire type {wire}")
         values[number] = value
-    if _NAME in values:
-        name = _text(values[_NAME])
-    elif _ALIAS in values:
-        name = f"alias_{values[_ALIAS]}"
+    # Some encoders write an empty name where they mean none.
+    if not values.get(_NAME) and _ALIAS in values:
+        place, key = "aliases", str(values[_ALIAS])
+        shown = f"with alias {key}"
+    elif _NAME in values:
+        place, key = "metrics", _text(values[_NAME])
+        shown = key
     else:
         raise SparkplugError("a metric has neither name nor alias")
-    return name, None if values.get(_IS_NULL) else _value(values)
+    kept = found.setdefault(place, {})
+    if key in kept:
+        raise RepeatedMetricError(f"it has the metric {shown[:_SHOWN_MAX]} twice")
+    kept[key] = None if values.get(_IS_NULL) else _value(values)
 
 
 _WIRES = {

@@ -89,7 +89,7 @@ def count(rows: DataFrame, schema: MessageSchema, rules: Rules | None) -> Counts
     types = column_types(schema)
     readable = F.col("_wrong").isNull()
     has_new = functools.reduce(
-        Column.__or__, [F.size(columns.unnamed(prefix)) > 0 for prefix in columns.prefixes(schema)]
+        Column.__or__, [F.size(columns.unnamed(prefix)) > 0 for prefix in columns.new_column_prefixes(schema)]
     )
     breaks = [F.count_if(readable & broken(rule, types)).alias(f"rule_{rule.name}") for rule in _rules(rules)]
     found = rows.agg(
@@ -107,7 +107,7 @@ def new_fields(rows: DataFrame, schema: MessageSchema) -> list[NewField]:
     """The fields of good rows that the schema does not name, the most frequent first."""
     good = rows.where(F.col(REASON).isNull())
     parts = []
-    all_prefixes = columns.prefixes(schema)
+    all_prefixes = columns.new_column_prefixes(schema)
     for number, prefix in enumerate(all_prefixes):
         entries = good.select(F.explode(columns.unnamed_kinds(prefix)).alias("entry"))
         parts.append(entries.select(F.lit(number).alias("prefix"), "entry.key", "entry.kind"))

@@ -13,6 +13,7 @@ import yaml
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from support.bronze_rows import BronzeTable
+from support.sparkplug_bytes import reading
 
 from pipelines.errors import own_error
 from pipelines.settings import Settings
@@ -211,13 +212,16 @@ def test_cbor_and_sparkplug_arrive_as_json_does(world: World) -> None:
     (world.folder / "schemas" / "plant.yaml").write_text(yaml.safe_dump(metrics))
     world.bronze.append([cbor2.dumps({"seq": 1, "air": {"temperature": 2.5}, "raw": b"\x00"}), b"\xff"])
     payload = b"\x08\x80\xe8\xc7\x92\xcc\x31" + b"\x12\x1c\x0a\x0fAir/Temperature\x20\x0a\x69" + struct.pack("<d", 21.5)
-    payload += b"\x12\x09\x0a\x03Run\x20\x0b\x70\x01"
+    payload += reading(True, name="Run") + reading(5, alias=9)
     world.bronze.append([payload, b"\x12\x05ab"], topic="spBv1.0/g/NDATA/edge-1")
     world.run()
     (row,) = world.rows()
     assert (row["seq"], row["celsius"], row["raw"]) == (1, 2.5, "AA==")
     (row,) = world.rows("silver_plant")
     assert (row["device_id"], row["temperature"], row["metrics_Run"]) == ("edge-1", 21.5, True)
+    # No column: what an alias means is each edge node's own affair.
+    assert json.loads(row["_rescued_data"]) == {"aliases.9": 5}
+    assert not [name for name in row if "9" in name]
     assert row["event_time"].isoformat() == "2024-01-01T00:00:00"
     reasons = {row["pipeline"]: row["reason"] for row in world.rows("quarantine")}
     assert reasons["silver/plant"] == "the payload is not Sparkplug B: it ends within field 2"

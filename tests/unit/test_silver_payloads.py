@@ -12,29 +12,9 @@ import cbor2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.sparkplug_bytes import block, double, metric, number, varint
 
 from pipelines.silver.payloads import PayloadError, cbor_to_json, sparkplug_to_json
-
-
-def varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def number(field: int, value: int) -> bytes:
-    return varint(field << 3) + varint(value)
-
-
-def block(field: int, value: bytes) -> bytes:
-    return varint(field << 3 | 2) + varint(len(value)) + value
-
-
-def metric(name: str | None, datatype: int, value: bytes) -> bytes:
-    named = block(1, name.encode()) if name is not None else number(2, 7)
-    return block(2, named + number(4, datatype) + value)
 
 
 def sparkplug(payload: bytes) -> Any:
@@ -43,7 +23,7 @@ def sparkplug(payload: bytes) -> Any:
 
 def test_a_sparkplug_payload_gives_its_metrics_by_name() -> None:
     payload = number(1, 1_700_000_000_000) + number(3, 17) + block(4, b"uuid") + block(5, b"\x00\x01")
-    payload += metric("Temperature", 10, varint(13 << 3 | 1) + struct.pack("<d", 21.5))
+    payload += metric("Temperature", 10, double(21.5))
     payload += metric("Pressure", 9, varint(12 << 3 | 5) + struct.pack("<f", 0.5))
     payload += metric("Below", 3, number(10, 2**32 - 5))
     payload += metric("Small", 1, number(10, 0xFF))
@@ -53,11 +33,14 @@ def test_a_sparkplug_payload_gives_its_metrics_by_name() -> None:
     payload += metric("Mode", 12, block(15, "auto °".encode()))
     payload += metric("Raw", 17, block(16, b"\xff"))
     payload += metric("Levels", 23, block(16, struct.pack("<3h", 1, -2, 3)))
-    payload += metric("Nan", 10, varint(13 << 3 | 1) + struct.pack("<d", float("nan")))
+    payload += metric("Nan", 10, double(float("nan")))
     payload += metric("Gone", 10, number(7, 1))
-    payload += metric(None, 10, varint(13 << 3 | 1) + struct.pack("<d", 1.0))
+    payload += metric(None, 10, double(1.0), alias=7)
+    payload += metric("", 11, number(14, 1), alias=2**64 - 1)
+    payload += metric("alias_7", 11, number(14, 0), alias=3)
     found = sparkplug(payload)
     metrics = found.pop("metrics")
+    assert found.pop("aliases") == {"7": 1.0, "18446744073709551615": True}
     assert found == {"timestamp": 1_700_000_000_000, "seq": 17, "uuid": "uuid", "body": "AAE="}
     assert metrics == {
         "Temperature": 21.5,
@@ -72,7 +55,7 @@ def test_a_sparkplug_payload_gives_its_metrics_by_name() -> None:
         "Levels": [1, -2, 3],
         "Nan": None,
         "Gone": None,
-        "alias_7": 1.0,
+        "alias_7": False,
     }
 
 
@@ -92,6 +75,19 @@ def test_a_sparkplug_payload_gives_its_metrics_by_name() -> None:
 def test_what_is_no_sparkplug_says_why(payload: bytes, says: str) -> None:
     with pytest.raises(PayloadError, match=f"the payload is not Sparkplug B: {says}"):
         sparkplug_to_json(payload)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "shown"),
+    [
+        (metric("Flow", 3, number(10, 1)) + metric("Flow", 3, number(10, 2)), "Flow"),
+        (metric(None, 3, number(10, 1), alias=7) + metric("", 3, number(10, 2), alias=7), "with alias 7"),
+        (metric("x" * 300, 3, b"") * 2, "x" * 100),
+    ],
+)
+def test_a_metric_that_comes_twice_is_said_and_not_overwritten(metrics: bytes, shown: str) -> None:
+    with pytest.raises(PayloadError, match=f"no one value for each metric: it has the metric {shown} twice"):
+        sparkplug_to_json(metrics)
 
 
 @given(st.binary(max_size=200))

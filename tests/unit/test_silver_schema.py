@@ -63,6 +63,10 @@ def test_what_is_no_filter_is_refused(topic_filter: str) -> None:
             "name: a\ntopics: [a]\nfields: [{name: x, type: int}, {name: y, path: x.z, type: int}]\n",
             "y lies inside of x, which is then no int",
         ),
+        (
+            "name: a\ntopics: [a]\nformat: sparkplug_b\nfields: [{name: x, path: aliases.flow, type: int}]\n",
+            "x is at aliases.flow, and an alias is a number: aliases.7",
+        ),
     ],
 )
 def test_a_wrong_schema_is_named_with_its_line(tmp_path: Path, text: str, says: str) -> None:
