@@ -18,6 +18,7 @@ from support.flight_server import FlightServer
 # with it at the end.
 LONG = (
     "spark/test_telemetry_kill.py",
+    "spark/test_jobs_run.py",
     "integration/test_demo.py",
     "faults/test_torture.py",
     "spark/test_bronze.py",

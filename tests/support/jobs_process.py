@@ -1,0 +1,105 @@
+"""`headwater jobs run` as a process of a test: started, read line by line, interrupted by Ctrl-C, started again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+_ROOT = Path(__file__).resolve().parents[2]
+_COMMAND = (sys.executable, "-c", "import sys; from broker_edge.cli import main; sys.exit(main())", "jobs", "run")
+WAIT_S = 300.0
+"""Bound of every wait: a JVM that starts on a busy machine takes minutes."""
+_LOOK_S = 0.5
+"""Seldom: what a look costs the jobs do not get."""
+
+
+class JobsProcess:
+    """At most one running process; each start writes into files of its own."""
+
+    def __init__(self, folder: Path, config: Path) -> None:
+        self._folder, self._config = folder, config
+        self._process: subprocess.Popen[bytes] | None = None
+        self._starts = 0
+
+    def __enter__(self) -> JobsProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(WAIT_S)
+
+    def start(self, *names: str) -> None:
+        """Starts the jobs and does not wait for them."""
+        self._starts += 1
+        path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+        with self._file("out").open("wb") as out, self._file("err").open("wb") as err:
+            self._process = subprocess.Popen(
+                [*_COMMAND, *names, "--json", "--config", str(self._config)],
+                cwd=self._folder,
+                env=os.environ | {"PYTHONPATH": path},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                # The group that Ctrl-C reaches on a terminal: driver, JVM and what they start.
+                start_new_session=True,
+                preexec_fn=_take_interrupts,
+            )
+
+    def interrupt(self) -> int:
+        """Ctrl-C; the exit code."""
+        assert self._process is not None, "the jobs do not run"
+        os.killpg(self._process.pid, signal.SIGINT)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Waits for the end; the exit code."""
+        assert self._process is not None, "the jobs do not run"
+        code = self._process.wait(WAIT_S)
+        self._process = None
+        return code
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Waits while the jobs run; fails with their last words when they end first or time is over."""
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            assert self._process is not None, "the jobs do not run"
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"no {what}; the last words of the jobs:\n{self.last_words()}")
+            time.sleep(_LOOK_S)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What this start has put out so far."""
+        whole = self._file("out").read_text().rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def alerts(self) -> list[dict[str, Any]]:
+        return [line["alert"] for line in self.lines() if "alert" in line]
+
+    def talk(self) -> str:
+        """The standard error of this start."""
+        return self._file("err").read_text(errors="replace")
+
+    def last_words(self) -> str:
+        shown = [json.dumps(line) for line in self.lines()[-10:]]
+        return "\n".join([*shown, self.talk()[-3_000:]])
+
+    def _file(self, kind: str) -> Path:
+        return self._folder / f"jobs.{self._starts}.{kind}"
+
+
+def _take_interrupts() -> None:
+    """A test run in the background of a script ignores SIGINT, and what it starts would inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
