@@ -11,10 +11,13 @@ from sources.errors import DataLossError, OptionError
 from sources.flight import LogServer
 from sources.offsets import OffsetRange, Place, SourceOffset
 from sources.options import SourceOptions
-from sources.pushdown import Narrowing, clip_below, clip_to_topics, narrow, narrow_topics
+from sources.pushdown import Narrowing, clip_above, clip_below, clip_to_topics, narrow, narrow_topics
 from sources.servers import Servers, unknown_log
 from sources.splits import SplitTask, plan_tasks, read_task
 from sources.start import ask_offsets, resolve
+
+_AT_ONCE_US = 1_000_000
+"""Records that came at once may lie in another order than their times: by a moment, on a busy machine by a long one."""
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]
@@ -46,6 +49,14 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         # Spark turns an empty list into one task without a range.
         return plan_tasks(found, addresses, self._options)
 
+    @property
+    def _time_to_us(self) -> int | None:
+        """The first record of this time or a later one ends what can have rows: none after it is so much earlier."""
+        back_ms = self._options.max_clock_set_back_ms
+        if back_ms is None or self._narrowing.time_to_us is None:
+            return None
+        return self._narrowing.time_to_us + back_ms * 1_000 + _AT_ONCE_US
+
     def _narrowed(self, found: list[OffsetRange], logs: Mapping[str, LogServer]) -> list[OffsetRange]:
         """What is left of ranges under the filters of the query."""
         for log_id, server in logs.items():
@@ -53,6 +64,9 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
             if theirs and self._narrowing.time_from_us is not None:
                 rows = ask_offsets(log_id, server, self._options, time_us=self._narrowing.time_from_us)
                 theirs = clip_below(theirs, {number: int(row["offset_for_time"]) for number, row in rows.items()})
+            if theirs and self._time_to_us is not None:
+                rows = ask_offsets(log_id, server, self._options, time_us=self._time_to_us)
+                theirs = clip_above(theirs, {number: int(row["offset_for_time"]) for number, row in rows.items()})
             if theirs and self._reading is not None and self._reading.filters != self._options.filters:
                 theirs = clip_to_topics(theirs, server, self._reading.filters or ())
             found = [one for one in found if one.log_id != log_id] + theirs

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from sources.errors import OffsetError, OptionError
 from sources.offsets import FORMAT_VERSION, Place, read_logs
@@ -132,7 +133,10 @@ def microseconds(moment: datetime) -> int:
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
-def duration_ms_value(values: Mapping[str, str], name: str, default: int) -> int:
+Default = TypeVar("Default", int, None)
+
+
+def duration_ms_value(values: Mapping[str, str], name: str, default: Default) -> int | Default:
     """`15m`, `30s`, `500ms`; a bare number is milliseconds, as with Spark."""
     text = values.get(name)
     if text is None:

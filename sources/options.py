@@ -51,6 +51,7 @@ OPTION_NAMES = (
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
     "maxTriggerDelay",
+    "maxClockSetBack",
     "minPartitions",
     "maxRecordsPerPartition",
     "includeHeaders",
@@ -73,7 +74,7 @@ CATALOG_NAMES = ("provider", "owner", "location", "external", "is_managed_locati
 """What a catalog adds to the options of a table made with CREATE TABLE … USING headwater."""
 
 ONLY_STREAM = ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay", "retireLogs")
-ONLY_BATCH = ("endingOffsets", "endingTimestamp")
+ONLY_BATCH = ("endingOffsets", "endingTimestamp", "maxClockSetBack")
 TOPIC_NAMES = ("subscribe", "subscribePattern", "assign")
 
 POLL_TIMEOUT_MS_DEFAULT = 120_000
@@ -129,6 +130,8 @@ class SourceOptions:
     max_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
     max_trigger_delay_ms: int = MAX_TRIGGER_DELAY_MS_DEFAULT
+    max_clock_set_back_ms: int | None = None
+    """None: not known, so a later record may have any earlier time."""
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     include_headers: bool = False
@@ -191,6 +194,7 @@ def parse_options(raw: Mapping[str, str]) -> SourceOptions:
         max_offsets_per_trigger=count_value(values, "maxOffsetsPerTrigger"),
         max_bytes_per_trigger=count_value(values, "maxBytesPerTrigger"),
         max_trigger_delay_ms=duration_ms_value(values, "maxTriggerDelay", MAX_TRIGGER_DELAY_MS_DEFAULT),
+        max_clock_set_back_ms=duration_ms_value(values, "maxClockSetBack", None),
         min_partitions=count_value(values, "minPartitions"),
         max_records_per_partition=count_value(values, "maxRecordsPerPartition"),
         include_headers=flag_value(values, "includeHeaders", default=False),

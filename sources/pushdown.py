@@ -2,8 +2,9 @@
 rows.
 
 It only narrows: whatever is not understood, or not exact, is left to Spark, which applies every filter again. A lower
-bound on `timestamp` narrows to the first record at or after it. An upper one does not: a broker's clock may have been
-set back, and then later offsets have earlier times (`endingTimestamp` cuts there on purpose).
+bound on `timestamp` narrows to the first record at or after it. An upper one narrows only where the options say by how
+much a broker's clock was set back at most, because after that later offsets have earlier times: to the first record
+that lies so much above it (`endingTimestamp` cuts at the bound on purpose).
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Narrowing:
     offset_from: int = 0
     offset_to: float = math.inf
     time_from_us: int | None = None
+    time_to_us: int | None = None
+    """Times from there on do not pass."""
 
     def clip(self, one: OffsetRange) -> OffsetRange | None:
         """What of a range can have rows."""
@@ -73,9 +76,12 @@ def narrow(filters: Iterable[Filter]) -> Narrowing:
             low, high = _bounds(one)
             found = replace(found, offset_from=max(found.offset_from, low), offset_to=min(found.offset_to, high))
         elif column == ("timestamp",):
-            time_us = _time_from_us(one)
-            if time_us is not None:
-                found = replace(found, time_from_us=max(found.time_from_us or 0, time_us))
+            since_us, until_us = _time_bounds_us(one)
+            if since_us is not None:
+                found = replace(found, time_from_us=max(found.time_from_us or 0, since_us))
+            if until_us is not None:
+                known = until_us if found.time_to_us is None else found.time_to_us
+                found = replace(found, time_to_us=min(known, until_us))
     return found
 
 
@@ -94,6 +100,12 @@ def narrow_topics(options: SourceOptions, topics: frozenset[str] | None) -> Sour
 def clip_below(found: Sequence[OffsetRange], firsts: Mapping[int, int]) -> list[OffsetRange]:
     """Leaves out what is before the first offset of interest of each partition."""
     clipped = (Narrowing(offset_from=firsts.get(one.partition, 0)).clip(one) for one in found)
+    return [one for one in clipped if one is not None]
+
+
+def clip_above(found: Sequence[OffsetRange], ends: Mapping[int, int]) -> list[OffsetRange]:
+    """Leaves out what is from the first offset without interest on in each partition."""
+    clipped = (Narrowing(offset_to=ends.get(one.partition, math.inf)).clip(one) for one in found)
     return [one for one in clipped if one is not None]
 
 
@@ -169,16 +181,25 @@ def _bounds(one: Filter) -> tuple[int, float]:
             return 0, math.inf
 
 
-def _time_from_us(one: Filter) -> int | None:
-    """No record before this time passes."""
+def _time_bounds_us(one: Filter) -> tuple[int | None, int | None]:
+    """Times `[since, until)` that may pass, each None where the filter does not say."""
     values = _values(one, datetime)
     if values:
-        moments = list(values)
-    elif isinstance(one, GreaterThan | GreaterThanOrEqual) and isinstance(one.value, datetime):
-        moments = [one.value]
-    else:
-        return None
-    # A time without a zone would be of a zone that is not known here.
-    if any(moment.tzinfo is None for moment in moments):
-        return None
-    return max(0, min(microseconds(moment) for moment in moments))
+        moments = sorted(_known(list(values)))
+        return (moments[0], moments[-1] + 1) if moments else (None, None)
+    match one:
+        case GreaterThan() | GreaterThanOrEqual():
+            return next(iter(_known([one.value])), None), None
+        case LessThan():
+            return None, next(iter(_known([one.value])), None)
+        case LessThanOrEqual():
+            return None, next((time_us + 1 for time_us in _known([one.value])), None)
+        case _:
+            return None, None
+
+
+def _known(values: Sequence[Any]) -> list[int]:
+    """Times in microseconds since 1970; none at all when one is no time, or of a zone that is not known here."""
+    if not all(isinstance(value, datetime) and value.tzinfo is not None for value in values):
+        return []
+    return [max(0, microseconds(value)) for value in values]

@@ -188,15 +188,18 @@ def test_sql_reads_through_a_view_and_less_where_filters_say_so(
         flight_server.log.append(f"devices/d{number % 20}/telemetry", b"x", timestamp_us=number * 1_000_000)
     spark.sql(
         "CREATE OR REPLACE TEMPORARY VIEW telemetry USING headwater "
-        f"OPTIONS (servers '{flight_server.location}', subscribe '{FILTER}')"
+        f"OPTIONS (servers '{flight_server.location}', subscribe '{FILTER}', maxClockSetBack '0s')"
     )
     query = "SELECT count(*) AS n FROM telemetry WHERE topic = 'devices/d3/telemetry'"
     assert spark.sql(query).first()["n"] == 20
     assert flight_server.calls["topics"] == 1
     since = "SELECT count(*) AS n FROM telemetry WHERE timestamp >= timestamp_seconds(390) AND `partition` IN (3, 4)"
     assert spark.sql(since).first()["n"] == 10
+    until = "SELECT count(*) AS n FROM telemetry WHERE timestamp < timestamp_seconds({})"
+    assert spark.sql(until.format(10)).first()["n"] == 10
     reads = flight_server.calls["DoGet"]
     assert spark.sql("SELECT count(*) AS n FROM telemetry WHERE topic = 'elsewhere'").first()["n"] == 0
+    assert spark.sql(until.format(250) + " AND timestamp >= timestamp_seconds(300)").first()["n"] == 0
     assert flight_server.calls["DoGet"] == reads, "nothing is read where nothing can pass"
 
 

@@ -155,8 +155,9 @@ def test_options_of_the_other_kind_of_read_are_refused() -> None:
         more = {"maxTriggerDelay": {"minOffsetsPerTrigger": "1"}}.get(name, {})
         with pytest.raises(OptionError, match="is for streams"):
             parsed(**{name: "5"}, **more).require_batch()
-    with pytest.raises(OptionError, match="endingOffsets is for batch reads"):
-        parsed(endingOffsets="latest").require_stream()
+    for name, value in {"endingOffsets": "latest", "maxClockSetBack": "1m"}.items():
+        with pytest.raises(OptionError, match=f"{name} is for batch reads"):
+            parsed(**{name: value}).require_stream()
 
 
 @pytest.mark.parametrize("name", ["token", "password", "tls.ca", "tls.cert", "tls.key"])

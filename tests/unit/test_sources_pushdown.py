@@ -89,10 +89,12 @@ FILTERS = st.one_of(
 
 
 @settings(max_examples=40)
-@given(filters=st.lists(FILTERS, max_size=4))
-def test_no_row_that_passes_is_left_out(shared_server: FlightServer, filters: list[Filter]) -> None:
+@given(filters=st.lists(FILTERS, max_size=4), back=st.sampled_from([{}, {"maxClockSetBack": "150s"}]))
+def test_no_row_that_passes_is_left_out(
+    shared_server: FlightServer, filters: list[Filter], back: dict[str, str]
+) -> None:
     expected = [row for row in read(reader(shared_server)) if all(passes(row, one) for one in filters)]
-    narrowed = reader(shared_server)
+    narrowed = reader(shared_server, **back)
     assert narrowed.pushFilters(filters) == filters, "Spark applies all of them again"
     found = [row for row in read(narrowed) if all(passes(row, one) for one in filters)]
     assert found == expected
@@ -122,6 +124,64 @@ def test_what_is_read_is_less(shared_server: FlightServer, filters: list[Filter]
     narrowed = reader(shared_server)
     narrowed.pushFilters(filters)
     assert len(read(narrowed)) <= rows_max < everything
+
+
+WITHOUT_ZONE = START.replace(tzinfo=None)
+WITHIN = [
+    GreaterThanOrEqual(("timestamp",), START + timedelta(seconds=100)),
+    LessThan(("timestamp",), START + timedelta(seconds=120)),
+]
+
+
+def planned(one: FilteringBatchReader) -> int:
+    """Offsets that tasks are to read."""
+    return sum(part.end - part.start for task in one.partitions() for part in task.offsets)
+
+
+@pytest.mark.parametrize(("back", "offsets_max"), [(None, 150), ("30s", 51), ("0", 21)])
+def test_an_upper_bound_of_time_cuts_what_is_planned_where_the_clock_is_known(
+    flight_server: FlightServer, back: str | None, offsets_max: int
+) -> None:
+    """A record each second, and a clock that was never set back; a second more is read than said."""
+    for number in range(250):
+        at = START + timedelta(seconds=number)
+        flight_server.log.append("devices/d1/telemetry", b"x", timestamp_us=int(at.timestamp()) * 1_000_000)
+    narrowed = reader(flight_server, **({} if back is None else {"maxClockSetBack": back}))
+    narrowed.pushFilters(WITHIN)
+    assert planned(narrowed) == offsets_max
+    assert len([row for row in read(narrowed) if all(passes(row, one) for one in WITHIN)]) == 20
+
+
+def test_a_clock_that_was_set_back_by_as_much_as_said_hides_no_row(shared_server: FlightServer) -> None:
+    """It went back by 150 s: what is said below that is wrong, and what is said above it is right."""
+    everything = [row for row in read(reader(shared_server)) if all(passes(row, one) for one in WITHIN)]
+    found = {}
+    for back in ("150s", "1h", "0ms"):
+        narrowed = reader(shared_server, maxClockSetBack=back)
+        narrowed.pushFilters(WITHIN)
+        found[back] = [row for row in read(narrowed) if all(passes(row, one) for one in WITHIN)]
+    assert found["150s"] == found["1h"] == everything
+    assert len(found["0ms"]) < len(everything), "negative control: a promise that is not kept costs rows"
+
+
+@pytest.mark.parametrize(
+    ("filters", "bounds"),
+    [
+        ([LessThan(("timestamp",), START)], (None, 0)),
+        ([LessThanOrEqual(("timestamp",), START)], (None, 1)),
+        ([EqualTo(("timestamp",), START)], (0, 1)),
+        ([In(("timestamp",), (START + timedelta(seconds=2), START))], (0, 2_000_001)),
+        ([LessThan(("timestamp",), START + timedelta(seconds=2)), LessThan(("timestamp",), START)], (None, 0)),
+        ([LessThan(("timestamp",), WITHOUT_ZONE)], (None, None)),
+        ([In(("timestamp",), (START, WITHOUT_ZONE))], (None, None)),
+    ],
+)
+def test_times_that_may_pass_are_taken_from_filters(
+    filters: list[Filter], bounds: tuple[int | None, int | None]
+) -> None:
+    found = narrow(filters)
+    base = int(START.timestamp()) * 1_000_000
+    assert (found.time_from_us, found.time_to_us) == tuple(None if one is None else base + one for one in bounds)
 
 
 def test_an_upper_bound_of_time_does_not_cut_where_the_clock_went_back(shared_server: FlightServer) -> None:
