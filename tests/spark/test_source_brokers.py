@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from support.flight_server import FlightServer
@@ -201,6 +201,25 @@ def test_sql_reads_through_a_view_and_less_where_filters_say_so(
     assert spark.sql("SELECT count(*) AS n FROM telemetry WHERE topic = 'elsewhere'").first()["n"] == 0
     assert spark.sql(until.format(250) + " AND timestamp >= timestamp_seconds(300)").first()["n"] == 0
     assert flight_server.calls["DoGet"] == reads, "nothing is read where nothing can pass"
+
+
+def test_a_view_is_read_by_name_and_a_stored_table_is_not(spark: SparkSession, flight_server: FlightServer) -> None:
+    """docs/spark.md says so. When the refusals no longer come, Spark has learnt it: say that there and in README.md."""
+    for number in range(10):
+        flight_server.log.append(f"devices/d{number}/telemetry", b"x")
+    options = f"OPTIONS (servers '{flight_server.location}', subscribe '{FILTER}')"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW by_name USING headwater {options}")
+    assert spark.sql("SELECT count(*) AS n FROM by_name").first()["n"] == spark.table("by_name").count() == 10
+    spark.sql("CREATE TABLE kept USING delta AS SELECT topic, offset FROM by_name")
+    assert spark.table("kept").count() == 10
+    spark.sql(f"CREATE TABLE stored USING headwater {options}")
+    try:
+        for read in (lambda: spark.sql("SELECT count(*) FROM stored"), lambda: spark.table("stored")):
+            with pytest.raises(AnalysisException, match="headwater is not a valid Spark SQL Data Source"):
+                read()
+    finally:
+        spark.sql("DROP TABLE stored")
+        spark.sql("DROP TABLE kept")
 
 
 def test_credentials_are_never_told(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
