@@ -2,7 +2,8 @@
 
 `python tests/bench/restart.py HEADWATERD DATA_DIR ROUNDS [KEY=VALUE ...]` starts the broker on the folder (the example
 `size` of the log crate makes large ones), publishes one message at QoS 1, notes time and memory, and kills it with
-SIGKILL. Prints a JSON object a round. Set `log.classes.telemetry.retention.bytes` large enough, or the log shrinks.
+SIGKILL. Prints a JSON object a round. Set `log.classes.telemetry.retention.bytes` and `.hard_bytes` large enough, or the
+log shrinks.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -34,14 +36,19 @@ def measure(headwaterd: str, data_dir: str, more: list[str]) -> dict[str, float]
     ]
     command = [headwaterd, *(part for setting in settings for part in ("--set", setting))]
     start = time.monotonic()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as broker:
+    with (
+        tempfile.TemporaryFile("w+") as said,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True) as broker,
+    ):
         try:
             assert broker.stdout is not None
             ready = broker.stdout.readline()
             ready_s = time.monotonic() - start
             found = re.search(r"mqtt=([\d.]+):(\d+)", ready)
             if found is None:
-                raise SystemExit(f"the broker did not start: {ready!r}")
+                broker.wait()
+                said.seek(0)
+                raise SystemExit(f"the broker did not start: {ready}{said.read()[-2_000:]}")
             with socket.create_connection((found.group(1), int(found.group(2)))) as client:
                 client.sendall(CONNECT + PUBLISH)
                 answers = b""
