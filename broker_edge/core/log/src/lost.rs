@@ -103,6 +103,7 @@ mod tests {
         ] {
             assert_eq!(lost(mark, None, true), None);
             assert_eq!(lost(mark, Some(8192), true), None, "before the last batch");
+            assert_eq!(lost(mark, Some(9000), true), None, "right before its end");
         }
     }
 

@@ -331,6 +331,31 @@ fn a_file_that_does_not_open_is_a_gap_until_it_does() {
     }
 }
 
+/// The mark is older than the file, so it says nothing of how far its offsets go.
+#[test]
+fn a_newest_file_that_does_not_open_may_be_full_although_the_mark_is_of_one_before_it() {
+    let (files, ..) = made(true);
+    let (log, _) = opened(&files);
+    for n in 0..40 {
+        append(
+            telemetry(&log),
+            &[format!("behind the mark {n} ").repeat(100)],
+        );
+    }
+    let killed = files.copy();
+    log.shutdown();
+    let newest = killed.with_suffix(".seg").pop().expect("segments");
+    assert!(base_of(&newest) > 120, "the mark is at 120");
+    killed.fail_open(&newest, libc::EIO);
+    let (log, _) = opened(&killed);
+    let records_at_most = (64 << 20) / 20 + 1;
+    let next = append(telemetry(&log), &["new"]);
+    assert!(
+        next >= Offset(base_of(&newest) + records_at_most),
+        "{next} may have been given before"
+    );
+}
+
 #[test]
 fn without_descriptors_or_rights_a_start_is_refused_and_changes_nothing() {
     let (whole, records, segments) = made(true);
