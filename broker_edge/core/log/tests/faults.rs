@@ -3,6 +3,7 @@
 mod support;
 
 use std::path::Path;
+use std::time::Duration;
 
 use headwater_log::{AppendError, Log, LogConfig, Offset, OpenError, PartitionState, SyncMode};
 use support::sim::{Fault, SimFiles};
@@ -158,6 +159,30 @@ fn a_failed_sync_stops_the_partition_and_shows_nothing_of_it() {
     let log = open_with(sim_config(SyncMode::Always), files.seams());
     assert!(holds(&log, &acknowledged));
     assert!(append_many(&log, 9, 1).len() == 1, "a restart recovers");
+}
+
+/// The second sync of the same file would succeed and prove nothing: the first has dropped the bytes.
+#[test]
+fn a_sync_that_failed_at_an_interval_is_not_tried_again_at_the_next() {
+    let files = SimFiles::new(2);
+    let sync = SyncMode::Interval(Duration::from_millis(20));
+    let log = open_with(sim_config(sync), files.seams());
+    let acknowledged = append_many(&log, 0, 3);
+    files.fail_syncs(true);
+    let range = telemetry(&log)
+        .append(records(1, &["never durable"]))
+        .expect("queued");
+    await_that("the partition to stop", || stopped(&log));
+    files.fail_syncs(false);
+    // The intervals of another partition pass meanwhile, one after the other.
+    let control = log.by_name("control-0").expect("there");
+    for _ in 0..20 {
+        append(control, &["goes on"]);
+    }
+    assert_eq!(telemetry(&log).high_watermark(), range.start);
+    assert_eq!(read_all(telemetry(&log)), acknowledged);
+    log.shutdown();
+    assert_eq!(files.retried_syncs(), Vec::<String>::new());
 }
 
 /// After a failed sync the page cache shows bytes that are not on the disk, and a killed process leaves them there.
