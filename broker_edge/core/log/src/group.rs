@@ -221,3 +221,48 @@ impl Core {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Class, ClassConfig, Log, LogConfig, RecordMeta, Records, Seams};
+
+    fn one_record() -> Records {
+        let mut records = Records::new();
+        let topic = records.topic("topic", 0..5).expect("room");
+        let client = records.client("client").expect("room");
+        let meta = RecordMeta::new(topic, client, 1);
+        records.push(meta, b"payload").expect("room");
+        records
+    }
+
+    /// Whoever sees the high watermark reads up to it by the tail and the index.
+    #[test]
+    fn the_high_watermark_moves_once_the_index_and_the_tail_know_the_batch() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let config = LogConfig {
+            maintain_every: None,
+            classes: vec![ClassConfig::new(Class::Telemetry)],
+            ..LogConfig::new(dir.path())
+        };
+        let (log, _) = Log::open(config, Seams::system()).expect("it opens");
+        let partition = &log.partitions()[0];
+        let active = partition.0.segments.read().last().cloned();
+        let active = active.expect("there is always an active segment");
+        let held = active.index.lock();
+        let syncs = partition.figures().syncs;
+        let range = partition.append(one_record()).expect("queued");
+        while partition.figures().syncs == syncs {
+            std::thread::yield_now();
+        }
+        // It waits for the index now, or is on its way there.
+        for _ in 0..10_000 {
+            assert_eq!(partition.high_watermark(), range.start);
+            std::thread::yield_now();
+        }
+        drop(held);
+        while partition.high_watermark() < range.end {
+            std::thread::yield_now();
+        }
+        assert_eq!(partition.read(range.start, 100).expect("there").len(), 1);
+    }
+}
