@@ -1,6 +1,6 @@
 //! Clients that do not behave, and those that have to live beside them: stuck, slow, flooding, back with less room.
 
-use headwater_log::PartitionState;
+use headwater_log::{Partition, PartitionState};
 
 use super::*;
 
@@ -313,17 +313,12 @@ fn a_full_disk_is_told_to_mqtt_5_and_costs_older_clients_their_connection_until_
     assert_eq!(rig.packets(second, Version::V5, 1), ["puback 2"]);
 }
 
-#[test]
-fn a_record_that_waits_for_space_ends_its_connection_after_some_seconds_and_is_written_all_the_same()
- {
-    let dir = dir();
-    let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    let publisher = rig.connect(ConnectFields::new(Version::V5, "p"));
-    let telemetry = rig
-        .log
-        .by_name("telemetry-0")
-        .expect("there by default")
-        .clone();
+/// Fills the disk; returns the packet id of the publish that was accepted and is not written yet.
+fn publish_until_one_waits_for_space(
+    rig: &mut Rig,
+    telemetry: &Partition,
+    publisher: ConnKey,
+) -> u16 {
     rig.gate.is_full.store(true, Ordering::Relaxed);
     let text = "x".repeat(200 << 10);
     let mut id = 0;
@@ -340,8 +335,47 @@ fn a_record_that_waits_for_space_ends_its_connection_after_some_seconds_and_is_w
                 .expect("the log moves or is full");
         }
     }
+    let is_waiting = telemetry.high_watermark() < telemetry.next_offset();
+    assert!(is_waiting, "one waits for space");
+    id
+}
+
+#[test]
+fn a_refused_publish_does_not_acknowledge_the_one_that_waits_for_space_before_it() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let publisher = rig.connect(ConnectFields::new(Version::V5, "p"));
+    let telemetry = rig
+        .log
+        .by_name("telemetry-0")
+        .expect("there by default")
+        .clone();
+    let id = publish_until_one_waits_for_space(&mut rig, &telemetry, publisher);
+    rig.publish(publisher, Version::V5, id + 1, "refused");
+    for _ in 0..3 {
+        rig.turn();
+        assert_eq!(rig.sent(publisher, Version::V5), [] as [&str; 0]);
+    }
+    rig.gate.is_full.store(false, Ordering::Relaxed);
+    assert_eq!(
+        rig.packets(publisher, Version::V5, 2),
+        [format!("puback {id}"), "refused QuotaExceeded".to_owned()]
+    );
+}
+
+#[test]
+fn a_record_that_waits_for_space_ends_its_connection_after_some_seconds_and_is_written_all_the_same()
+ {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let publisher = rig.connect(ConnectFields::new(Version::V5, "p"));
+    let telemetry = rig
+        .log
+        .by_name("telemetry-0")
+        .expect("there by default")
+        .clone();
+    publish_until_one_waits_for_space(&mut rig, &telemetry, publisher);
     let queued = telemetry.next_offset();
-    assert!(telemetry.high_watermark() < queued, "one waits for space");
     for _ in 0..5 {
         rig.pass_time(1000);
         assert_eq!(rig.sent(publisher, Version::V5), [] as [&str; 0]);
