@@ -9,6 +9,7 @@ use headwater_log::{
     AppendError, LogConfig, Offset, Partition, ReadError, RecordMeta, Records, Seams, SyncMode,
 };
 use support::memory::MemoryFiles;
+use support::sim::SimFiles;
 use support::*;
 
 fn numbered(count: usize) -> Vec<String> {
@@ -113,6 +114,50 @@ fn appends_of_every_size_read_back_in_order_after_a_restart() {
     drop(log);
     let log = open_with(config, Seams::system());
     assert!(payloads(telemetry(&log)) == expected);
+}
+
+/// Of its own buffer a large append makes a batch, which has no room for those that were queued before it.
+#[test]
+fn a_large_append_between_small_ones_of_one_sync_reads_back_in_order() {
+    let files = SimFiles::new(1);
+    let settings = || LogConfig {
+        segment_bytes: 1 << 20,
+        ..config(Path::new("/data"))
+    };
+    let log = open_with(settings(), files.seams());
+    let partition = telemetry(&log);
+    let large = |byte| {
+        let mut records = partition.take_records();
+        let topic = records.topic("large", 0..5).expect("room");
+        let client = records.client("client").expect("room");
+        let meta = RecordMeta::new(topic, client, 1);
+        records.push(meta, &vec![byte; 64 << 10]).expect("room");
+        records
+    };
+    // After one that is large the next is expected to be as large, and is given room for its head.
+    let first = partition.append(large(1)).expect("taken");
+    await_durable(partition, first.end);
+    let second = large(2);
+    files.hold("sync_data", "telemetry-0");
+    partition.append(records(1, &["held"])).expect("taken");
+    files.await_held();
+    partition.append(records(1, &["before"])).expect("taken");
+    partition.append(second).expect("taken");
+    let last = partition.append(records(1, &["behind"])).expect("taken");
+    files.let_go();
+    await_durable(partition, last.end);
+    let expected = [
+        (0, vec![1; 64 << 10]),
+        (1, b"held".to_vec()),
+        (2, b"before".to_vec()),
+        (3, vec![2; 64 << 10]),
+        (4, b"behind".to_vec()),
+    ];
+    assert!(read_all(partition) == expected);
+    files.power_cut();
+    drop(log);
+    let log = open_with(settings(), files.seams());
+    assert!(read_all(telemetry(&log)) == expected);
 }
 
 #[test]
