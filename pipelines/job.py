@@ -18,6 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from broker_edge.errors import HeadwaterError
 from pipelines.errors import PipelineError, own_error
+from pipelines.jvm_end import jvm_may_end
 from pipelines.session import session_of
 from pipelines.settings import SparkSettings
 from sinks.errors import SinkError
@@ -71,9 +72,11 @@ def run_query(name: str, settings: SparkSettings, start: Callable[[SparkSession]
     mute_query_traces(spark)
     stop = StopSignal()
     try:
-        wait(start(spark), stop)
+        with jvm_may_end(stop.is_set):
+            wait(start(spark), stop)
     finally:
-        spark.stop()
+        with jvm_may_end(stop.is_set):
+            spark.stop()
 
 
 def mute_query_traces(spark: SparkSession) -> None:

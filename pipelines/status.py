@@ -23,6 +23,7 @@ from pipelines.event_log import EventLog
 from pipelines.job import StopSignal, mute_query_traces, run_job
 from pipelines.jobs.kinds import StreamJob
 from pipelines.jobs.runner import run_alone
+from pipelines.jvm_end import jvm_may_end
 from pipelines.session import session_of
 from pipelines.settings import load_settings
 from pipelines.source import headwater_stream
@@ -118,9 +119,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 lambda: start_status(spark, settings, available_now=options.available_now),
                 is_watched=False,
             )
-            run_alone(job, file.jobs, stop.wait)
+            with jvm_may_end(stop.is_set):
+                run_alone(job, file.jobs, stop.wait)
         finally:
-            spark.stop()
+            with jvm_may_end(stop.is_set):
+                spark.stop()
 
     return run_job(work)
 

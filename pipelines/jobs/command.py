@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -19,6 +19,7 @@ from pipelines.jobs.alerts import Alert, Webhook
 from pipelines.jobs.catalogue import make_job, names_of, needs_spark, stages
 from pipelines.jobs.progress import JsonLines, LiveTable
 from pipelines.jobs.runner import RunFailedError, Runner
+from pipelines.jvm_end import CALL_ERRORS, jvm_may_end
 from pipelines.session import session_of
 from pipelines.settings import Settings, load_settings
 
@@ -48,10 +49,13 @@ def run(wanted: Sequence[str], *, config: Path | None, available_now: bool, as_j
         try:
             for stage in stages(names, available_now=available_now):
                 jobs = [make_job(name, settings, spark, available_now=available_now) for name in stage]
-                Runner(jobs, settings.jobs, screen, on_alert=on_alert).run(stop.wait)
+                with jvm_may_end(stop.is_set):
+                    Runner(jobs, settings.jobs, screen, on_alert=on_alert).run(stop.wait)
                 if stop.is_set():
                     break
         except RunFailedError as error:
+            if stop.is_set() and isinstance(error.__cause__, CALL_ERRORS):
+                return 0
             sys.stderr.write(f"error: {error}\n")
             return exit_code(error.cause_name)
     return 0
@@ -76,5 +80,8 @@ class _Session:
         return self._spark
 
     def close(self) -> None:
-        if self._spark is not None:
+        if self._spark is None:
+            return
+        # Whoever sent the signal may have sent it to the JVM as well.
+        with suppress(*CALL_ERRORS):
             self._spark.stop()

@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pyspark.errors import PySparkException
 from pyspark.sql.streaming import StreamingQuery
 
+from pipelines.jvm_end import CALL_ERRORS
 from sources.errors import OffsetError
 from sources.listener import records_behind
 from sources.offsets import SourceOffset
@@ -91,7 +91,8 @@ class StreamJob:
 
     def stop(self) -> None:
         if self._query is not None:
-            with suppress(PySparkException):
+            # With the JVM the query has ended, and the other jobs are still to be stopped.
+            with suppress(*CALL_ERRORS):
                 self._query.stop()
 
 
@@ -145,11 +146,12 @@ def progress_of(report: Mapping[str, Any], *, has_splits: bool = False) -> Progr
     """
     took_ms = report.get("durationMs", {}).get("triggerExecution")
     sources = report.get("sources") or ()
-    rows = int(report.get("numInputRows") or 0)
+    rows: int | None = int(report.get("numInputRows") or 0)
     rate = _finite(report.get("processedRowsPerSecond"))
     if has_splits:
-        rows = _between(sources, "startOffset", "endOffset") or 0
-        rate = rows / (took_ms / 1_000) if took_ms else None
+        # The first batch of a checkpoint is reported without its start.
+        rows = _between(sources, "startOffset", "endOffset")
+        rate = rows / (took_ms / 1_000) if took_ms and rows is not None else None
     return Progress(
         batch=int(report["batchId"]),
         rows=rows,

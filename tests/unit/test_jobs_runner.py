@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
 import pytest
+from py4j.protocol import Py4JError, Py4JJavaError
 from rich.console import Console
 
 from pipelines.action_store import EngineFencedError, TableStoreError
@@ -17,10 +18,11 @@ from pipelines.errors import JobFailedError, SettingsError
 from pipelines.job import EXIT_UNREACHABLE, exit_code
 from pipelines.jobs.alerts import Alert, AlertKind, StreamWatch, Webhook
 from pipelines.jobs.catalogue import JOB_NAMES, names_of, needs_spark, stages
-from pipelines.jobs.kinds import LoopJob, Progress, progress_of
+from pipelines.jobs.kinds import LoopJob, Progress, StreamJob, progress_of
 from pipelines.jobs.progress import JsonLines, LiveTable
 from pipelines.jobs.retry import is_final
 from pipelines.jobs.runner import JobState, JobView, RunFailedError, Runner
+from pipelines.jvm_end import jvm_may_end
 from pipelines.settings import JobsSettings, Settings
 from pipelines.silver.job import start_silver
 from sources.errors import DataLossError, UnavailableError
@@ -183,8 +185,55 @@ def test_lag_is_what_the_brokers_have_and_the_batch_did_not_take() -> None:
     # Where Spark counts splits, rows are the offsets that were passed.
     split = progress_of({**report, "sources": [{**source, "startOffset": offset(2, 1)}]}, has_splits=True)
     assert (split.rows, split.rows_per_s) == (9, 6.0)
+    # Spark tells the first batch of a checkpoint without its start: then they are not known, and not none.
+    first = progress_of({**report, "sources": [{**source, "startOffset": None}]}, has_splits=True)
+    assert (first.rows, first.rows_per_s, first.lag_records) == (None, None, 4)
     delta = {"endOffset": {"reservoirVersion": 3}, "latestOffset": None}
     assert progress_of({**report, "sources": [delta]}).lag_records is None
+
+
+class GoneQuery:
+    """A query whose JVM has ended."""
+
+    isActive = True
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def stop(self) -> None:
+        raise self.error
+
+
+GONE = [ConnectionRefusedError(111, "Connection refused"), Py4JError("An error occurred while calling o1.stop")]
+ENDING = Py4JJavaError("the context is shut down", SimpleNamespace(_target_id="o1", _gateway_client=None))
+"""What a JVM answers that is about to end; its text is asked from the JVM, in vain."""
+
+
+@pytest.mark.parametrize("error", [*GONE, ENDING])
+def test_a_jvm_that_was_told_to_stop_as_well_is_no_failure(error: Exception) -> None:
+    """As systemd does it, which sends SIGTERM to every process of a service."""
+    stream = StreamJob("stream", lambda: GoneQuery(error))
+    stream.start()
+    stream.stop()
+    with jvm_may_end(lambda: True):
+        raise error
+
+
+@pytest.mark.parametrize("error", GONE)
+def test_a_jvm_that_ends_by_itself_is_one_sentence(error: Exception) -> None:
+    with pytest.raises(JobFailedError, match="the JVM of Spark has ended"), jvm_may_end(lambda: False):
+        raise error
+    with pytest.raises(Py4JJavaError), jvm_may_end(lambda: False):
+        raise ENDING
+
+
+def test_other_errors_of_a_stop_are_not_taken_for_the_end_of_the_jvm() -> None:
+    stream = StreamJob("stream", lambda: GoneQuery(ZeroDivisionError()))
+    stream.start()
+    with pytest.raises(ZeroDivisionError):
+        stream.stop()
+    with pytest.raises(ZeroDivisionError), jvm_may_end(lambda: True):
+        raise ZeroDivisionError
 
 
 def test_a_loop_job_stops_when_told_and_keeps_its_error() -> None:
