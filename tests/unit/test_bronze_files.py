@@ -129,6 +129,24 @@ def test_payloads_that_do_not_shrink_are_stored_and_the_rest_is_compressed(
     assert pq.read_table(Path(folder.uri) / file.path, columns=["value"]).column(0).to_pylist() == values
 
 
+def test_columns_that_lack_no_value_are_required_and_a_missing_one_begins_a_file(
+    folder: TableFolder, spec: FileSpec
+) -> None:
+    whole = [records(4), records(4, first=4), records(4, first=12)]
+    missing = records(4, first=8)
+    at = missing.schema.get_field_index("client_id")
+    missing = missing.set_column(at, missing.schema.field(at), pa.array(["c", None, "c", None]))
+    files = write(spec, *whole[:2], missing, whole[2])
+    assert [file.rows for file in files] == [8, 8]
+    schemas = [pq.read_schema(f"{folder.uri}/{file.path}") for file in files]
+    assert [name for name in schemas[0].names if schemas[0].field(name).nullable] == ["headers"]
+    assert [name for name in schemas[1].names if schemas[1].field(name).nullable] == ["headers", "client_id"]
+    assert [json.loads(file.statistics)["nullCount"]["client_id"] for file in files] == [0, 2]
+    commit(BronzeCommits(folder), files, batch_id=0)
+    expected = pa.Table.from_batches([*whole[:2], missing, whole[2]])
+    assert rows(folder).select(expected.column_names).sort_by("offset").cast(expected.schema).equals(expected)
+
+
 def test_statistics_bound_every_row_and_leave_payloads_out(spec: FileSpec) -> None:
     long_topic = "devices/" + "x" * 40
     at = NOON + timedelta(microseconds=1_500)
