@@ -1,17 +1,19 @@
 """What an ingest into Delta costs, beside Spark's Kafka source on a single-node Kafka: same records, same session.
 
     python tests/bench/spark_kafka.py [--records 10000000] [--rounds 1] [--batch N] [--compression zstd]
+    python tests/bench/spark_kafka.py --alone --only bronze_files [--records 3000000] [--rounds 3]
     python tests/bench/spark_kafka.py --latency [--seconds 60] [--triggers 1,0.5]      (see spark_latency.py)
 
 Starts a broker and a Kafka on empty folders, fills the first over Flight with random payloads and the second with
 the same records, and runs AvailableNow queries of both in turn on `local[2]`. Prints a table, and one JSON object as
 the last line. CPU is that of the JVM and the Python workers; that of the brokers is beside it. Asserts nothing on a
-time.
+time. With `--alone` there is no Kafka and nothing to compare with: for a look at what a change does.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -70,7 +72,8 @@ class Bench:
 
     spark: SparkSession
     broker: BrokerProcess
-    kafka: Kafka
+    # None with `--alone`.
+    kafka: Kafka | None
     folder: Path
     batch: int | None
     compression: str
@@ -81,15 +84,17 @@ class Bench:
 
     def ways(self) -> dict[str, Callable[[Path], StreamingQuery]]:
         """Starts of AvailableNow queries, each into a folder of its own."""
-        return {
+        found: dict[str, Callable[[Path], StreamingQuery]] = {
             "kafka_noop": lambda folder: _start(self.kafka_rows(), "noop", folder),
             "rows_noop": lambda folder: _start(self.our_rows(), "noop", folder),
             "kafka_delta": lambda folder: _start(self.kafka_rows(), "delta", folder),
             "rows_delta": lambda folder: _start(self.our_rows(), "delta", folder),
             "bronze_files": self.bronze,
         }
+        return {name: way for name, way in found.items() if self.kafka is not None or not name.startswith("kafka")}
 
     def kafka_rows(self) -> DataFrame:
+        assert self.kafka is not None, "no way of Kafka's without it"
         reader = self.spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.kafka.servers)
         reader = reader.option("subscribe", TOPIC).option("startingOffsets", "earliest")
         return (reader if self.batch is None else reader.option("maxOffsetsPerTrigger", self.batch)).load()
@@ -113,7 +118,7 @@ class Bench:
     def measure(self, name: str, records: int) -> Figure:
         """One run of `name`, whose output is removed afterwards."""
         folder = self.folder / f"{name}-{time.time_ns()}"
-        brokers = (self.broker.pid, self.kafka.pid)
+        brokers = [self.broker.pid, *([] if self.kafka is None else [self.kafka.pid])]
         own = brokers[0] if not name.startswith("kafka") else brokers[1]
         broker_before, start = cpu_of(own), time.monotonic()
         with CpuMeter(without=brokers) as meter:
@@ -136,18 +141,19 @@ def main() -> int:
             BrokerProcess(
                 data_dir=folder / "log", settings=broker_settings(options.partitions), log_file=folder / "log.txt"
             ) as broker,
-            Kafka(folder / "kafka") as kafka,
+            contextlib.nullcontext() if options.alone else Kafka(folder / "kafka") as kafka,
         ):
             broker.start()
-            spark = bench_session()
+            spark = bench_session(has_kafka=kafka is not None)
             bench = Bench(spark, broker, kafka, folder, options.batch, options.compression)
-            kafka.make_topic(TOPIC, partitions=options.partitions)
+            if kafka is not None:
+                kafka.make_topic(TOPIC, partitions=options.partitions)
             _say("warming up")
             _fill(bench, WARM_UP_RECORDS)
             figures: dict[str, list[Figure]] = {way: [] for way in bench.ways() if _is_chosen(way, options.only)}
             for way in figures:
                 bench.measure(way, WARM_UP_RECORDS)
-            _say(f"filling both with {options.records - WARM_UP_RECORDS:,} more records")
+            _say(f"filling with {options.records - WARM_UP_RECORDS:,} more records")
             _fill(bench, options.records - WARM_UP_RECORDS)
             for turn in range(options.rounds):
                 for way in figures:
@@ -166,8 +172,8 @@ def broker_settings(partitions: int) -> dict[str, str]:
     }
 
 
-def bench_session() -> SparkSession:
-    jars = [*delta_jars(), *source_jars()]
+def bench_session(*, has_kafka: bool = True) -> SparkSession:
+    jars = [*delta_jars(), *(source_jars() if has_kafka else [])]
     return spark_session(
         "bench",
         cores="local[2]",
@@ -192,7 +198,7 @@ def _is_chosen(way: str, only: list[str] | None) -> bool:
 
 
 def _fill(bench: Bench, records: int) -> None:
-    """Random payloads into the broker, and from there into Kafka, by the same keys."""
+    """Random payloads into the broker, and from there into Kafka, if there is one, by the same keys."""
     topics = pa.array([f"devices/d{number:04}/telemetry" for number in range(DEVICES)])
     with Client(bench.server, timeout_s=600) as client:
         bounds = client.offsets(filters=FILTER).partitions
@@ -202,6 +208,8 @@ def _fill(bench: Bench, records: int) -> None:
             chosen = topics.take(pa.array([(start + row) % DEVICES for row in range(count)]))
             client.produce(pa.table({"topic": chosen, "value": random_values(count)}))
         log_id = client.offsets(filters=FILTER).log_id
+    if bench.kafka is None:
+        return
     reader = bench.spark.read.format("headwater").option("servers", bench.server).option("subscribe", FILTER)
     starts = {log_id: {str(number): offset for number, offset in known.items()}}
     rows = reader.option("startingOffsets", json.dumps(starts)).load().select("key", "value")
@@ -230,7 +238,7 @@ def report(figures: dict[str, list[Figure]], options: argparse.Namespace) -> Non
         line = (
             f"{way:14}{figure['rows_per_s']:>12,}{figure['cpu_us_per_row']:>12.2f}{figure['broker_us_per_row']:>11.2f}"
         )
-        if way in GOALS:
+        if way in GOALS and GOALS[way][0] in found:
             peer, rate_goal, cpu_goal = GOALS[way]
             figure["rate_ratio"] = round(figure["rows_per_s"] / found[peer]["rows_per_s"], 2)
             figure["cpu_ratio"] = round(figure["cpu_us_per_row"] / found[peer]["cpu_us_per_row"], 2)
@@ -261,6 +269,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=None, help="records of a batch at most (default: all at once)")
     parser.add_argument("--compression", default="zstd", choices=("zstd", "snappy"), help="of bronze's files")
     parser.add_argument("--only", action="append", help="this way in and its peer; repeatable")
+    parser.add_argument("--alone", action="store_true", help="without Kafka: the figures, and no ratios")
     parser.add_argument("--folder", default=None, help="where the logs go (default: the system's temporary folder)")
     parser.add_argument("--latency", action="store_true", help="publish to commit at a steady rate instead")
     parser.add_argument("--seconds", type=int, default=60, help="with --latency: of each run")
