@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from pipelines import worker_daemon
 from pipelines.jars import delta_jars
 from pipelines.java import require_java
 from pipelines.settings import SparkSettings
@@ -98,6 +99,7 @@ def _settings(jars: list[Path], driver_memory: str) -> dict[str, str]:
         "spark.sql.shuffle.partitions": "2",
         # Delta's VACUUM lists files with so many tasks: 10,000 by default, a minute a table on two busy cores.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
+        "spark.python.daemon.module": worker_daemon.__name__,
         "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
         "spark.driver.memory": driver_memory,
         "spark.driver.host": "127.0.0.1",

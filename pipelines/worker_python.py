@@ -3,7 +3,7 @@
 Spark puts its own `pyspark.zip` first on a worker's path. Python keeps nothing compiled for a zip, so each worker would
 compile all that it imports of pyspark anew: most of a second of CPU for each worker and each query that starts, and on
 a busy machine more than the ten seconds that Spark waits. What is made here starts the interpreter with the installed
-pyspark before the zip. It changes nothing else, and starts nothing itself.
+pyspark before the zip. It starts nothing itself; what else it sets is `_ENVIRONMENT`, under the caller's own.
 """
 
 from __future__ import annotations
@@ -21,6 +21,16 @@ import py4j
 import pyspark
 
 _ZIPPED = (pyspark, py4j)
+
+_ENVIRONMENT = {
+    # What a record batch took comes again with the next one. By default the C library gives it back in between, and
+    # each first touch of new memory is a fault: a third of what receiving costs. This is the most that a thread keeps.
+    "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
+    # The largest that the C library takes: blocks below it come from what is kept.
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    # Spark says so for tasks itself (as OMP_NUM_THREADS); threads that nobody uses spin a while before they sleep.
+    "OPENBLAS_NUM_THREADS": "1",
+}
 
 
 @cache
@@ -41,8 +51,9 @@ def make_python(folder: Path, python_path: str) -> Path:
         (links / package.__name__).symlink_to(Path(package.__path__[0]).resolve())
     first = os.pathsep.join([*filter(None, python_path.split(os.pathsep)), str(links)])
     program = folder / "python"
+    settings = "".join(f'export {name}="${{{name}:-{value}}}"\n' for name, value in _ENVIRONMENT.items())
     program.write_text(
-        "#!/bin/sh\n"
+        f"#!/bin/sh\n{settings}"
         f'PYTHONPATH={shlex.quote(first)}"${{PYTHONPATH:+:$PYTHONPATH}}" exec {shlex.quote(sys.executable)} "$@"\n'
     )
     program.chmod(0o700)

@@ -1,12 +1,15 @@
-"""The interpreter of Spark's workers: pyspark as it is installed, and the rest of the path as it was."""
+"""The interpreter of Spark's workers: pyspark as it is installed, the rest of the path as it was, and what it sets. And
+the process they are forked from."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from zipfile import ZipFile
 
+from pipelines import worker_daemon
 from pipelines.worker_python import make_python
 
 LOOK = "import pyspark.version, first, last; print(pyspark.version.__file__, first.__file__, last.__file__, sep='\\n')"
@@ -27,3 +30,37 @@ def test_a_worker_takes_the_installed_pyspark_and_not_the_zip_that_comes_first(t
     assert version == tmp_path / "installed" / "pyspark" / "version.py"
     assert first == tmp_path / "mine" / "first.py"
     assert last == tmp_path / "spark.zip" / "last.py"
+
+
+def test_a_worker_keeps_its_memory_unless_the_caller_says_otherwise(tmp_path: Path) -> None:
+    program = make_python(tmp_path, "")
+    look = "import os; print(os.environ['MALLOC_TRIM_THRESHOLD_'], os.environ['MALLOC_MMAP_THRESHOLD_'])"
+
+    def said(own: dict[str, str]) -> list[str]:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+        done = subprocess.run(
+            [program, "-c", look], env=inherited | own, capture_output=True, text=True, timeout=60, check=True
+        )
+        return done.stdout.split()
+
+    assert said({}) == [str(64 << 20), str(32 << 20)]
+    assert said({"MALLOC_TRIM_THRESHOLD_": "131072"}) == ["131072", str(32 << 20)]
+
+
+PREPARE = """
+import gc, os, sys
+from pipelines import worker_daemon
+worker_daemon.prepare()
+threads = len(os.listdir("/proc/self/task")) if sys.platform == "linux" else 1
+# A generator that was seeded before the fork would give all workers the same numbers.
+print(threads, gc.get_freeze_count() > 10_000, "numpy.random" in sys.modules)
+print(*(name for name in sys.argv[1:] if name in sys.modules))
+"""
+
+
+def test_what_workers_share_is_imported_before_the_fork_by_one_thread(tmp_path: Path) -> None:
+    program = make_python(tmp_path, os.pathsep.join(filter(None, sys.path)))
+    done = subprocess.run(
+        [program, "-c", PREPARE, *worker_daemon.SHARED], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["1", "True", "False", *worker_daemon.SHARED]
