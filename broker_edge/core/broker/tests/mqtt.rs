@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+
 use common::{Client, Got, start, start_with};
 use headwater_mqtt::encode::{self, ConnectFields, WillFields};
 use headwater_mqtt::packet::subscribe::{RetainHandling, SubscriptionOptions};
@@ -162,6 +164,43 @@ fn retained_messages_reach_new_subscribers_and_outlive_a_restart_until_they_are_
         broker.shutdown();
         broker = start(dir.path());
     }
+}
+
+#[test]
+fn many_retained_messages_come_once_each_to_a_client_that_takes_few_at_a_time() {
+    const COUNT: usize = 10_000;
+    let dir = dir();
+    let broker = start(dir.path());
+    let mut publisher = Client::connect(broker.mqtt_address(), Version::V5, "p");
+    for first in (0..COUNT).step_by(500) {
+        for n in first..first + 500 {
+            publisher.send_publish(&format!("r/{n}"), b"old", 1, true, &[]);
+        }
+        for _ in 0..500 {
+            assert!(matches!(publisher.next(), Got::Puback { .. }));
+        }
+    }
+    let mut fields = ConnectFields::new(Version::V5, "slow");
+    fields.properties = &[Property::ReceiveMaximum(10)];
+    let (mut slow, _) = Client::connect_with(broker.mqtt_address(), fields);
+    slow.subscribe("r/#", 1);
+    // It has acknowledged nothing: these have not been sent.
+    publisher.publish_with("r/5000", "new", true, &[]);
+    publisher.publish_with("r/6000", "", true, &[]);
+    publisher.publish_with("r/7000", "live", false, &[]);
+    let mut of_topic: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for _ in 0..COUNT + 1 {
+        let message = slow.message();
+        let text = format!("{} {}", message.text(), message.retain);
+        of_topic.entry(message.topic).or_default().push(text);
+    }
+    slow.expect_silence();
+    let mut take = |topic: &str| of_topic.remove(topic).unwrap_or_default();
+    assert_eq!(take("r/5000"), ["new false"]);
+    assert_eq!(take("r/6000"), [" false"]);
+    assert_eq!(take("r/7000"), ["old true", "live false"]);
+    assert_eq!(of_topic.len(), COUNT - 3);
+    assert!(of_topic.values().all(|texts| *texts == ["old true"]));
 }
 
 #[test]

@@ -29,7 +29,9 @@ const TURN_STEPS: usize = 128;
 /// So many bytes, read or sent, are one step more.
 pub(super) const STEP_BYTES: usize = 16 << 10;
 /// So many records that were looked at are one step more.
-const STEP_RECORDS: usize = 1024;
+pub(super) const STEP_RECORDS: usize = 1024;
+/// What of QoS 0 has waited behind retained values goes late, but no later than this.
+const QOS0_LATE_US: i64 = 5_000_000;
 /// With more subscriptions, what they come to for a topic is remembered.
 const LINEAR_MAX: usize = 8;
 pub(super) const READ_STEPS: usize = 8;
@@ -43,6 +45,7 @@ pub(super) struct Reading {
     pub until: Offset,
     pub source: Source,
     pub qos0_from: Offset,
+    pub sheds_qos0: bool,
 }
 
 impl Reading {
@@ -125,8 +128,8 @@ impl Engine {
             Self::send_assigned,
             Self::end_replays,
             Self::catch_up_behind,
-            Self::catch_up_replays,
             Self::send_retained,
+            Self::catch_up_replays,
         ];
         for kind in kinds {
             match kind(self, key, conn, steps) {
@@ -137,6 +140,8 @@ impl Engine {
         Progress::Finished
     }
 
+    /// Reads on in the partitions where the session is behind: up to where the live stream stood when the first of the
+    /// retained values that it is owed were asked for, else until it is live.
     fn catch_up_behind(&mut self, key: SessionKey, conn: ConnKey, steps: &mut usize) -> Progress {
         let mut index = 0;
         let mut unfinished = false;
@@ -157,18 +162,25 @@ impl Engine {
                     Progress::Finished
                 };
             };
+            let owed = session.extras.retained.front();
             let mut reading = Reading {
                 partition: behind.partition,
                 next: behind.next,
-                until: Offset(u64::MAX),
+                until: owed.map_or(Offset(u64::MAX), |owed| owed.until(behind.partition)),
                 source: Source::Cursor,
                 qos0_from: behind.qos0_from,
+                sheds_qos0: behind.sheds_qos0,
             };
             let progress = self.read_on(key, conn, &mut reading, None, steps);
+            let live_at = self.dispatched[behind.partition.index()];
             let Some(session) = self.sessions.get_mut(key) else {
                 return Progress::NoRoom;
             };
             match progress {
+                Progress::Finished if reading.next < live_at => {
+                    session.behind[index].next = reading.next;
+                    index += 1;
+                }
                 Progress::Finished => {
                     session.behind.swap_remove(index);
                 }
@@ -245,6 +257,7 @@ impl Engine {
                 until: ends_at(&until, partition),
                 source,
                 qos0_from: Offset(0),
+                sheds_qos0: false,
             };
             let progress = self.read_on(key, conn, &mut reading, Some(&filter), steps);
             let Some(session) = self.sessions.get_mut(key) else {
@@ -450,6 +463,11 @@ impl Engine {
                     retain: false,
                 };
                 if self.deliver(key, conn, &delivery) == Delivered::NoRoom {
+                    let late_us = self.now.wall_us - record.time_us;
+                    if qos0 && reading.sheds_qos0 && late_us > QOS0_LATE_US {
+                        self.tally.deliveries_dropped += 1;
+                        continue;
+                    }
                     reading.next = record.offset;
                     return false;
                 }

@@ -177,6 +177,9 @@ impl Engine {
         if !session.is_live(run.partition) {
             return true;
         }
+        if session.owes_retained() {
+            return false;
+        }
         if conn.extras.out_aliases.is_some() {
             return false;
         }
@@ -235,6 +238,10 @@ impl Engine {
                 return;
             };
             if !session.is_live(run.partition) {
+                return;
+            }
+            if session.owes_retained() {
+                session.wait_for_retained(run.partition, record.offset);
                 return;
             }
             let delivery = Delivery {

@@ -27,6 +27,7 @@ mod identify;
 mod latency;
 mod limits;
 mod out;
+mod owed;
 mod persist;
 mod position;
 mod publish;

@@ -10,6 +10,7 @@ use super::catch_up::{Progress, merged_for};
 use super::deliver::{Delivered, extra_properties, format_place, offset_topic};
 use super::encode::{self, Form, Payload};
 use super::receipt;
+use super::retained::At;
 use super::send_retained::OwnedRecord;
 use super::session::{Command, Session};
 use super::shared::Groups;
@@ -131,10 +132,8 @@ impl Engine {
         if sent.source != Source::Retained {
             return None;
         }
-        let topic = self
-            .retained
-            .lock()
-            .stored_at(sent.partition, sent.offset)?;
+        let at = At::new(sent.partition, sent.offset);
+        let topic = self.retained.lock().stored_at(at)?;
         self.stored_retained(&topic)
     }
 

@@ -1,4 +1,5 @@
 //! Which record is the retained message of each topic. Places only: the values are read from the log when they are sent.
+//! Found by topic, and in the order in which they lie in the log, which is how they are read for a subscriber of many.
 //!
 //! Follows from the data records; it is rebuilt at start from the log and from the values that the state store took over
 //! before their segment was removed.
@@ -16,13 +17,23 @@ use crate::state::StateStore;
 use super::Engine;
 use super::stage::PartitionIndex;
 
-/// Where the retained message of a topic is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    pub topic: Arc<str>,
+/// Where a record is, be it still in the log or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct At {
     pub partition: PartitionIndex,
-    /// Its offset, be it still in the log or not.
     pub offset: Offset,
+}
+
+impl At {
+    pub fn new(partition: PartitionIndex, offset: Offset) -> Self {
+        Self { partition, offset }
+    }
+}
+
+/// Where the retained message of a topic is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    pub at: At,
     /// The segment is gone, the state store has the value.
     pub stored: bool,
     /// Of the topic, and of the payload where it is known.
@@ -47,6 +58,8 @@ pub struct StoredValue {
 #[derive(Debug, Default)]
 pub struct Retained {
     by_topic: BTreeMap<Arc<str>, Place>,
+    /// The topics of `by_topic` by the places there.
+    by_place: BTreeMap<At, Arc<str>>,
     bytes: u64,
     topics_max: usize,
     bytes_max: u64,
@@ -83,9 +96,7 @@ impl Retained {
                     let topic: Arc<str> = topic.into();
                     let partition = PartitionIndex(stored.partition);
                     let place = Place {
-                        topic: Arc::clone(&topic),
-                        partition,
-                        offset: Offset(stored.offset),
+                        at: At::new(partition, Offset(stored.offset)),
                         stored: true,
                         bytes: bytes_of(&topic, stored.payload.len() / 2),
                     };
@@ -128,28 +139,28 @@ impl Retained {
         self.apply_place(record.topic, partition, place, record.payload.len())
     }
 
-    fn apply_place(
+    pub(super) fn apply_place(
         &mut self,
         topic: &str,
         partition: PartitionIndex,
         place: RetainedPlace,
         payload_bytes: usize,
     ) -> Option<Place> {
-        let old = self.by_topic.get(topic);
-        if old.is_some_and(|old| old.partition == partition && old.offset > place.offset) {
+        let old = self.by_topic.get_key_value(topic);
+        if old.is_some_and(|(_, old)| old.at.partition == partition && old.at.offset > place.offset)
+        {
             return None;
         }
         if place.is_cleared {
             let old = self.by_topic.remove(topic)?;
+            self.by_place.remove(&old.at);
             self.bytes -= old.bytes;
             return Some(old);
         }
         let bytes = bytes_of(topic, payload_bytes);
-        let topic = old.map_or_else(|| topic.into(), |old| Arc::clone(&old.topic));
+        let topic = old.map_or_else(|| topic.into(), |(topic, _)| Arc::clone(topic));
         let place = Place {
-            topic: Arc::clone(&topic),
-            partition,
-            offset: place.offset,
+            at: At::new(partition, place.offset),
             stored: false,
             bytes,
         };
@@ -163,7 +174,12 @@ impl Retained {
 
     fn put(&mut self, topic: Arc<str>, place: Place) -> Option<Place> {
         self.bytes += place.bytes;
-        let old = self.by_topic.insert(topic, place)?;
+        let old = self.by_topic.insert(Arc::clone(&topic), place);
+        if let Some(old) = old {
+            self.by_place.remove(&old.at);
+        }
+        self.by_place.insert(place.at, topic);
+        let old = old?;
         self.bytes -= old.bytes;
         Some(old)
     }
@@ -182,53 +198,87 @@ impl Retained {
         (self.by_topic.len(), self.bytes)
     }
 
-    pub fn get(&self, topic: &str) -> Option<&Place> {
-        self.by_topic.get(topic)
+    /// Whether a filter may reach any.
+    pub fn may_match(&self, filter: &str) -> bool {
+        self.reached(filter).next().is_some()
     }
 
-    /// The places that a filter reaches, in order of partition and offset, so that reading them is one way through the
-    /// log.
-    pub fn matching(&self, filter: &str) -> Vec<Place> {
-        let Some(wildcard) = filter.find(['+', '#']) else {
-            return self.get(filter).cloned().into_iter().collect();
-        };
+    /// Topics among which are all that the filter matches.
+    fn reached(&self, filter: &str) -> impl Iterator<Item = (&Arc<str>, &Place)> {
+        let wildcard = filter.find(['+', '#']);
         // `a/#` reaches `a` itself.
-        let prefix = filter[..wildcard].trim_end_matches('/');
-        let from_prefix = self
-            .by_topic
-            .range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
-        let mut places: Vec<Place> = from_prefix
-            .take_while(|(topic, _)| topic.starts_with(prefix))
-            .filter(|(topic, _)| filter_matches(filter, topic))
-            .map(|(_, place)| place.clone())
-            .collect();
-        places.sort_unstable_by_key(|place| (place.partition, place.offset));
-        places
+        let prefix = wildcard.map_or(filter, |at| filter[..at].trim_end_matches('/'));
+        let range = (Bound::Included(prefix), Bound::Unbounded);
+        self.by_topic
+            .range::<str, _>(range)
+            .take_while(move |(topic, _)| match wildcard {
+                Some(_) => topic.starts_with(prefix),
+                None => ***topic == *prefix,
+            })
+    }
+
+    /// The places that a filter matches, in order, so that reading them is one way through the log; nothing when there are
+    /// more than `listed_max`, or more than `looked_max` topics had to be looked at. Gives also how many were.
+    pub fn list(
+        &self,
+        filter: &str,
+        (listed_max, looked_max): (usize, usize),
+    ) -> (usize, Option<Vec<At>>) {
+        let mut places = Vec::new();
+        let mut looked = 0;
+        for (topic, place) in self.reached(filter) {
+            looked += 1;
+            let matches = filter_matches(filter, topic);
+            if looked > looked_max || (matches && places.len() == listed_max) {
+                return (looked, None);
+            }
+            if matches {
+                places.push(place.at);
+            }
+        }
+        places.sort_unstable();
+        (looked, Some(places))
+    }
+
+    /// The retained message at a place, if it still is one.
+    pub fn at(&self, at: At) -> Option<(&Arc<str>, Place)> {
+        let topic = self.by_place.get(&at)?;
+        let place = self.by_topic.get(topic).filter(|place| place.at == at)?;
+        Some((topic, *place))
+    }
+
+    /// What is retained between two places, in order.
+    pub fn between(&self, from: At, until: At) -> impl Iterator<Item = (At, &Arc<str>)> {
+        let until = until.max(from);
+        self.by_place
+            .range(from..until)
+            .map(|(at, topic)| (*at, topic))
     }
 
     /// The topic whose value the state store has from this place.
-    pub fn stored_at(&self, partition: PartitionIndex, offset: Offset) -> Option<Arc<str>> {
-        let mut places = self.by_topic.values();
-        let place = places
-            .find(|place| place.stored && place.partition == partition && place.offset == offset)?;
-        Some(Arc::clone(&place.topic))
+    pub fn stored_at(&self, at: At) -> Option<Arc<str>> {
+        let (topic, place) = self.at(at)?;
+        place.stored.then(|| Arc::clone(topic))
     }
 
-    /// Places of one partition within a range that no state record holds yet.
-    fn within(&self, partition: PartitionIndex, range: &Range<Offset>) -> Vec<Place> {
-        let wanted = |place: &&Place| {
-            !place.stored && place.partition == partition && range.contains(&place.offset)
-        };
-        self.by_topic.values().filter(wanted).cloned().collect()
+    /// What lies in one partition within a range, and in no state record yet.
+    fn within(&self, partition: PartitionIndex, range: &Range<Offset>) -> Vec<(Arc<str>, At)> {
+        let (from, until) = (
+            At::new(partition, range.start),
+            At::new(partition, range.end),
+        );
+        self.between(from, until)
+            .filter(|(at, _)| self.at(*at).is_some_and(|(_, place)| !place.stored))
+            .map(|(at, topic)| (Arc::clone(topic), at))
+            .collect()
     }
 
-    fn mark_stored(&mut self, place: &Place, payload_bytes: usize) {
-        if let Some(current) = self.by_topic.get_mut(&place.topic)
-            && current.partition == place.partition
-            && current.offset == place.offset
+    pub(super) fn mark_stored(&mut self, topic: &str, at: At, payload_bytes: usize) {
+        if let Some(current) = self.by_topic.get_mut(topic)
+            && current.at == at
         {
             current.stored = true;
-            let bytes = bytes_of(&place.topic, payload_bytes);
+            let bytes = bytes_of(topic, payload_bytes);
             self.bytes = self.bytes - current.bytes + bytes;
             current.bytes = bytes;
         }
@@ -252,14 +302,14 @@ impl Engine {
             );
             partition.before_delete(Arc::new(move |range: Range<Offset>| {
                 let places = retained.lock().within(index, &range);
-                for place in places {
-                    let Some(value) = stored_value(&own, &place) else { return false };
+                for (topic, at) in places {
+                    let Some(value) = stored_value(&own, at) else { return false };
                     let text = serde_json::to_vec(&value).expect("a plain structure becomes JSON");
-                    if let Err(error) = state.put(&state_key(&place.topic), &text) {
-                        tracing::warn!(%error, topic = &*place.topic, "a retained message cannot be kept, its segment stays");
+                    if let Err(error) = state.put(&state_key(&topic), &text) {
+                        tracing::warn!(%error, topic = &*topic, "a retained message cannot be kept, its segment stays");
                         return false;
                     }
-                    retained.lock().mark_stored(&place, value.payload.len() / 2);
+                    retained.lock().mark_stored(&topic, at, value.payload.len() / 2);
                 }
                 // What was just put has to survive a crash before the segment may go.
                 state.durable() >= state.end()
@@ -268,14 +318,14 @@ impl Engine {
     }
 }
 
-fn stored_value(partition: &headwater_log::Partition, place: &Place) -> Option<StoredValue> {
-    let batches = partition.read(place.offset, 1).ok()?;
+fn stored_value(partition: &headwater_log::Partition, at: At) -> Option<StoredValue> {
+    let batches = partition.read(at.offset, 1).ok()?;
     let batch = batches.first()?;
     let record =
-        batch.record(usize::try_from(place.offset.0.checked_sub(batch.base_offset().0)?).ok()?);
+        batch.record(usize::try_from(at.offset.0.checked_sub(batch.base_offset().0)?).ok()?);
     Some(StoredValue {
-        partition: place.partition.0,
-        offset: place.offset.0,
+        partition: at.partition.0,
+        offset: at.offset.0,
         time_us: record.time_us,
         client_id: record.client_id.to_owned(),
         qos: record.qos,
@@ -305,27 +355,30 @@ pub fn from_hex(text: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn place(topic: &str, offset: u64) -> Place {
-        Place {
-            topic: topic.into(),
-            partition: PartitionIndex(3),
-            offset: Offset(offset),
-            stored: false,
-            bytes: 0,
+    const P: PartitionIndex = PartitionIndex(3);
+
+    fn retained_of(places: &[(&str, u64)]) -> Retained {
+        let mut retained = Retained::default();
+        for (topic, offset) in places {
+            let place = Place {
+                at: At::new(P, Offset(*offset)),
+                stored: false,
+                bytes: 0,
+            };
+            retained.put((*topic).into(), place);
         }
+        retained
     }
 
     #[test]
     fn a_filter_reaches_its_retained_topics_in_order_of_place() {
-        let mut retained = Retained::default();
-        for (topic, offset) in [("a", 9), ("a/b", 3), ("a/c", 5), ("ab", 1), ("$SYS/x", 2)] {
-            retained.by_topic.insert(topic.into(), place(topic, offset));
-        }
-        let topics = |filter: &str| -> Vec<String> {
-            retained
-                .matching(filter)
-                .iter()
-                .map(|place| place.topic.to_string())
+        let places = [("a", 9), ("a/b", 3), ("a/c", 5), ("ab", 1), ("$SYS/x", 2)];
+        let retained = retained_of(&places);
+        let topics = |filter: &str| -> Vec<&str> {
+            let listed = retained.list(filter, (9, 9)).1.expect("there are few");
+            let topics = listed.iter().map(|at| retained.at(*at));
+            topics
+                .map(|found| &**found.expect("it is there").0)
                 .collect()
         };
         assert_eq!(topics("a/#"), ["a/b", "a/c", "a"]);
@@ -334,7 +387,40 @@ mod tests {
         assert_eq!(topics("+"), ["ab", "a"]);
         assert_eq!(topics("$SYS/#"), ["$SYS/x"]);
         assert_eq!(topics("a/b"), ["a/b"]);
-        assert!(topics("b").is_empty());
+        assert!(topics("b").is_empty() && !retained.may_match("b"));
+        assert!(retained.may_match("a/#") && !retained.may_match("b/#"));
+        assert_eq!(
+            retained.list("#", (4, 9)).1.map(|listed| listed.len()),
+            Some(4)
+        );
+        assert_eq!(retained.list("#", (3, 9)).1, None);
+        assert_eq!(retained.list("+/c", (9, 4)), (5, None));
+    }
+
+    #[test]
+    fn a_place_is_of_one_topic_until_another_record_takes_it() {
+        let mut retained = retained_of(&[("a", 1), ("b", 2)]);
+        let at = |offset| At::new(P, Offset(offset));
+        let record = |offset, is_cleared| RetainedPlace {
+            offset: Offset(offset),
+            is_cleared,
+        };
+        let replaced = retained.apply_place("a", P, record(7, false), 3);
+        assert_eq!(replaced.map(|place| place.at), Some(at(1)));
+        assert_eq!(retained.at(at(1)), None);
+        assert_eq!(retained.at(at(7)).map(|(topic, _)| &**topic), Some("a"));
+        retained.apply_place("b", P, record(8, true), 0);
+        assert_eq!(retained.at(at(2)), None);
+        assert_eq!(retained.by_place.len(), retained.by_topic.len());
+        retained.mark_stored("a", at(1), 3);
+        assert_eq!(retained.stored_at(at(7)), None);
+        assert_eq!(
+            retained.within(P, &(Offset(0)..Offset(9))),
+            [("a".into(), at(7))]
+        );
+        retained.mark_stored("a", at(7), 3);
+        assert_eq!(retained.stored_at(at(7)).as_deref(), Some("a"));
+        assert!(retained.within(P, &(Offset(0)..Offset(9))).is_empty());
     }
 
     #[test]

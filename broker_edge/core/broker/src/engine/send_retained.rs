@@ -1,7 +1,7 @@
 //! Retained values on their way to a new subscriber: read where they are, sent with the retain flag.
 //!
-//! Which they are was decided at the SUBSCRIBE; a topic whose value has changed since is left out, because the new value
-//! comes as a live record.
+//! What was published before the SUBSCRIBE goes before them, what was published since goes after them: so nobody gets an
+//! older value of a topic behind a newer one.
 
 use std::sync::Arc;
 
@@ -11,7 +11,9 @@ use crate::auth::Access;
 
 use super::catch_up::Progress;
 use super::deliver::{Delivered, Delivery};
-use super::retained::{Place, StoredValue, from_hex, state_key};
+use super::owed::{Found, Owed};
+use super::retained::{At, StoredValue, from_hex, state_key};
+use super::stage::PartitionIndex;
 use super::topics::Merged;
 use super::unread::is_passing;
 use super::window::Source;
@@ -25,55 +27,79 @@ impl Engine {
         conn: ConnKey,
         steps: &mut usize,
     ) -> Progress {
-        if self
-            .conns
-            .get(conn)
-            .is_none_or(|conn| conn.subacks_owed > 0)
-        {
+        let Some(session) = self.sessions.get(key) else {
+            return Progress::NoRoom;
+        };
+        if !session.owes_retained() {
+            return Progress::Finished;
+        }
+        let is_answered = |engine: &Self| Some(engine.conns.get(conn)?.subacks_owed == 0);
+        if is_answered(self) != Some(true) {
             return Progress::NoRoom;
         }
-        let mut recent: Option<Batch> = None;
         loop {
+            let Some(mut owed) = self.take_owed(key) else {
+                return Progress::Finished;
+            };
+            let progress = self.send_owed(key, conn, &mut owed, steps);
             let Some(session) = self.sessions.get_mut(key) else {
                 return Progress::NoRoom;
             };
-            let Some(work) = session.extras.retained.front_mut() else {
-                return Progress::Finished;
-            };
-            let Some(place) = work.values.front().cloned() else {
-                session.extras.retained.pop_front();
-                continue;
-            };
-            let options = session
-                .subscription(&session.extras.retained[0].filter)
-                .map(|held| held.options);
-            let may_receive = session.may(Access::Receive, &place.topic);
-            let merged = Merged {
-                no_local: false,
-                ..Merged::of(options.into_iter())
-            };
-            let unchanged = self
-                .retained
-                .lock()
-                .get(&place.topic)
-                .is_some_and(|now| now.offset == place.offset);
-            if unchanged && options.is_some() && may_receive {
-                if *steps == 0 {
-                    return Progress::Unfinished;
+            if progress != Progress::Finished {
+                // One that lost its connection owes nothing.
+                if session.conn == Some(conn) {
+                    session.extras.retained.push_front(owed);
                 }
-                if self.send_retained_value(key, conn, &place, &merged, &mut recent, steps)
-                    == Delivered::NoRoom
-                {
-                    return Progress::NoRoom;
-                }
+                return progress;
             }
-            if let Some(work) = self
-                .sessions
-                .get_mut(key)
-                .and_then(|session| session.extras.retained.front_mut())
-            {
-                work.values.pop_front();
+            session.extras.trim();
+            if !session.behind.is_empty() {
+                // What was published meanwhile, up to the next SUBSCRIBE.
+                *steps = steps.saturating_sub(1);
+                return Progress::Unfinished;
             }
+        }
+    }
+
+    fn take_owed(&mut self, key: SessionKey) -> Option<Owed> {
+        let session = self.sessions.get_mut(key)?;
+        session.extras.present_mut()?.retained.pop_front()
+    }
+
+    fn send_owed(
+        &mut self,
+        key: SessionKey,
+        conn: ConnKey,
+        owed: &mut Owed,
+        steps: &mut usize,
+    ) -> Progress {
+        let session = self.sessions.get(key);
+        let Some(held) = session.and_then(|session| session.subscription(&owed.filter)) else {
+            return Progress::Finished;
+        };
+        let merged = Merged {
+            no_local: false,
+            ..Merged::of(std::iter::once(held.options))
+        };
+        let mut recent = None;
+        loop {
+            let Some(session) = self.sessions.get(key) else {
+                return Progress::NoRoom;
+            };
+            let may = |topic: &str| session.may(Access::Receive, topic);
+            let value = match owed.find(&self.retained.lock(), may, steps) {
+                Found::Value(value) => value,
+                Found::Nothing => return Progress::Finished,
+                Found::Unfinished => return Progress::Unfinished,
+            };
+            if *steps == 0 {
+                return Progress::Unfinished;
+            }
+            let sent = self.send_retained_value(key, conn, &value, &merged, &mut recent, steps);
+            if sent == Delivered::NoRoom {
+                return Progress::NoRoom;
+            }
+            owed.pass();
         }
     }
 
@@ -82,82 +108,44 @@ impl Engine {
         &mut self,
         key: SessionKey,
         conn: ConnKey,
-        place: &Place,
+        value: &Value,
         merged: &Merged,
-        recent: &mut Option<Batch>,
+        recent: &mut Option<(PartitionIndex, Batch)>,
         steps: &mut usize,
     ) -> Delivered {
-        let (partition, source) = (place.partition, Source::Retained);
-        if place.stored {
+        let At { partition, offset } = value.at;
+        let delivery_of = |record| Delivery {
+            record,
+            batch: None,
+            partition,
+            merged,
+            source: Source::Retained,
+            retain: true,
+        };
+        if value.stored {
             *steps = steps.saturating_sub(1);
-            let Some(stored) = self.stored_retained(&place.topic) else {
+            let Some(stored) = self.stored_retained(&value.topic) else {
                 return Delivered::Skipped;
             };
-            let record = stored.view();
-            return self.deliver(
-                key,
-                conn,
-                &Delivery {
-                    record: &record,
-                    batch: None,
-                    partition,
-                    merged,
-                    source,
-                    retain: true,
-                },
-            );
+            return self.deliver(key, conn, &delivery_of(&stored.view()));
         }
-        let within = |batch: &Batch| {
-            batch.base_offset() <= place.offset && place.offset < batch.next_offset()
+        let has_it = |(of, batch): &(PartitionIndex, Batch)| {
+            *of == partition && (batch.base_offset()..batch.next_offset()).contains(&offset)
         };
-        let batch = match recent.take().filter(within) {
-            Some(batch) => batch,
+        let batch = match recent.take().filter(has_it) {
+            Some((_, batch)) => batch,
             None => {
                 *steps = steps.saturating_sub(1);
-                match self.read_one(partition, place.offset) {
+                match self.read_one(partition, offset) {
                     Ok(Some((batch, _))) => batch,
                     Err(error) if is_passing(&error) => return self.retry_later(key, &error),
                     Ok(None) | Err(_) => return Delivered::Skipped,
                 }
             }
         };
-        let index = (place.offset.0 - batch.base_offset().0) as usize;
-        let record = batch.record(index);
-        // Another partition may have a batch with the same offsets.
-        let delivered = if *record.topic == *place.topic {
-            self.deliver(
-                key,
-                conn,
-                &Delivery {
-                    record: &record,
-                    batch: None,
-                    partition,
-                    merged,
-                    source,
-                    retain: true,
-                },
-            )
-        } else {
-            let (batch, index) = match self.read_one(partition, place.offset) {
-                Ok(Some(found)) => found,
-                Err(error) if is_passing(&error) => return self.retry_later(key, &error),
-                Ok(None) | Err(_) => return Delivered::Skipped,
-            };
-            let record = batch.record(index);
-            self.deliver(
-                key,
-                conn,
-                &Delivery {
-                    record: &record,
-                    batch: None,
-                    partition,
-                    merged,
-                    source,
-                    retain: true,
-                },
-            )
-        };
-        *recent = Some(batch);
+        let record = batch.record((offset.0 - batch.base_offset().0) as usize);
+        let delivered = self.deliver(key, conn, &delivery_of(&record));
+        *recent = Some((partition, batch));
         delivered
     }
 
@@ -171,6 +159,15 @@ impl Engine {
             value,
         })
     }
+}
+
+/// The retained message of a topic, as found for a subscriber.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Value {
+    pub topic: Arc<str>,
+    pub at: At,
+    /// The state store has it.
+    pub stored: bool,
 }
 
 /// A retained value that came from the state store.

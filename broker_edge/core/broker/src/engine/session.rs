@@ -18,8 +18,8 @@ use super::ConnKey;
 use super::connection::Will;
 use super::few::Few;
 use super::limits::TopicsMade;
+use super::owed::Owed;
 use super::received::Received;
-use super::retained::Place;
 use super::router::Options;
 use super::seldom::{Blank, Seldom};
 use super::sent::{Assigned, Waiting};
@@ -58,6 +58,9 @@ pub struct Behind {
     pub next: Offset,
     /// Records below are left out when they would be delivered with QoS 0: the client was away.
     pub qos0_from: Offset,
+    /// Only retained values that go first hold it back: what of QoS 0 is late and finds no room is dropped, as it would
+    /// be in the live stream.
+    pub sheds_qos0: bool,
 }
 
 /// A subscription that reads from a place of its own until it has caught up.
@@ -75,14 +78,6 @@ pub struct Replay {
     pub joined: bool,
 }
 
-/// Retained values that a new subscription has to send.
-#[derive(Debug)]
-pub struct RetainedWork {
-    pub filter: Box<str>,
-    /// As of the moment of the SUBSCRIBE, in order of place: a topic whose value has changed since is left out, because
-    /// the new value comes as a live record.
-    pub values: VecDeque<Place>,
-}
 /// A receipt whose record is not durable yet: the cursor does not pass the command it is for.
 #[derive(Debug)]
 pub struct PendingReceipt {
@@ -108,7 +103,8 @@ pub struct Extras {
     /// Of the window, those that are commands for the client.
     pub commands: Vec<Command>,
     pub receipts: Vec<PendingReceipt>,
-    pub retained: VecDeque<RetainedWork>,
+    /// What new subscriptions are owed of the retained values, in the order of the SUBSCRIBEs.
+    pub retained: VecDeque<Owed>,
     /// Which records were given packet ids for QoS 2.
     pub assigned: Vec<Assigned>,
     /// Deliveries of QoS 2 whose packet ids have to be durable before they are sent.
@@ -301,8 +297,27 @@ impl Session {
                 partition,
                 next,
                 qos0_from,
+                sheds_qos0: false,
             });
         }
+    }
+
+    /// Leaves the live stream until the retained values that the session is owed have been sent: they are older.
+    pub fn wait_for_retained(&mut self, partition: PartitionIndex, next: Offset) {
+        if self.is_live(partition) {
+            self.behind.push(Behind {
+                partition,
+                next,
+                qos0_from: Offset(0),
+                sheds_qos0: true,
+            });
+        }
+    }
+
+    /// Whether retained values are to be sent before what is published now.
+    #[inline]
+    pub fn owes_retained(&self) -> bool {
+        !self.extras.retained.is_empty()
     }
 
     /// Whether anything but the live stream waits to be sent.

@@ -10,10 +10,11 @@ use crate::auth::Access;
 
 use super::ack::PacketKind;
 use super::close::Cause;
+use super::owed::Owed;
 use super::position::{Located, Policy, Position, Refusal, Start, split_filter};
 use super::router::{Options, Subscriber};
 use super::seldom::Seldom;
-use super::session::{Replay, RetainedWork, Subscription};
+use super::session::{Replay, Subscription};
 use super::shared::{filter_of, is_shared};
 use super::stage::PartitionIndex;
 use super::sys::is_sys;
@@ -353,17 +354,14 @@ impl Engine {
         if is_sys(filter) {
             return self.owe_sys(key, filter);
         }
-        let values = self.retained.lock().matching(filter);
-        if values.is_empty() {
+        if !self.retained.lock().may_match(filter) {
             return;
         }
         if let Some(session) = self.sessions.get_mut(key) {
             let owed = &mut session.extras.retained;
-            owed.retain(|work| &*work.filter != filter);
-            owed.push_back(RetainedWork {
-                filter: filter.into(),
-                values: values.into(),
-            });
+            owed.retain(|owed| &*owed.filter != filter);
+            let as_of = Owed::as_of(owed.back(), &self.dispatched);
+            owed.push_back(Owed::new(filter, as_of));
         }
     }
 
@@ -384,13 +382,15 @@ impl Engine {
                 session.replays.retain(|replay| &*replay.filter != filter);
                 session.forget_assigned();
                 if let Some(extras) = session.extras.present_mut() {
-                    extras.retained.retain(|work| &*work.filter != filter);
+                    extras.retained.retain(|owed| &*owed.filter != filter);
                 }
                 if is_shared(filter) {
                     self.leave_group(session_key, filter);
                 } else {
                     self.router.remove(filter, session_key);
                 }
+                // What waited behind its retained values may go.
+                self.wake_session(session_key);
             }
             codes.push(if held {
                 ReasonCode::Success

@@ -11,6 +11,7 @@ mod hostile;
 mod large;
 mod limits;
 mod member;
+mod owed;
 mod packet_ids;
 mod peer;
 mod qos2;

@@ -229,5 +229,6 @@ fn reading_of(id: GroupId, behind: Behind) -> Reading {
         until: Offset(u64::MAX),
         source: Source::Shared(id),
         qos0_from: behind.qos0_from,
+        sheds_qos0: behind.sheds_qos0,
     }
 }

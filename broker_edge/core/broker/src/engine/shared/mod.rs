@@ -225,6 +225,7 @@ impl Group {
                 partition,
                 next,
                 qos0_from: Offset(0),
+                sheds_qos0: false,
             });
         }
     }

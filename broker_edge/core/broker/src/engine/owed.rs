@@ -1,0 +1,296 @@
+//! What a new subscription is owed of the retained messages: a position among their places, so that a client which does
+//! not read costs no list of them.
+//!
+//! Owed is what was retained at the SUBSCRIBE and still is when its turn comes. What has changed since comes as a live
+//! record, and what was removed does not come. The places are gone through in order, which is one way through the log,
+//! whatever the topics are. Only where they are few are they listed, because few are found more quickly by topic.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use headwater_log::Offset;
+use headwater_mqtt::filter_matches;
+
+use super::catch_up::STEP_RECORDS;
+use super::retained::{At, Retained};
+use super::send_retained::Value;
+use super::stage::PartitionIndex;
+
+/// With more values for one filter, or when more topics have to be looked at, all places are gone through instead.
+pub(super) const LISTED_MAX: usize = 1024;
+const LOOKED_MAX: usize = 8 * STEP_RECORDS;
+
+/// The retained values that one new subscription has to send.
+#[derive(Debug)]
+pub struct Owed {
+    pub filter: Box<str>,
+    /// Per partition, where the live stream stood at the SUBSCRIBE: what lies there or above comes as a live record.
+    as_of: Rc<[Offset]>,
+    rest: Rest,
+}
+
+/// What has not been sent.
+#[derive(Debug)]
+enum Rest {
+    /// Nobody has looked yet.
+    Unknown,
+    /// These places, as far as they still have a retained message.
+    Listed(VecDeque<At>),
+    /// From this place on.
+    From(At),
+}
+
+/// What there is to send next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Value(Value),
+    Nothing,
+    /// It was looked at enough for one turn.
+    Unfinished,
+}
+
+impl Owed {
+    pub fn new(filter: &str, as_of: Rc<[Offset]>) -> Self {
+        Self {
+            filter: filter.into(),
+            as_of,
+            rest: Rest::Unknown,
+        }
+    }
+
+    /// Where the live stream stands now, shared with the subscription before where that is the same.
+    pub fn as_of(before: Option<&Self>, dispatched: &[Offset]) -> Rc<[Offset]> {
+        match before {
+            Some(before) if *before.as_of == *dispatched => Rc::clone(&before.as_of),
+            _ => dispatched.into(),
+        }
+    }
+
+    /// Up to where records of a partition go before these values.
+    pub fn until(&self, partition: PartitionIndex) -> Offset {
+        self.as_of[partition.index()]
+    }
+
+    /// Places that are held in memory.
+    #[cfg(test)]
+    pub fn listed(&self) -> usize {
+        match &self.rest {
+            Rest::Listed(places) => places.capacity(),
+            Rest::Unknown | Rest::From(_) => 0,
+        }
+    }
+
+    /// The next value that the client may receive; it stays the next until [`Owed::pass`]. Looking costs steps.
+    pub(super) fn find(
+        &mut self,
+        retained: &Retained,
+        may: impl Fn(&str) -> bool,
+        steps: &mut usize,
+    ) -> Found {
+        if matches!(self.rest, Rest::Unknown) {
+            let (looked, places) = retained.list(&self.filter, (LISTED_MAX, LOOKED_MAX));
+            *steps = steps.saturating_sub(looked / STEP_RECORDS);
+            self.rest = places.map_or(Rest::From(At::default()), |places| {
+                Rest::Listed(places.into())
+            });
+        }
+        match &mut self.rest {
+            Rest::Unknown => Found::Nothing,
+            Rest::Listed(places) => {
+                while let Some(at) = places.front() {
+                    let end = self.as_of.get(at.partition.index());
+                    let is_old = end.is_some_and(|end| at.offset < *end);
+                    match retained.at(*at) {
+                        Some((topic, place)) if is_old && may(topic) => {
+                            return Found::Value(Value {
+                                topic: topic.clone(),
+                                at: *at,
+                                stored: place.stored,
+                            });
+                        }
+                        _ => places.pop_front(),
+                    };
+                }
+                Found::Nothing
+            }
+            Rest::From(from) => go_on(from, &self.as_of, retained, steps, |topic| {
+                filter_matches(&self.filter, topic) && may(topic)
+            }),
+        }
+    }
+
+    /// The value that was found has been sent, or cannot be.
+    pub fn pass(&mut self) {
+        match &mut self.rest {
+            Rest::Unknown => {}
+            Rest::Listed(places) => {
+                places.pop_front();
+            }
+            Rest::From(at) => at.offset = at.offset.plus(1),
+        }
+    }
+}
+
+/// Goes on among all places to the next that is wanted.
+fn go_on(
+    from: &mut At,
+    as_of: &[Offset],
+    retained: &Retained,
+    steps: &mut usize,
+    wanted: impl Fn(&str) -> bool,
+) -> Found {
+    let mut looked = 0;
+    while let Some(end) = as_of.get(from.partition.index()) {
+        for (at, topic) in retained.between(*from, At::new(from.partition, *end)) {
+            *from = at;
+            if wanted(topic)
+                && let Some((topic, place)) = retained.at(at)
+            {
+                return Found::Value(Value {
+                    topic: topic.clone(),
+                    at,
+                    stored: place.stored,
+                });
+            }
+            looked += 1;
+            if looked == STEP_RECORDS {
+                if *steps == 0 {
+                    return Found::Unfinished;
+                }
+                looked = 0;
+                *steps -= 1;
+            }
+        }
+        *from = At::new(PartitionIndex(from.partition.0 + 1), Offset(0));
+    }
+    Found::Nothing
+}
+
+#[cfg(test)]
+mod tests {
+    use headwater_log::RetainedPlace;
+
+    use super::*;
+
+    const PARTITIONS: u16 = 3;
+    const P: PartitionIndex = PartitionIndex(1);
+
+    /// One value in each of `count` topics, spread over the partitions.
+    fn retained_of(count: u64) -> Retained {
+        let mut retained = Retained::default();
+        retained.limit(usize::MAX, u64::MAX);
+        for n in 0..count {
+            let partition = PartitionIndex((n % u64::from(PARTITIONS)) as u16);
+            put(&mut retained, &format!("t/{n}"), partition, n, false);
+        }
+        retained
+    }
+
+    fn put(
+        retained: &mut Retained,
+        topic: &str,
+        partition: PartitionIndex,
+        offset: u64,
+        is_cleared: bool,
+    ) {
+        let place = RetainedPlace {
+            offset: Offset(offset),
+            is_cleared,
+        };
+        retained.apply_place(topic, partition, place, 1);
+    }
+
+    fn owed(filter: &str, as_of: u64) -> Owed {
+        Owed::new(filter, vec![Offset(as_of); usize::from(PARTITIONS)].into())
+    }
+
+    /// The topics of what is found, at most so many, each passed.
+    fn take(owed: &mut Owed, retained: &Retained, count: usize) -> Vec<String> {
+        let mut topics = Vec::new();
+        while topics.len() < count {
+            match owed.find(retained, |_| true, &mut usize::MAX.clone()) {
+                Found::Value(value) => topics.push(value.topic.to_string()),
+                Found::Nothing => break,
+                Found::Unfinished => panic!("there were steps enough"),
+            }
+            owed.pass();
+        }
+        topics
+    }
+
+    #[test]
+    fn few_values_are_listed_and_many_gone_through_each_once_and_in_order_of_place() {
+        for count in [1, 30, LISTED_MAX as u64, LISTED_MAX as u64 + 1, 3000] {
+            let retained = retained_of(count);
+            let mut owed = owed("#", count);
+            let got = take(&mut owed, &retained, usize::MAX);
+            let partitions = (0..u64::from(PARTITIONS)).flat_map(|partition| {
+                let all = partition..count;
+                all.step_by(usize::from(PARTITIONS))
+            });
+            let wanted: Vec<String> = partitions.map(|n| format!("t/{n}")).collect();
+            assert_eq!(got, wanted, "{count}");
+            assert!(owed.listed() <= LISTED_MAX);
+            assert_eq!(owed.listed() > 0, count <= LISTED_MAX as u64, "{count}");
+        }
+    }
+
+    #[test]
+    fn what_changed_since_the_subscribe_is_not_owed() {
+        for count in [30, 3000] {
+            let mut retained = retained_of(count);
+            let mut owed = owed("t/#", count);
+            assert_eq!(take(&mut owed, &retained, 2), ["t/0", "t/3"]);
+            for (topic, is_cleared) in [("t/1", false), ("t/2", true), ("t/3", false)] {
+                put(&mut retained, topic, P, count + 7, is_cleared);
+            }
+            put(&mut retained, "t/new", P, count + 8, false);
+            let got = take(&mut owed, &retained, usize::MAX);
+            assert_eq!(got.len() as u64, count - 4, "{count}");
+            for topic in ["t/1", "t/2", "t/3", "t/new"] {
+                assert!(!got.iter().any(|of| of == topic), "{topic} of {count}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_whose_segment_went_meanwhile_is_found_where_it_is_now() {
+        let mut retained = retained_of(3);
+        let mut owed = owed("t/+", 3);
+        assert_eq!(take(&mut owed, &retained, 1), ["t/0"]);
+        retained.mark_stored("t/1", At::new(P, Offset(1)), 1);
+        let found = owed.find(&retained, |_| true, &mut 9);
+        let Found::Value(value) = found else {
+            panic!("{found:?}")
+        };
+        assert!(value.stored && *value.topic == *"t/1");
+    }
+
+    #[test]
+    fn looking_through_much_for_little_takes_many_turns() {
+        let retained = retained_of(20_000);
+        let mut owed = owed("+/19999", 20_000);
+        let mut turns = 0;
+        let found = loop {
+            // What a turn may do, and a little over: the first look costs more.
+            match owed.find(&retained, |_| true, &mut 2) {
+                Found::Unfinished => turns += 1,
+                found => break found,
+            }
+        };
+        assert!(matches!(found, Found::Value(_)), "{found:?}");
+        assert!((3..20).contains(&turns), "{turns}");
+        let mut owed = Owed::new("#", vec![Offset(20_000); 3].into());
+        let nothing_allowed = owed.find(&retained, |_| false, &mut 2);
+        assert_eq!(nothing_allowed, Found::Unfinished);
+    }
+
+    #[test]
+    fn subscriptions_of_one_moment_share_what_it_was() {
+        let now = [Offset(3), Offset(5)];
+        let first = Owed::new("a", Owed::as_of(None, &now));
+        assert!(Rc::ptr_eq(&Owed::as_of(Some(&first), &now), &first.as_of));
+        let later = Owed::as_of(Some(&first), &[Offset(3), Offset(6)]);
+        assert_eq!(later[1], Offset(6));
+    }
+}
