@@ -1,5 +1,5 @@
-//! Sessions that are not served by the live stream alone: they catch up and replay here; what they send again and what
-//! retained values they owe is in `resend` and `send_retained`.
+//! Sessions that are not served by the live stream alone: they catch up here; what they send again, replay and owe of the
+//! retained values is in `resend`, `replays` and `send_retained`.
 //!
 //! Each reads from the log by its own place, a bounded amount a turn, and stops where its window or its out buffer is
 //! full; an acknowledgement or a writable socket wakes it again. One that has reached `dispatched` is live.
@@ -13,7 +13,6 @@ use crate::auth::Access;
 
 use super::ahead;
 use super::deliver::{Delivered, Delivery};
-use super::router::Subscriber;
 use super::session::Session;
 use super::stage::PartitionIndex;
 use super::sweep::Next;
@@ -196,137 +195,8 @@ impl Engine {
         }
     }
 
-    /// Replays that had caught up before a restart go first: what follows them comes from the session's own place.
-    fn end_replays(&mut self, key: SessionKey, conn: ConnKey, steps: &mut usize) -> Progress {
-        if self.sessions.get(key).is_some_and(Session::ends_replays) {
-            return self.catch_up_replays(key, conn, steps);
-        }
-        Progress::Finished
-    }
-
-    fn catch_up_replays(&mut self, key: SessionKey, conn: ConnKey, steps: &mut usize) -> Progress {
-        if self
-            .conns
-            .get(conn)
-            .is_none_or(|conn| conn.subacks_owed > 0)
-        {
-            return Progress::NoRoom;
-        }
-        let count = self
-            .sessions
-            .get(key)
-            .map_or(0, |session| session.replays.len());
-        for at in 0..count {
-            let progress = self.run_replay(key, conn, at, steps);
-            if progress != Progress::Finished {
-                return progress;
-            }
-        }
-        if let Some(session) = self.sessions.get_mut(key) {
-            session.drop_finished_replays();
-        }
-        Progress::Finished
-    }
-
-    fn run_replay(
-        &mut self,
-        key: SessionKey,
-        conn: ConnKey,
-        at: usize,
-        steps: &mut usize,
-    ) -> Progress {
-        let Some(replay) = self
-            .sessions
-            .get(key)
-            .and_then(|session| session.replays.get(at))
-        else {
-            return Progress::Finished;
-        };
-        if replay.joined {
-            return Progress::Finished;
-        }
-        let (number, filter, cursors) =
-            (replay.number, replay.filter.clone(), replay.cursors.clone());
-        let until = replay.until.clone();
-        let mut unfinished = false;
-        for (place, (partition, next)) in cursors.into_iter().enumerate() {
-            let source = Source::Replay(number);
-            let mut reading = Reading {
-                partition,
-                next,
-                until: ends_at(&until, partition),
-                source,
-                qos0_from: Offset(0),
-                sheds_qos0: false,
-            };
-            let progress = self.read_on(key, conn, &mut reading, Some(&filter), steps);
-            let Some(session) = self.sessions.get_mut(key) else {
-                return Progress::NoRoom;
-            };
-            if let Some(cursor) = session
-                .replays
-                .get_mut(at)
-                .and_then(|replay| replay.cursors.get_mut(place))
-            {
-                cursor.1 = reading.next;
-            }
-            match progress {
-                Progress::NoRoom => return Progress::NoRoom,
-                Progress::Unfinished => unfinished = true,
-                Progress::Finished => {}
-            }
-        }
-        if unfinished {
-            return Progress::Unfinished;
-        }
-        if until.is_empty() {
-            self.join(key, at, &filter);
-        } else if let Some(session) = self.sessions.get_mut(key)
-            && let Some(replay) = session.replays.get_mut(at)
-        {
-            replay.joined = true;
-        }
-        Progress::Finished
-    }
-
-    /// A replay has caught up in every partition: from here on the session's own places serve the subscription.
-    fn join(&mut self, key: SessionKey, at: usize, filter: &str) {
-        let live_at: Vec<(PartitionIndex, Offset)> = self
-            .partitions_of(filter)
-            .into_iter()
-            .map(|partition| (partition, self.dispatched[partition.index()]))
-            .collect();
-        let Some(session) = self.sessions.get_mut(key) else {
-            return;
-        };
-        if let Some(replay) = session.replays.get_mut(at) {
-            replay.joined = true;
-        }
-        let Some(subscription) = session
-            .subscriptions
-            .iter_mut()
-            .find(|held| &*held.filter == filter)
-        else {
-            return;
-        };
-        subscription.since = live_at.into();
-        let options = subscription.options;
-        let persistent = session.expiry_s > 0;
-        self.router.insert(
-            filter,
-            Subscriber {
-                session: key,
-                options,
-                replaying: false,
-            },
-        );
-        if persistent {
-            self.store_session(key);
-        }
-    }
-
     /// Reads on from one place, at most one read, and delivers what matches. `only` names the subscription that replays.
-    fn read_on(
+    pub(super) fn read_on(
         &mut self,
         key: SessionKey,
         conn: ConnKey,
@@ -499,14 +369,4 @@ pub(super) fn merged_for(
         .peekable();
     wanted.peek()?;
     session.may(access, topic).then(|| Merged::of(wanted))
-}
-
-/// Where a replay ends in a partition; one without ends goes on.
-fn ends_at(until: &[(PartitionIndex, Offset)], partition: PartitionIndex) -> Offset {
-    let end = until.iter().find(|(of, _)| *of == partition);
-    match end {
-        Some((_, end)) => *end,
-        None if until.is_empty() => Offset(u64::MAX),
-        None => Offset(0),
-    }
 }

@@ -35,6 +35,7 @@ mod quickness;
 mod receipt;
 mod receive;
 mod received;
+mod replays;
 mod resend;
 mod retained;
 mod router;

@@ -5,19 +5,18 @@
 //! same id, or is released, and never comes under another. What was given an id once is not delivered again from a
 //! cursor that lags behind.
 
-use std::collections::BTreeMap;
+mod stored;
+
 use std::collections::VecDeque;
 
 use headwater_log::{Batch, Offset};
 use headwater_mqtt::packet::ack::Ack;
 use headwater_mqtt::{PacketId, ReasonCode, encode};
-use serde::{Deserialize, Serialize};
 
 use super::catch_up::Progress;
 use super::close::Cause;
 use super::deliver::Delivered;
 use super::exactly_once::Round;
-use super::persist::to_json;
 use super::session::Session;
 use super::stage::PartitionIndex;
 use super::window::{Flight, Sent, Source};
@@ -38,37 +37,6 @@ pub struct Assigned {
 
 /// Packet ids with the rounds that they wait for, oldest first.
 pub type Waiting = VecDeque<(Round, u16)>;
-
-/// Value of `sent/<client id>`.
-#[derive(Debug, Default, Serialize, Deserialize, PartialEq)]
-struct StoredSent {
-    /// Per partition name: records of QoS 2 in `[from, next)` have been given packet ids.
-    assigned: BTreeMap<String, (u64, u64)>,
-    /// The same by the filter of subscriptions that replay.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    replays: BTreeMap<String, BTreeMap<String, (u64, u64)>>,
-    /// In order of packet ids.
-    flights: Vec<StoredFlight>,
-}
-
-/// Packet id, partition number, offset, what the delivery waits for (0 PUBREC, 1 PUBCOMP), where it came from.
-#[derive(Debug, Serialize, Deserialize, PartialEq)]
-struct StoredFlight(u16, u16, u64, u8, StoredSource);
-
-#[derive(Debug, Serialize, Deserialize, PartialEq)]
-#[serde(rename_all = "lowercase")]
-enum StoredSource {
-    /// The session's own place.
-    C,
-    /// A retained value.
-    R,
-    /// A replay, by its filter.
-    Replay(String),
-    /// A shared group.
-    Share(String),
-    /// A shared group that is no more.
-    U,
-}
 
 impl Session {
     /// Whether a record was given a packet id in an earlier life of the broker, so that the window has it or it is done.
@@ -353,162 +321,5 @@ impl Engine {
             self.settle_shared(sent, true);
         }
         self.wake_session(key);
-    }
-
-    /// What the state store is to hold; nothing when no record was ever given a packet id.
-    pub(super) fn sent_value(&self, session: &Session) -> Vec<u8> {
-        if session.extras.assigned.is_empty() && !session.window.has_exactly_once() {
-            return Vec::new();
-        }
-        let mut stored = StoredSent::default();
-        let filter_of = |number: u16| {
-            let mut replays = session.replays.iter();
-            replays
-                .find(|replay| replay.number == number)
-                .map(|replay| replay.filter.to_string())
-        };
-        for range in session.extras.assigned.iter() {
-            let ranges = match range.source {
-                Source::Cursor => &mut stored.assigned,
-                Source::Replay(number) => match filter_of(number) {
-                    Some(filter) => stored.replays.entry(filter).or_default(),
-                    None => continue,
-                },
-                _ => continue,
-            };
-            ranges.insert(self.name_of(range.partition), (range.from.0, range.next.0));
-        }
-        for (packet_id, sent, flight) in session.window.unacked_from(0) {
-            if !flight.is_exactly_once() {
-                continue;
-            }
-            let source = match sent.source {
-                Source::Cursor => StoredSource::C,
-                Source::Retained => StoredSource::R,
-                Source::Replay(number) => match filter_of(number) {
-                    Some(filter) => StoredSource::Replay(filter),
-                    None => StoredSource::C,
-                },
-                Source::Shared(id) => match self.groups.get(id) {
-                    Some(group) => StoredSource::Share(group.name().to_owned()),
-                    None => StoredSource::U,
-                },
-                Source::Moved | Source::Unattached => StoredSource::U,
-            };
-            let step = u8::from(flight == Flight::AwaitsPubcomp);
-            let (partition, offset) = (sent.partition.0, sent.offset.0);
-            stored
-                .flights
-                .push(StoredFlight(packet_id, partition, offset, step, source));
-        }
-        to_json(&stored)
-    }
-
-    /// Puts the deliveries of an earlier life of the broker back into the window of a restored session.
-    pub(super) fn restore_sent(&self, session: &mut Session) {
-        let Some(value) = self.state.get(&sent_key(&session.client_id)) else {
-            return;
-        };
-        session.sent_stored = true;
-        let stored: StoredSent = match serde_json::from_slice(&value) {
-            Ok(stored) => stored,
-            Err(error) => {
-                tracing::error!(%error, client_id = &*session.client_id, "the deliveries in flight of a session cannot be read");
-                return;
-            }
-        };
-        let number_of = |session: &Session, filter: &str| {
-            let mut replays = session.replays.iter();
-            replays
-                .find(|replay| &*replay.filter == filter)
-                .map(|replay| replay.number)
-        };
-        let own = stored
-            .assigned
-            .iter()
-            .map(|(name, range)| (Source::Cursor, name, range));
-        let replayed = stored.replays.iter().filter_map(|(filter, ranges)| {
-            let source = Source::Replay(number_of(session, filter)?);
-            Some(
-                ranges
-                    .iter()
-                    .map(move |(name, range)| (source, name, range)),
-            )
-        });
-        let assigned: Vec<Assigned> = own
-            .chain(replayed.flatten())
-            .filter_map(|(source, name, (from, next))| {
-                let partition = PartitionIndex::of(self.log.by_name(name)?.id());
-                let (from, next) = (Offset(*from), Offset(*next));
-                Some(Assigned {
-                    source,
-                    partition,
-                    from,
-                    next,
-                })
-            })
-            .collect();
-        if !assigned.is_empty() {
-            session.extras.assigned = assigned;
-        }
-        for StoredFlight(packet_id, partition, offset, step, source) in &stored.flights {
-            let source = match source {
-                StoredSource::C => Source::Cursor,
-                StoredSource::R => Source::Retained,
-                StoredSource::U => Source::Unattached,
-                StoredSource::Share(name) => {
-                    let id = self.groups.by_name(name);
-                    id.map_or(Source::Unattached, Source::Shared)
-                }
-                StoredSource::Replay(filter) => {
-                    number_of(session, filter).map_or(Source::Cursor, Source::Replay)
-                }
-            };
-            let sent = Sent {
-                offset: Offset(*offset),
-                partition: PartitionIndex(*partition),
-                source,
-                receipt: false,
-            };
-            let flight = if *step == 0 {
-                Flight::AwaitsPubrec
-            } else {
-                Flight::AwaitsPubcomp
-            };
-            if usize::from(*partition) >= self.stages.len()
-                || !session.window.restore(*packet_id, sent, flight)
-            {
-                tracing::error!(
-                    packet_id,
-                    client_id = &*session.client_id,
-                    "a delivery in flight cannot be put back"
-                );
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stored_flights_read_back() {
-        let stored = StoredSent {
-            assigned: BTreeMap::from([("telemetry-0".to_owned(), (3, 9))]),
-            replays: BTreeMap::new(),
-            flights: vec![
-                StoredFlight(7, 3, 5, 0, StoredSource::C),
-                StoredFlight(8, 3, 6, 1, StoredSource::Replay("a/#".to_owned())),
-            ],
-        };
-        let text = to_json(&stored);
-        assert!(
-            text.len() < 120,
-            "a flight takes few bytes: {}",
-            String::from_utf8_lossy(&text)
-        );
-        let back: StoredSent = serde_json::from_slice(&text).expect("own JSON");
-        assert_eq!(back, stored);
     }
 }

@@ -7,6 +7,7 @@ mod exactly_once;
 mod full_queue;
 mod fuzz;
 mod gate;
+mod guarded;
 mod hostile;
 mod large;
 mod limits;

@@ -5,7 +5,7 @@ use headwater_mqtt::packet::auth;
 use crate::auth::scram::{METHOD, client};
 use crate::auth::users::new_lines;
 
-use super::auth::Guarded;
+use super::guarded::Guarded;
 use super::*;
 
 fn with_scram() -> Guarded {

@@ -1,0 +1,286 @@
+//! What of the packet ids in use is durable, and how a start finds them again.
+//!
+//! Each record names its session and packet id, `received/<client id>` holds the ids of records below the offsets that it
+//! names, and `mark/received` bounds what a start has to look through.
+
+use std::collections::BTreeMap;
+
+use headwater_log::{Class, Offset, PublishId, ReadError};
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+
+use super::super::persist::to_json;
+use super::super::session::Session;
+use super::super::stage::{PartitionIndex, Stage};
+use super::super::{Engine, SessionKey};
+use super::{Held, received_key};
+
+/// A mark is written when so much was appended since the last one: that much a start reads of a partition.
+const MARK_BYTES: u64 = 16 << 20;
+const SCAN_BYTES: usize = 4 << 20;
+const MARK_KEY: &str = "mark/received";
+/// How long a start waits for its first mark.
+const MARK_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Value of `received/<client id>`.
+#[derive(Debug, Default, Serialize, Deserialize, PartialEq)]
+struct StoredReceived {
+    /// Per partition name: records of the session below are accounted for.
+    applied: BTreeMap<String, u64>,
+    held: Vec<u16>,
+}
+
+/// Value of `mark/received`: below these offsets the values of all sessions account for all records.
+#[derive(Debug, Default, Serialize, Deserialize, PartialEq)]
+struct StoredMark {
+    applied: BTreeMap<String, u64>,
+}
+
+impl Engine {
+    /// What the state store is to hold; nothing when that is as good as no value.
+    pub(in crate::engine) fn received_value(&self, session: &Session) -> Vec<u8> {
+        let received = &session.received;
+        let mut held: Vec<u16> = received
+            .held
+            .iter()
+            .filter(|(_, held)| self.is_settled(held))
+            .map(|(id, _)| *id)
+            .collect();
+        held.sort_unstable();
+        let applied = received
+            .partitions
+            .iter()
+            .map(|partition| (self.name_of(*partition), self.settled_below(*partition).0))
+            .collect();
+        to_json(&StoredReceived { applied, held })
+    }
+
+    /// Every record below this offset is acknowledged, or was not of this loop.
+    fn settled_below(&self, partition: PartitionIndex) -> Offset {
+        let stage = &self.stages[partition.index()];
+        stage.settled_below(self.mark_of(stage))
+    }
+
+    /// Writes a mark when enough was appended since the last one, or whatever was when `now`.
+    pub(in crate::engine) fn mark_received(&mut self, now: bool) {
+        let due = |stage: &Stage| {
+            let bytes = stage.partition.size_bytes();
+            bytes < stage.marked_bytes || bytes - stage.marked_bytes > MARK_BYTES
+        };
+        if !now && !self.stages.iter().any(due) {
+            return;
+        }
+        if let Err(error) = self.write_mark() {
+            tracing::warn!(%error, "the packet ids in use cannot be stored now and are tried again");
+        }
+    }
+
+    fn write_mark(&mut self) -> Result<(), crate::state::StateError> {
+        let unmarked = std::mem::take(&mut self.rounds.unmarked);
+        let mut values = Vec::with_capacity(unmarked.len() + 1);
+        for key in &unmarked {
+            let Some(session) = self.sessions.get(*key).filter(|session| session.stored) else {
+                continue;
+            };
+            let received = &session.received;
+            // Below the mark no record is looked at, so a session that holds nothing needs no value.
+            if !received.held.is_empty() && (received.is_behind || received.is_changed) {
+                let value = self.received_value(session);
+                values.push((received_key(&session.client_id), value));
+            } else if received.held.is_empty() && received.is_stored {
+                values.push((received_key(&session.client_id), Vec::new()));
+            }
+        }
+        values.push((MARK_KEY.to_owned(), to_json(&self.mark())));
+        let mut result = Ok(());
+        for chunk in values.chunks(512) {
+            result = result.and_then(|()| self.write_values(chunk).map(|_| ()));
+        }
+        if let Err(error) = result {
+            self.rounds.unmarked = unmarked;
+            return Err(error);
+        }
+        for key in unmarked {
+            self.marked(key);
+        }
+        for stage in &mut self.stages {
+            stage.marked_bytes = stage.partition.size_bytes();
+        }
+        Ok(())
+    }
+
+    fn mark(&self) -> StoredMark {
+        let applied = self
+            .data_partitions()
+            .map(|partition| (self.name_of(partition), self.settled_below(partition).0))
+            .collect();
+        StoredMark { applied }
+    }
+
+    /// The session's value was written; records above the mark go into the next one.
+    fn marked(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        let mut held = session.received.held.values();
+        let is_behind = !held.all(|held| self.is_settled(held));
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        let received = &mut session.received;
+        received.is_stored = !received.held.is_empty();
+        received.is_changed = false;
+        received.is_behind = is_behind;
+        received.unmarked = received.is_stored;
+        if received.unmarked {
+            self.rounds.unmarked.push(key);
+        }
+    }
+
+    /// Finds the packet ids in use: those of the stored values, and of the records that came after them.
+    pub(in crate::engine) fn restore_received(&mut self) -> Result<(), ReadError> {
+        let mut by_life: FxHashMap<u64, SessionKey> = FxHashMap::default();
+        let mut applied: FxHashMap<SessionKey, StoredReceived> = FxHashMap::default();
+        let keys: Vec<SessionKey> = self.sessions.keys().collect();
+        for key in keys {
+            let Some(session) = self.sessions.get_mut(key) else {
+                continue;
+            };
+            by_life.insert(session.life, key);
+            let Some(value) = self.state.get(&received_key(&session.client_id)) else {
+                continue;
+            };
+            session.received.is_stored = true;
+            match serde_json::from_slice::<StoredReceived>(&value) {
+                Ok(stored) => {
+                    for id in &stored.held {
+                        session.received.held.insert(*id, Held::restored());
+                    }
+                    // A power cut may have taken records that were acknowledged when written: their offsets are given again.
+                    session.received.is_behind = stored.applied.iter().any(|(name, offset)| {
+                        let partition = self.log.by_name(name);
+                        partition.is_some_and(|of| of.high_watermark().0 < *offset)
+                    });
+                    applied.insert(key, stored);
+                }
+                Err(error) => {
+                    tracing::error!(%error, client_id = &*session.client_id, "the packet ids in use of a session cannot be read");
+                }
+            }
+            session.received.unmarked = true;
+            self.rounds.unmarked.push(key);
+        }
+        let stored = self.state.get(MARK_KEY);
+        let mark: Option<StoredMark> = stored.and_then(|value| serde_json::from_slice(&value).ok());
+        // No publish of a session is taken before the first mark is durable: without one there are none.
+        if let Some(mark) = &mark {
+            for partition in self.data_partitions() {
+                let name = self.name_of(partition);
+                let from = Offset(mark.applied.get(&name).copied().unwrap_or(0));
+                self.scan(partition, from, &mut |id, offset| {
+                    let key = by_life.get(&id.session).copied()?;
+                    let below = applied
+                        .get(&key)
+                        .and_then(|stored| stored.applied.get(&name));
+                    below.is_none_or(|below| offset.0 >= *below).then_some(key)
+                })?;
+            }
+        }
+        self.held_ids = self
+            .sessions
+            .iter()
+            .map(|(_, s)| s.received.held.len())
+            .sum();
+        if mark.as_ref() != Some(&self.mark()) {
+            self.mark_received(true);
+            if !self.state.wait_durable(self.state.end(), MARK_WAIT) {
+                tracing::error!(
+                    "the state of sessions does not become durable; the broker starts without waiting for it"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks through one partition for publishes of sessions; `owner` says whose packet id a record holds.
+    fn scan(
+        &mut self,
+        partition: PartitionIndex,
+        from: Offset,
+        owner: &mut dyn FnMut(PublishId, Offset) -> Option<SessionKey>,
+    ) -> Result<(), ReadError> {
+        let log = self.stages[partition.index()].partition.clone();
+        debug_assert_ne!(log.class(), Class::Internal);
+        let mut next = from.max(log.log_start());
+        while next < log.high_watermark() {
+            let batches = match log.read(next, SCAN_BYTES) {
+                Ok(batches) => batches,
+                Err(error @ ReadError::Damaged { .. }) => {
+                    tracing::error!(%error, "QoS 2 publishes in lost records may be taken once more");
+                    next = match error {
+                        ReadError::Damaged { range } => range.end.max(next.plus(1)),
+                        _ => next.plus(1),
+                    };
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            for batch in &batches {
+                next = batch.next_offset();
+                for record in batch.records().filter(|record| record.offset >= from) {
+                    let Some(id) = record.publish_id else {
+                        continue;
+                    };
+                    let Some(key) = owner(id, record.offset) else {
+                        continue;
+                    };
+                    self.take_scanned(key, id.packet_id, partition);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_scanned(&mut self, key: SessionKey, packet_id: u16, partition: PartitionIndex) {
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        let received = &mut session.received;
+        received.held.insert(packet_id, Held::restored());
+        received.is_behind = true;
+        if !received.partitions.contains(&partition) {
+            received.partitions.push(partition);
+        }
+        if !received.unmarked {
+            received.unmarked = true;
+            self.rounds.unmarked.push(key);
+        }
+    }
+}
+
+impl Held {
+    /// Its record was durable when the broker started.
+    const fn restored() -> Self {
+        Self {
+            place: None,
+            counted: None,
+            repeats: 0,
+            hash: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stored_packet_ids_read_back() {
+        let stored = StoredReceived {
+            applied: BTreeMap::from([("telemetry-0".to_owned(), 7)]),
+            held: vec![1, 65_535],
+        };
+        let back: StoredReceived = serde_json::from_slice(&to_json(&stored)).expect("own JSON");
+        assert_eq!(back, stored);
+    }
+}
