@@ -1,0 +1,16 @@
+"""The examples of a page of docs, in their order, so that tests can run what readers copy."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_DOCS = Path(__file__).resolve().parents[2] / "docs"
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def snippets(page: str, language: str) -> list[str]:
+    """The examples of `docs/<page>` in a language; AssertionError when there is none."""
+    found = [text for given, text in _BLOCK.findall((_DOCS / page).read_text(encoding="utf-8")) if given == language]
+    assert found, f"docs/{page} has no example in {language}"
+    return found

@@ -1,0 +1,33 @@
+"""What docs/tables.md shows is what the code takes: its schema, its rules, and the way to the tables without a JVM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from support.doc_snippets import snippets
+
+from pipelines.quality.rules import load_rules
+from pipelines.silver.schema import load_schemas
+
+
+def test_the_schema_and_the_rules_of_the_page_are_right(tmp_path: Path) -> None:
+    for folder, text in zip(("schemas", "quality"), snippets("tables.md", "yaml"), strict=True):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "weather.yaml").write_text(text, encoding="utf-8")
+    (schema,) = load_schemas(tmp_path / "schemas")
+    rules = load_rules(tmp_path / "quality", [schema])
+    assert [rule.column for rule in rules["weather"].rules] == ["seq", "celsius"]
+
+
+def test_tables_are_read_without_a_jvm_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = pa.table({"device_id": ["d1", "d2"], "celsius": [20.5, 21.5]})
+    write_deltalake(tmp_path / "data" / "tables" / "silver_weather", rows)
+    (text,) = snippets("tables.md", "python")
+    names: dict[str, Any] = {}
+    exec(text, names)
+    assert names["rows"].count_rows() == 2
