@@ -78,22 +78,34 @@ impl Engine {
         self.tally.publish(&self.metrics, present);
     }
 
+    /// Publishers and bytes that are staged in all partitions.
+    fn staged(&self) -> (usize, usize) {
+        let stages = self.stages.iter().filter(|s| !s.records.is_empty());
+        stages.fold((0, 0), |(publishers, bytes), stage| {
+            let staged = stage.publishers().len();
+            (publishers + staged, bytes + stage.records.bytes())
+        })
+    }
+
+    fn is_small(&self, (publishers, bytes): (usize, usize)) -> bool {
+        publishers <= self.settings.inline_publishers_max && bytes <= INLINE_BYTES_MAX
+    }
+
+    /// Whether the commit of what is staged would be made on this thread, for more than one publisher: then others may
+    /// be about to publish as well.
+    pub fn will_hold_up_several(&self) -> bool {
+        let staged = self.staged();
+        staged.0 > 1 && self.is_small(staged)
+    }
+
     /// Hands what is staged to the log. A small turn is committed on this thread: to wake another one and be woken by it
     /// costs more than a fast sync. Where several partitions have records, the last is committed here and the others'
     /// threads sync meanwhile.
     fn append_all(&mut self) {
-        let mut last = None;
-        let (mut publishers, mut bytes) = (0, 0);
-        for (index, stage) in self.stages.iter().enumerate() {
-            if !stage.records.is_empty() {
-                publishers += stage.publishers().len();
-                bytes += stage.records.bytes();
-                last = Some(index);
-            }
-        }
-        let Some(last) = last else { return };
-        let is_small =
-            publishers <= self.settings.inline_publishers_max && bytes <= INLINE_BYTES_MAX;
+        let Some(last) = self.stages.iter().rposition(|s| !s.records.is_empty()) else {
+            return;
+        };
+        let is_small = self.is_small(self.staged());
         for index in 0..=last {
             if !self.stages[index].records.is_empty() {
                 let inline = is_small && index == last;

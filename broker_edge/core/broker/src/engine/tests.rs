@@ -123,6 +123,24 @@ fn a_small_turn_is_durable_and_acknowledged_when_it_ends() {
 }
 
 #[test]
+fn a_commit_that_holds_up_the_loop_is_worth_another_look_only_when_several_wait_for_it() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    rig.engine.settings.inline_publishers_max = MANY;
+    let publishers = rig.clients(Version::V311, MANY + 1);
+    assert!(!rig.engine.will_hold_up_several(), "nobody published");
+    for (staged, key) in publishers.iter().enumerate() {
+        let is_worth_it = (2..=MANY).contains(&staged);
+        assert_eq!(rig.engine.will_hold_up_several(), is_worth_it, "{staged}");
+        rig.publish(*key, Version::V311, 1, "x");
+    }
+    assert!(
+        !rig.engine.will_hold_up_several(),
+        "the writer's thread commits these"
+    );
+}
+
+#[test]
 fn a_failed_sync_closes_who_waits_for_it_and_refuses_who_comes_later() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
