@@ -30,6 +30,12 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
+    /// Whether the last process stopped cleanly, with everything synced, exactly there.
+    pub fn is_stop_at(&self, base: Offset, position: u64, next: Offset) -> bool {
+        let is_there = self.base == base && self.position == position && self.next == next;
+        self.kind == MarkKind::CleanStop && is_there
+    }
+
     fn to_bytes(self, identity: &Identity) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         bytes[0..8].copy_from_slice(MAGIC);
@@ -84,5 +90,71 @@ impl Mark {
 
     pub fn save(self, files: &dyn Files, dir: &Path, identity: &Identity) -> std::io::Result<()> {
         replace_file(files, &dir.join(NAME), &self.to_bytes(identity))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::tests::identity;
+
+    const STOP: Mark = Mark {
+        base: Offset(100),
+        position: 9000,
+        next: Offset(120),
+        epoch: Epoch(3),
+        kind: MarkKind::CleanStop,
+    };
+
+    fn read_back(mark: Mark) -> Option<Mark> {
+        Mark::from_bytes(&mark.to_bytes(&identity()), &identity())
+    }
+
+    #[test]
+    fn a_mark_reads_back_unless_its_offsets_can_not_be() {
+        let next = |next| Mark { next, ..STOP };
+        let kind = MarkKind::Idle;
+        let last = Offset::BELIEVABLE_MAX;
+        for mark in [STOP, Mark { kind, ..STOP }, next(STOP.base), next(last)] {
+            assert_eq!(read_back(mark), Some(mark));
+        }
+        assert_eq!(read_back(next(Offset(99))), None, "before its segment");
+        assert_eq!(read_back(next(last.plus(1))), None);
+    }
+
+    #[test]
+    fn what_is_not_written_like_a_mark_is_none_although_its_checksum_matches() {
+        let whole = STOP.to_bytes(&identity());
+        let changed = |at: usize, to: u8| {
+            let mut bytes = whole;
+            bytes[at] = to;
+            let checksum = identity().checksum_of(&bytes[..48]);
+            bytes[48..52].copy_from_slice(&checksum.to_le_bytes());
+            Mark::from_bytes(&bytes, &identity())
+        };
+        assert_eq!(changed(0, whole[0]), Some(STOP));
+        assert_eq!(changed(0, b'H'), None, "another magic");
+        assert_eq!(changed(40, 0), None, "no kind");
+        assert_eq!(changed(40, 3), None, "a kind of later");
+        assert_eq!(changed(52, 1), None);
+        let mut longer = whole.to_vec();
+        longer.push(0);
+        assert_eq!(Mark::from_bytes(&longer, &identity()), None);
+        assert_eq!(Mark::from_bytes(&whole[..55], &identity()), None);
+        let mut flipped = whole;
+        flipped[16] ^= 1;
+        assert_eq!(Mark::from_bytes(&flipped, &identity()), None);
+    }
+
+    #[test]
+    fn only_a_clean_stop_at_that_very_place_is_one() {
+        let is_stop = |mark: Mark| mark.is_stop_at(Offset(100), 9000, Offset(120));
+        assert!(is_stop(STOP));
+        let (base, position, next) = (Offset(99), 8999, Offset(119));
+        let kind = MarkKind::Idle;
+        assert!(!is_stop(Mark { base, ..STOP }));
+        assert!(!is_stop(Mark { position, ..STOP }));
+        assert!(!is_stop(Mark { next, ..STOP }));
+        assert!(!is_stop(Mark { kind, ..STOP }));
     }
 }

@@ -14,7 +14,7 @@ use crate::files::{File, OpenMode, is_full, read_full};
 use crate::growing::Growing;
 use crate::ids::{Epoch, Offset};
 use crate::lost::{Lost, records_in_a_segment};
-use crate::mark::{Mark, MarkKind};
+use crate::mark::Mark;
 use crate::meta::write_error;
 use crate::rebuild::{add, load_index};
 use crate::recovery::Findings;
@@ -87,10 +87,7 @@ pub(crate) fn recover_active(
     failpoint!("recovery-scanned");
     let last = scan.last();
     let is_whole = scan.stretches.len() == 1 && scan.torn_end == last.end;
-    let stopped_here = mark.is_some_and(|mark| {
-        let at_end = mark.position == last.end && mark.next == last.next;
-        mark.kind == MarkKind::CleanStop && mark.base == base && at_end
-    });
+    let stopped_here = mark.is_some_and(|mark| mark.is_stop_at(base, last.end, last.next));
     let is_last = !had_a_later_segment(context, base, mark);
     if is_whole && stopped_here && is_last {
         return reuse(context, file, last).map_err(failed);
@@ -214,16 +211,13 @@ fn scan(
     let is_accepted = |stretch: &Stretch| stretch.is_proof || stretch.start < marked_to;
     let accepted = stretches.iter().rposition(is_accepted).unwrap_or(0) + 1;
     let accepted_end = stretches[accepted - 1].end;
-    let torn_end = if accepted < stretches.len() {
-        stretches[stretches.len() - 1].end
+    // The walk stands behind the last batch that was found, accepted or not.
+    walk.skip_claimed()?;
+    let torn_end = if is_recycled && !walk.is_spoiled_batch()? {
+        walk.position // What follows is of an earlier life of the file, and nobody misses it.
     } else {
-        walk.skip_claimed()?;
-        if is_recycled && !walk.is_spoiled_batch()? {
-            walk.position // What follows is of an earlier life of the file, and nobody misses it.
-        } else {
-            let leftover_end = accepted_end + leftover_bytes(file, accepted_end)?;
-            walk.position.max(leftover_end)
-        }
+        let leftover_end = accepted_end + leftover_bytes(file, accepted_end)?;
+        walk.position.max(leftover_end)
     };
     Ok(Scan {
         stretches,

@@ -450,3 +450,18 @@ fn damage_is_told_alike_after_any_interrupted_start() {
     }
     assert!(nth > 20);
 }
+
+#[test]
+fn a_new_log_whose_name_may_not_last_is_refused() {
+    let mut is_seen = false;
+    for nth in 1..12 {
+        let files = SimFiles::new(nth);
+        files.fail_call(nth, Fault::Error);
+        let opened = Log::open(sim_config(SyncMode::Always), files.seams());
+        if files.failed() == ["sync_dir of /"] {
+            is_seen = true;
+            assert!(opened.is_err(), "call {nth}");
+        }
+    }
+    assert!(is_seen, "the folder above was never synced");
+}

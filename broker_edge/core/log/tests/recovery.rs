@@ -205,20 +205,24 @@ fn what_follows_damage_up_to_the_mark_is_kept_aside_although_its_own_header_is_b
     log_of(dir.path(), 2, true);
     fs::write(&mark, marked).expect("as an idle moment before the last two left it");
     let segment = files_of(dir.path(), ".seg").remove(0);
+    let mut behind = Vec::new();
     change(&segment, |bytes| {
         let found = batches(bytes);
         bytes[found[4].0 + 60] ^= 1;
         bytes[found[5].0] ^= 1;
         bytes[found[6].0] ^= 1;
+        behind = bytes[found[5].0..].to_vec();
     });
+    // The bytes behind the batches are zeros.
+    let end = behind.iter().rposition(|byte| *byte != 0).expect("records");
+    behind.truncate(end + 1);
     let (_log, report) = reopen(dir.path());
     let report = report_of(&report);
     assert_eq!(report.high_watermark, Offset(5));
     assert_eq!(report.gaps[0].range, Offset(4)..Offset(5));
-    assert!(
-        report.torn_bytes > 0,
-        "the records behind the mark are gone"
-    );
+    let torn = &files_of(dir.path(), ".torn")[0];
+    assert!(fs::read(torn).expect("kept") == behind, "behind the mark");
+    assert_eq!(report.torn_bytes, behind.len() as u64);
 }
 
 #[test]
