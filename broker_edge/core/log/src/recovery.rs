@@ -26,6 +26,10 @@ use crate::segment::{
 };
 use crate::writer::Active;
 
+/// Behind damage a batch of any epoch is looked for: one that `log.meta` does not know is no reason to cut it off, but
+/// says that `log.meta` is older than the records, and the start is refused.
+pub(crate) const ANY_EPOCH: Epoch = Epoch(u64::MAX);
+
 /// What recovery did, for the report.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
@@ -101,7 +105,7 @@ pub(crate) fn create(context: &Context) -> Result<Parts, OpenError> {
     })
 }
 
-/// Recovers an existing partition. `newest` is the newest epoch that any batch can carry.
+/// Recovers an existing partition. `newest` is the newest epoch that any batch may carry.
 pub(crate) fn recover(context: &Context, newest: Epoch) -> Result<(Parts, Findings), OpenError> {
     let mut findings = Findings::default();
     let bases = list_segments(context, &mut findings)?;
@@ -119,7 +123,7 @@ pub(crate) fn recover(context: &Context, newest: Epoch) -> Result<(Parts, Findin
     let mut segments = Vec::with_capacity(bases.len());
     let mut keys = Keys::default();
     for (base, limit) in sealed_bases.iter().zip(&bases[1..]) {
-        let segment = recover_sealed(context, *base, *limit, newest, &mut findings, |index| {
+        let segment = recover_sealed(context, *base, *limit, &mut findings, |index| {
             keys.add_places(&index.keys);
         })?;
         segments.push(Arc::new(segment));
@@ -132,14 +136,7 @@ pub(crate) fn recover(context: &Context, newest: Epoch) -> Result<(Parts, Findin
     });
     // With a damaged header nobody knows: what follows the batches may be records, and is kept aside.
     let is_recycled = matches!(active_header, HeaderFound::Good(header) if header.recycled);
-    let recovered = recover_active(
-        context,
-        *active_base,
-        newest,
-        mark,
-        is_recycled,
-        &mut findings,
-    )?;
+    let recovered = recover_active(context, *active_base, mark, is_recycled, &mut findings)?;
     for segment in &recovered.segments {
         if let IndexPlace::Memory(index) = &*segment.index.lock() {
             keys.add_places(&index.keys);
@@ -256,7 +253,6 @@ fn recover_sealed(
     context: &Context,
     base: Offset,
     limit: Offset,
-    newest: Epoch,
     findings: &mut Findings,
     mut note: impl FnMut(&crate::index::Index),
 ) -> Result<Segment, OpenError> {
@@ -269,7 +265,7 @@ fn recover_sealed(
     let path = context.dir.join(file_name(base, "seg"));
     let rebuilt = context.open(&path, OpenMode::Read).and_then(|file| {
         let salvage = Salvage::new(file);
-        let index = index_of_file(&salvage, context.identity, base, limit, newest)?;
+        let index = index_of_file(&salvage, context.identity, base, limit, ANY_EPOCH)?;
         Ok((index, salvage.unreadable()))
     });
     let index = match rebuilt {

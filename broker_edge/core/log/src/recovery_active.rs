@@ -12,12 +12,12 @@ use crate::failpoint;
 use crate::faults::{Sabotage, is_sabotaged};
 use crate::files::{File, OpenMode, is_full, read_full};
 use crate::growing::Growing;
-use crate::ids::{Epoch, Offset};
+use crate::ids::Offset;
 use crate::lost::{Lost, records_in_a_segment};
 use crate::mark::Mark;
 use crate::meta::write_error;
 use crate::rebuild::{add, load_index};
-use crate::recovery::Findings;
+use crate::recovery::{ANY_EPOCH, Findings};
 use crate::salvage::{Salvage, says_nothing_of_bytes};
 use crate::segment::{SEGMENT_HEADER_BYTES, Segment, file_name};
 use crate::walk::{Step, WALK_CHUNK_BYTES, Walk};
@@ -61,7 +61,6 @@ impl Scan {
 pub(crate) fn recover_active(
     context: &Context,
     base: Offset,
-    newest: Epoch,
     mark: Option<Mark>,
     is_recycled: bool,
     findings: &mut Findings,
@@ -83,7 +82,7 @@ pub(crate) fn recover_active(
         Err(error) => return go_on_behind(context, base, mark, &error, findings),
     };
     let salvage = Salvage::new(Arc::clone(&file));
-    let scan = scan(context, &salvage, base, newest, mark, is_recycled).map_err(failed)?;
+    let scan = scan(context, &salvage, base, mark, is_recycled).map_err(failed)?;
     failpoint!("recovery-scanned");
     let last = scan.last();
     let is_whole = scan.stretches.len() == 1 && scan.torn_end == last.end;
@@ -164,7 +163,6 @@ fn scan(
     context: &Context,
     file: &dyn File,
     base: Offset,
-    newest: Epoch,
     mark: Option<Mark>,
     is_recycled: bool,
 ) -> io::Result<Scan> {
@@ -190,7 +188,7 @@ fn scan(
                 }
             }
             Step::Bad => {
-                if !walk.resync(Offset::BELIEVABLE_MAX, newest)? {
+                if !walk.resync(Offset::BELIEVABLE_MAX, ANY_EPOCH)? {
                     break;
                 }
                 stretches.push(begin(&walk));

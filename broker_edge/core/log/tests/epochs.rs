@@ -4,6 +4,7 @@ mod support;
 
 use std::path::Path;
 
+use headwater_log::{Log, OpenError};
 use support::fuzz::mutate::batches;
 use support::sim::SimFiles;
 use support::*;
@@ -52,4 +53,39 @@ fn a_batch_of_an_earlier_epoch_does_not_follow_one_of_a_later() {
 #[test]
 fn the_same_batch_with_the_epoch_of_the_one_before_it_is_taken() {
     assert_eq!(records_after(&followed_by(2)), 3);
+}
+
+/// The next epoch by it may be one that records have already.
+#[test]
+fn a_log_meta_that_is_older_than_the_records_is_refused() {
+    for is_damaged in [false, true] {
+        let files = SimFiles::new(2);
+        let meta = Path::new("/data/log.meta");
+        let mut older = Vec::new();
+        for text in ["of the first start", "of the second"] {
+            let log = open_with(config(Path::new("/data")), files.seams());
+            append(telemetry(&log), &[text]);
+            append(telemetry(&log), &[text]);
+            files.kill();
+            drop(log);
+            if older.is_empty() {
+                older = files.bytes(meta);
+            }
+        }
+        files.put(meta, &older);
+        if is_damaged {
+            // The first record of the second start: the other one is behind it.
+            files.with_bytes(Path::new(SEGMENT), |bytes| {
+                let end = batches(bytes)[2].end;
+                bytes[end - 1] ^= 1;
+            });
+        }
+        let refused = Log::open(config(Path::new("/data")), files.seams());
+        let error = refused.err().expect("refused");
+        assert!(
+            matches!(&error, OpenError::Damaged { path, .. } if path == meta),
+            "{error}"
+        );
+        assert!(error.to_string().contains("older"), "{error}");
+    }
 }
