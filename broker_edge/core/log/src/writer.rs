@@ -191,14 +191,12 @@ impl Core {
         }
         let rolled = self.roll(&mut active, 0);
         drop(active);
-        // A full disk is no reason to refuse appends that still have room: the next look at the age tries again.
-        if !matches!(rolled, Err(Halt::Full)) {
-            self.heed(rolled);
-        }
+        self.heed(rolled);
     }
 
     fn heed(&self, result: Result<(), Halt>) {
         match result {
+            // A full disk is no reason to refuse appends that still have room: the next look at the age tries again.
             Ok(()) | Err(Halt::Full) => {}
             Err(Halt::Failed(reason)) => self.stop(&reason),
         }
@@ -209,12 +207,13 @@ impl Core {
         if self.is_stopped() {
             return;
         }
-        let synced = self.sync_active(&mut self.active.lock());
-        let is_synced = synced.is_ok();
-        self.heed(synced);
-        if is_synced {
-            self.write_mark(&mut self.active.lock(), MarkKind::CleanStop);
+        let mut active = self.active.lock();
+        let synced = self.sync_active(&mut active);
+        if synced.is_ok() {
+            self.write_mark(&mut active, MarkKind::CleanStop);
         }
+        drop(active);
+        self.heed(synced);
     }
 
     /// Says on disk that everything up to here was whole. Failing only makes damage harder to tell from a torn tail.

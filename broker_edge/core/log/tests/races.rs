@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use headwater_log::{Class, ClassConfig, LogConfig, Offset};
-use support::sim::SimFiles;
+use headwater_log::{AppendError, Class, ClassConfig, LogConfig, Offset, PartitionState};
+use support::sim::{Fault, SimFiles};
 use support::*;
+
+const HOUR: Duration = Duration::from_secs(3600);
 
 fn with_class(class: Class, retention_bytes: Option<u64>) -> LogConfig {
     let mut class = ClassConfig::new(class);
@@ -140,4 +142,154 @@ fn a_reader_that_holds_a_segment_does_not_see_what_its_file_becomes() {
             .iter()
             .all(|(offset, payload)| payload[0] == *offset as u8)
     );
+}
+
+/// Segments that hold all of a test and are sealed when they are an hour old.
+fn with_age() -> LogConfig {
+    let mut class = ClassConfig::new(Class::Telemetry);
+    class.retention_age = Some(4 * HOUR);
+    LogConfig {
+        segment_bytes: 16 << 20,
+        maintain_every: None,
+        classes: vec![class],
+        ..LogConfig::new("/data")
+    }
+}
+
+/// The writer is woken to seal the segment while a caller writes: what is queued is not its business until the caller is
+/// done, or it would get the offsets that the caller's records have.
+#[test]
+fn what_is_queued_behind_an_inline_append_that_finds_no_space_stays_behind_it() {
+    let files = SimFiles::new(4);
+    let clock = HandClock::at(1_800_000_000_000_000);
+    let log = open_with(with_age(), files.seams_with(clock.clone()));
+    let partition = &log.partitions()[0];
+    append(partition, &["first"]);
+    clock.pass(2 * HOUR);
+    // More than is filled.
+    let large = vec![1_u8; 5 << 20];
+    files.hold("write_all_at", ".seg");
+    std::thread::scope(|scope| {
+        let inline = scope.spawn(|| partition.append_inline(records(1, &[&large])));
+        files.await_held();
+        partition
+            .append(records(1, &["behind it"]))
+            .expect("queued");
+        // The writer gets every chance to take it.
+        for _ in 0..200 {
+            log.maintain();
+            std::thread::yield_now();
+        }
+        files.set_free(Some(1 << 20));
+        files.let_go();
+        let range = inline.join().expect("no panic").expect("it waits now");
+        assert_eq!(range, Offset(1)..Offset(2));
+    });
+    await_that("the disk to be full", || {
+        partition.state() == PartitionState::Full
+    });
+    assert_eq!(partition.high_watermark(), Offset(1));
+    files.set_free(None);
+    await_durable(partition, Offset(3));
+    let expected = [
+        (0, b"first".to_vec()),
+        (1, large),
+        (2, b"behind it".to_vec()),
+    ];
+    assert!(read_all(partition) == expected);
+}
+
+#[test]
+fn a_stop_that_meets_an_inline_append_waits_for_it_and_ends() {
+    let files = SimFiles::new(5);
+    let log = open_with(with_class(Class::Telemetry, None), files.seams());
+    let partition = log.partitions()[0].clone();
+    files.hold("sync_data", ".seg");
+    let inline = {
+        let partition = partition.clone();
+        std::thread::spawn(move || partition.append_inline(records(1, &["in flight"])))
+    };
+    files.await_held();
+    let stop = {
+        let log = log.clone();
+        std::thread::spawn(move || log.shutdown())
+    };
+    await_that("appends to be refused", || {
+        let refused = partition.append(records(1, &[] as &[&str]));
+        matches!(refused, Err(AppendError::ReadOnly { .. }))
+    });
+    files.let_go();
+    let range = inline.join().expect("no panic").expect("durable");
+    assert_eq!(partition.high_watermark(), range.end);
+    await_that("the stop", || stop.is_finished());
+    let is_mark = |path: &std::path::PathBuf| path.ends_with("telemetry-0/mark");
+    assert!(files.names().iter().any(is_mark));
+}
+
+/// Two looks at the age find the same old segment while the writer is sealing it.
+#[test]
+fn a_segment_that_was_begun_while_its_predecessor_was_found_old_again_is_not_sealed_empty() {
+    let files = SimFiles::new(6);
+    let clock = HandClock::at(1_800_000_000_000_000);
+    let log = open_with(with_age(), files.seams_with(clock.clone()));
+    append(&log.partitions()[0], &["old"]);
+    clock.pass(2 * HOUR);
+    files.hold("rename", ".seg.tmp");
+    log.maintain();
+    files.await_held();
+    log.maintain();
+    files.record();
+    files.let_go();
+    log.shutdown();
+    let calls = files.recorded();
+    let is_begun = |call: &str| call.starts_with("rename of") && call.contains(".seg.tmp");
+    let begun = calls.iter().filter(|moment| is_begun(&moment.call));
+    assert_eq!(begun.count(), 1);
+}
+
+#[test]
+fn an_old_segment_is_not_sealed_once_its_sync_has_failed() {
+    let files = SimFiles::new(7);
+    let clock = HandClock::at(1_800_000_000_000_000);
+    let log = open_with(with_age(), files.seams_with(clock.clone()));
+    let partition = &log.partitions()[0];
+    append(partition, &["old"]);
+    clock.pass(2 * HOUR);
+    files.hold("sync_data", ".seg");
+    let range = partition
+        .append(records(1, &["never durable"]))
+        .expect("queued");
+    files.await_held();
+    log.maintain();
+    files.fail_call(1, Fault::LostSync);
+    files.let_go();
+    await_that("the partition to stop", || {
+        matches!(partition.state(), PartitionState::Stopped(_))
+    });
+    log.shutdown();
+    assert_eq!(files.retried_syncs(), Vec::<String>::new());
+    assert_eq!(partition.high_watermark(), range.start);
+    let is_segment = |path: &&std::path::PathBuf| path.to_string_lossy().contains(".seg");
+    assert_eq!(files.names().iter().filter(is_segment).count(), 1);
+}
+
+/// The file was sealed and removed between the look at which one is written and the look whether it is there.
+#[test]
+fn a_file_that_is_gone_because_it_is_no_longer_written_stops_nothing() {
+    let files = SimFiles::new(8);
+    let log = open_with(with_class(Class::Telemetry, None), files.seams());
+    let partition = &log.partitions()[0];
+    append(partition, &[vec![1; 9000]]);
+    let first = "telemetry-0/00000000000000000000.seg";
+    files.hold("open", first);
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| log.maintain());
+        files.await_held();
+        append(partition, &[vec![2; 9000]]);
+        files.take_away(&Path::new("/data").join(first));
+        files.let_go();
+        looking.join().expect("no panic");
+    });
+    assert_eq!(partition.state(), PartitionState::Running);
+    append(partition, &["goes on"]);
 }

@@ -2,16 +2,28 @@
 
 mod support;
 
+use std::path::Path;
 use std::time::Duration;
 
 use headwater_log::{
     AppendError, Class, ClassConfig, LogConfig, Partition, PartitionState, SyncMode,
 };
-use support::sim::SimFiles;
+use support::sim::{Fault, SimFiles};
 use support::*;
+
+const TELEMETRY: &str = "/data/telemetry-0/00000000000000000000.seg";
 
 fn has(files: &SimFiles, name: &str) -> bool {
     files.names().iter().any(|path| path.ends_with(name))
+}
+
+/// Segments that hold all of a test.
+fn with_room() -> LogConfig {
+    LogConfig {
+        segment_bytes: 16 << 20,
+        maintain_every: None,
+        ..config(Path::new("/data"))
+    }
 }
 
 #[test]
@@ -22,7 +34,7 @@ fn five_idle_seconds_leave_a_mark_that_tells_damage_from_a_torn_tail() {
         clock: clock.clone(),
         ..files.seams()
     };
-    let config = || config(std::path::Path::new("/data"));
+    let config = || config(Path::new("/data"));
     let log = open_with(config(), seams());
     append(telemetry(&log), &["marked"]);
     log.maintain();
@@ -33,10 +45,12 @@ fn five_idle_seconds_leave_a_mark_that_tells_damage_from_a_torn_tail() {
         log.maintain();
         has(&files, "telemetry-0/mark")
     });
+    let mark = Path::new("/data/telemetry-0/mark");
+    assert_eq!(files.bytes(mark)[40], 1, "of an idle moment, not of a stop");
     append(telemetry(&log), &["after the mark"]);
     files.kill();
     drop(log);
-    let segment = std::path::Path::new("/data/telemetry-0/00000000000000000000.seg");
+    let segment = Path::new(TELEMETRY);
     files.with_bytes(segment, |bytes| bytes[4096..].fill(0));
     let (log, report) = headwater_log::Log::open(config(), seams()).expect("the log opens");
     let report = report
@@ -87,6 +101,40 @@ fn the_internal_partition_goes_on_when_the_disk_is_full() {
     }
     assert_eq!(internal.state(), PartitionState::Running);
     assert_eq!(read_all(internal).len(), 40);
+}
+
+/// Each is a whole segment: made once, and not beside the file of a removed segment.
+#[test]
+fn the_internal_partition_alone_has_a_spare_and_only_one() {
+    let files = SimFiles::new(8);
+    let config = LogConfig {
+        segment_bytes: 32 << 10,
+        maintain_every: None,
+        classes: vec![
+            ClassConfig::new(Class::Internal),
+            ClassConfig::new(Class::Telemetry),
+        ],
+        ..LogConfig::new("/data")
+    };
+    let log = open_with(config, files.seams());
+    let internal = &log.partitions()[0];
+    let spares = || {
+        let names = files.names();
+        let is_spare = |path: &&std::path::PathBuf| path.to_string_lossy().contains("spare-");
+        names.iter().filter(is_spare).count()
+    };
+    log.maintain();
+    let written = internal.figures().fill_bytes;
+    log.maintain();
+    assert_eq!(internal.figures().fill_bytes, written);
+    for _ in 0..12 {
+        append(internal, &[vec![1; 9000]]);
+        log.maintain();
+        assert_eq!(spares(), 1);
+    }
+    internal.advance_log_start(internal.high_watermark());
+    assert!(internal.log_start().0 > 6, "several segments are gone");
+    assert_eq!(spares(), 1);
 }
 
 #[test]
@@ -149,7 +197,7 @@ fn what_lies_before_the_mark_is_kept_also_behind_damage() {
     let files = SimFiles::new(4);
     let config = || LogConfig {
         sync: SyncMode::Interval(Duration::from_secs(3600)),
-        ..config(std::path::Path::new("/data"))
+        ..config(Path::new("/data"))
     };
     let log = open_with(config(), files.seams());
     for n in 0..4 {
@@ -161,7 +209,7 @@ fn what_lies_before_the_mark_is_kept_also_behind_damage() {
         });
     }
     drop(log);
-    let segment = std::path::Path::new("/data/telemetry-0/00000000000000000000.seg");
+    let segment = Path::new(TELEMETRY);
     files.with_bytes(segment, |bytes| bytes[4096 + 70] ^= 1);
     let log = open_with(config(), files.seams());
     let (found, damaged) = read_from(telemetry(&log), headwater_log::Offset(0));
@@ -176,11 +224,11 @@ fn what_lies_before_the_mark_is_kept_also_behind_damage() {
 /// written again in place, and what was torn is cleared.
 #[test]
 fn what_a_start_on_a_full_disk_shows_survives_the_power_cut_after_it() {
-    let segment = std::path::Path::new("/data/telemetry-0/00000000000000000000.seg");
+    let segment = Path::new(TELEMETRY);
     let mut whole = 0;
     for seed in 0..20 {
         let files = SimFiles::new(seed);
-        let log = open_with(config(std::path::Path::new("/data")), files.seams());
+        let log = open_with(config(Path::new("/data")), files.seams());
         append(telemetry(&log), &["durable"]);
         files.fail_syncs(true);
         telemetry(&log)
@@ -196,7 +244,7 @@ fn what_a_start_on_a_full_disk_shows_survives_the_power_cut_after_it() {
         let end = end.expect("batches") + 1;
         files.write_unsynced(segment, end, b"torn");
         files.set_free(Some(600));
-        let log = open_with(config(std::path::Path::new("/data")), files.seams());
+        let log = open_with(config(Path::new("/data")), files.seams());
         let shown = read_all(telemetry(&log));
         files.power_cut();
         drop(log);
@@ -206,7 +254,7 @@ fn what_a_start_on_a_full_disk_shows_survives_the_power_cut_after_it() {
             assert!(rest.iter().all(|byte| *byte == 0), "seed {seed}");
         }
         files.set_free(None);
-        let log = open_with(config(std::path::Path::new("/data")), files.seams());
+        let log = open_with(config(Path::new("/data")), files.seams());
         assert_eq!(read_all(telemetry(&log)), shown, "seed {seed}");
     }
     assert!(whole > 0, "the page cache never held all of it");
@@ -237,4 +285,141 @@ fn a_log_whose_files_are_taken_away_stops_instead_of_acknowledging_what_will_be_
         Some(PartitionState::Running),
         "the others go on"
     );
+}
+
+#[test]
+fn a_partition_that_is_stopped_while_it_waits_for_space_acknowledges_nothing_afterwards() {
+    let files = SimFiles::new(5);
+    let log = open_with(with_room(), files.seams());
+    let (control, partition) = (&log.partitions()[0], telemetry(&log));
+    append(control, &[vec![1; 9 << 20]]);
+    append(partition, &["before"]);
+    files.set_free(Some(0));
+    let waits = partition
+        .append(records(1, &[vec![2; 5 << 20]]))
+        .expect("queued");
+    await_that("the disk to be full", || {
+        partition.state() == PartitionState::Full
+    });
+    files.take_away(Path::new(TELEMETRY));
+    log.maintain();
+    let is_stopped = || matches!(partition.state(), PartitionState::Stopped(_));
+    assert!(is_stopped());
+    files.set_free(None);
+    // Another partition finds no descriptor for its next segment, waits as long, and goes on.
+    files.set_no_descriptors(true);
+    let other = control
+        .append(records(1, &[vec![3; 9 << 20]]))
+        .expect("queued");
+    await_that("the other to wait", || {
+        control.state() == PartitionState::Full
+    });
+    files.set_no_descriptors(false);
+    await_durable(control, other.end);
+    assert!(is_stopped());
+    assert_eq!(partition.high_watermark(), waits.start);
+    assert_eq!(read_all(partition).len(), 1);
+}
+
+/// The offsets of what waits for space are the next start's to give: what is queued behind must not be written to them.
+#[test]
+fn a_stop_on_a_full_disk_writes_neither_what_waits_nor_what_is_queued_behind_it() {
+    let files = SimFiles::new(6);
+    let log = open_with(with_room(), files.seams());
+    let partition = telemetry(&log);
+    append(partition, &["before"]);
+    files.hold("write_all_at", "telemetry-0/00000000000000000000.seg");
+    let waits = partition
+        .append(records(1, &[vec![2; 5 << 20]]))
+        .expect("queued");
+    files.await_held();
+    partition
+        .append(records(1, &["this would still fit"]))
+        .expect("queued");
+    files.set_free(Some(1 << 20));
+    files.let_go();
+    await_that("the disk to be full", || {
+        partition.state() == PartitionState::Full
+    });
+    log.shutdown();
+    assert_eq!(partition.high_watermark(), waits.start);
+    drop(log);
+    files.set_free(None);
+    let log = open_with(with_room(), files.seams());
+    assert_eq!(read_all(telemetry(&log)), [(0, b"before".to_vec())]);
+    assert_eq!(telemetry(&log).next_offset(), waits.start);
+}
+
+#[test]
+fn a_stop_whose_last_sync_fails_is_not_marked_as_a_clean_one() {
+    let files = SimFiles::new(7);
+    let config = LogConfig {
+        sync: SyncMode::Interval(Duration::from_secs(3600)),
+        classes: vec![ClassConfig::new(Class::Telemetry)],
+        ..with_room()
+    };
+    let log = open_with(config, files.seams());
+    let partition = telemetry(&log);
+    let range = partition
+        .append(records(1, &["not synced"]))
+        .expect("queued");
+    await_that("it to be written", || partition.written() >= range.end);
+    files.fail_call(1, Fault::LostSync);
+    log.shutdown();
+    assert_eq!(files.failed(), [format!("sync_data of {TELEMETRY}")]);
+    assert!(matches!(partition.state(), PartitionState::Stopped(_)));
+    assert_eq!(partition.high_watermark(), range.start);
+    assert!(!has(&files, "telemetry-0/mark"));
+}
+
+#[test]
+fn what_is_not_synced_is_not_marked() {
+    for sync in [
+        SyncMode::Interval(Duration::from_secs(3600)),
+        SyncMode::Never,
+    ] {
+        let files = SimFiles::new(9);
+        let clock = HandClock::at(1_800_000_000_000_000);
+        let config = LogConfig {
+            sync,
+            ..with_room()
+        };
+        let log = open_with(config, files.seams_with(clock.clone()));
+        let range = telemetry(&log)
+            .append(records(1, &["not synced"]))
+            .expect("queued");
+        await_that("it to be written", || {
+            telemetry(&log).written() >= range.end
+        });
+        clock.pass(Duration::from_secs(60));
+        // The other partition has nothing to sync.
+        await_that("a mark", || {
+            log.maintain();
+            has(&files, "control-0/mark")
+        });
+        assert!(!has(&files, "telemetry-0/mark"), "{sync:?}");
+    }
+}
+
+/// It may hold the last free bytes.
+#[test]
+fn a_segment_that_finds_no_space_leaves_no_unfinished_file() {
+    let files = SimFiles::new(11);
+    let config = LogConfig {
+        segment_bytes: 16 << 10,
+        ..with_room()
+    };
+    let log = open_with(config, files.seams());
+    append(telemetry(&log), &[vec![1; 9000]]);
+    files.set_free(Some(8 << 10));
+    let waits = telemetry(&log)
+        .append(records(1, &[vec![2; 9000]]))
+        .expect("queued");
+    await_that("the disk to be full", || {
+        telemetry(&log).state() == PartitionState::Full
+    });
+    let is_unfinished = |path: &std::path::PathBuf| path.to_string_lossy().ends_with(".seg.tmp");
+    await_that("it to be gone", || !files.names().iter().any(is_unfinished));
+    files.set_free(None);
+    await_durable(telemetry(&log), waits.end);
 }
