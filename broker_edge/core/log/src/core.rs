@@ -70,7 +70,8 @@ pub(crate) struct Core {
     /// Backups that are being taken: nothing is removed meanwhile. Raised under `removing`.
     pub backups: AtomicUsize,
     pub tail: Arc<Tail>,
-    pub watchers: RwLock<Vec<Watcher>>,
+    /// Called without the lock: a watcher may add another, and the one that drops the last handle of the log shuts it down.
+    pub watchers: RwLock<Arc<Vec<Watcher>>>,
     pub hooks: RwLock<Vec<DeleteHook>>,
     pub holders: RwLock<Option<Arc<dyn Holders>>>,
     /// Everything below is synced. Moved only after the sync of those bytes returned, and after their batches are in
@@ -228,7 +229,8 @@ impl Core {
     }
 
     pub fn tell_watchers(&self) {
-        for watcher in self.watchers.read().iter() {
+        let watchers = Arc::clone(&self.watchers.read());
+        for watcher in watchers.iter() {
             watcher();
         }
     }

@@ -221,7 +221,7 @@ impl Inner {
         for partition in &self.partitions {
             // These may hold partitions as well. Nothing is removed any more: nobody could be asked.
             *partition.0.hooks.write() = vec![Arc::new(|_| false)];
-            partition.0.watchers.write().clear();
+            *partition.0.watchers.write() = Arc::default();
         }
     }
 }

@@ -211,7 +211,7 @@ impl Partition {
 
     /// Adds a watcher for the life of the log.
     pub fn watch(&self, watcher: Watcher) {
-        self.0.watchers.write().push(watcher);
+        Arc::make_mut(&mut self.0.watchers.write()).push(watcher);
     }
 
     /// Whole batches from the one that contains `from` on, below the high watermark, until `max_bytes` (at least one).

@@ -401,6 +401,21 @@ fn what_is_not_synced_is_not_marked() {
     }
 }
 
+#[test]
+fn a_watcher_may_drop_the_last_handle_of_a_log() {
+    let files = SimFiles::new(10);
+    let log = open_with(with_room(), files.seams());
+    let partition = telemetry(&log).clone();
+    let last = parking_lot::Mutex::new(Some(log));
+    partition.watch(std::sync::Arc::new(move || {
+        let log = last.lock().take();
+        drop(log);
+    }));
+    partition.append(records(1, &["the last"])).expect("queued");
+    await_that("the mark of a stop", || has(&files, "telemetry-0/mark"));
+    assert_eq!(partition.high_watermark().0, 1);
+}
+
 /// It may hold the last free bytes.
 #[test]
 fn a_segment_that_finds_no_space_leaves_no_unfinished_file() {
