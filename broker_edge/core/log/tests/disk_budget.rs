@@ -174,6 +174,27 @@ fn trimming_removes_the_oldest_telemetry_and_nothing_else() {
     assert_eq!(removed.records, telemetry.log_start().0);
 }
 
+#[test]
+fn the_spare_of_the_internal_partition_is_kept_when_space_is_short() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open_with(budgeted(dir.path(), DiskAction::Refuse), Seams::system());
+    let internal = named(&log, "internal-0");
+    for _ in 0..200 {
+        append(internal, &[vec![7; 1024]]);
+    }
+    // The file of a removed segment becomes the spare.
+    internal.advance_log_start(internal.high_watermark());
+    let has_spare = || {
+        let folder = std::fs::read_dir(dir.path().join("internal-0")).expect("a folder");
+        let mut names = folder.map(|entry| entry.expect("an entry").file_name());
+        names.any(|name| name.to_string_lossy().starts_with("spare-"))
+    };
+    assert!(has_spare());
+    push(&log, "telemetry-0", 10_000);
+    assert_eq!(log.disk_use().level, DiskLevel::Acting);
+    assert!(has_spare());
+}
+
 /// Holds everything of every partition.
 struct Everything;
 
@@ -208,5 +229,38 @@ fn trimming_takes_what_a_group_holds_only_where_the_log_would_be_full() {
     );
     assert!(telemetry.log_start() > Offset(0));
     assert!(telemetry.figures().removed[Cause::Disk as usize].held_records > 0);
+    assert!(files_on_disk(dir.path()) <= BUDGET);
+}
+
+#[test]
+fn trimming_waits_until_the_holders_can_be_asked() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut config = budgeted(dir.path(), DiskAction::Trim);
+    config.removes_at_once = false;
+    let log = open_with(config, Seams::system());
+    let taken = push(&log, "telemetry-0", 10_000);
+    let telemetry = named(&log, "telemetry-0");
+    assert!(taken < 10_000 && telemetry.log_start() == Offset(0));
+    log.hold_with(&(Arc::new(Everything) as Arc<dyn Holders>));
+    log.maintain();
+    assert!(telemetry.log_start() > Offset(0), "its class heeds nobody");
+}
+
+#[test]
+fn what_is_prepared_between_two_looks_at_the_disk_counts_at_once() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut config = budgeted(dir.path(), DiskAction::Refuse);
+    config.sync = SyncMode::Always;
+    let log = open_with(config, Seams::system());
+    log.maintain();
+    let partition = named(&log, "telemetry-0");
+    let mut taken = 0;
+    while let Ok(range) = partition.append(records(1, &[vec![7; 16 << 10]])) {
+        await_that("it to be durable or the budget used up", || {
+            partition.high_watermark() >= range.end || partition.state() == PartitionState::Full
+        });
+        taken += 1;
+        assert!(taken < 1000, "never refused");
+    }
     assert!(files_on_disk(dir.path()) <= BUDGET);
 }

@@ -198,3 +198,64 @@ fn marks_of_idleness_are_a_minute_apart_at_least() {
     let marks = telemetry(&log).figures().mark_bytes / 56;
     assert!((5..=11).contains(&marks), "{marks} marks in ten minutes");
 }
+
+#[test]
+fn a_partition_that_stays_idle_is_marked_once() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let clock = HandClock::at(1_800_000_000_000_000);
+    let config = LogConfig {
+        maintain_every: None,
+        ..config(dir.path())
+    };
+    let log = open_with(config, with_clock(&clock));
+    append(telemetry(&log), &["once"]);
+    clock.pass(Duration::from_secs(10));
+    await_that("the mark", || {
+        log.maintain();
+        telemetry(&log).figures().mark_bytes > 0
+    });
+    for _ in 0..10 {
+        clock.pass(Duration::from_secs(100));
+        log.maintain();
+    }
+    assert_eq!(telemetry(&log).figures().mark_bytes, 56);
+}
+
+/// The writer has nothing else to do then: it must keep the time all the same.
+#[test]
+fn what_a_caller_appends_at_an_interval_is_synced_and_told_when_that_has_passed() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let sync = SyncMode::Interval(Duration::from_millis(50));
+    let log = open_with(with_sync(dir.path(), sync), Seams::system());
+    let partition = telemetry(&log);
+    let told = Arc::new(AtomicU64::new(0));
+    let (heard, watched) = (Arc::clone(&told), partition.clone());
+    partition.watch(Arc::new(move || {
+        heard.store(watched.high_watermark().0, Ordering::SeqCst);
+    }));
+    for n in 1..=5 {
+        let range = partition.append_inline(records(1, &["now and then"]));
+        assert_eq!(range.expect("taken").end.0, n);
+        await_that("the watcher to hear of it", || {
+            told.load(Ordering::SeqCst) == n
+        });
+    }
+}
+
+#[test]
+fn an_index_is_written_once() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = LogConfig {
+        maintain_every: None,
+        ..config(dir.path())
+    };
+    let log = open_with(config, Seams::system());
+    for _ in 0..20 {
+        append(telemetry(&log), &[vec![7; 9000]]);
+    }
+    log.maintain();
+    let written = telemetry(&log).figures().index_bytes;
+    assert!(written > 0);
+    log.maintain();
+    assert_eq!(telemetry(&log).figures().index_bytes, written);
+}

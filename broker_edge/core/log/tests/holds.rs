@@ -321,3 +321,65 @@ fn a_class_that_heeds_no_holder_lets_go() {
     log.maintain();
     assert!(telemetry(&log).size_bytes() <= 70 << 10);
 }
+
+/// A holder may have the partitions that ask it.
+#[test]
+fn a_log_that_is_shut_down_lets_go_of_its_holders() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open_with(held(dir.path(), 1, None), Seams::system());
+    let group = Group::at(0);
+    let holders: Arc<dyn Holders> = group.clone();
+    log.hold_with(&holders);
+    drop(holders);
+    assert!(Arc::strong_count(&group) > 1);
+    log.shutdown();
+    assert_eq!(Arc::strong_count(&group), 1);
+}
+
+/// Answers with its hold whatever it is asked.
+struct At(u64);
+
+impl Holders for At {
+    fn holding(&self, _: PartitionId, _: Offset) -> Vec<Hold> {
+        vec![Hold {
+            holder: "g".to_owned(),
+            next: Offset(self.0),
+        }]
+    }
+
+    fn overridden(&self, _: &HeldLoss<'_>) {}
+}
+
+#[test]
+fn who_has_finished_a_segment_to_its_end_does_not_hold_it() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open_with(held(dir.path(), 1, None), Seams::system());
+    fill(&log, 300);
+    let second = files_of(dir.path(), ".seg").swap_remove(1);
+    let base = second
+        .file_stem()
+        .map(|name| name.to_string_lossy().parse());
+    let base: u64 = base.expect("a name").expect("a base offset");
+    for (next, start) in [(base - 1, 0), (base, base)] {
+        log.hold_with(&(Arc::new(At(next)) as Arc<dyn Holders>));
+        log.maintain();
+        assert_eq!(telemetry(&log).log_start(), Offset(start), "held at {next}");
+    }
+}
+
+#[test]
+fn a_class_without_holders_waits_for_them_where_it_heeds_them_or_removes_nothing_at_once() {
+    for (honours_holds, removes_at_once) in [(true, true), (true, false), (false, false)] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut config = held(dir.path(), 70 << 10, None);
+        config.classes[1].honours_holds = honours_holds;
+        config.removes_at_once = removes_at_once;
+        let log = open_with(config, Seams::system());
+        fill(&log, 300);
+        log.maintain();
+        assert_eq!(telemetry(&log).log_start(), Offset(0));
+        hold(&log, &Group::at(300));
+        log.maintain();
+        assert!(telemetry(&log).log_start() > Offset(0));
+    }
+}

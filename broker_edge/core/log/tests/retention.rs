@@ -52,6 +52,9 @@ fn size_removes_the_oldest_segments_and_a_restart_agrees() {
     );
     let expected = read_all(telemetry(&log));
     assert_eq!(expected[0].0, start.0);
+    for index in files_of(dir.path(), ".idx") {
+        assert!(index.with_extension("seg").exists(), "{index:?} is left");
+    }
     assert_eq!(telemetry(&log).topics().expect("topics")[0].first, start);
     assert_eq!(
         telemetry(&log).epoch_before(start).expect("an answer"),
@@ -239,6 +242,60 @@ fn a_key_whose_record_was_removed_is_fresh_again() {
 }
 
 #[test]
+fn a_key_is_known_from_the_log_start_on() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open(dir.path());
+    let partition = telemetry(&log);
+    for n in 0..100 {
+        let placed = partition.append_unique(keyed(&format!("{n}"), &[7; 1500]));
+        await_durable(partition, Offset(placed.expect("taken")[0].offset.0 + 1));
+    }
+    partition.advance_log_start(Offset(80));
+    let start = partition.log_start();
+    assert!(start > Offset(0));
+    for (offset, is_known) in [(start.0, true), (start.0 - 1, false)] {
+        let again = partition.append_unique(keyed(&format!("{offset}"), b"again"));
+        assert_eq!(again.expect("an answer")[0].duplicate, is_known, "{offset}");
+    }
+}
+
+#[test]
+fn each_hook_can_postpone() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open(dir.path());
+    fill(&log, 300);
+    let partition = telemetry(&log);
+    let postpones = Arc::new(AtomicBool::new(true));
+    for may_postpone in [false, true, false] {
+        let postpones = Arc::clone(&postpones);
+        partition.before_delete(Arc::new(move |_| {
+            !(may_postpone && postpones.load(Ordering::SeqCst))
+        }));
+    }
+    partition.advance_log_start(Offset(250));
+    assert_eq!(partition.log_start(), Offset(0));
+    postpones.store(false, Ordering::SeqCst);
+    partition.advance_log_start(Offset(250));
+    assert!(partition.log_start() > Offset(0));
+}
+
+#[test]
+fn a_segment_goes_once_the_log_start_is_advanced_to_its_end() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open(dir.path());
+    fill(&log, 300);
+    let second = files_of(dir.path(), ".seg").swap_remove(1);
+    let base = second
+        .file_stem()
+        .map(|name| name.to_string_lossy().parse());
+    let base: u64 = base.expect("a name").expect("a base offset");
+    for (to, start) in [(base - 1, 0), (base, base)] {
+        telemetry(&log).advance_log_start(Offset(to));
+        assert_eq!(telemetry(&log).log_start(), Offset(start), "to {to}");
+    }
+}
+
+#[test]
 fn readers_meet_only_whole_records_or_an_error_while_segments_go_and_are_used_again() {
     let dir = tempfile::tempdir().expect("a folder");
     let log = open_with(sized(dir.path(), 130 << 10), Seams::system());
@@ -275,4 +332,42 @@ fn readers_meet_only_whole_records_or_an_error_while_segments_go_and_are_used_ag
     });
     assert!(telemetry(&log).log_start() > Offset(0));
     assert_eq!(telemetry(&log).gaps(), []);
+}
+
+#[test]
+fn nothing_is_removed_once_the_log_is_shut_down() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open(dir.path());
+    fill(&log, 300);
+    let watched = Arc::new(());
+    let held = Arc::clone(&watched);
+    telemetry(&log).watch(Arc::new(move || assert!(Arc::strong_count(&held) > 0)));
+    log.shutdown();
+    telemetry(&log).advance_log_start(Offset(250));
+    assert_eq!(telemetry(&log).log_start(), Offset(0));
+    assert_eq!(read_all(telemetry(&log)).len(), 300);
+    // Watchers may hold partitions, which hold them.
+    assert_eq!(Arc::strong_count(&watched), 1);
+}
+
+/// By the times in them, or by the steady clock while the other can not be believed.
+#[test]
+fn an_old_active_segment_is_sealed_whether_a_start_found_it_or_the_clock_was_never_set() {
+    for is_found in [true, false] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let clock = HandClock::at(if is_found { START_US } else { 0 });
+        let mut log = open_with(aged(dir.path(), 4 * HOUR), with_clock(&clock));
+        fill(&log, 5);
+        if is_found {
+            drop(log);
+            log = open_with(aged(dir.path(), 4 * HOUR), with_clock(&clock));
+        }
+        log.maintain();
+        clock.pass(2 * HOUR);
+        log.maintain();
+        await_that("the active segment to be sealed", || {
+            files_of(dir.path(), ".seg").len() == 2
+        });
+        assert_eq!(read_all(telemetry(&log)).len(), 5);
+    }
 }
