@@ -105,7 +105,7 @@ impl Core {
             return Err(AppendError::ReadOnly { partition, reason });
         }
         if records.bytes() > MAX_RECORD_BYTES {
-            check_sizes(&records)?;
+            check_sizes(&records, MAX_RECORD_BYTES)?;
         }
         // One append that is larger than the bound is let in alone: it could never come in otherwise.
         let queued_bytes = queue.bytes;
@@ -241,17 +241,50 @@ fn keyed_records(records: &Records) -> Vec<(u32, Box<str>)> {
     records.keyed.iter().filter_map(key).collect()
 }
 
-fn check_sizes(records: &Records) -> Result<(), AppendError> {
+fn check_sizes(records: &Records, limit_bytes: usize) -> Result<(), AppendError> {
     for index in 0..records.len() {
         let (payload_start, extension_start) = records.ends_before(index);
         let (payload_end, extension_end) = records.ends_before(index + 1);
         let size = payload_end - payload_start + extension_end - extension_start;
-        if size > MAX_RECORD_BYTES {
+        if size > limit_bytes {
             return Err(AppendError::TooLarge {
                 size_bytes: size as u64,
-                limit_bytes: MAX_RECORD_BYTES as u64,
+                limit_bytes: limit_bytes as u64,
             });
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::RecordMeta;
+
+    /// The size for which records with these keys and so many bytes of payload are refused, if they are.
+    fn refused(records_of: &[(Option<&str>, usize)], limit_bytes: usize) -> Option<u64> {
+        let mut records = Records::new();
+        let topic = records.topic("topic", 0..5).expect("room");
+        let client = records.client("client").expect("room");
+        for (idempotency_key, bytes) in records_of {
+            let meta = RecordMeta {
+                idempotency_key: *idempotency_key,
+                ..RecordMeta::new(topic, client, 1)
+            };
+            records.push(meta, &vec![7; *bytes]).expect("room");
+        }
+        match check_sizes(&records, limit_bytes) {
+            Ok(()) => None,
+            Err(AppendError::TooLarge { size_bytes, .. }) => Some(size_bytes),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn the_limit_is_of_each_record_with_what_stands_beside_its_payload() {
+        let several = [(None, 900), (None, 1000), (Some("key"), 800), (None, 10)];
+        assert_eq!(refused(&several, 1000), None);
+        assert_eq!(refused(&several, 999), Some(1000));
+        assert!(refused(&[(Some("key"), 1000)], 1000) > Some(1000));
+    }
 }

@@ -5,6 +5,7 @@ mod support;
 use std::time::Duration;
 
 use headwater_log::{Log, LogConfig, Offset, RecordMeta, Records, Seams, Selection, Wanted};
+use support::memory::MemoryFiles;
 use support::*;
 
 /// Ten devices, a batch of one record each in turn; every fifth retained. Several segments, nothing in memory.
@@ -292,7 +293,9 @@ fn a_key_is_appended_once_whether_its_record_is_queued_stored_or_of_an_earlier_s
         assert!(!first.duplicate);
         let queued = partition.append_unique(keyed("a", b"2")).expect("taken")[0];
         assert_eq!((queued.offset, queued.duplicate), (first.offset, true));
-        partition.append(keyed("plain", b"3")).expect("taken");
+        partition
+            .append_inline(keyed("plain", b"3"))
+            .expect("taken");
         let after = partition
             .append_unique(keyed("plain", b"4"))
             .expect("taken")[0];
@@ -388,4 +391,65 @@ fn callers_that_race_with_one_key_append_it_once() {
         assert_eq!(placed.iter().filter(|place| !place.duplicate).count(), 1);
         assert!(placed.iter().all(|place| place.offset == Offset(key)));
     }
+}
+
+/// A log of several segments with a key in each record, as a crash leaves it.
+fn keys_everywhere() -> (MemoryFiles, LogConfig) {
+    let files = MemoryFiles::default();
+    let config = LogConfig {
+        tail_bytes: 0,
+        maintain_every: None,
+        ..config(std::path::Path::new("/data"))
+    };
+    let log = open_with(config.clone(), files.seams());
+    let partition = telemetry(&log);
+    for n in 0..100_u64 {
+        let keyed = keyed(&n.to_string(), &[7; 1500]);
+        let placed = partition.append_unique(keyed).expect("taken")[0];
+        assert_eq!(placed.offset, Offset(n));
+        await_durable(partition, Offset(n + 1));
+    }
+    log.maintain();
+    let left = files.copy();
+    log.shutdown();
+    (left, config)
+}
+
+/// Appends every key again and returns those that are taken for new ones.
+fn fresh_keys(files: &MemoryFiles, config: &LogConfig) -> Vec<u64> {
+    let log = open_with(config.clone(), files.seams());
+    let is_fresh = |n: &u64| {
+        let again = telemetry(&log).append_unique(keyed(&n.to_string(), b"again"));
+        // Beside a place that can not be read nobody may be able to tell.
+        again.is_ok_and(|placed| !placed[0].duplicate)
+    };
+    (0..100).filter(is_fresh).collect()
+}
+
+#[test]
+fn keys_are_known_also_where_an_index_is_made_again_or_damage_splits_the_segment() {
+    let (whole, config) = keys_everywhere();
+    let segments: Vec<_> = whole
+        .with_suffix(".seg")
+        .into_iter()
+        .filter(|path| path.to_string_lossy().contains("telemetry"))
+        .collect();
+    let (first, last) = (&segments[0], segments.last().expect("one"));
+    assert_eq!(fresh_keys(&whole.copy(), &config), Vec::<u64>::new());
+    let without_index = whole.copy();
+    without_index.delete(&first.with_extension("idx"));
+    assert_eq!(fresh_keys(&without_index, &config), Vec::<u64>::new());
+    // Only what is gone is new again.
+    let unreadable = whole.copy();
+    unreadable.delete(&first.with_extension("idx"));
+    unreadable.make_unreadable(first, 9000..9100);
+    let fresh = fresh_keys(&unreadable, &config);
+    assert!((1..=4).contains(&fresh.len()), "{fresh:?}");
+    let split = whole.copy();
+    split.change(last, |bytes| bytes[4096 + 2000] ^= 1);
+    let base: u64 = last
+        .file_stem()
+        .and_then(|name| name.to_string_lossy().parse().ok())
+        .expect("a base offset");
+    assert_eq!(fresh_keys(&split, &config), [base + 1]);
 }
