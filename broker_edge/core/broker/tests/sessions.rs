@@ -43,6 +43,51 @@ fn a_persistent_session_gets_what_came_while_it_was_away_but_not_qos_0() {
 }
 
 #[test]
+fn who_was_away_gets_the_topics_it_names_out_of_batches_of_many_and_in_order() {
+    const TOPICS: usize = 50;
+    let dir = dir();
+    let broker = start(dir.path());
+    // A window of two: each batch is looked into again and again.
+    let properties = [
+        Property::ReceiveMaximum(2),
+        Property::SessionExpiryInterval(600),
+    ];
+    let back = |id| {
+        let mut fields = ConnectFields::new(Version::V5, id);
+        fields.clean_start = false;
+        fields.properties = &properties;
+        Client::connect_with(broker.mqtt_address(), fields).0
+    };
+    let sessions: [(&str, &[usize]); 3] =
+        [("one", &[7]), ("several", &[41, 3, 999]), ("none", &[998])];
+    for (id, topics) in sessions {
+        let mut client = back(id);
+        for topic in topics {
+            client.subscribe(&format!("devices/d/{topic:02}"), 1);
+        }
+        client.disconnect();
+    }
+    let mut publisher = Client::connect(broker.mqtt_address(), Version::V311, "p");
+    let mut packets = Vec::new();
+    for n in 0..4 * TOPICS {
+        let mut body = format!("\0\x0cdevices/d/{:02}", n % TOPICS).into_bytes();
+        body.extend_from_slice(&(n as u16 + 1).to_be_bytes());
+        body.extend_from_slice(n.to_string().as_bytes());
+        packets.extend_from_slice(&[0x32, body.len() as u8]);
+        packets.extend_from_slice(&body);
+    }
+    publisher.stream.write_all(&packets).expect("it is read");
+    publisher.publish("devices/d/end", "end");
+    for (id, topics) in sessions {
+        let mut client = back(id);
+        let wanted = (0..4 * TOPICS).filter(|n| topics.contains(&(n % TOPICS)));
+        let wanted: Vec<String> = wanted.map(|n| n.to_string()).collect();
+        assert_eq!(client.texts(wanted.len()), wanted, "{id}");
+        client.expect_silence();
+    }
+}
+
+#[test]
 fn a_session_outlives_a_restart_with_its_subscriptions_and_what_it_has_not_acknowledged() {
     let dir = dir();
     let mut broker = start(dir.path());

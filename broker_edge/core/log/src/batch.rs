@@ -4,9 +4,10 @@
 //! not fail and nothing is allocated for a number that the bytes do not cover.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::buffers::Chunk;
+use crate::by_topic::ByTopic;
 use crate::encode::{
     BATCH_HOLDS_PURGED, CODEC_NONE, ENTRY_BYTES, Entry, FLAG_EXTENSION, FLAG_PURGED, FLAG_QOS,
     FLAG_RETAIN, HEADER_BYTES, Header, Identity, u16_at, u32_at,
@@ -51,6 +52,8 @@ struct Inner {
     entries_at: usize,
     extensions_at: usize,
     payloads_at: usize,
+    /// Made when somebody asks for the records of a topic.
+    by_topic: OnceLock<ByTopic>,
 }
 
 impl Batch {
@@ -127,6 +130,7 @@ impl Batch {
             entries_at,
             extensions_at,
             payloads_at,
+            by_topic: OnceLock::new(),
         })))
     }
 
@@ -242,6 +246,7 @@ impl Batch {
             entries_at: inner.entries_at,
             extensions_at: inner.extensions_at,
             payloads_at: inner.payloads_at,
+            by_topic: OnceLock::new(),
         }))
     }
 
@@ -263,6 +268,16 @@ impl Batch {
     /// The table of topics; [`topic_index`](Self::topic_index) points into it. A topic may be there twice.
     pub fn topics(&self) -> impl ExactSizeIterator<Item = TopicView<'_>> {
         self.0.topics.iter().map(|name| self.topic_view(*name))
+    }
+
+    /// Numbers of the records of a topic from number `from` on, in the order of their offsets unless the topic is in the
+    /// table more than once. The first call goes through the whole batch, the others look the topic up.
+    pub fn records_of<'a>(&'a self, topic: &'a str, from: usize) -> impl Iterator<Item = usize> {
+        let by_topic = self.0.by_topic.get_or_init(|| ByTopic::new(self));
+        by_topic.find(self, topic).flat_map(move |records| {
+            let begin = records.partition_point(|record| (*record as usize) < from);
+            records[begin..].iter().map(|record| *record as usize)
+        })
     }
 
     /// The topic at a place of the table. Panics when there is none.

@@ -182,6 +182,35 @@ fn sample() -> Vec<u8> {
 }
 
 #[test]
+fn the_records_of_a_topic_are_those_that_a_look_at_each_one_finds() {
+    let names: Vec<String> = (0..500).map(|n| format!("plants/d{n}/data")).collect();
+    let mut records = Records::new();
+    let client = records.client("client").expect("room");
+    for number in 0..4000 {
+        let name = &names[number * 7919 % names.len()];
+        // With two keys, and so in the table twice.
+        let key = if number % 3 == 0 { 0..6 } else { 0..7 };
+        let topic = records.topic(name, key).expect("room");
+        let meta = RecordMeta::new(topic, client, 1);
+        records.push(meta, b"x").expect("room");
+    }
+    let batch = decode(encode(&[records])).expect("whole");
+    assert!(batch.topics().len() > names.len());
+    for name in names
+        .iter()
+        .map(String::as_str)
+        .chain(["", "plants/d500/data"])
+    {
+        for from in [0, 1, 2500, 3999, 4000] {
+            let mut found: Vec<usize> = batch.records_of(name, from).collect();
+            found.sort_unstable();
+            let wanted = (from..batch.len()).filter(|index| batch.record(*index).topic == name);
+            assert_eq!(found, wanted.collect::<Vec<_>>(), "{name} from {from}");
+        }
+    }
+}
+
+#[test]
 fn an_entry_that_names_what_is_not_in_its_table_is_refused() {
     let bytes = sample();
     let header = Header::parse(&bytes).expect("whole");

@@ -24,7 +24,7 @@ use super::{ConnKey, Engine, SessionKey};
 /// Bytes of batches that one session reads at a time.
 pub(super) const READ_BYTES: usize = 256 << 10;
 /// What all sessions together may do in a turn, in steps: a single record is one, reading from files is more.
-const TURN_STEPS: usize = 128;
+const TURN_STEPS: usize = 32;
 /// So many bytes, read or sent, are one step more.
 pub(super) const STEP_BYTES: usize = 16 << 10;
 /// So many records that were looked at are one step more.
@@ -33,6 +33,8 @@ pub(super) const STEP_RECORDS: usize = 1024;
 const QOS0_LATE_US: i64 = 5_000_000;
 /// With more subscriptions, what they come to for a topic is remembered.
 const LINEAR_MAX: usize = 8;
+/// In a batch with more topics, names are looked up.
+const SEARCHED_MIN: usize = 16;
 pub(super) const READ_STEPS: usize = 8;
 
 /// Where one reading stands.
@@ -285,67 +287,131 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return true;
         };
+        let names = ahead::names_of(session, only);
+        let is_searched =
+            |names: &Vec<&str>| names.len() <= LINEAR_MAX && batch.topics().len() > SEARCHED_MIN;
+        let has_room = if let Some(names) = names.filter(is_searched) {
+            let found = named_records(session, reading.partition, batch, &names, first, only);
+            found.iter().all(|(index, merged)| {
+                self.deliver_record(key, conn, reading, batch, *index, merged)
+            })
+        } else {
+            let wanted = self.wanted_topics(key, reading.partition, batch, only);
+            !wanted.iter().any(Option::is_some)
+                || (first..batch.len()).all(|index| {
+                    let Some(Some(merged)) = wanted.get(usize::from(batch.topic_index(index)))
+                    else {
+                        return true;
+                    };
+                    self.deliver_record(key, conn, reading, batch, index, merged)
+                })
+        };
+        if has_room {
+            reading.next = batch.next_offset();
+        }
+        has_room
+    }
+
+    /// What the session wants of each topic in a batch's table.
+    fn wanted_topics(
+        &mut self,
+        key: SessionKey,
+        partition: PartitionIndex,
+        batch: &Batch,
+        only: Option<&str>,
+    ) -> Vec<Option<Rc<Merged>>> {
+        let Some(session) = self.sessions.get(key) else {
+            return Vec::new();
+        };
         // Places where subscriptions begin are ends of batches, so what holds for a batch's base holds for its records.
-        let (partition, base) = (reading.partition, batch.base_offset());
+        let base = batch.base_offset();
         let may_keep = only.is_none() && session.subscriptions.len() > LINEAR_MAX && {
             let mut held = session.subscriptions.iter();
             held.all(|held| held.begins_at(partition) <= base)
         };
-        let wanted: Vec<Option<Rc<Merged>>> = if may_keep {
+        if may_keep {
             self.wanted.begin(self.router.epoch());
             let ids = batch
                 .topics()
                 .map(|topic| self.topics.intern(topic.topic, &self.log));
-            ids.zip(batch.topics())
+            return ids
+                .zip(batch.topics())
                 .map(|(id, topic)| {
                     self.wanted.get_or(key, id, || {
                         merged_for(session, topic.topic, partition, base, None).map(Rc::new)
                     })
                 })
-                .collect()
-        } else {
-            // To look for names is much quicker than to match filters, and most sessions have nothing else.
-            let names = ahead::names_of(session, only);
-            let is_named = |topic| names.as_ref().is_none_or(|names| names.contains(&topic));
-            let merged = |topic| merged_for(session, topic, partition, base, only).map(Rc::new);
-            let topics = batch.topics().map(|topic| topic.topic);
-            topics
-                .map(|topic| is_named(topic).then(|| merged(topic)).flatten())
-                .collect()
-        };
-        if wanted.iter().any(Option::is_some) {
-            for index in first..batch.len() {
-                let Some(Some(merged)) = wanted.get(usize::from(batch.topic_index(index))) else {
-                    continue;
-                };
-                let record = batch.record(index);
-                let qos0 = record.qos == 0 || merged.qos == QoS::AtMostOnce;
-                if qos0 && record.offset < reading.qos0_from {
-                    continue;
-                }
-                let (partition, source) = (reading.partition, reading.source);
-                let delivery = Delivery {
-                    record: &record,
-                    batch: Some(batch),
-                    partition,
-                    merged,
-                    source,
-                    retain: false,
-                };
-                if self.deliver(key, conn, &delivery) == Delivered::NoRoom {
-                    let late_us = self.now.wall_us - record.time_us;
-                    if qos0 && reading.sheds_qos0 && late_us > QOS0_LATE_US {
-                        self.tally.deliveries_dropped += 1;
-                        continue;
-                    }
-                    reading.next = record.offset;
-                    return false;
-                }
-            }
+                .collect();
         }
-        reading.next = batch.next_offset();
-        true
+        // To look for names is much quicker than to match filters, and most sessions have nothing else.
+        let names = ahead::names_of(session, only);
+        let is_named = |topic| names.as_ref().is_none_or(|names| names.contains(&topic));
+        let merged = |topic| merged_for(session, topic, partition, base, only).map(Rc::new);
+        let topics = batch.topics().map(|topic| topic.topic);
+        topics
+            .map(|topic| is_named(topic).then(|| merged(topic)).flatten())
+            .collect()
     }
+
+    /// Delivers one record. False when there is no room for it; then the reading stands at it.
+    fn deliver_record(
+        &mut self,
+        key: SessionKey,
+        conn: ConnKey,
+        reading: &mut Reading,
+        batch: &Batch,
+        index: usize,
+        merged: &Rc<Merged>,
+    ) -> bool {
+        let record = batch.record(index);
+        let qos0 = record.qos == 0 || merged.qos == QoS::AtMostOnce;
+        if qos0 && record.offset < reading.qos0_from {
+            return true;
+        }
+        let delivery = Delivery {
+            record: &record,
+            batch: Some(batch),
+            partition: reading.partition,
+            merged,
+            source: reading.source,
+            retain: false,
+        };
+        if self.deliver(key, conn, &delivery) != Delivered::NoRoom {
+            return true;
+        }
+        let late_us = self.now.wall_us - record.time_us;
+        if qos0 && reading.sheds_qos0 && late_us > QOS0_LATE_US {
+            self.tally.deliveries_dropped += 1;
+            return true;
+        }
+        reading.next = record.offset;
+        false
+    }
+}
+
+/// The records of a batch, from number `first` on and in their order, whose topics a session names that wants nothing else.
+fn named_records(
+    session: &Session,
+    partition: PartitionIndex,
+    batch: &Batch,
+    names: &[&str],
+    first: usize,
+    only: Option<&str>,
+) -> Vec<(usize, Rc<Merged>)> {
+    let mut found = Vec::new();
+    for (at, name) in names.iter().enumerate() {
+        if names[..at].contains(name) {
+            continue;
+        }
+        let Some(merged) = merged_for(session, name, partition, batch.base_offset(), only) else {
+            continue;
+        };
+        let merged = Rc::new(merged);
+        let records = batch.records_of(name, first);
+        found.extend(records.map(|index| (index, Rc::clone(&merged))));
+    }
+    found.sort_unstable_by_key(|(index, _)| *index);
+    found
 }
 
 /// What the session's subscriptions come to for a topic at an offset; nothing when none of them wants it there.
