@@ -199,6 +199,45 @@ fn what_is_queued_behind_an_inline_append_that_finds_no_space_stays_behind_it() 
     assert!(read_all(partition) == expected);
 }
 
+/// The same with the writer and the caller in each other's places.
+#[test]
+fn what_a_caller_appends_behind_records_that_find_no_space_stays_behind_them() {
+    let files = SimFiles::new(9);
+    let log = open_with(with_age(), files.seams());
+    let partition = &log.partitions()[0];
+    append(partition, &["first"]);
+    let large = vec![1_u8; 5 << 20];
+    files.hold("write_all_at", ".seg");
+    partition.append(records(1, &[&large])).expect("queued");
+    files.await_held();
+    std::thread::scope(|scope| {
+        let inline = scope.spawn(|| partition.append_inline(records(1, &["behind them"])));
+        await_that("it to have its offset", || {
+            partition.next_offset() == Offset(3)
+        });
+        // It gets every chance to write.
+        for _ in 0..1000 {
+            std::thread::yield_now();
+        }
+        files.set_free(Some(1 << 20));
+        files.let_go();
+        let range = inline.join().expect("no panic").expect("it waits now");
+        assert_eq!(range, Offset(2)..Offset(3));
+    });
+    await_that("the disk to be full", || {
+        partition.state() == PartitionState::Full
+    });
+    assert_eq!(partition.high_watermark(), Offset(1));
+    files.set_free(None);
+    await_durable(partition, Offset(3));
+    let expected = [
+        (0, b"first".to_vec()),
+        (1, large),
+        (2, b"behind them".to_vec()),
+    ];
+    assert!(read_all(partition) == expected);
+}
+
 #[test]
 fn a_stop_that_meets_an_inline_append_waits_for_it_and_ends() {
     let files = SimFiles::new(5);
@@ -224,6 +263,31 @@ fn a_stop_that_meets_an_inline_append_waits_for_it_and_ends() {
     await_that("the stop", || stop.is_finished());
     let is_mark = |path: &std::path::PathBuf| path.ends_with("telemetry-0/mark");
     assert!(files.names().iter().any(is_mark));
+}
+
+#[test]
+fn what_is_queued_when_the_log_is_shut_down_is_still_written() {
+    let files = SimFiles::new(10);
+    let log = open_with(with_class(Class::Telemetry, None), files.seams());
+    let partition = log.partitions()[0].clone();
+    files.hold("sync_data", ".seg");
+    partition
+        .append(records(1, &["in flight"]))
+        .expect("queued");
+    files.await_held();
+    let queued = partition.append(records(1, &["behind it"]));
+    let stop = {
+        let log = log.clone();
+        std::thread::spawn(move || log.shutdown())
+    };
+    await_that("appends to be refused", || {
+        let refused = partition.append(records(1, &[] as &[&str]));
+        matches!(refused, Err(AppendError::ReadOnly { .. }))
+    });
+    files.let_go();
+    stop.join().expect("no panic");
+    assert_eq!(partition.high_watermark(), queued.expect("queued").end);
+    assert_eq!(read_all(&partition).len(), 2);
 }
 
 /// Two looks at the age find the same old segment while the writer is sealing it.
