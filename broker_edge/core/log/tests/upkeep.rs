@@ -438,3 +438,20 @@ fn a_segment_that_finds_no_space_leaves_no_unfinished_file() {
     files.set_free(None);
     await_durable(telemetry(&log), waits.end);
 }
+
+/// The name of a segment is its first offset: one that is sealed empty would share it with the next.
+#[test]
+fn a_record_larger_than_a_segment_goes_into_the_empty_one() {
+    let files = SimFiles::new(12);
+    let config = LogConfig {
+        segment_bytes: 16 << 10,
+        ..with_room()
+    };
+    let log = open_with(config, files.seams());
+    files.record();
+    append(telemetry(&log), &[vec![1; 40 << 10]]);
+    let calls = files.recorded();
+    assert!(!calls.iter().any(|call| call.call.starts_with("rename")));
+    append(telemetry(&log), &["in the next"]);
+    assert_eq!(read_all(telemetry(&log)).len(), 2);
+}
