@@ -239,6 +239,22 @@ fn what_a_caller_appends_behind_records_that_find_no_space_stays_behind_them() {
 }
 
 #[test]
+fn what_is_queued_behind_an_inline_append_is_written_when_that_is_done() {
+    let files = SimFiles::new(11);
+    let log = open_with(with_class(Class::Telemetry, None), files.seams());
+    let partition = &log.partitions()[0];
+    files.hold("sync_data", ".seg");
+    std::thread::scope(|scope| {
+        let inline = scope.spawn(|| partition.append_inline(records(1, &["in flight"])));
+        files.await_held();
+        let queued = partition.append(records(1, &["behind it"]));
+        files.let_go();
+        inline.join().expect("no panic").expect("durable");
+        await_durable(partition, queued.expect("queued").end);
+    });
+}
+
+#[test]
 fn a_stop_that_meets_an_inline_append_waits_for_it_and_ends() {
     let files = SimFiles::new(5);
     let log = open_with(with_class(Class::Telemetry, None), files.seams());
