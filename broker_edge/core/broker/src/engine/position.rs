@@ -142,6 +142,14 @@ impl Engine {
         vec![PartitionIndex::of(self.log.route(filter).partition)]
     }
 
+    /// Where the live stream stands in every partition in which a filter can match.
+    pub(super) fn live_at(&self, filter: &str) -> Vec<(PartitionIndex, Offset)> {
+        self.partitions_of(filter)
+            .into_iter()
+            .map(|partition| (partition, self.dispatched[partition.index()]))
+            .collect()
+    }
+
     /// Where a new subscription begins in every partition that it can reach.
     pub(super) fn start_of(
         &self,

@@ -115,11 +115,7 @@ impl Engine {
 
     /// A replay has caught up in every partition: from here on the session's own places serve the subscription.
     fn join(&mut self, key: SessionKey, at: usize, filter: &str) {
-        let live_at: Vec<(PartitionIndex, Offset)> = self
-            .partitions_of(filter)
-            .into_iter()
-            .map(|partition| (partition, self.dispatched[partition.index()]))
-            .collect();
+        let live_at = self.live_at(filter);
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };

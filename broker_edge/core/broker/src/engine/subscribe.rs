@@ -279,11 +279,7 @@ impl Engine {
         start: Option<Start>,
         report: &mut Report,
     ) -> bool {
-        let live_at: Vec<(PartitionIndex, Offset)> = self
-            .partitions_of(filter)
-            .into_iter()
-            .map(|partition| (partition, self.dispatched[partition.index()]))
-            .collect();
+        let live_at = self.live_at(filter);
         let Some(session) = self.sessions.get_mut(key) else {
             return false;
         };
