@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a sync of the telemetry partitions does.
+/// What a sync of the gated partitions does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sync {
     Pass,
@@ -14,7 +14,7 @@ pub(super) enum Sync {
 pub(super) struct Gate {
     pub(super) sync: Mutex<Option<Sync>>,
     pub(super) changed: Condvar,
-    /// No file of the telemetry partitions can be opened for reading.
+    /// No file of the gated partitions can be opened for reading.
     pub(super) no_descriptors: AtomicBool,
     /// They cannot grow.
     pub(super) is_full: AtomicBool,
@@ -38,8 +38,23 @@ impl Gate {
     }
 }
 
-pub(super) struct GatedFiles(pub(super) Arc<Gate>);
+/// Each of the two has a gate of its own.
+pub(super) struct GatedFiles {
+    pub(super) telemetry: Arc<Gate>,
+    pub(super) internal: Arc<Gate>,
+}
+
 pub(super) struct GatedFile(Arc<dyn File>, Arc<Gate>);
+
+impl GatedFiles {
+    fn gate_of(&self, path: &Path) -> Option<&Arc<Gate>> {
+        let path = path.to_string_lossy();
+        if path.contains("telemetry-0") {
+            return Some(&self.telemetry);
+        }
+        path.contains("internal-0").then_some(&self.internal)
+    }
+}
 
 impl File for GatedFile {
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
@@ -72,15 +87,14 @@ impl Files for GatedFiles {
         SystemFiles.list(dir)
     }
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        let is_telemetry = path.to_string_lossy().contains("telemetry-0");
-        if is_telemetry && mode == OpenMode::Read && self.0.no_descriptors.load(Ordering::Relaxed) {
+        let gate = self.gate_of(path);
+        let has_none = gate.is_some_and(|gate| gate.no_descriptors.load(Ordering::Relaxed));
+        if mode == OpenMode::Read && has_none {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         let file = SystemFiles.open(path, mode)?;
-        if is_telemetry {
-            return Ok(Arc::new(GatedFile(file, Arc::clone(&self.0))));
-        }
-        Ok(file)
+        let Some(gate) = gate else { return Ok(file) };
+        Ok(Arc::new(GatedFile(file, Arc::clone(gate))))
     }
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         SystemFiles.rename(from, to)

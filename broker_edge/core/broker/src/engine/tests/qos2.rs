@@ -6,7 +6,7 @@ use super::peer::Peer;
 use super::world::{World, small};
 use super::*;
 
-fn lasting<'a>(
+pub(super) fn lasting<'a>(
     version: Version,
     client_id: &'a str,
     lasts: &'a [Property<'a>],
@@ -17,9 +17,16 @@ fn lasting<'a>(
     fields
 }
 
-const LASTS: [Property<'static>; 1] = [Property::SessionExpiryInterval(3600)];
+pub(super) const LASTS: [Property<'static>; 1] = [Property::SessionExpiryInterval(3600)];
 
-fn publish(rig: &mut Rig, key: ConnKey, version: Version, id: u16, topic: &str, text: &str) {
+pub(super) fn publish(
+    rig: &mut Rig,
+    key: ConnKey,
+    version: Version,
+    id: u16,
+    topic: &str,
+    text: &str,
+) {
     let fields = PublishFields {
         version,
         dup: false,
@@ -35,7 +42,7 @@ fn publish(rig: &mut Rig, key: ConnKey, version: Version, id: u16, topic: &str, 
     });
 }
 
-fn answer(
+pub(super) fn answer(
     rig: &mut Rig,
     key: ConnKey,
     version: Version,
@@ -88,7 +95,7 @@ fn texts_after_a_repetition(forgets: bool) -> Vec<String> {
     texts
 }
 
-fn texts_of(rig: &Rig, partition: &str) -> Vec<String> {
+pub(super) fn texts_of(rig: &Rig, partition: &str) -> Vec<String> {
     let partition = rig.log.by_name(partition).expect("there by default");
     let batches = partition
         .read(Offset(0), 1 << 20)
@@ -107,6 +114,23 @@ fn i6_a_publish_that_is_repeated_after_a_crash_is_in_the_log_once() {
 #[test]
 fn negative_control_without_its_state_a_repeated_publish_is_taken_twice() {
     assert_eq!(texts_after_a_repetition(true), ["once", "once", "next"]);
+}
+
+#[test]
+fn a_publisher_that_subscribes_gets_its_message_before_the_puback_and_after_the_pubrec() {
+    let dir = dir();
+    let version = Version::V5;
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let key = rig.connect(ConnectFields::new(version, "p"));
+    rig.subscribe(key, version);
+    rig.publish(key, version, 1, "one");
+    assert_eq!(rig.packets(key, version, 2), ["publish one", "puback 1"]);
+    publish(&mut rig, key, version, 2, "t", "two");
+    let packets = rig.packets(key, version, 2);
+    assert!(packets[0].starts_with("Pubrec"), "{packets:?}");
+    assert_eq!(packets[1], "publish two");
+    rig.publish(key, version, 3, "three");
+    assert_eq!(rig.packets(key, version, 2), ["publish three", "puback 3"]);
 }
 
 #[test]

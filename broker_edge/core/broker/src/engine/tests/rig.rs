@@ -5,7 +5,10 @@ use super::*;
 pub(super) struct Rig {
     pub(super) engine: Engine,
     pub(super) log: Log,
+    /// Of the telemetry partitions.
     pub(super) gate: Arc<Gate>,
+    /// Of the internal partition.
+    pub(super) state_gate: Arc<Gate>,
     pub(super) moved: Receiver<()>,
     /// Whatever else makes a turn due says so here.
     pub(super) tell: Arc<Mutex<Sender<()>>>,
@@ -37,8 +40,12 @@ impl Rig {
         settings: Settings,
     ) -> Self {
         let gate = Arc::new(Gate::default());
+        let state_gate = Arc::new(Gate::default());
         let seams = Seams {
-            files: Arc::new(GatedFiles(Arc::clone(&gate))),
+            files: Arc::new(GatedFiles {
+                telemetry: Arc::clone(&gate),
+                internal: Arc::clone(&state_gate),
+            }),
             ..Seams::system()
         };
         let (log, _) = Log::open(config, seams).expect("a log opens in its own folder");
@@ -64,6 +71,7 @@ impl Rig {
             engine,
             log,
             gate,
+            state_gate,
             moved,
             tell,
             now,

@@ -1,0 +1,155 @@
+//! What a publisher has in flight: how much of it is taken, and that all of it is acknowledged.
+
+use super::qos2::answer;
+use super::*;
+
+/// Of a client that wants to hear where its records are.
+const PLACES: [Property<'static>; 1] = [Property::UserProperty {
+    key: "stream-ack",
+    value: "1",
+}];
+
+fn publish_bytes(version: Version, qos: QoS, topic: &str, id: u16) -> Vec<u8> {
+    let fields = PublishFields {
+        version,
+        dup: false,
+        qos,
+        retain: false,
+        topic,
+        packet_id: PacketId::new(id),
+        properties: &[],
+        extra: &[],
+    };
+    let mut bytes = Vec::new();
+    let payload = b"sixteen bytes or";
+    fields.encode(&mut bytes, payload).expect("a small packet");
+    bytes
+}
+
+#[test]
+fn i7_a_publisher_that_is_owed_many_acknowledgements_is_read_again_once_it_has_them() {
+    let dir = dir();
+    let version = Version::V311;
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let key = rig.clients(version, 1)[0];
+    let telemetry = rig.log.by_name("telemetry-0").expect("there by default");
+    let telemetry = telemetry.clone();
+    rig.gate.set(Sync::Hold);
+    // Every second id, so that no two of them are one range. Those of a turn are too many to be committed by the loop.
+    let mut ids = (1_u16..20_000).step_by(2);
+    let mut owed = Vec::new();
+    loop {
+        let some: Vec<u16> = ids.by_ref().take(500).collect();
+        let packets = some
+            .iter()
+            .flat_map(|id| publish_bytes(version, QoS::AtLeastOnce, "t", *id));
+        let bytes: Vec<u8> = packets.collect();
+        assert!(!bytes.is_empty(), "it is read without end");
+        if rig.receive(key, &bytes) == 0 {
+            break;
+        }
+        owed.extend(some.iter().map(|id| format!("puback {id}")));
+    }
+    rig.turn();
+    let early = (rig.sent(key, version), rig.engine.take_resumed());
+    rig.gate.set(Sync::Pass);
+    assert_eq!(early, (Vec::new(), Vec::new()));
+    while telemetry.high_watermark() < telemetry.next_offset() {
+        rig.moved.recv_timeout(DEADLINE).expect("the log moves");
+    }
+    rig.turn();
+    assert_eq!(rig.engine.take_resumed(), [key]);
+    assert_eq!(rig.sent(key, version), owed);
+    let next = publish_bytes(version, QoS::AtLeastOnce, "t", 2);
+    assert_eq!(rig.receive(key, &next), next.len());
+    assert_eq!(rig.packets(key, version, 1), ["puback 2"]);
+}
+
+#[test]
+fn the_last_packet_ids_of_all_are_acknowledged_like_the_others() {
+    let dir = dir();
+    let version = Version::V311;
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let key = rig.clients(version, 1)[0];
+    for id in 65_533..=65_535 {
+        rig.publish(key, version, id, "x");
+    }
+    assert_eq!(
+        rig.packets(key, version, 3),
+        ["puback 65533", "puback 65534", "puback 65535"]
+    );
+}
+
+/// Goes through rounds of so many publishes in flight, then sends one more than that at once; gives the last packet that
+/// came then.
+fn last_of_one_too_many(version: Version, qos: QoS, places: bool) -> Option<String> {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let maximum = 4;
+    rig.engine.settings.receive_maximum = maximum;
+    let mut fields = ConnectFields::new(version, "c");
+    if places {
+        fields.properties = &PLACES;
+    }
+    let key = rig.connect(fields);
+    let send = |rig: &mut Rig, topic, id| {
+        let bytes = publish_bytes(version, qos, topic, id);
+        rig.feed(key, |out| out.extend_from_slice(&bytes));
+    };
+    for _ in 0..3 {
+        (1..=maximum).for_each(|id| send(&mut rig, "t", id));
+        let count = usize::from(maximum);
+        let is_ack = |packet: &String| packet.to_lowercase().starts_with("pub");
+        assert!(rig.packets(key, version, count).iter().all(is_ack));
+        if qos == QoS::ExactlyOnce {
+            (1..=maximum).for_each(|id| answer(&mut rig, key, version, id, encode::pubrel));
+            assert!(rig.packets(key, version, count).iter().all(is_ack));
+        }
+        // What is refused is over as well.
+        send(&mut rig, "$of-the-broker", 9);
+        rig.packets(key, version, 1);
+    }
+    (0..=maximum).for_each(|id| send(&mut rig, "t", id + 1));
+    rig.sent(key, version).pop()
+}
+
+#[test]
+fn the_receive_maximum_counts_what_is_in_flight_and_nothing_that_is_over() {
+    for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        for places in [false, true] {
+            let last = last_of_one_too_many(Version::V5, qos, places);
+            let wanted = Some("disconnect ReceiveMaximumExceeded");
+            assert_eq!(last.as_deref(), wanted, "{qos:?} {places}");
+        }
+        // Older clients were told none.
+        assert_eq!(last_of_one_too_many(Version::V311, qos, false), None);
+    }
+}
+
+#[test]
+fn a_place_that_does_not_fit_into_the_packets_of_a_client_is_left_out() {
+    let dir = dir();
+    let version = Version::V5;
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let mut fields = ConnectFields::new(version, "c");
+    fields.properties = &PLACES;
+    let key = rig.connect(fields);
+    let mut answer_bytes = |packet_max: usize| {
+        let conn = rig.engine.conns.get_mut(key).expect("connected");
+        conn.packet_max = u32::try_from(packet_max).expect("small");
+        rig.publish(key, version, 1, "x");
+        loop {
+            rig.turn();
+            let bytes = rig.engine.out(key).to_vec().len();
+            if bytes > 0 {
+                rig.engine.written(key, bytes);
+                return bytes;
+            }
+            rig.moved.recv_timeout(DEADLINE).expect("the log moves");
+        }
+    };
+    let whole = answer_bytes(1000);
+    assert!(whole > "telemetry-0:0".len() + "synced".len());
+    assert_eq!(answer_bytes(whole), whole);
+    assert!(answer_bytes(whole - 1) < 10, "an acknowledgement alone");
+}

@@ -1,0 +1,81 @@
+//! A receipt that is not durable yet: until it is, the device's session does not pass the command.
+
+use super::qos2::{LASTS, answer, lasting, texts_of};
+use super::*;
+
+const VERSION: Version = Version::V5;
+const COMMANDS: &str = "devices/d/actions";
+
+/// Commands stay in the control partition; receipts go to the telemetry partition, whose disk the test has in hand.
+fn rig(dir: &Path) -> Rig {
+    let mut config = LogConfig::new(dir);
+    let mut classes = config.classes.iter_mut();
+    let control = classes.find(|class| class.class == Class::Control);
+    control.expect("there by default").filters = vec!["devices/+/actions".to_owned()];
+    Rig::open_with(config)
+}
+
+fn partition(rig: &Rig, name: &str) -> headwater_log::Partition {
+    rig.log.by_name(name).expect("there by default").clone()
+}
+
+/// A device that was sent a command and has not acknowledged it.
+fn commanded(rig: &mut Rig) -> ConnKey {
+    let device = rig.connect(lasting(VERSION, "d", &LASTS));
+    let one = [Subscription {
+        filter: COMMANDS,
+        options: SubscriptionOptions::new(QoS::AtLeastOnce),
+    }];
+    rig.feed(device, |out| {
+        encode::subscribe(out, VERSION, PacketId::FIRST, &[], &one);
+    });
+    assert_eq!(rig.packets(device, VERSION, 1), ["suback"]);
+    let sender = rig.connect(ConnectFields::new(VERSION, "sender"));
+    rig.publish_to(COMMANDS, false, sender, VERSION, 1, "blink");
+    assert_eq!(rig.packets(device, VERSION, 1), ["publish blink"]);
+    device
+}
+
+/// What a checkpoint would say of the control partition.
+fn cursor(rig: &Rig, device: ConnKey) -> u64 {
+    let engine = &rig.engine;
+    let control = PartitionIndex::of(partition(rig, "control-0").id());
+    let session = engine.conns.get(device).and_then(|conn| conn.session);
+    let session = session.and_then(|key| engine.sessions.get(key));
+    let live_at = engine.dispatched[control.index()];
+    session.expect("connected").cursor(control, live_at).0
+}
+
+/// Checkpoints until the command is passed; gives how many receipts there are then.
+fn receipts_when_passed(rig: &mut Rig, device: ConnKey) -> usize {
+    while cursor(rig, device) == 0 {
+        rig.moved.recv_timeout(DEADLINE).expect("the log moves");
+        rig.pass_time(tick::CHECKPOINT_MS);
+    }
+    let texts = texts_of(rig, "telemetry-0");
+    let receipts = texts.iter().filter(|text| text.contains(COMMANDS));
+    receipts.count()
+}
+
+#[test]
+fn a_command_is_passed_once_its_receipt_is_durable_and_not_before() {
+    let dir = dir();
+    let mut rig = rig(dir.path());
+    let device = commanded(&mut rig);
+    let telemetry = PartitionIndex::of(partition(&rig, "telemetry-0").id());
+    for _ in 0..3 {
+        // So that the writer's thread waits for the disk, and not this one.
+        let stage = &mut rig.engine.stages[telemetry.index()];
+        stage.quickness.note(Duration::from_secs(1));
+    }
+    rig.gate.set(Sync::Hold);
+    answer(&mut rig, device, VERSION, 1, encode::puback);
+    let mut cursors = Vec::new();
+    for _ in 0..3 {
+        rig.pass_time(tick::CHECKPOINT_MS);
+        cursors.push(cursor(&rig, device));
+    }
+    rig.gate.set(Sync::Pass);
+    assert_eq!(cursors, [0; 3]);
+    assert_eq!(receipts_when_passed(&mut rig, device), 1);
+}

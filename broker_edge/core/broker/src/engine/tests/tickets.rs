@@ -1,0 +1,358 @@
+//! A stage by itself over a real partition: when its tickets are settled, who is told, and what becomes of the records that
+//! a full queue or a closed log does not take.
+
+use headwater_log::{AppendError, ClassConfig, RecordMeta, Records};
+
+use crate::engine::stage::{Outcome, Ticket};
+
+use super::*;
+
+const QUEUE_BYTES: usize = 64 << 10;
+/// Records that others appended before: its offsets are not its tickets.
+const OTHERS: u64 = 10;
+
+struct Bench {
+    stage: Stage,
+    log: Log,
+    gate: Arc<Gate>,
+    moved: Receiver<()>,
+    _dir: tempfile::TempDir,
+}
+
+/// Some connection; nobody looks whether there is one.
+fn conn(number: u64) -> ConnKey {
+    Key::from_bits(number)
+}
+
+impl Bench {
+    fn open() -> Self {
+        let dir = dir();
+        let gate = Arc::new(Gate::default());
+        let seams = Seams {
+            files: Arc::new(GatedFiles {
+                telemetry: Arc::clone(&gate),
+                internal: Arc::default(),
+            }),
+            ..Seams::system()
+        };
+        let config = LogConfig {
+            queue_bytes: QUEUE_BYTES,
+            // A spare segment would be room on a full disk.
+            maintain_every: None,
+            classes: vec![ClassConfig::new(Class::Telemetry)],
+            ..LogConfig::new(dir.path())
+        };
+        let (log, _) = Log::open(config, seams).expect("a log opens in its own folder");
+        let partition = log.partitions()[0].clone();
+        let (tell, moved) = channel();
+        // The test may have ended.
+        partition.watch(Arc::new(move || {
+            let _ = tell.send(());
+        }));
+        let bench = Self {
+            stage: Stage::new(partition, 1),
+            log,
+            gate,
+            moved,
+            _dir: dir,
+        };
+        bench.append_of_others(OTHERS, 1).expect("there is room");
+        bench.wait_until(|partition| partition.high_watermark() == Offset(OTHERS));
+        bench
+    }
+
+    /// What somebody else appends to the partition.
+    fn append_of_others(&self, count: u64, bytes: usize) -> Result<(), AppendError> {
+        let mut records = Records::new();
+        let topic = records.topic("put", 0..3).expect("room");
+        let client = records.client("flight").expect("room");
+        for _ in 0..count {
+            let meta = RecordMeta::new(topic, client, 1);
+            records.push(meta, &vec![7; bytes]).expect("room");
+        }
+        self.stage.partition.append(records).map(drop)
+    }
+
+    fn wait_until(&self, is_so: impl Fn(&headwater_log::Partition) -> bool) {
+        while !is_so(&self.stage.partition) {
+            self.moved.recv_timeout(DEADLINE).expect("the log moves");
+        }
+    }
+
+    /// Stages a record; without a connection it is the broker's own.
+    fn put(&mut self, from: Option<ConnKey>, bytes: usize) -> Ticket {
+        let topic = self.stage.records.topic("t", 0..1).expect("room");
+        let client = self.stage.records.client("c").expect("room");
+        let meta = RecordMeta::new(topic, client, 1);
+        let payload = vec![7; bytes];
+        self.stage.records.push(meta, &payload).expect("room");
+        self.stage.ticket(from)
+    }
+
+    fn put_of(&mut self, number: u64) -> Ticket {
+        self.put(Some(conn(number)), 1)
+    }
+
+    /// Gives the first ticket and its offset, as numbers.
+    fn append(&mut self) -> (u64, u64) {
+        match self.stage.append(false, 7) {
+            Outcome::Accepted { first, base } => (first.0, base.0),
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+
+    /// Settles; gives who is told, or nothing when there was nothing to settle.
+    fn settle(&mut self, mark: u64) -> Option<Vec<ConnKey>> {
+        let mut waiting = Vec::new();
+        let is_settleable = self.stage.is_settleable(Offset(mark));
+        let settled = self.stage.settle(Offset(mark), &mut waiting);
+        assert_eq!(settled, is_settleable);
+        assert!(settled || waiting.is_empty(), "{waiting:?}");
+        settled.then_some(waiting)
+    }
+
+    fn settled(&self) -> u64 {
+        self.stage.settled().0
+    }
+}
+
+#[test]
+fn tickets_count_up_and_are_settled_in_order_once_the_mark_is_at_the_end_of_their_append() {
+    let mut bench = Bench::open();
+    for (number, ticket) in [1, 1, 2].into_iter().zip(0..) {
+        assert_eq!(bench.stage.next_ticket(), Ticket(ticket));
+        assert_eq!(bench.put_of(number), Ticket(ticket));
+    }
+    assert!(!bench.stage.waits(), "nothing was appended");
+    assert_eq!(bench.append(), (0, OTHERS));
+    bench.put_of(3);
+    assert_eq!(bench.append(), (3, OTHERS + 3));
+    assert_eq!(bench.stage.stamp, 7);
+    bench.put_of(4);
+    for early in [0, OTHERS, OTHERS + 2] {
+        assert_eq!(bench.settle(early), None, "{early}");
+        assert_eq!(bench.settled(), 0, "{early}");
+    }
+    assert_eq!(bench.settle(OTHERS + 3), Some(vec![conn(1), conn(2)]));
+    assert_eq!(bench.settled(), 3);
+    assert!(bench.stage.waits());
+    // Whatever else is in the log: what is only staged is not settled.
+    assert_eq!(bench.settle(OTHERS + 9), Some(vec![conn(3)]));
+    assert_eq!(bench.settled(), 4);
+    assert!(!bench.stage.waits());
+    assert_eq!(bench.settle(OTHERS + 9), None);
+}
+
+#[test]
+fn several_appends_below_the_mark_are_settled_at_once() {
+    let mut bench = Bench::open();
+    for number in 1..4 {
+        bench.put_of(number);
+        bench.append();
+    }
+    let all = vec![conn(1), conn(2), conn(3)];
+    assert_eq!(bench.settle(OTHERS + 3), Some(all));
+    assert_eq!(bench.settled(), 3);
+}
+
+#[test]
+fn a_refused_append_is_settled_behind_those_that_wait_and_not_before() {
+    let mut bench = Bench::open();
+    let session = SessionKey::from_bits(9);
+    for (number, packet_id) in [(1, 11), (2, 12), (3, 13)] {
+        bench.put_of(number);
+        bench.stage.exactly_once.push((session, packet_id));
+        if number < 3 {
+            bench.append();
+        }
+    }
+    bench.stage.stalled = true;
+    bench.log.shutdown();
+    let Outcome::Refused {
+        first,
+        conns,
+        exactly_once,
+        ..
+    } = bench.stage.append(false, 8)
+    else {
+        panic!("a closed log takes nothing");
+    };
+    assert_eq!((first, conns), (Ticket(2), vec![conn(3)]));
+    assert_eq!(exactly_once, [(session, 13)], "only those of the refused");
+    assert!(!bench.stage.stalled);
+    assert_eq!(bench.stage.stamp, 8);
+    assert!(bench.stage.publishers().is_empty() && bench.stage.exactly_once.is_empty());
+    assert!(bench.stage.records.is_empty());
+    assert_eq!(bench.settled(), 0);
+    assert_eq!(bench.settle(OTHERS + 1), Some(vec![conn(1)]));
+    assert_eq!(bench.settled(), 1, "the second still waits");
+    assert_eq!(bench.settle(OTHERS + 2), Some(vec![conn(2)]));
+    assert_eq!(bench.settled(), 3, "with what was refused behind it");
+    // Nothing waits: a refusal settles at once.
+    assert_eq!(bench.put_of(4), Ticket(3));
+    let refused = bench.stage.append(true, 9);
+    assert!(matches!(
+        refused,
+        Outcome::Refused {
+            first: Ticket(3),
+            ..
+        }
+    ));
+    assert_eq!(bench.settled(), 4);
+    assert!(matches!(bench.stage.append(true, 10), Outcome::Nothing));
+    assert_eq!(bench.stage.stamp, 9);
+}
+
+#[test]
+fn a_full_queue_leaves_the_records_staged_until_there_is_room() {
+    for inline in [true, false] {
+        let mut bench = Bench::open();
+        bench.gate.set(Sync::Hold);
+        while bench.append_of_others(1, QUEUE_BYTES / 4).is_ok() {}
+        let index = bench.stage.client(conn(1), "c").expect("room");
+        bench.put(Some(conn(1)), QUEUE_BYTES / 2);
+        let stalled = bench.stage.append(inline, 7);
+        assert!(matches!(stalled, Outcome::Stalled), "{stalled:?}");
+        assert!(bench.stage.stalled);
+        assert_eq!(bench.stage.records.len(), 1);
+        assert_eq!(bench.stage.publishers(), [conn(1)]);
+        assert_eq!(bench.stage.stamp, 1, "indexes into them stay good");
+        assert_eq!(bench.stage.client(conn(1), "c"), Ok(index));
+        assert!(!bench.stage.waits());
+        bench.gate.set(Sync::Pass);
+        bench.wait_until(|partition| partition.queued_bytes() == 0);
+        let next = bench.stage.partition.next_offset();
+        let accepted = bench.stage.append(inline, 8);
+        let Outcome::Accepted { first, base } = accepted else {
+            panic!("{accepted:?}");
+        };
+        assert_eq!((first, base), (Ticket(0), next));
+        assert!(!bench.stage.stalled);
+        assert_eq!(bench.stage.stamp, 8);
+        assert_eq!(bench.settle(next.0 + 1), Some(vec![conn(1)]));
+    }
+}
+
+#[test]
+fn a_client_id_is_in_the_records_of_an_append_once() {
+    let mut bench = Bench::open();
+    let one = bench.stage.client(conn(1), "one");
+    assert_eq!(bench.stage.client(conn(1), "one"), one);
+    let two = bench.stage.client(conn(2), "two");
+    assert_ne!(one, two);
+    bench.put_of(1);
+    bench.append();
+    assert_eq!(bench.stage.client(conn(2), "two"), one, "a new table");
+    bench.put_of(2);
+    bench.log.shutdown();
+    bench.stage.append(false, 8);
+    assert_eq!(bench.stage.client(conn(3), "three"), one, "a new table");
+    assert_eq!(bench.stage.client(conn(2), "two"), two, "a new table");
+}
+
+#[test]
+fn who_watches_a_ticket_is_told_with_its_append() {
+    let mut bench = Bench::open();
+    let settled = bench.put_of(1);
+    bench.append();
+    bench.settle(OTHERS + 1);
+    bench.put_of(2);
+    bench.append();
+    let appended = bench.put_of(3);
+    bench.append();
+    let staged = bench.put_of(4);
+    bench.stage.watch(staged, conn(40));
+    bench.stage.watch(appended, conn(30));
+    assert_eq!(bench.stage.publishers(), [conn(4), conn(40)]);
+    assert_eq!(bench.stage.last_publishers(), [conn(3), conn(30)]);
+    assert_eq!(bench.settle(OTHERS + 2), Some(vec![conn(2)]));
+    assert_eq!(bench.settle(OTHERS + 3), Some(vec![conn(3), conn(30)]));
+    // It may leave already; nobody is told anything more.
+    bench.stage.watch(settled, conn(10));
+    assert_eq!(bench.stage.publishers(), [conn(4), conn(40)]);
+    bench.append();
+    assert_eq!(bench.settle(OTHERS + 4), Some(vec![conn(4), conn(40)]));
+}
+
+#[test]
+fn publishers_are_those_of_the_records_that_wait_to_be_appended() {
+    let mut bench = Bench::open();
+    assert!(bench.stage.last_publishers().is_empty());
+    for from in [Some(1), Some(1), None, Some(1), Some(2), Some(1)] {
+        bench.put(from.map(conn), 1);
+    }
+    let all = [conn(1), conn(2), conn(1)];
+    assert_eq!(bench.stage.publishers(), all);
+    bench.append();
+    assert!(bench.stage.publishers().is_empty());
+    assert_eq!(bench.stage.last_publishers(), all);
+    bench.put_of(3);
+    assert_eq!(bench.stage.last_publishers(), all);
+    bench.append();
+    assert_eq!(bench.stage.last_publishers(), [conn(3)]);
+}
+
+#[test]
+fn everything_below_the_oldest_append_that_waits_is_settled() {
+    let mut bench = Bench::open();
+    assert_eq!(bench.stage.settled_below(Offset(3)), Offset(3));
+    for number in 1..3 {
+        bench.put_of(number);
+        bench.append();
+    }
+    let below = |bench: &Bench, mark| bench.stage.settled_below(Offset(mark)).0;
+    for (mark, settled) in [(3, 3), (OTHERS, OTHERS), (OTHERS + 2, OTHERS)] {
+        assert_eq!(below(&bench, mark), settled, "{mark}");
+    }
+    bench.settle(OTHERS + 1);
+    assert_eq!(below(&bench, OTHERS + 2), OTHERS + 1);
+    bench.settle(OTHERS + 2);
+    assert_eq!(below(&bench, OTHERS + 7), OTHERS + 7);
+}
+
+#[test]
+fn qos_2_is_settled_with_the_append_that_it_was_in() {
+    let mut bench = Bench::open();
+    for is_qos2 in [false, true, false] {
+        bench.put_of(1);
+        if is_qos2 {
+            let held = (SessionKey::from_bits(9), 1);
+            bench.stage.exactly_once.push(held);
+        }
+        assert!(!bench.stage.settles_qos2());
+        bench.append();
+        assert!(bench.stage.exactly_once.is_empty());
+    }
+    bench.settle(OTHERS + 1);
+    assert!(bench.stage.settles_qos2());
+    bench.settle(OTHERS + 2);
+    assert!(!bench.stage.settles_qos2());
+}
+
+#[test]
+fn connections_are_let_go_with_their_records_to_be_settled_and_abandoned_without() {
+    for abandons in [false, true] {
+        let mut bench = Bench::open();
+        for number in 1..4 {
+            bench.put_of(number);
+            if number < 3 {
+                bench.append();
+            }
+        }
+        let mut waiting = if abandons {
+            bench.stage.abandon()
+        } else {
+            bench.stage.let_go()
+        };
+        waiting.sort_unstable();
+        assert_eq!(waiting, [conn(1), conn(2), conn(3)]);
+        assert_eq!(bench.stage.waits(), !abandons);
+        let settled = (!abandons).then(Vec::new);
+        assert_eq!(bench.settle(OTHERS + 2), settled, "nobody is left to tell");
+        assert_eq!(bench.settled(), if abandons { 0 } else { 2 });
+        // What is staged still is, and belongs to nobody.
+        assert_eq!(bench.append(), (2, OTHERS + 2));
+        assert_eq!(bench.settle(OTHERS + 3), Some(Vec::new()));
+        assert_eq!(bench.settled(), 3);
+    }
+}
