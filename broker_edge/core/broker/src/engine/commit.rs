@@ -236,6 +236,7 @@ impl Engine {
             self.send_ready(key);
         }
         self.settle_rounds();
+        self.abandon_if_state_stopped();
     }
 
     /// Closes the connections that wait for a partition that will never answer.

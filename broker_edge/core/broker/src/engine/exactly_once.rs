@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use headwater_log::{AppendError, Offset};
+use headwater_log::{AppendError, Offset, Partition, PartitionState};
 use headwater_mqtt::ReasonCode;
 
 use crate::state::{Change, StateError};
@@ -14,7 +14,7 @@ use crate::state::{Change, StateError};
 use super::close::Cause;
 use super::received::received_key;
 use super::sent::sent_key;
-use super::{Engine, SessionKey};
+use super::{ConnKey, Engine, SessionKey};
 
 /// Values that go into one append.
 const CHUNK: usize = 512;
@@ -62,6 +62,12 @@ impl Rounds {
     /// Whether [`Engine::settle_rounds`] would settle one.
     pub fn is_settleable(&self, mark: Offset) -> bool {
         self.written.front().is_some_and(|(_, end)| *end <= mark)
+    }
+
+    /// Rounds that are not durable yet.
+    #[cfg(test)]
+    pub fn unsettled(&self) -> usize {
+        self.written.len()
     }
 
     fn settle(&mut self, mark: Offset) -> bool {
@@ -205,6 +211,37 @@ impl Engine {
             if let Some(conn) = self.sessions.get(key).and_then(|session| session.conn) {
                 self.send_ready(conn);
             }
+        }
+    }
+    /// Closes the connections that wait for the internal partition when it will never answer: it has taken what they wait
+    /// for, and could not make it durable.
+    pub(super) fn abandon_if_state_stopped(&mut self) {
+        if self.state_waits.is_empty() && self.rounds.waiting.is_empty() {
+            return;
+        }
+        let Some(PartitionState::Stopped(reason)) =
+            self.log.partitions().first().map(Partition::state)
+        else {
+            return;
+        };
+        tracing::error!(
+            reason,
+            "connections that wait for state to be stored are closed"
+        );
+        let mut waiting: Vec<ConnKey> = self.state_waits.drain(..).map(|(_, key)| key).collect();
+        for (_, key) in std::mem::take(&mut self.rounds.waiting) {
+            waiting.extend(self.sessions.get(key).and_then(|session| session.conn));
+        }
+        for key in waiting {
+            // Nothing but a CONNACK may be the first packet.
+            let session = self.conns.get(key).and_then(|conn| conn.session);
+            let is_active = session.and_then(|key| Some(self.sessions.get(key)?.active));
+            let cause = if is_active == Some(true) {
+                Cause::Reason(ReasonCode::UnspecifiedError)
+            } else {
+                Cause::Lost
+            };
+            self.close(key, cause);
         }
     }
 }

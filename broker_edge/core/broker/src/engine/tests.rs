@@ -22,6 +22,7 @@ mod receipts;
 mod rig;
 mod shared;
 mod shared_histories;
+mod stored_state;
 mod sys;
 mod tickets;
 mod wills;

@@ -1,0 +1,198 @@
+//! What waits for the internal partition: nobody is told of state before it is durable, and nobody waits for it once it
+//! never will be.
+
+use headwater_log::PartitionState;
+
+use crate::state::Change;
+
+use super::qos2::{LASTS, answer, lasting, publish};
+use super::world::small;
+use super::*;
+
+const VERSION: Version = Version::V5;
+
+/// One client of each kind that waits.
+struct Waiting {
+    /// Its packet id of QoS 2 is released.
+    publisher: ConnKey,
+    /// A message is on its way to it with QoS 2.
+    subscriber: ConnKey,
+    /// Has sent a SUBSCRIBE.
+    subscribing: ConnKey,
+    /// Has sent a CONNECT.
+    newcomer: ConnKey,
+}
+
+impl Waiting {
+    fn keys(&self) -> [ConnKey; 4] {
+        [
+            self.publisher,
+            self.subscriber,
+            self.subscribing,
+            self.newcomer,
+        ]
+    }
+}
+
+fn subscribe(rig: &mut Rig, key: ConnKey, filter: &str) {
+    let one = [Subscription {
+        filter,
+        options: SubscriptionOptions::new(QoS::ExactlyOnce),
+    }];
+    rig.feed(key, |out| {
+        encode::subscribe(out, VERSION, PacketId::FIRST, &[], &one);
+    });
+}
+
+fn assert_next(rig: &mut Rig, key: ConnKey, packet: &str) {
+    let packets = rig.packets(key, VERSION, 1);
+    assert!(packets[0].starts_with(packet), "{packets:?}");
+}
+
+/// Publishes up to the PUBREC.
+fn publish_received(rig: &mut Rig, key: ConnKey) {
+    publish(rig, key, VERSION, 1, "v", "x");
+    assert_next(rig, key, "Pubrec");
+}
+
+/// Lets all of them wait while the syncs of the internal partition are held.
+fn waiting_for_state(rig: &mut Rig) -> Waiting {
+    let publisher = rig.connect(lasting(VERSION, "publisher", &LASTS));
+    let subscriber = rig.connect(lasting(VERSION, "subscriber", &LASTS));
+    let subscribing = rig.connect(lasting(VERSION, "subscribing", &LASTS));
+    let plain = rig.connect(ConnectFields::new(VERSION, "plain"));
+    subscribe(rig, subscriber, "t");
+    assert_next(rig, subscriber, "suback");
+    // Once with nothing in its way: a round that is durable already counts for no later one.
+    publish_received(rig, publisher);
+    answer(rig, publisher, VERSION, 1, encode::pubrel);
+    assert_next(rig, publisher, "Pubcomp");
+    publish_received(rig, publisher);
+
+    rig.state_gate.set(Sync::Hold);
+    answer(rig, publisher, VERSION, 1, encode::pubrel);
+    subscribe(rig, subscribing, "u");
+    let newcomer = rig.engine.open(crate::peer::Peer::nobody());
+    let fields = lasting(VERSION, "newcomer", &LASTS);
+    rig.feed(newcomer, |out| encode::connect(out, &fields));
+    // Who has no stored session does not wait for it.
+    publish(rig, plain, VERSION, 1, "t", "x");
+    assert_next(rig, plain, "Pubrec");
+    Waiting {
+        publisher,
+        subscriber,
+        subscribing,
+        newcomer,
+    }
+}
+
+#[test]
+fn nothing_that_rests_on_stored_state_is_sent_before_its_sync_returned() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let waiting = waiting_for_state(&mut rig);
+    let mut early = Vec::new();
+    for _ in 0..3 {
+        rig.turn();
+        for key in waiting.keys() {
+            early.extend(rig.sent(key, VERSION));
+        }
+        let _ = rig.moved.recv_timeout(Duration::from_millis(50));
+    }
+    // Before anything may fail: a log whose syncs are held does not close.
+    rig.state_gate.set(Sync::Pass);
+    assert_eq!(early, [""; 0]);
+    assert_next(&mut rig, waiting.publisher, "Pubcomp");
+    assert_next(&mut rig, waiting.subscriber, "publish x");
+    assert_next(&mut rig, waiting.subscribing, "suback");
+    assert_next(&mut rig, waiting.newcomer, "connack");
+}
+
+#[test]
+fn who_waits_for_state_that_cannot_become_durable_loses_its_connection() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let waiting = waiting_for_state(&mut rig);
+    rig.turn();
+    let internal = rig.log.partitions()[0].clone();
+    rig.state_gate.set(Sync::Fail);
+    while !matches!(internal.state(), PartitionState::Stopped(_)) {
+        rig.moved.recv_timeout(DEADLINE).expect("the log stops");
+    }
+    rig.turn();
+    let closed = rig.engine.take_closed();
+    for key in waiting.keys() {
+        assert!(closed.contains(&key), "{key:?} of {closed:?}");
+        let told = rig.sent(key, VERSION);
+        if key == waiting.newcomer {
+            assert_eq!(told, [""; 0], "a CONNACK has to be first");
+        } else {
+            assert_eq!(told, ["disconnect UnspecifiedError"]);
+        }
+    }
+    // What needs no state goes on.
+    let plain = rig.connect(ConnectFields::new(VERSION, "another"));
+    rig.publish(plain, VERSION, 1, "x");
+    assert_eq!(rig.packets(plain, VERSION, 1), ["puback 1"]);
+}
+
+#[test]
+fn state_that_finds_no_space_is_stored_when_there_is_some() {
+    let dir = dir();
+    let mut rig = Rig::open_with(small(dir.path()));
+    let key = rig.connect(lasting(VERSION, "p", &LASTS));
+    publish_received(&mut rig, key);
+    let internal = rig.log.partitions()[0].clone();
+    rig.state_gate.is_full.store(true, Ordering::Relaxed);
+    // The internal partition has 8 MiB prepared, and once more when the next segment is.
+    let filling = vec![7; 64 << 10];
+    while internal.state() != PartitionState::Full {
+        let change = Change {
+            key: "filling",
+            value: Some(&filling),
+        };
+        // Until the partition is full its queue may be.
+        if rig.engine.state.write(&[change]).is_err() {
+            let _ = rig.moved.recv_timeout(Duration::from_millis(20));
+        }
+    }
+    answer(&mut rig, key, VERSION, 1, encode::pubrel);
+    for _ in 0..3 {
+        rig.turn();
+        assert_eq!(rig.sent(key, VERSION), [""; 0]);
+    }
+    assert!(!rig.engine.take_closed().contains(&key));
+    rig.state_gate.is_full.store(false, Ordering::Relaxed);
+    while internal.state() == PartitionState::Full {
+        rig.moved.recv_timeout(DEADLINE).expect("there is space");
+    }
+    assert_next(&mut rig, key, "Pubcomp");
+}
+
+#[test]
+fn what_changes_in_a_turn_is_one_round_however_many_sessions_it_is() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    // More than one append takes.
+    let names: Vec<String> = (0..600).map(|n| format!("c{n}")).collect();
+    let mut keys = Vec::new();
+    for name in &names {
+        let key = rig.engine.open(crate::peer::Peer::nobody());
+        let fields = lasting(VERSION, name, &LASTS);
+        rig.feed(key, |out| encode::connect(out, &fields));
+        keys.push(key);
+    }
+    for key in keys {
+        assert_next(&mut rig, key, "connack");
+    }
+    let sessions: Vec<SessionKey> = rig.engine.sessions.keys().collect();
+    assert_eq!(sessions.len(), names.len());
+    let engine = &mut rig.engine;
+    assert_eq!(engine.rounds.unsettled(), 0);
+    for key in &sessions {
+        engine.change(*key);
+    }
+    engine.write_round();
+    // One round, so that none of them goes on before all of it is durable.
+    assert_eq!(engine.rounds.unsettled(), 1);
+}
