@@ -1,6 +1,8 @@
 //! A receipt that is not durable yet: until it is, the device's session does not pass the command.
 
-use super::qos2::{LASTS, answer, lasting, texts_of};
+use headwater_log::{PartitionState, RecordMeta, Records};
+
+use super::qos2::{LASTS, answer, lasting};
 use super::*;
 
 const VERSION: Version = Version::V5;
@@ -52,9 +54,16 @@ fn receipts_when_passed(rig: &mut Rig, device: ConnKey) -> usize {
         rig.moved.recv_timeout(DEADLINE).expect("the log moves");
         rig.pass_time(tick::CHECKPOINT_MS);
     }
-    let texts = texts_of(rig, "telemetry-0");
-    let receipts = texts.iter().filter(|text| text.contains(COMMANDS));
-    receipts.count()
+    let telemetry = partition(rig, "telemetry-0");
+    let (mut next, mut receipts) = (Offset(0), 0);
+    while next < telemetry.high_watermark() {
+        for batch in telemetry.read(next, 1 << 20).expect("nothing is damaged") {
+            let receipt = |record: &headwater_log::RecordView<'_>| record.topic == "$receipts";
+            receipts += batch.records().filter(receipt).count();
+            next = batch.next_offset();
+        }
+    }
+    receipts
 }
 
 #[test]
@@ -77,5 +86,46 @@ fn a_command_is_passed_once_its_receipt_is_durable_and_not_before() {
     }
     rig.gate.set(Sync::Pass);
     assert_eq!(cursors, [0; 3]);
+    assert_eq!(receipts_when_passed(&mut rig, device), 1);
+}
+
+/// What somebody else appends.
+fn large_record() -> Records {
+    let mut records = Records::new();
+    let topic = records.topic("put", 0..3).expect("room");
+    let client = records.client("flight").expect("room");
+    let meta = RecordMeta::new(topic, client, 1);
+    records.push(meta, &[7; 150 << 10]).expect("room");
+    records
+}
+
+#[test]
+fn a_receipt_that_the_log_refused_is_appended_when_there_is_space() {
+    let dir = dir();
+    let mut rig = rig(dir.path());
+    let device = commanded(&mut rig);
+    let telemetry = partition(&rig, "telemetry-0");
+    rig.gate.is_full.store(true, Ordering::Relaxed);
+    while telemetry.state() != PartitionState::Full {
+        // Refused once the lack is known, which may be meanwhile.
+        let _ = telemetry.append(large_record());
+        while telemetry.state() != PartitionState::Full
+            && telemetry.high_watermark() < telemetry.next_offset()
+        {
+            let moved = rig.moved.recv_timeout(DEADLINE);
+            moved.expect("the log moves or is full");
+        }
+    }
+    answer(&mut rig, device, VERSION, 1, encode::puback);
+    for _ in 0..3 {
+        rig.turn();
+        assert_eq!(cursor(&rig, device), 0);
+        rig.pass_time(tick::CHECKPOINT_MS);
+    }
+    rig.gate.is_full.store(false, Ordering::Relaxed);
+    while telemetry.state() == PartitionState::Full {
+        rig.moved.recv_timeout(DEADLINE).expect("there is space");
+    }
+    rig.pass_time(tick::CHECKPOINT_MS);
     assert_eq!(receipts_when_passed(&mut rig, device), 1);
 }

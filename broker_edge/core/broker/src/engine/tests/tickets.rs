@@ -1,15 +1,18 @@
 //! A stage by itself over a real partition: when its tickets are settled, who is told, and what becomes of the records that
-//! a full queue or a closed log does not take.
+//! a full queue, a full disk or a closed log does not take.
 
-use headwater_log::{AppendError, ClassConfig, RecordMeta, Records};
+use headwater_log::{AppendError, ClassConfig, PartitionState, RecordMeta, Records};
 
 use crate::engine::stage::{Outcome, Ticket};
 
 use super::*;
 
 const QUEUE_BYTES: usize = 64 << 10;
+/// Some of these need more space than the partition has prepared.
+const LARGE: usize = 150 << 10;
 /// Records that others appended before: its offsets are not its tickets.
 const OTHERS: u64 = 10;
+const LIMIT_MS: u64 = 5_000;
 
 struct Bench {
     stage: Stage,
@@ -113,6 +116,35 @@ impl Bench {
 
     fn settled(&self) -> u64 {
         self.stage.settled().0
+    }
+
+    /// Settles what is durable.
+    fn settle_all(&mut self) {
+        let mark = self.stage.partition.high_watermark();
+        self.settle(mark.0);
+    }
+
+    /// Makes the disk full, with a record that waits for space.
+    fn fill_disk(&mut self) {
+        self.gate.is_full.store(true, Ordering::Relaxed);
+        while self.stage.partition.state() != PartitionState::Full {
+            self.settle_all();
+            self.put(Some(conn(1)), LARGE);
+            self.append();
+            self.wait_until(|partition| {
+                partition.state() == PartitionState::Full
+                    || partition.high_watermark() == partition.next_offset()
+            });
+        }
+    }
+
+    fn free_disk(&self) {
+        self.gate.is_full.store(false, Ordering::Relaxed);
+        self.wait_until(|partition| partition.state() == PartitionState::Running);
+    }
+
+    fn has_waited_at(&mut self, now_ms: u64) -> bool {
+        self.stage.has_waited_on_full(now_ms, LIMIT_MS)
     }
 }
 
@@ -327,6 +359,40 @@ fn qos_2_is_settled_with_the_append_that_it_was_in() {
     assert!(bench.stage.settles_qos2());
     bench.settle(OTHERS + 2);
     assert!(!bench.stage.settles_qos2());
+}
+
+#[test]
+fn a_full_disk_counts_from_when_records_were_first_seen_to_wait_for_it() {
+    let mut bench = Bench::open();
+    bench.put_of(1);
+    bench.append();
+    for now_ms in [0, 2 * LIMIT_MS] {
+        assert!(!bench.has_waited_at(now_ms), "the disk has room");
+    }
+    bench.wait_until(|partition| partition.high_watermark() == Offset(OTHERS + 1));
+    bench.fill_disk();
+    let mut idle = Stage::new(bench.stage.partition.clone(), 2);
+    for now_ms in [0, 2 * LIMIT_MS] {
+        let has_waited = idle.has_waited_on_full(now_ms, LIMIT_MS);
+        assert!(!has_waited, "nobody waits");
+    }
+    let since_ms = 20_000;
+    assert!(!bench.has_waited_at(since_ms));
+    assert!(!bench.has_waited_at(since_ms + LIMIT_MS - 1));
+    assert!(bench.has_waited_at(since_ms + LIMIT_MS));
+    // Whoever is let go is not let go again at once.
+    bench.stage.let_go();
+    let since_ms = 30_000;
+    assert!(!bench.has_waited_at(since_ms));
+    assert!(bench.has_waited_at(since_ms + LIMIT_MS));
+    // Nor is one full disk the next.
+    bench.free_disk();
+    assert!(!bench.has_waited_at(since_ms + LIMIT_MS));
+    bench.fill_disk();
+    let since_ms = 40_000;
+    assert!(!bench.has_waited_at(since_ms));
+    assert!(bench.has_waited_at(since_ms + LIMIT_MS));
+    bench.free_disk();
 }
 
 #[test]
