@@ -185,12 +185,17 @@ fn a_refused_publish_leaves_its_packet_id_free() {
             .recv_timeout(DEADLINE)
             .expect("the log hears of the space");
     }
-    publish(&mut rig, key, version, 1, "t", "taken");
+    // The same message under the same id: if the id were still held, this would be taken for a repetition.
+    publish(&mut rig, key, version, 1, "t", "refused");
     let taken = rig.packets(key, version, 1);
     assert!(
         taken[0].starts_with("Pubrec") && taken[0].contains("Success"),
         "{taken:?}"
     );
+    let last = Offset(telemetry.high_watermark().0 - 1);
+    let batches = telemetry.read(last, 1).expect("nothing is damaged");
+    let record = batches[0].record((last.0 - batches[0].base_offset().0) as usize);
+    assert_eq!(record.payload, b"refused");
     rig.crash();
 }
 
