@@ -78,6 +78,31 @@ fn a_publish_that_meets_a_full_queue_waits_and_is_acknowledged_once_it_is_writte
 }
 
 #[test]
+fn who_publishes_on_while_there_is_no_room_is_read_no_further_and_then_goes_on_in_order() {
+    let dir = dir();
+    let mut rig = rig(dir.path());
+    let version = Version::V5;
+    let key = rig.clients(version, 1)[0];
+    rig.gate.set(Sync::Hold);
+    fill(&telemetry(&rig));
+    rig.publish(key, version, 1, &"x".repeat(8 << 10));
+    rig.turn();
+    assert_ne!(
+        rig.engine.read_plan(key),
+        ReadPlan::Wait,
+        "not for the first"
+    );
+    rig.publish(key, version, 2, "two");
+    assert_eq!(rig.engine.read_plan(key), ReadPlan::Wait);
+    rig.turn();
+    assert_eq!(rig.sent(key, version), [""; 0]);
+    rig.gate.set(Sync::Pass);
+    assert_eq!(rig.packets(key, version, 2), ["puback 1", "puback 2"]);
+    rig.publish(key, version, 3, "three");
+    assert_eq!(rig.packets(key, version, 1), ["puback 3"]);
+}
+
+#[test]
 fn no_publish_is_refused_while_another_thread_keeps_the_queue_full() {
     let dir = dir();
     let mut rig = rig(dir.path());
