@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use headwater_log::{AppendError, Class, ClassConfig, LogConfig, Offset, PartitionState};
+use headwater_log::{
+    AppendError, Class, ClassConfig, LogConfig, Offset, Partition, PartitionState,
+};
 use support::sim::{Fault, SimFiles};
 use support::*;
 
@@ -185,6 +187,11 @@ fn what_is_queued_behind_an_inline_append_that_finds_no_space_stays_behind_it() 
         let range = inline.join().expect("no panic").expect("it waits now");
         assert_eq!(range, Offset(1)..Offset(2));
     });
+    await_order_on_a_full_disk(&files, partition, large, "behind it");
+}
+
+/// What waits for space is written in the order of its offsets once there is some.
+fn await_order_on_a_full_disk(files: &SimFiles, partition: &Partition, large: Vec<u8>, last: &str) {
     await_that("the disk to be full", || {
         partition.state() == PartitionState::Full
     });
@@ -194,7 +201,7 @@ fn what_is_queued_behind_an_inline_append_that_finds_no_space_stays_behind_it() 
     let expected = [
         (0, b"first".to_vec()),
         (1, large),
-        (2, b"behind it".to_vec()),
+        (2, last.as_bytes().to_vec()),
     ];
     assert!(read_all(partition) == expected);
 }
@@ -224,18 +231,7 @@ fn what_a_caller_appends_behind_records_that_find_no_space_stays_behind_them() {
         let range = inline.join().expect("no panic").expect("it waits now");
         assert_eq!(range, Offset(2)..Offset(3));
     });
-    await_that("the disk to be full", || {
-        partition.state() == PartitionState::Full
-    });
-    assert_eq!(partition.high_watermark(), Offset(1));
-    files.set_free(None);
-    await_durable(partition, Offset(3));
-    let expected = [
-        (0, b"first".to_vec()),
-        (1, large),
-        (2, b"behind them".to_vec()),
-    ];
-    assert!(read_all(partition) == expected);
+    await_order_on_a_full_disk(&files, partition, large, "behind them");
 }
 
 #[test]

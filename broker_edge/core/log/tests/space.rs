@@ -2,24 +2,9 @@
 
 mod support;
 
-use std::path::Path;
-
 use headwater_log::{Class, ClassConfig, LogConfig, PartitionState, SyncMode};
 use support::sim::SimFiles;
 use support::*;
-
-fn has(files: &SimFiles, name: &str) -> bool {
-    files.names().iter().any(|path| path.ends_with(name))
-}
-
-/// Segments that hold all of a test.
-fn with_room() -> LogConfig {
-    LogConfig {
-        segment_bytes: 16 << 20,
-        maintain_every: None,
-        ..config(Path::new("/data"))
-    }
-}
 
 #[test]
 fn the_internal_partition_goes_on_when_the_disk_is_full() {

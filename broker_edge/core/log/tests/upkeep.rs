@@ -13,19 +13,6 @@ use support::*;
 
 const TELEMETRY: &str = "/data/telemetry-0/00000000000000000000.seg";
 
-fn has(files: &SimFiles, name: &str) -> bool {
-    files.names().iter().any(|path| path.ends_with(name))
-}
-
-/// Segments that hold all of a test.
-fn with_room() -> LogConfig {
-    LogConfig {
-        segment_bytes: 16 << 20,
-        maintain_every: None,
-        ..config(Path::new("/data"))
-    }
-}
-
 #[test]
 fn five_idle_seconds_leave_a_mark_that_tells_damage_from_a_torn_tail() {
     let files = SimFiles::new(1);

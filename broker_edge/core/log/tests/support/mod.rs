@@ -35,6 +35,20 @@ pub fn config(dir: &Path) -> LogConfig {
     }
 }
 
+/// The same on a simulated disk, with segments that hold all of a test and nobody who tidies up.
+pub fn with_room() -> LogConfig {
+    LogConfig {
+        segment_bytes: 16 << 20,
+        maintain_every: None,
+        ..config(Path::new("/data"))
+    }
+}
+
+/// Whether there is a file whose path ends so.
+pub fn has(files: &sim::SimFiles, name: &str) -> bool {
+    files.names().iter().any(|path| path.ends_with(name))
+}
+
 pub fn open(dir: &Path) -> Log {
     open_with(config(dir), Seams::system())
 }
