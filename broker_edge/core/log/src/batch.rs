@@ -210,7 +210,8 @@ impl Batch {
         &self.0.bytes[self.0.start..self.0.start + self.0.header.total()]
     }
 
-    /// Memory that this batch keeps, for bounds; it has its bytes for itself.
+    /// Memory that this batch keeps, for bounds; it has its bytes for itself. The same all its life, so without the table
+    /// by topic, which is made later: at most 24 bytes a record.
     pub(crate) fn memory(&self) -> usize {
         let names = self.0.topics.len() + self.0.clients.len();
         self.0.bytes.capacity()

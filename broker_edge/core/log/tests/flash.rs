@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use headwater_log::{
-    Class, ClassConfig, File, Files, LockError, LockGuard, LogConfig, OpenMode, Seams, SyncMode,
-    SystemFiles,
+    Class, ClassConfig, File, Files, LockError, LockGuard, Log, LogConfig, OpenMode, Seams,
+    SyncMode, SystemFiles,
 };
 use support::*;
 
@@ -181,15 +181,20 @@ fn nothing_is_shown_before_its_sync_and_both_marks_meet_within_the_interval() {
     }
 }
 
-#[test]
-fn marks_of_idleness_are_a_minute_apart_at_least() {
-    let dir = tempfile::tempdir().expect("a folder");
+/// A log that is looked after when the test says so, at the time that it says.
+fn with_hand_clock(dir: &Path) -> (Log, Arc<HandClock>) {
     let clock = HandClock::at(1_800_000_000_000_000);
     let config = LogConfig {
         maintain_every: None,
-        ..config(dir.path())
+        ..config(dir)
     };
-    let log = open_with(config, with_clock(&clock));
+    (open_with(config, with_clock(&clock)), clock)
+}
+
+#[test]
+fn marks_of_idleness_are_a_minute_apart_at_least() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (log, clock) = with_hand_clock(dir.path());
     for _ in 0..60 {
         append(telemetry(&log), &["now and then"]);
         clock.pass(Duration::from_secs(10));
@@ -202,12 +207,7 @@ fn marks_of_idleness_are_a_minute_apart_at_least() {
 #[test]
 fn a_partition_that_stays_idle_is_marked_once() {
     let dir = tempfile::tempdir().expect("a folder");
-    let clock = HandClock::at(1_800_000_000_000_000);
-    let config = LogConfig {
-        maintain_every: None,
-        ..config(dir.path())
-    };
-    let log = open_with(config, with_clock(&clock));
+    let (log, clock) = with_hand_clock(dir.path());
     append(telemetry(&log), &["once"]);
     clock.pass(Duration::from_secs(10));
     await_that("the mark", || {

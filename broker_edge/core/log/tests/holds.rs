@@ -355,11 +355,7 @@ fn who_has_finished_a_segment_to_its_end_does_not_hold_it() {
     let dir = tempfile::tempdir().expect("a folder");
     let log = open_with(held(dir.path(), 1, None), Seams::system());
     fill(&log, 300);
-    let second = files_of(dir.path(), ".seg").swap_remove(1);
-    let base = second
-        .file_stem()
-        .map(|name| name.to_string_lossy().parse());
-    let base: u64 = base.expect("a name").expect("a base offset");
+    let base = second_base(dir.path());
     for (next, start) in [(base - 1, 0), (base, base)] {
         log.hold_with(&(Arc::new(At(next)) as Arc<dyn Holders>));
         log.maintain();

@@ -148,14 +148,10 @@ fn a_reader_that_holds_a_segment_does_not_see_what_its_file_becomes() {
 
 /// Segments that hold all of a test and are sealed when they are an hour old.
 fn with_age() -> LogConfig {
-    let mut class = ClassConfig::new(Class::Telemetry);
-    class.retention_age = Some(4 * HOUR);
-    LogConfig {
-        segment_bytes: 16 << 20,
-        maintain_every: None,
-        classes: vec![class],
-        ..LogConfig::new("/data")
-    }
+    let mut config = with_class(Class::Telemetry, None);
+    config.segment_bytes = 16 << 20;
+    config.classes[0].retention_age = Some(4 * HOUR);
+    config
 }
 
 /// The writer is woken to seal the segment while a caller writes: what is queued is not its business until the caller is

@@ -284,11 +284,7 @@ fn a_segment_goes_once_the_log_start_is_advanced_to_its_end() {
     let dir = tempfile::tempdir().expect("a folder");
     let log = open(dir.path());
     fill(&log, 300);
-    let second = files_of(dir.path(), ".seg").swap_remove(1);
-    let base = second
-        .file_stem()
-        .map(|name| name.to_string_lossy().parse());
-    let base: u64 = base.expect("a name").expect("a base offset");
+    let base = second_base(dir.path());
     for (to, start) in [(base - 1, 0), (base, base)] {
         telemetry(&log).advance_log_start(Offset(to));
         assert_eq!(telemetry(&log).log_start(), Offset(start), "to {to}");

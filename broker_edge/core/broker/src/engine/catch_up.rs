@@ -287,10 +287,11 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return true;
         };
-        let names = ahead::names_of(session, only);
-        let is_searched =
-            |names: &Vec<&str>| names.len() <= LINEAR_MAX && batch.topics().len() > SEARCHED_MIN;
-        let has_room = if let Some(names) = names.filter(is_searched) {
+        let names = (batch.topics().len() > SEARCHED_MIN)
+            .then(|| ahead::names_of(session, only))
+            .flatten()
+            .filter(|names| names.len() <= LINEAR_MAX);
+        let has_room = if let Some(names) = names {
             let found = named_records(session, reading.partition, batch, &names, first, only);
             found.iter().all(|(index, merged)| {
                 self.deliver_record(key, conn, reading, batch, *index, merged)

@@ -347,9 +347,7 @@ impl Engine {
     /// used by one start only.
     pub(super) fn next_life(&mut self) -> u64 {
         let epoch = self
-            .log
-            .partitions()
-            .first()
+            .state_partition()
             .map_or(0, |partition| partition.epoch().0);
         self.lives += 1;
         epoch << 40 | self.lives

@@ -213,14 +213,14 @@ impl Engine {
             }
         }
     }
+
     /// Closes the connections that wait for the internal partition when it will never answer: it has taken what they wait
     /// for, and could not make it durable.
     pub(super) fn abandon_if_state_stopped(&mut self) {
         if self.state_waits.is_empty() && self.rounds.waiting.is_empty() {
             return;
         }
-        let Some(PartitionState::Stopped(reason)) =
-            self.log.partitions().first().map(Partition::state)
+        let Some(PartitionState::Stopped(reason)) = self.state_partition().map(Partition::state)
         else {
             return;
         };

@@ -70,7 +70,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use headwater_log::faults::{Sabotage, is_sabotaged};
-use headwater_log::{Class, Log, Offset};
+use headwater_log::{Class, Log, Offset, Partition};
 use parking_lot::Mutex;
 
 use crate::auth::Keeper;
@@ -446,11 +446,14 @@ impl Engine {
         partitions.into_iter()
     }
 
+    /// The internal partition, which holds what is stored of sessions.
+    fn state_partition(&self) -> Option<&Partition> {
+        self.log.partitions().first()
+    }
+
     /// Up to where the internal partition is durable.
     fn state_mark(&self) -> Offset {
-        self.log
-            .partitions()
-            .first()
-            .map_or(Offset(0), |partition| partition.high_watermark())
+        self.state_partition()
+            .map_or(Offset(0), Partition::high_watermark)
     }
 }

@@ -262,3 +262,12 @@ pub fn files_of(dir: &Path, suffix: &str) -> Vec<std::path::PathBuf> {
     files.sort();
     files
 }
+
+/// Base offset of the telemetry partition's second segment.
+pub fn second_base(dir: &Path) -> u64 {
+    let second = files_of(dir, ".seg").swap_remove(1);
+    let base = second
+        .file_stem()
+        .map(|name| name.to_string_lossy().parse());
+    base.expect("a name").expect("a base offset")
+}
