@@ -334,6 +334,14 @@ impl Engine {
             || !self.resumed.is_empty()
     }
 
+    /// Whether the connection's session has more to be sent than the live stream.
+    #[inline]
+    pub fn is_catching_up(&self, key: ConnKey) -> bool {
+        let session = self.conns.get(key).and_then(|conn| conn.session);
+        let session = session.and_then(|session| self.sessions.get(session));
+        session.is_some_and(Session::has_work)
+    }
+
     /// Whether a partition has moved since the engine last looked, so that a turn is due.
     pub fn is_behind_log(&self) -> bool {
         let moved = self

@@ -28,7 +28,7 @@ const TOKEN_BIT: u64 = 1 << 31;
 /// Incomplete beginnings of all connections. Most CONNECTs come in one piece and are never held.
 const HELD_BYTES_MAX: usize = 8 << 20;
 /// Connections without TLS that are looked at in a turn.
-const STEPS_MAX: usize = 512;
+const STEPS_MAX: usize = 64;
 /// CPU time for handshakes in a turn. One is always done.
 const HANDSHAKES_TIME_MAX: Duration = Duration::from_millis(1);
 /// With so many handshakes that wait for the CPU, further clients wait in the backlog: they would only time out here.

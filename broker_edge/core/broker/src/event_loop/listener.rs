@@ -16,7 +16,7 @@ use socket2::SockRef;
 use crate::transport::{BACKLOG, Bound, Speaks};
 
 /// Connections accepted in a turn, so that a storm of them does not hold up those that are there.
-const ACCEPTS_MAX: usize = 256;
+const ACCEPTS_MAX: usize = 64;
 /// When the reserve is used up as well, connections wait in the backlog and the listener rests this long.
 const REST: Duration = Duration::from_millis(500);
 /// The reserve is this part of the limit, within bounds.

@@ -9,9 +9,9 @@ mod arrivals;
 mod commands;
 mod complaints;
 mod listener;
+mod read_queue;
 mod socket;
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +27,7 @@ use admission::{PerAddress, Rate};
 use arrivals::{Arrivals, Limits, Opened};
 pub use commands::{Command, CommandSender, Commands, queue};
 use listener::Listener;
+use read_queue::ReadQueue;
 use socket::{Received, Sockets};
 
 /// Bytes taken from one connection in a turn (I8).
@@ -82,8 +83,7 @@ pub struct EventLoop {
     turn_ms: u64,
     sockets: Sockets,
     engine: Engine,
-    /// Connections that may have bytes to read, in the order in which they are served.
-    readable: VecDeque<ConnKey>,
+    readable: ReadQueue,
     buffer: Vec<u8>,
     started: Instant,
     connections_max: usize,
@@ -136,7 +136,7 @@ impl EventLoop {
             turn_ms: 0,
             sockets: Sockets::default(),
             engine,
-            readable: VecDeque::new(),
+            readable: ReadQueue::default(),
             buffer: vec![0; READ_BYTES_MAX],
             started: Instant::now(),
             connections_max: settings.connections_max,
@@ -156,6 +156,7 @@ impl EventLoop {
             let now = self.now();
             self.turn_ms = now.mono_ms;
             self.engine.begin(now);
+            self.readable.begin_turn();
             if self.obey() {
                 return self.stop();
             }
@@ -274,7 +275,7 @@ impl EventLoop {
 
     fn want_read(&mut self, key: ConnKey) {
         if self.sockets.mark_readable(key) {
-            self.readable.push_back(key);
+            self.readable.push(key, self.engine.is_catching_up(key));
         }
     }
 
@@ -362,7 +363,7 @@ impl EventLoop {
         }
     }
 
-    /// Reads ready connections in turn, each at most once and all together within the bound of a turn.
+    /// Reads ready connections in turn, each at most once and all together within the bounds of a turn.
     fn read(&mut self) {
         for key in self.engine.take_resumed() {
             if self.engine.receive_held(key) {
@@ -370,13 +371,10 @@ impl EventLoop {
             }
         }
         let mut left = TURN_BYTES_MAX;
-        for _ in 0..self.readable.len() {
-            if left == 0 {
-                return;
-            }
-            let Some(key) = self.readable.pop_front() else {
-                return;
-            };
+        let mut pass = self.readable.pass();
+        while left > 0
+            && let Some(key) = self.readable.next(&mut pass)
+        {
             self.sockets.unmark_readable(key);
             let received = match self.engine.read_plan(key) {
                 // It stays unread; the engine names it when it may go on.
