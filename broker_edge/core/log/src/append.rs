@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use crate::by_name::ByName;
 use crate::config::SyncMode;
 use crate::core::Core;
 use crate::error::{AppendError, ReadError};
@@ -145,7 +146,7 @@ impl Core {
         }
         // A key that these records have twice is appended once.
         let mut repeats: Vec<(u32, u32)> = Vec::new();
-        let mut seen = rustc_hash::FxHashMap::default();
+        let mut seen = ByName::default();
         firsts.retain(|(index, key)| match seen.get(key) {
             Some(first) => {
                 repeats.push((*index, *first));

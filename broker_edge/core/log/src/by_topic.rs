@@ -1,10 +1,7 @@
 //! The records of one batch by topic: who reads one topic of many need not look at every name and every record.
 
-use std::hash::Hasher;
-
-use rustc_hash::FxHasher;
-
 use crate::batch::Batch;
+use crate::by_name::name_hash;
 
 #[derive(Debug)]
 pub(crate) struct ByTopic {
@@ -66,8 +63,6 @@ impl ByTopic {
 }
 
 fn slot_of(topic: &str) -> usize {
-    let mut hasher = FxHasher::default();
-    hasher.write(topic.as_bytes());
     // A 32-bit machine keeps the low half.
-    hasher.finish() as usize
+    name_hash(topic) as usize
 }

@@ -1,8 +1,7 @@
 //! The index of a segment that still grows, made batch by batch.
 
-use rustc_hash::FxHashMap;
-
 use crate::batch::Batch;
+use crate::by_name::ByName;
 use crate::encode::{FLAG_EXTENSION, FLAG_RETAIN};
 use crate::ids::{Epoch, Offset};
 use crate::index::{
@@ -53,7 +52,7 @@ pub(crate) struct Growing {
     epochs: Vec<(Offset, Epoch)>,
     holes: Vec<Hole>,
     keys: Vec<KeyPlace>,
-    topics: FxHashMap<Box<str>, TopicState>,
+    topics: ByName<TopicState>,
     /// Written, not yet looked at: the writer hands batches over here and indexes them after it has told the readers.
     pending: Vec<(Batch, u64)>,
     /// Per place in the batch's topic table.
@@ -73,7 +72,7 @@ impl Growing {
             epochs: Vec::new(),
             holes: Vec::new(),
             keys: Vec::new(),
-            topics: FxHashMap::default(),
+            topics: ByName::default(),
             pending: Vec::new(),
             spans: Vec::new(),
         }

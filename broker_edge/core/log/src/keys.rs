@@ -4,8 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use rustc_hash::FxHashMap;
-
+use crate::by_name::ByName;
 use crate::ids::Offset;
 use crate::index::{KeyPlace, key_hash};
 
@@ -14,7 +13,7 @@ pub(crate) struct Keys {
     /// Hash, then offset: the places of a hash are neighbours, oldest first.
     places: BTreeSet<(u64, Offset)>,
     /// Keys of records that may not be below the high watermark yet, so that they need not be read to be compared.
-    queued: FxHashMap<Box<str>, Offset>,
+    queued: ByName<Offset>,
 }
 
 impl Keys {

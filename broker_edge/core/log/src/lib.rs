@@ -13,6 +13,7 @@ mod append;
 mod aside;
 mod batch;
 mod buffers;
+mod by_name;
 mod by_topic;
 mod clock;
 mod config;

@@ -3,8 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
-
+use crate::by_name::ByName;
 use crate::core::Core;
 use crate::error::ReadError;
 use crate::ids::{Epoch, Offset};
@@ -229,7 +228,7 @@ impl Core {
         &self,
         f: &mut dyn FnMut(&RecordView<'_>),
     ) -> Result<(), ReadError> {
-        let mut newest: FxHashMap<Box<str>, Offset> = FxHashMap::default();
+        let mut newest: ByName<Offset> = ByName::default();
         self.for_each_retained_place(&mut |topic, place| {
             let offset = newest.entry(topic.into()).or_insert(place.offset);
             *offset = place.offset.max(*offset);

@@ -8,8 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
-
+use crate::by_name::ByName;
 use crate::core::Core;
 use crate::error::ReadError;
 use crate::ids::Offset;
@@ -24,7 +23,7 @@ const UNSAVED_SEGMENTS_MAX: usize = 8;
 /// With more that it does not cover, reading them is nothing that a start may wait for.
 const AWAITED_SEGMENTS_MAX: usize = 2 * UNSAVED_SEGMENTS_MAX;
 
-pub(crate) type TopicMap = FxHashMap<Box<str>, TopicPlaces>;
+pub(crate) type TopicMap = ByName<TopicPlaces>;
 
 #[derive(Default)]
 pub(crate) struct SealedTopics {

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 
+use ahash::RandomState;
 use headwater_log::{Log, TopicIndex};
 use headwater_mqtt::QoS;
 use xxhash_rust::xxh3::Xxh3DefaultBuilder;
@@ -72,7 +73,7 @@ pub struct Topic {
 
 #[derive(Default)]
 pub struct Topics {
-    by_name: HashMap<Rc<str>, u32, Xxh3DefaultBuilder>,
+    by_name: HashMap<Rc<str>, u32, RandomState>,
     table: Vec<Topic>,
     names_bytes: usize,
     generation: u32,

@@ -104,7 +104,10 @@ mod tests {
             queue.begin_turn();
             rest.extend(read(&mut queue));
         }
-        assert_eq!(rest, (LATE_READS_MAX as u64..late_count).collect::<Vec<_>>());
+        assert_eq!(
+            rest,
+            (LATE_READS_MAX as u64..late_count).collect::<Vec<_>>()
+        );
     }
 
     #[test]

@@ -307,3 +307,30 @@ fn many_sessions_that_come_back_together_share_what_is_read_for_them() {
     );
     rig.crash();
 }
+
+#[test]
+fn a_session_catches_up_until_it_has_all_that_came_while_it_was_away() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let publisher = rig.connect(ConnectFields::new(V5, "p"));
+    let mut member = Member::new("s", V5);
+    member.connect(&mut rig, true, 10);
+    member.subscribe_with(&mut rig, "t", QoS::AtLeastOnce, &[]);
+    member.lose(&mut rig);
+    for id in 1..=30 {
+        publish_with(&mut rig, publisher, "t", id, "x", &[]);
+        rig.packets(publisher, V5, 1);
+    }
+    assert!(!rig.engine.is_catching_up(publisher));
+    member.connect(&mut rig, true, 10);
+    assert!(rig.engine.is_catching_up(member.key()));
+    while member.acked.len() < 30 {
+        rig.turn();
+        member.ack(&mut rig, 10);
+    }
+    rig.turn();
+    assert_eq!(member.got.len(), 30);
+    assert!(!rig.engine.is_catching_up(member.key()));
+    let unknown = rig.engine.open(crate::peer::Peer::nobody());
+    assert!(!rig.engine.is_catching_up(unknown), "it has no session yet");
+}
