@@ -143,6 +143,26 @@ impl Engine {
         if let (Some(alias), true) = (alias, publish.topic.is_empty()) {
             return self.aliased_topic(key, alias);
         }
+        let id = self.named_topic(key, publish);
+        let conn = self.conns.get_mut(key)?;
+        if let Some(alias) = alias {
+            let aliases = &mut conn.extras.aliases;
+            if aliases.len() < alias {
+                aliases.resize_with(alias, || None);
+            }
+            // Of a refused name too, or what follows would go to the topic that the number stood for before.
+            aliases[alias - 1] = id.map(|topic| Alias {
+                name: publish.topic.as_str().into(),
+                topic,
+            });
+        } else if let Some(id) = id {
+            conn.topic = id;
+        }
+        id
+    }
+
+    /// The topic of a publish with a name; nothing when it was refused.
+    fn named_topic(&mut self, key: ConnKey, publish: &Publish<'_>) -> Option<TopicId> {
         let name = publish.topic.as_str();
         if let Some(reason) = self.refusal_of_name(name) {
             self.refuse_name(key, publish, reason);
@@ -153,21 +173,7 @@ impl Engine {
             self.refuse_or_close(key, publish, ReasonCode::QuotaExceeded);
             return None;
         }
-        let id = self.intern_for(key, name);
-        let conn = self.conns.get_mut(key)?;
-        if let Some(alias) = alias {
-            let aliases = &mut conn.extras.aliases;
-            if aliases.len() < alias {
-                aliases.resize_with(alias, || None);
-            }
-            aliases[alias - 1] = Some(Alias {
-                name: name.into(),
-                topic: id,
-            });
-        } else {
-            conn.topic = id;
-        }
-        Some(id)
+        Some(self.intern_for(key, name))
     }
 
     fn aliased_topic(&mut self, key: ConnKey, number: usize) -> Option<TopicId> {

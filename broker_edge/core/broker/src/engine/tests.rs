@@ -25,6 +25,7 @@ mod shared_histories;
 mod stored_state;
 mod sys;
 mod tickets;
+mod topic_aliases;
 mod wills;
 mod world;
 
