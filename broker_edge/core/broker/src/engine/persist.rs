@@ -145,7 +145,8 @@ impl Engine {
     pub(super) fn checkpoint(&mut self) {
         let mut left = Vec::new();
         let mut changes: Vec<(SessionKey, String, Vec<u8>)> = Vec::new();
-        for key in std::mem::take(&mut self.dirty) {
+        // The list stays as it is meanwhile: whatever the log refuses of receipts is looked for there.
+        for key in self.dirty.clone() {
             self.stage_receipts(key);
             let Some(session) = self.sessions.get_mut(key) else {
                 continue;

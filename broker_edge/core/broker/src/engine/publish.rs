@@ -295,17 +295,13 @@ impl Engine {
     /// cause (a connection that ended, a command that was acknowledged).
     pub(super) fn stage_own(&mut self, record: &OwnRecord<'_>) -> Option<(PartitionIndex, Ticket)> {
         let id = self.topics.intern(record.topic, &self.log);
-        let topic = self.topics.get_mut(id)?;
-        let stage = &mut self.stages[topic.partition.index()];
-        let staged = (|| {
-            let index = stage.records.topic(&topic.name, topic.key.clone())?;
-            let client = stage.records.client(record.client_id)?;
-            let mut meta = RecordMeta::new(index, client, record.qos);
-            meta.retain = record.retain;
-            meta.key = record.key;
-            meta.properties = record.properties;
-            stage.records.push(meta, record.payload)
-        })();
+        let partition = self.topics.get(id)?.partition;
+        let mut staged = self.push_own(record);
+        if staged.is_err() {
+            // A table of this append is full; what follows goes into the next one.
+            self.append(partition, false);
+            staged = self.push_own(record);
+        }
         if staged.is_err() {
             tracing::warn!(
                 topic = record.topic,
@@ -313,7 +309,20 @@ impl Engine {
             );
             return None;
         }
-        Some((topic.partition, stage.ticket(None)))
+        Some((partition, self.stages[partition.index()].ticket(None)))
+    }
+
+    fn push_own(&mut self, record: &OwnRecord<'_>) -> Result<(), RecordsFull> {
+        let id = self.topics.intern(record.topic, &self.log);
+        let topic = self.topics.get(id).ok_or(RecordsFull)?;
+        let stage = &mut self.stages[topic.partition.index()];
+        let index = stage.records.topic(&topic.name, topic.key.clone())?;
+        let client = stage.records.client(record.client_id)?;
+        let mut meta = RecordMeta::new(index, client, record.qos);
+        meta.retain = record.retain;
+        meta.key = record.key;
+        meta.properties = record.properties;
+        stage.records.push(meta, record.payload)
     }
 }
 

@@ -14,6 +14,7 @@ mod large;
 mod limits;
 mod member;
 mod owed;
+mod own_records;
 mod packet_ids;
 mod peer;
 mod qos2;

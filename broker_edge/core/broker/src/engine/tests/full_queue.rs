@@ -7,7 +7,7 @@ use headwater_log::{AppendError, Partition, RecordMeta, Records};
 
 use super::*;
 
-const QUEUE_BYTES: usize = 64 << 10;
+pub(super) const QUEUE_BYTES: usize = 64 << 10;
 
 fn rig(dir: &Path) -> Rig {
     Rig::open_with(LogConfig {
@@ -24,7 +24,7 @@ fn telemetry(rig: &Rig) -> Partition {
 }
 
 /// One record as DoPut would append it.
-fn put(payload: &[u8]) -> Records {
+pub(super) fn put(payload: &[u8]) -> Records {
     let mut records = Records::new();
     let topic = records.topic("put", 0..3).expect("room");
     let client = records.client("flight").expect("room");

@@ -1,0 +1,85 @@
+//! Records of the broker's own, wills and receipts, of which there may be very many at once.
+
+use headwater_log::AppendError;
+
+use super::full_queue::{QUEUE_BYTES, put};
+use super::*;
+use crate::engine::publish::OwnRecord;
+
+const VERSION: Version = Version::V311;
+/// A table of one append has room for so many clients.
+const TABLE: usize = u16::MAX as usize;
+
+fn stage(rig: &mut Rig, count: usize) {
+    rig.engine.begin(rig.now);
+    for n in 0..count {
+        let record = OwnRecord {
+            topic: "t",
+            client_id: &n.to_string(),
+            key: None,
+            qos: 1,
+            retain: false,
+            properties: &[],
+            payload: b"x",
+        };
+        assert!(rig.engine.stage_own(&record).is_some(), "{n}");
+    }
+}
+
+fn telemetry(rig: &Rig) -> headwater_log::Partition {
+    rig.log
+        .by_name("telemetry-0")
+        .expect("there by default")
+        .clone()
+}
+
+#[test]
+fn all_of_them_are_taken_however_many_there_are_at_once() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Never);
+    stage(&mut rig, TABLE + 1000);
+    rig.turn();
+    let count = TABLE as u64 + 1000;
+    assert_eq!(telemetry(&rig).next_offset(), Offset(count));
+}
+
+#[test]
+fn a_publish_behind_as_many_as_an_append_takes_goes_into_the_next_one() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Never);
+    let key = rig.clients(VERSION, 1)[0];
+    stage(&mut rig, TABLE);
+    rig.publish(key, VERSION, 1, "x");
+    assert_eq!(rig.packets(key, VERSION, 1), ["puback 1"]);
+    let count = TABLE as u64 + 1;
+    assert_eq!(telemetry(&rig).next_offset(), Offset(count));
+}
+
+#[test]
+fn a_publish_behind_as_many_as_an_append_takes_waits_while_the_queue_is_full() {
+    let dir = dir();
+    let mut rig = Rig::open_with(LogConfig {
+        queue_bytes: QUEUE_BYTES,
+        ..LogConfig::new(dir.path())
+    });
+    let key = rig.clients(VERSION, 1)[0];
+    let partition = telemetry(&rig);
+    rig.gate.set(Sync::Hold);
+    loop {
+        match partition.append(put(&[7; 8 << 10])) {
+            Ok(_) => {}
+            Err(AppendError::QueueFull { .. }) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let before = partition.next_offset();
+    stage(&mut rig, TABLE);
+    rig.publish(key, VERSION, 1, "x");
+    let plan = rig.engine.read_plan(key);
+    let early = rig.sent(key, VERSION);
+    rig.gate.set(Sync::Pass);
+    assert_eq!((plan, early), (ReadPlan::Wait, Vec::new()));
+    assert_eq!(rig.packets(key, VERSION, 1), ["puback 1"]);
+    let count = TABLE as u64 + 1;
+    assert_eq!(partition.next_offset(), before.plus(count));
+}
