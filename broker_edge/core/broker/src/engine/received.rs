@@ -100,7 +100,10 @@ impl Engine {
             .is_some_and(|hash| hash != xxh3_64(publish.payload))
         {
             // A client that uses its packet id for another message has lost its state: as Mosquitto does, it is taken.
-            conn.publishes_owed -= u16::from(held.counted == Some(key) && conn.publishes_owed > 0);
+            // The one before counts no more, however often this one has to wait for room.
+            if held.counted.take_if(|of| *of == key).is_some() {
+                conn.publishes_owed = conn.publishes_owed.saturating_sub(1);
+            }
             return false;
         }
         self.tally.publishes_repeated += 1;

@@ -103,6 +103,37 @@ fn who_publishes_on_while_there_is_no_room_is_read_no_further_and_then_goes_on_i
 }
 
 #[test]
+fn a_packet_id_that_is_used_for_another_message_counts_once_however_often_that_has_to_wait() {
+    let dir = dir();
+    let mut rig = rig(dir.path());
+    let version = Version::V5;
+    let key = rig.clients(version, 1)[0];
+    let owed = |rig: &Rig| rig.engine.conns.get(key).map(|conn| conn.publishes_owed);
+    for (id, text) in [(3, "another"), (1, "one")] {
+        qos2::publish(&mut rig, key, version, id, "t", text);
+        assert!(rig.packets(key, version, 1)[0].starts_with("Pubrec"));
+    }
+    assert_eq!(owed(&rig), Some(2));
+    rig.gate.set(Sync::Hold);
+    fill(&telemetry(&rig));
+    rig.publish(key, version, 2, &"x".repeat(8 << 10));
+    rig.turn();
+    // Its session was lost, so it does not know that the id is in use.
+    qos2::publish(&mut rig, key, version, 1, "t", "two");
+    assert_eq!(rig.engine.read_plan(key), ReadPlan::Wait);
+    rig.gate.set(Sync::Pass);
+    let packets = rig.packets(key, version, 2);
+    assert_eq!(packets[0], "puback 2");
+    assert!(packets[1].starts_with("Pubrec"), "{packets:?}");
+    assert_eq!(owed(&rig), Some(2));
+    for (id, left) in [(1, 1), (3, 0)] {
+        qos2::answer(&mut rig, key, version, id, encode::pubrel);
+        assert!(rig.packets(key, version, 1)[0].starts_with("Pubcomp"));
+        assert_eq!(owed(&rig), Some(left));
+    }
+}
+
+#[test]
 fn no_publish_is_refused_while_another_thread_keeps_the_queue_full() {
     let dir = dir();
     let mut rig = rig(dir.path());
