@@ -20,7 +20,7 @@ use super::stage::{PartitionIndex, Ticket};
 use super::{ConnKey, Engine, SessionKey};
 
 /// Held by all sessions together: so much memory clients can take with publishes that they never release.
-const HELD_MAX: usize = 1 << 20;
+pub(super) const HELD_MAX: usize = 1 << 20;
 
 pub fn received_key(client_id: &str) -> String {
     format!("received/{client_id}")
