@@ -245,3 +245,36 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_is_durable_with_the_last_record_that_was_written_in_it_and_no_other_before_its_own()
+    {
+        let mut rounds = Rounds::default();
+        for (round, end) in [(1, 10), (2, 12), (3, 12), (4, 20)] {
+            rounds.written.push_back((Round(round), Offset(end)));
+        }
+        for (mark, settled) in [
+            (0, 0),
+            (9, 0),
+            (10, 1),
+            (11, 1),
+            (12, 3),
+            (19, 3),
+            (20, 4),
+            (21, 4),
+        ] {
+            let before = rounds.settled();
+            let mark = Offset(mark);
+            let moves = Round(settled) > before;
+            assert_eq!(rounds.is_settleable(mark), moves, "{mark}");
+            assert_eq!(rounds.settle(mark), moves, "{mark}");
+            assert_eq!(rounds.settled(), Round(settled), "{mark}");
+            assert!(!rounds.is_settleable(mark), "{mark}: that is done");
+        }
+        assert_eq!(rounds.unsettled(), 0);
+    }
+}

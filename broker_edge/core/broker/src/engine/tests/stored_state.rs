@@ -136,6 +136,174 @@ fn who_waits_for_state_that_cannot_become_durable_loses_its_connection() {
     assert_eq!(rig.packets(plain, VERSION, 1), ["puback 1"]);
 }
 
+/// Waits until the internal partition can take nothing any more, and lets the engine see it.
+fn stop_state(rig: &mut Rig) {
+    let internal = rig.log.partitions()[0].clone();
+    rig.state_gate.set(Sync::Fail);
+    // There may be nothing on its way.
+    let _ = rig.engine.state.put("something", b"else");
+    while !matches!(internal.state(), PartitionState::Stopped(_)) {
+        rig.moved.recv_timeout(DEADLINE).expect("the log stops");
+    }
+    rig.turn();
+}
+
+/// The kinds of waiting: for the round of a release, and for the offset of a subscription.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Release,
+    Subscription,
+}
+
+const KINDS: [Kind; 2] = [Kind::Release, Kind::Subscription];
+
+/// A client of which nothing is on its way, and which could ask for either.
+fn idle(rig: &mut Rig, client_id: &str) -> ConnKey {
+    let key = rig.connect(lasting(VERSION, client_id, &LASTS));
+    publish_received(rig, key);
+    key
+}
+
+fn ask(rig: &mut Rig, key: ConnKey, kind: Kind) {
+    match kind {
+        Kind::Release => answer(rig, key, VERSION, 1, encode::pubrel),
+        Kind::Subscription => subscribe(rig, key, "u"),
+    }
+}
+
+fn answer_to(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Release => "Pubcomp",
+        Kind::Subscription => "suback",
+    }
+}
+
+#[test]
+fn an_answer_that_waits_for_state_does_not_leave_with_what_settles_on_the_same_connection() {
+    for kind in KINDS {
+        let dir = dir();
+        let mut rig = Rig::open(dir.path(), SyncMode::Always);
+        let key = idle(&mut rig, "c");
+        rig.publish_to("v", false, key, VERSION, 5, "x");
+        assert_eq!(rig.packets(key, VERSION, 1), ["puback 5"]);
+        rig.state_gate.set(Sync::Hold);
+        ask(&mut rig, key, kind);
+        rig.turn();
+        rig.publish_to("v", false, key, VERSION, 6, "x");
+        let telemetry = rig.log.by_name("telemetry-0").expect("there by default");
+        let telemetry = telemetry.clone();
+        rig.turn();
+        while telemetry.high_watermark() < telemetry.next_offset() {
+            rig.wait_for_disk();
+        }
+        rig.turn();
+        let early = rig.sent(key, VERSION);
+        // Before anything may fail: a log whose syncs are held does not close.
+        rig.state_gate.set(Sync::Pass);
+        assert_eq!(early, [""; 0], "{kind:?}");
+        let packets = rig.packets(key, VERSION, 2);
+        assert!(packets[0].starts_with(answer_to(kind)), "{packets:?}");
+        assert_eq!(packets[1], "puback 6");
+    }
+}
+
+#[test]
+fn a_session_that_ends_with_its_connection_waits_for_no_state() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let lasting = idle(&mut rig, "lasting");
+    let plain = rig.connect(ConnectFields::new(VERSION, "plain"));
+    publish_received(&mut rig, plain);
+    rig.state_gate.set(Sync::Hold);
+    answer(&mut rig, lasting, VERSION, 1, encode::pubrel);
+    rig.turn();
+    answer(&mut rig, plain, VERSION, 1, encode::pubrel);
+    rig.turn();
+    let (early, told) = (rig.sent(lasting, VERSION), rig.sent(plain, VERSION));
+    rig.state_gate.set(Sync::Pass);
+    assert_eq!(early, [""; 0]);
+    assert!(
+        told.len() == 1 && told[0].starts_with("Pubcomp"),
+        "{told:?}"
+    );
+    assert_next(&mut rig, lasting, "Pubcomp");
+}
+
+#[test]
+fn state_that_becomes_durable_makes_a_turn_due_for_whoever_waits_for_it_alone() {
+    for kind in KINDS {
+        let dir = dir();
+        let mut rig = Rig::open(dir.path(), SyncMode::Always);
+        let internal = rig.log.partitions()[0].clone();
+        let key = idle(&mut rig, "c");
+        rig.turn();
+        assert!(!rig.engine.is_behind_log(), "{kind:?}: nobody waits");
+        rig.state_gate.set(Sync::Hold);
+        ask(&mut rig, key, kind);
+        rig.turn();
+        let early = rig.engine.is_behind_log();
+        rig.state_gate.set(Sync::Pass);
+        assert!(!early, "{kind:?}: it is not durable");
+        while internal.high_watermark() < internal.next_offset() {
+            rig.wait_for_disk();
+        }
+        assert!(rig.engine.is_behind_log(), "{kind:?}");
+        rig.turn();
+        let packets = rig.sent(key, VERSION);
+        assert!(packets[0].starts_with(answer_to(kind)), "{packets:?}");
+        assert!(!rig.engine.is_behind_log(), "{kind:?}: nobody waits");
+    }
+}
+
+#[test]
+fn whoever_waits_alone_for_state_that_cannot_become_durable_loses_its_connection_and_nobody_else() {
+    for kind in KINDS {
+        let dir = dir();
+        let mut rig = Rig::open(dir.path(), SyncMode::Always);
+        let key = idle(&mut rig, "c");
+        let other = idle(&mut rig, "other");
+        rig.state_gate.set(Sync::Hold);
+        ask(&mut rig, key, kind);
+        rig.turn();
+        stop_state(&mut rig);
+        assert_eq!(rig.engine.take_closed(), [key], "{kind:?}");
+        assert_eq!(
+            rig.sent(key, VERSION),
+            ["disconnect UnspecifiedError"],
+            "{kind:?}"
+        );
+        assert_eq!(rig.sent(other, VERSION), [""; 0], "{kind:?}");
+    }
+}
+
+#[test]
+fn who_changes_state_that_can_be_stored_no_more_loses_its_connection_and_nobody_else() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let keys = ["one", "two", "three"].map(|client_id| idle(&mut rig, client_id));
+    stop_state(&mut rig);
+    assert_eq!(rig.engine.take_closed(), [], "nobody waits");
+    for key in &keys[..2] {
+        answer(&mut rig, *key, VERSION, 1, encode::pubrel);
+    }
+    rig.turn();
+    let mut closed = rig.engine.take_closed();
+    closed.sort_unstable();
+    assert_eq!(closed, keys[..2]);
+    for key in &keys[..2] {
+        let told = rig.sent(*key, VERSION);
+        assert_eq!(told, ["disconnect UnspecifiedError"], "no PUBCOMP");
+    }
+    // The round is over: nothing is left to be tried in each turn.
+    rig.turn();
+    assert_eq!(rig.engine.rounds.unsettled(), 0);
+    let sessions = rig.engine.sessions.iter();
+    assert!(sessions.into_iter().all(|(_, session)| !session.in_round));
+    // What needs no state goes on, also for who has some.
+    rig.publish_to("v", false, keys[2], VERSION, 5, "x");
+    assert_eq!(rig.packets(keys[2], VERSION, 1), ["puback 5"]);
+}
+
 #[test]
 fn state_that_finds_no_space_is_stored_when_there_is_some() {
     let dir = dir();
