@@ -151,6 +151,27 @@ fn refused_tickets_become_refusals_and_older_ones_do_not() {
     );
 }
 
+#[test]
+fn a_refusal_in_one_partition_leaves_the_ranges_of_the_others_whole() {
+    for can_refuse in [true, false] {
+        let mut fifo = AckFifo::default();
+        fifo.push_ack(AckKind::Puback, B, Ticket(7), 1, OK);
+        fifo.push_ack(AckKind::Puback, B, Ticket(8), 2, OK);
+        fifo.refuse(A, Ticket(8), ReasonCode::QuotaExceeded, can_refuse);
+        let range = fifo.pop_ready(&Marks([0, 9], 0));
+        let is_whole = matches!(
+            range,
+            Some(Reply::Acks {
+                packet_id: 1,
+                count: 2,
+                ..
+            })
+        );
+        assert!(is_whole, "{range:?}");
+        assert!(fifo.is_empty());
+    }
+}
+
 fn located(partition: PartitionIndex, ticket: u64) -> Reply {
     Reply::Located {
         kind: AckKind::Puback,

@@ -2,6 +2,7 @@
 
 use super::qos2::answer;
 use super::*;
+use crate::engine::close::Cause;
 
 /// Of a client that wants to hear where its records are.
 const PLACES: [Property<'static>; 1] = [Property::UserProperty {
@@ -152,4 +153,85 @@ fn a_place_that_does_not_fit_into_the_packets_of_a_client_is_left_out() {
     assert!(whole > "telemetry-0:0".len() + "synced".len());
     assert_eq!(answer_bytes(whole), whole);
     assert!(answer_bytes(whole - 1) < 10, "an acknowledgement alone");
+}
+
+#[test]
+fn a_place_says_how_durable_its_record_is_and_gives_way_only_to_its_own_size() {
+    for (ack_written, durability) in [(false, "synced"), (true, "written")] {
+        let dir = dir();
+        let version = Version::V5;
+        let mut rig = Rig::open(dir.path(), SyncMode::Always);
+        rig.engine.settings.ack_written = ack_written;
+        let mut fields = ConnectFields::new(version, "c");
+        fields.properties = &PLACES;
+        let key = rig.connect(fields);
+        let mut bytes = Vec::new();
+        // The second finds the first in front of it, and there would be room for one.
+        for (id, kind) in [(1, QoS::AtLeastOnce), (2, QoS::ExactlyOnce)] {
+            let packet = publish_bytes(version, kind, "t", id);
+            rig.feed(key, |out| out.extend_from_slice(&packet));
+        }
+        let conn = rig.engine.conns.get_mut(key).expect("connected");
+        conn.packet_max = 80;
+        while bytes.is_empty() {
+            rig.turn();
+            bytes = rig.engine.out(key).to_vec();
+            if bytes.is_empty() {
+                rig.moved.recv_timeout(DEADLINE).expect("the log moves");
+            }
+        }
+        let mut rest = bytes.as_slice();
+        let mut told = Vec::new();
+        while let Ok(Frame::Whole {
+            first_byte,
+            header_len,
+            total_len,
+        }) = frame::next(rest, 1 << 28)
+        {
+            let packet = decode_from_server(version, first_byte, &rest[header_len..total_len]);
+            let (ServerPacket::Puback(ack) | ServerPacket::Pubrec(ack)) =
+                packet.expect("well-formed")
+            else {
+                panic!("no acknowledgement");
+            };
+            let said = |name| ack.properties.user_property(name).map(str::to_owned);
+            told.push((said("stream-offset"), said("stream-durability")));
+            rest = &rest[total_len..];
+        }
+        let place = |offset: u32| {
+            let place = format!("telemetry-0:{offset}");
+            (Some(place), Some(durability.to_owned()))
+        };
+        assert_eq!(told, [place(0), place(1)]);
+        assert!(bytes.len() > 80, "{}", bytes.len());
+    }
+}
+
+#[test]
+fn nothing_is_sent_behind_a_disconnect() {
+    let dir = dir();
+    let version = Version::V5;
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let keys = rig.clients(version, MANY);
+    let telemetry = rig.log.by_name("telemetry-0").expect("there by default");
+    let telemetry = telemetry.clone();
+    rig.gate.set(Sync::Hold);
+    for key in &keys {
+        rig.publish(*key, version, 1, "x");
+    }
+    rig.turn();
+    rig.engine
+        .close(keys[0], Cause::Reason(ReasonCode::AdministrativeAction));
+    rig.turn();
+    rig.gate.set(Sync::Pass);
+    assert_eq!(
+        rig.sent(keys[0], version),
+        ["disconnect AdministrativeAction"]
+    );
+    while telemetry.high_watermark() < telemetry.next_offset() {
+        rig.moved.recv_timeout(DEADLINE).expect("the log moves");
+    }
+    rig.turn();
+    assert_eq!(rig.sent(keys[0], version), [""; 0]);
+    assert_eq!(rig.sent(keys[1], version), ["puback 1"]);
 }

@@ -129,3 +129,55 @@ fn a_receipt_that_the_log_refused_is_appended_when_there_is_space() {
     rig.pass_time(tick::CHECKPOINT_MS);
     assert_eq!(receipts_when_passed(&mut rig, device), 1);
 }
+
+#[test]
+fn a_receipt_is_a_record_of_the_device_and_says_which_command_it_is_for_and_when_it_was_received() {
+    let dir = dir();
+    let mut rig = rig(dir.path());
+    let device = rig.connect(lasting(VERSION, "d", &LASTS));
+    let one = [Subscription {
+        filter: COMMANDS,
+        options: SubscriptionOptions::new(QoS::AtLeastOnce),
+    }];
+    rig.feed(device, |out| {
+        encode::subscribe(out, VERSION, PacketId::FIRST, &[], &one);
+    });
+    assert_eq!(rig.packets(device, VERSION, 1), ["suback"]);
+    let control = partition(&rig, "control-0");
+    // Two, of which the second is acknowledged: it has a place and keys of its own.
+    for (key, once) in [("k0", "once 0"), ("k1", "once 1")] {
+        let mut records = Records::new();
+        let topic = records.topic(COMMANDS, 0..1).expect("room");
+        let client = records.client("sender").expect("room");
+        let mut meta = RecordMeta::new(topic, client, 1);
+        meta.key = Some(key.as_bytes());
+        meta.idempotency_key = Some(once);
+        records.push(meta, b"blink").expect("room");
+        control.append(records).expect("there is room");
+    }
+    let delivered = ["publish blink"; 2];
+    assert_eq!(rig.packets(device, VERSION, 2), delivered);
+    rig.now.wall_us += 5;
+    answer(&mut rig, device, VERSION, 2, encode::puback);
+    let telemetry = partition(&rig, "telemetry-0");
+    while telemetry.high_watermark() == Offset(0) {
+        rig.turn();
+        rig.wait_for_disk();
+    }
+    let batches = telemetry.read(Offset(0), 1).expect("nothing is damaged");
+    let record = batches[0].record(0);
+    assert_eq!((record.topic, record.key), ("$receipts", &b"d"[..]));
+    assert_eq!((record.qos, record.retain), (1, false));
+    let value: serde_json::Value = serde_json::from_slice(record.payload).expect("JSON");
+    let wanted = serde_json::json!({
+        "client_id": "d",
+        "topic": COMMANDS,
+        "key": "k1",
+        "idempotency_key": "once 1",
+        "partition": control.id().0,
+        "name": "control-0",
+        "offset": 1,
+        "time_us": rig.now.wall_us,
+    });
+    assert_eq!(value, wanted);
+}
