@@ -6,6 +6,8 @@ use super::*;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sync {
     Pass,
+    /// The next one passes, and those behind it are held.
+    Once,
     Hold,
     Fail,
 }
@@ -14,6 +16,8 @@ pub(super) enum Sync {
 pub(super) struct Gate {
     pub(super) sync: Mutex<Option<Sync>>,
     pub(super) changed: Condvar,
+    /// A sync has been held.
+    has_held: AtomicBool,
     /// No file of the gated partitions can be opened for reading.
     pub(super) no_descriptors: AtomicBool,
     /// They cannot grow.
@@ -26,10 +30,25 @@ impl Gate {
         self.changed.notify_all();
     }
 
+    pub(super) fn wait_until_held(&self) {
+        let mut sync = self.sync.lock();
+        while !self.has_held.load(Ordering::Relaxed) {
+            let waited = self.changed.wait_for(&mut sync, DEADLINE);
+            assert!(!waited.timed_out(), "nothing was to be synced");
+        }
+    }
+
     pub(super) fn pass(&self) -> io::Result<()> {
         let mut sync = self.sync.lock();
+        if *sync == Some(Sync::Hold) {
+            self.has_held.store(true, Ordering::Relaxed);
+            self.changed.notify_all();
+        }
         while *sync == Some(Sync::Hold) {
             self.changed.wait(&mut sync);
+        }
+        if *sync == Some(Sync::Once) {
+            *sync = Some(Sync::Hold);
         }
         match *sync {
             Some(Sync::Fail) => Err(io::Error::other("the disk is gone")),

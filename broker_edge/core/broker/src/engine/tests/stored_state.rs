@@ -208,6 +208,39 @@ fn an_answer_that_waits_for_state_does_not_leave_with_what_settles_on_the_same_c
 }
 
 #[test]
+fn a_round_counts_when_it_is_durable_itself_and_not_with_the_one_before() {
+    let dir = dir();
+    // No other file of the partition is synced meanwhile.
+    let mut rig = Rig::open_with(LogConfig {
+        maintain_every: None,
+        ..LogConfig::new(dir.path())
+    });
+    let internal = rig.log.partitions()[0].clone();
+    let keys = ["one", "two"].map(|client_id| idle(&mut rig, client_id));
+    rig.state_gate.set(Sync::Hold);
+    let mut ends = Vec::new();
+    for key in keys {
+        answer(&mut rig, key, VERSION, 1, encode::pubrel);
+        rig.turn();
+        ends.push(internal.next_offset());
+        // Before the second is appended the first is on its way alone.
+        rig.state_gate.wait_until_held();
+    }
+    rig.state_gate.set(Sync::Once);
+    while internal.high_watermark() < ends[0] {
+        rig.moved.recv_timeout(DEADLINE).expect("the log moves");
+    }
+    let durable = internal.high_watermark();
+    rig.turn();
+    let told = keys.map(|key| rig.sent(key, VERSION));
+    rig.state_gate.set(Sync::Pass);
+    assert!(durable < ends[1], "the second is held");
+    assert!(told[0][0].starts_with("Pubcomp"), "{told:?}");
+    assert_eq!(told[1], [""; 0]);
+    assert_next(&mut rig, keys[1], "Pubcomp");
+}
+
+#[test]
 fn a_session_that_ends_with_its_connection_waits_for_no_state() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
