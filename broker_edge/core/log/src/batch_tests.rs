@@ -373,3 +373,26 @@ fn a_full_topic_table_is_an_error_and_not_a_panic() {
     }
     assert!(records.topic("t", 0..1).is_err());
 }
+
+/// Every batch of an append that is split has all names of the append.
+#[test]
+fn names_that_fill_a_batch_are_not_most_of_what_is_written() {
+    for name_bytes in [300, 349, 350, 1000] {
+        let mut records = Records::new();
+        let client = records.client("c").expect("room");
+        for number in 0..3000 {
+            let topic = format!("{number:0name_bytes$}");
+            let topic = records.topic(&topic, 0..1).expect("room");
+            let meta = RecordMeta::new(topic, client, 0);
+            records.push(meta, &[7; 30]).expect("room");
+        }
+        let (mut first, mut written) = (0, 0);
+        while first < records.len() {
+            let mut plan = Plan::default();
+            first = plan.take(&records, first, 0);
+            written += plan.bytes();
+        }
+        let given = records.bytes();
+        assert!(written < 3 * given, "{written} for {given}, {name_bytes}");
+    }
+}

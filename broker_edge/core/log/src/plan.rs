@@ -79,7 +79,12 @@ impl<'a> Plan<'a> {
         {
             return first;
         }
-        let room = MAX_BATCH_BYTES.saturating_sub(self.bytes + tables);
+        let mut room = MAX_BATCH_BYTES.saturating_sub(self.bytes + tables);
+        if self.parts.is_empty() {
+            // Each batch of an append that is split has all its tables: beside large ones there is room for as much of
+            // records, or most of what is written would be names.
+            room = room.max(tables);
+        }
         let mut last = fitting(records, first, room);
         if last == first {
             if !self.parts.is_empty() {
