@@ -261,6 +261,7 @@ fn check_sizes(records: &Records, limit_bytes: usize) -> Result<(), AppendError>
 mod tests {
     use super::*;
     use crate::records::RecordMeta;
+    use crate::{Class, ClassConfig, Log, LogConfig, Seams};
 
     /// The size for which records with these keys and so many bytes of payload are refused, if they are.
     fn refused(records_of: &[(Option<&str>, usize)], limit_bytes: usize) -> Option<u64> {
@@ -287,5 +288,25 @@ mod tests {
         assert_eq!(refused(&several, 1000), None);
         assert_eq!(refused(&several, 999), Some(1000));
         assert!(refused(&[(Some("key"), 1000)], 1000) > Some(1000));
+    }
+
+    #[test]
+    fn a_record_that_no_packet_can_have_brought_is_refused() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let config = LogConfig {
+            classes: vec![ClassConfig::new(Class::Telemetry)],
+            ..LogConfig::new(dir.path())
+        };
+        let (log, _) = Log::open(config, Seams::system()).expect("it opens");
+        let mut records = Records::new();
+        let topic = records.topic("topic", 0..5).expect("room");
+        let client = records.client("client").expect("room");
+        let meta = RecordMeta::new(topic, client, 1);
+        records
+            .push(meta, &vec![0; MAX_RECORD_BYTES + 1])
+            .expect("room");
+        let refused = log.partitions()[0].append(records);
+        assert!(matches!(refused, Err(AppendError::TooLarge { .. })));
+        assert_eq!(log.partitions()[0].next_offset(), Offset(0));
     }
 }

@@ -112,6 +112,7 @@ fn files_kept_aside_count_until_somebody_removes_them() {
     let folder = dir.path().join("telemetry-0");
     let kept = [
         "00000000000000000009.2.torn",
+        "00000000000000000005.seg.misplaced",
         "00000000000000000001.2.damaged",
     ];
     for name in kept {
@@ -122,11 +123,13 @@ fn files_kept_aside_count_until_somebody_removes_them() {
         log.maintain();
         log.disk_use().used_bytes >> 20
     };
-    let with_both = used_mib();
-    assert!(with_both >= 4, "{with_both} MiB");
-    for (name, left) in kept.iter().zip([2, 0]) {
+    let with_all = used_mib();
+    assert!(with_all >= 6, "{with_all} MiB");
+    let damaged_bytes = named(&log, "telemetry-0").damaged_bytes();
+    assert_eq!(damaged_bytes, 2 << 20, "the others are not damaged");
+    for (name, left) in kept.iter().zip([4, 2, 0]) {
         std::fs::remove_file(folder.join(name)).expect("removed");
-        assert_eq!(used_mib(), with_both - 4 + left, "without {name}");
+        assert_eq!(used_mib(), with_all - 6 + left, "without {name}");
     }
 }
 
@@ -263,4 +266,84 @@ fn what_is_prepared_between_two_looks_at_the_disk_counts_at_once() {
         assert!(taken < 1000, "never refused");
     }
     assert!(files_on_disk(dir.path()) <= BUDGET);
+}
+
+/// The file system may have more: only the budget says when to stop.
+#[test]
+fn a_segment_that_grows_takes_its_space_out_of_the_budget() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut config = budgeted(dir.path(), DiskAction::Refuse);
+    config.sync = SyncMode::Always;
+    config.segment_bytes = 64 << 20;
+    config.disk.budget_bytes = Some(2 * BUDGET);
+    config.classes = vec![ClassConfig::new(Class::Telemetry)];
+    let log = open_with(config, Seams::system());
+    log.maintain();
+    let partition = named(&log, "telemetry-0");
+    let mut taken = 0;
+    while let Ok(range) = partition.append(records(1, &[vec![7; 256 << 10]])) {
+        await_that("it to be durable or the budget used up", || {
+            partition.high_watermark() >= range.end || partition.state() == PartitionState::Full
+        });
+        taken += 1;
+        assert!(taken < 100, "never refused");
+    }
+    let on_disk = files_on_disk(dir.path());
+    assert!(on_disk <= 2 * BUDGET, "{on_disk} bytes");
+    assert!(on_disk > BUDGET, "it has grown");
+    let counted = log.disk_use().used_bytes;
+    assert!(
+        on_disk.abs_diff(counted) < 4096,
+        "{counted} counted, {on_disk} on disk"
+    );
+}
+
+#[test]
+fn the_internal_partition_takes_new_segments_also_when_the_budget_is_used_up() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut config = budgeted(dir.path(), DiskAction::Refuse);
+    config.sync = SyncMode::Always;
+    let log = open_with(config, Seams::system());
+    let telemetry = named(&log, "telemetry-0");
+    while let Ok(range) = telemetry.append(records(1, &[vec![7; 16 << 10]])) {
+        await_that("it to be durable or the budget used up", || {
+            telemetry.high_watermark() >= range.end || telemetry.state() == PartitionState::Full
+        });
+    }
+    let internal = named(&log, "internal-0");
+    let (before, used_before) = (internal.file_bytes(), log.disk_use().used_bytes);
+    for _ in 0..20 {
+        let range = internal.append(records(1, &[vec![7; 16 << 10]]));
+        let end = range.expect("state is always saved").end;
+        await_that("it to be durable", || {
+            assert_eq!(internal.state(), PartitionState::Running);
+            internal.high_watermark() >= end
+        });
+    }
+    let grown = internal.file_bytes() - before;
+    assert!(grown > 200 << 10, "no spare: {grown}");
+    let counted = log.disk_use().used_bytes - used_before;
+    assert_eq!(counted, grown, "others are refused the earlier");
+}
+
+/// Of every other partition it is only kept to save work.
+#[test]
+fn the_file_of_a_removed_segment_is_given_back_when_space_is_short() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open_with(budgeted(dir.path(), DiskAction::Refuse), Seams::system());
+    let control = named(&log, "control-0");
+    for _ in 0..200 {
+        append(control, &[vec![7; 1024]]);
+    }
+    control.advance_log_start(control.high_watermark());
+    let has_spare = || {
+        let folder = std::fs::read_dir(dir.path().join("control-0")).expect("a folder");
+        let mut names = folder.map(|entry| entry.expect("an entry").file_name());
+        names.any(|name| name.to_string_lossy().starts_with("spare-"))
+    };
+    log.maintain();
+    assert!(has_spare(), "there is room");
+    push(&log, "telemetry-0", 10_000);
+    assert_eq!(log.disk_use().level, DiskLevel::Acting);
+    assert!(!has_spare());
 }

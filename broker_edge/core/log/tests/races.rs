@@ -365,3 +365,27 @@ fn a_file_that_is_gone_because_it_is_no_longer_written_stops_nothing() {
     assert_eq!(partition.state(), PartitionState::Running);
     append(partition, &["goes on"]);
 }
+
+/// Each is a whole segment, and one that nobody knows stays until the next start.
+#[test]
+fn a_spare_is_not_made_beside_one_that_a_removed_segment_became_meanwhile() {
+    let files = SimFiles::new(21);
+    let log = open_with(with_class(Class::Internal, None), files.seams());
+    let internal = &log.partitions()[0];
+    for _ in 0..4 {
+        append(internal, &[vec![1; 9000]]);
+    }
+    files.hold("sync_data", "spare-");
+    std::thread::scope(|scope| {
+        let maintainer = scope.spawn(|| log.maintain());
+        files.await_held();
+        internal.advance_log_start(Offset(2));
+        files.let_go();
+        maintainer.join().expect("no panic");
+    });
+    let names = files.names();
+    let is_spare = |path: &&std::path::PathBuf| path.to_string_lossy().contains("/spare-");
+    assert_eq!(names.iter().filter(is_spare).count(), 1, "{names:?}");
+    append(internal, &[vec![1; 9000]]);
+    assert_eq!(read_all(internal).len(), 3);
+}
