@@ -152,18 +152,28 @@ mod tests {
 
     #[test]
     fn only_the_unreadable_piece_is_zeros() {
-        let file = Salvage::new(Arc::new(Sick(None)));
-        let mut bytes = vec![7; 20 << 10];
-        let read = read_full(&file, &mut bytes, 0).expect("a read");
-        assert_eq!(read, 16 << 10);
-        for (at, byte) in bytes[..read].iter().enumerate() {
-            assert_eq!(*byte, u8::from(!(4096..8192).contains(&at)), "byte {at}");
+        for position in [0, 100] {
+            let file = Salvage::new(Arc::new(Sick(None)));
+            let mut bytes = vec![7; 20 << 10];
+            let read = read_full(&file, &mut bytes, position).expect("a read");
+            assert_eq!(read as u64, (16 << 10) - position);
+            for (at, byte) in (position..).zip(&bytes[..read]) {
+                assert_eq!(*byte, u8::from(!(4096..8192).contains(&at)), "byte {at}");
+            }
+            let expected = Unreadable {
+                pieces: 1,
+                end: 8192,
+            };
+            assert_eq!(file.unreadable(), Some(expected));
         }
-        let expected = Unreadable {
-            pieces: 1,
-            end: 8192,
-        };
-        assert_eq!(file.unreadable(), Some(expected));
+    }
+
+    #[test]
+    fn no_more_than_was_asked_for_is_given_of_an_unreadable_piece() {
+        let file = Salvage::new(Arc::new(Sick(None)));
+        let mut bytes = [7; 10];
+        assert_eq!(file.read_at(&mut bytes, 5000).expect("zeros"), 10);
+        assert_eq!(bytes, [0; 10]);
     }
 
     #[test]

@@ -258,6 +258,29 @@ fn an_index_that_knows_less_than_its_segment_is_made_again() {
     serves_all_but(&files, &records, 0..0);
 }
 
+/// An index is believed where the last batch that it names stands, so that is looked at.
+#[test]
+fn an_index_whose_last_batch_is_another_by_now_is_made_again() {
+    let (whole, records, segments) = made(true);
+    let bytes = whole.bytes(&segments[1]);
+    let (mut at, mut last) = (4096, 4096);
+    while let Some(head) = bytes.get(at..at + 64).filter(|head| head[0] != 0) {
+        last = at;
+        at += u32::from_le_bytes(head[..4].try_into().expect("4 bytes")) as usize + 4;
+    }
+    let lost = base_of(&segments[2]) - 1;
+    // Its length, its checksum, its first offset.
+    for byte in [0, 4, 8] {
+        let files = whole.copy();
+        files.change(&segments[1], |bytes| bytes[last + byte] ^= 1);
+        let (log, report) = opened(&files);
+        assert_eq!(report.rebuilt_indexes, 1, "byte {byte}");
+        assert_eq!(report.gaps[0].range, Offset(lost)..Offset(lost + 1));
+        drop(log);
+        serves_all_but(&files, &records, lost..lost + 1);
+    }
+}
+
 #[test]
 fn an_unreadable_place_is_a_gap_and_comes_back_when_the_disk_gives_it_again() {
     for clean in [true, false] {
@@ -320,6 +343,8 @@ fn a_file_that_does_not_open_is_a_gap_until_it_does() {
         let (log, report) = opened(&files);
         assert_eq!(report.gaps.len(), 1, "{report:?}");
         assert_eq!(report.gaps[0].range.start, Offset(base_of(path)));
+        let is_told = |note: &String| note.contains("can not be read");
+        assert!(report.notes.iter().any(is_told), "{report:?}");
         let next = append(telemetry(&log), &["new"]);
         assert!(next >= Offset(120));
         log.shutdown();
@@ -359,7 +384,11 @@ fn a_newest_file_that_does_not_open_may_be_full_although_the_mark_is_of_one_befo
 #[test]
 fn without_descriptors_or_rights_a_start_is_refused_and_changes_nothing() {
     let (whole, records, segments) = made(true);
-    for path in segments.iter().chain(&whole.with_suffix("log.meta")) {
+    // A start opens a segment for its header, and again for its batches.
+    let again = segments.iter().map(|path| (path, 1));
+    let meta = whole.with_suffix("log.meta");
+    let first = segments.iter().chain(&meta).map(|path| (path, 0));
+    for (path, times) in first.chain(again) {
         for code in [libc::EMFILE, libc::EACCES] {
             let files = whole.copy();
             let index = path.with_extension("idx");
@@ -371,7 +400,7 @@ fn without_descriptors_or_rights_a_start_is_refused_and_changes_nothing() {
                 .iter()
                 .map(|n| (n.clone(), files.bytes(n)))
                 .collect();
-            files.fail_open(path, code);
+            files.fail_open_after(path, times, code);
             let error = Log::open(settings(), files.seams()).err().expect("refused");
             let name = path.file_name().expect("a name").to_string_lossy();
             assert!(error.to_string().contains(&*name), "{error}");
@@ -386,6 +415,14 @@ fn without_descriptors_or_rights_a_start_is_refused_and_changes_nothing() {
             serves_all_but(&files, &records, 0..0);
         }
     }
+}
+
+#[test]
+fn a_log_meta_that_the_disk_does_not_give_is_damaged() {
+    let (files, ..) = made(true);
+    files.fail_open(&files.with_suffix("log.meta")[0], libc::EIO);
+    let refused = Log::open(settings(), files.seams()).map(drop);
+    assert!(matches!(refused, Err(OpenError::Damaged { .. })));
 }
 
 #[test]

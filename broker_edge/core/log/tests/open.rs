@@ -274,3 +274,20 @@ fn a_first_start_that_was_interrupted_is_finished_by_the_next() {
     fs::remove_dir_all(dir.path().join("telemetry-0")).expect("removed");
     append(telemetry(&open(dir.path())), &["x"]);
 }
+
+/// Its batches carry their offsets, so they would be a gap where they stand and missing where they belong.
+#[test]
+fn a_segment_under_the_name_of_another_offset_is_refused() {
+    let (dir, _) = made();
+    let folder = dir.path().join("telemetry-0");
+    let named = |base: u64| folder.join(format!("{base:020}.seg"));
+    fs::copy(named(0), named(500)).expect("copied");
+    let error = refused(config(dir.path()));
+    assert!(
+        matches!(&error, OpenError::Damaged { path, .. } if *path == named(500)),
+        "{error}"
+    );
+    assert!(error.to_string().contains("moved or renamed"), "{error}");
+    fs::remove_file(named(500)).expect("removed");
+    assert_eq!(read_all(telemetry(&open(dir.path()))).len(), 1);
+}

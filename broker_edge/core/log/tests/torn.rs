@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use headwater_log::{Class, ClassConfig, Log, LogConfig, Offset, PartitionReport, SyncMode};
-use support::sim::SimFiles;
+use support::sim::{Fault, SimFiles};
 use support::*;
 
 const SEGMENT: &str = "/data/telemetry-0/00000000000000000000.seg";
@@ -231,4 +231,51 @@ fn a_start_whose_file_changes_under_it_is_refused_and_cuts_nothing() {
     let (log, report) = reopened(&files, SyncMode::Always);
     assert_eq!(report.torn_bytes, 0);
     assert_eq!(read_all(telemetry(&log)).len(), 3);
+}
+
+/// A log that was killed with a large torn batch behind a whole one.
+fn killed_with_a_large_torn_batch() -> SimFiles {
+    let files = SimFiles::new(4);
+    let log = open_with(settings(SyncMode::Always), files.seams());
+    append(telemetry(&log), &[b"whole".to_vec()]);
+    append(telemetry(&log), &[vec![7; 20 << 10]]);
+    files.kill();
+    drop(log);
+    let end = files.bytes(Path::new(SEGMENT));
+    let end = end.iter().rposition(|byte| *byte != 0).expect("records");
+    flip(&files, end);
+    files
+}
+
+#[test]
+fn what_is_torn_and_finds_no_space_is_told_and_refuses_no_start() {
+    let files = killed_with_a_large_torn_batch();
+    files.set_free(Some(8 << 10));
+    let (log, report) = reopened(&files, SyncMode::Always);
+    let is_told = |note: &String| note.contains("no space to keep");
+    assert!(report.notes.iter().any(is_told), "{:?}", report.notes);
+    assert!(kept(&files, ".torn").is_empty(), "not a part of it either");
+    assert_eq!(read_all(telemetry(&log)).len(), 1);
+}
+
+/// It is the only copy once the segment is cut.
+#[test]
+fn a_start_that_fails_to_keep_what_is_torn_is_refused_and_cuts_nothing() {
+    let files = killed_with_a_large_torn_batch();
+    files.record();
+    drop(reopened(&files, SyncMode::Always));
+    let calls = files.recorded();
+    let is_write = |call: &str| call.starts_with("write_all_at") && call.ends_with(".torn");
+    let nth = calls.iter().position(|moment| is_write(&moment.call));
+    let nth = nth.expect("it is kept aside") as u64 + 1;
+
+    let files = killed_with_a_large_torn_batch();
+    files.fail_call(nth, Fault::Error);
+    let refused = Log::open(settings(SyncMode::Always), files.seams()).map(drop);
+    refused.expect_err("refused");
+    assert!(files.failed()[0].ends_with(".torn"), "{:?}", files.failed());
+    files.kill();
+    let (_log, report) = reopened(&files, SyncMode::Always);
+    assert!(report.torn_bytes > 20 << 10);
+    assert_eq!(kept(&files, ".torn")[0].len() as u64, report.torn_bytes);
 }

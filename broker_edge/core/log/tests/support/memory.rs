@@ -16,8 +16,8 @@ type Bytes = Arc<Mutex<Vec<u8>>>;
 #[derive(Default)]
 struct State {
     files: BTreeMap<PathBuf, Bytes>,
-    /// Whether a path may be opened; None is "yes".
-    open_error: Option<(PathBuf, i32)>,
+    /// A path that may be opened so many times more, and the error after that; None is "any, always".
+    open_error: Option<(PathBuf, usize, i32)>,
     /// Positions of a file that can not be read.
     unreadable: Option<(PathBuf, std::ops::Range<u64>)>,
     /// Folders that were synced.
@@ -84,7 +84,12 @@ impl MemoryFiles {
 
     /// Opening the path fails with this error code, always.
     pub fn fail_open(&self, path: &Path, code: i32) {
-        self.state.lock().open_error = Some((path.to_owned(), code));
+        self.fail_open_after(path, 0, code);
+    }
+
+    /// The same, once the path has been opened so many times more.
+    pub fn fail_open_after(&self, path: &Path, times: usize, code: i32) {
+        self.state.lock().open_error = Some((path.to_owned(), times, code));
     }
 
     pub fn make_unreadable(&self, path: &Path, positions: std::ops::Range<u64>) {
@@ -172,8 +177,13 @@ impl Files for MemoryFiles {
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
         let mut state = self.state.lock();
-        if let Some((_, code)) = state.open_error.as_ref().filter(|(of, _)| of == path) {
-            return Err(io::Error::from_raw_os_error(*code));
+        if let Some((of, times, code)) = &mut state.open_error
+            && of == path
+        {
+            if *times == 0 {
+                return Err(io::Error::from_raw_os_error(*code));
+            }
+            *times -= 1;
         }
         if mode == OpenMode::Create {
             state.files.insert(path.to_owned(), Bytes::default());
