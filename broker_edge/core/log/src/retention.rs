@@ -373,3 +373,70 @@ fn newest_time_of_first(segments: &[Arc<Segment>]) -> Option<i64> {
             .flatten(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::partition::{Gap, GapKind};
+    use crate::{Class, ClassConfig, Log, LogConfig, RecordMeta, Records, Seams};
+
+    /// Appends a record on a topic of its own and waits until it is durable.
+    fn append(core: &Core, number: u64) {
+        let mut records = Records::new();
+        let topic = records.topic(&number.to_string(), 0..1).expect("room");
+        let client = records.client("client").expect("room");
+        let meta = RecordMeta::new(topic, client, 1);
+        records.push(meta, &[7; 3000]).expect("room");
+        let range = core.append(records).expect("taken");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while core.high_watermark() < range.end {
+            assert!(Instant::now() < deadline, "{:?}", core.state());
+            std::thread::yield_now();
+        }
+    }
+
+    /// Both are bounded: what is gone would take the place of what is there.
+    #[test]
+    fn topics_and_damage_below_the_log_start_are_forgotten_and_no_others() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let config = LogConfig {
+            segment_bytes: 16 << 10,
+            maintain_every: None,
+            classes: vec![ClassConfig::new(Class::Telemetry)],
+            ..LogConfig::new(dir.path())
+        };
+        let (log, _) = Log::open(config, Seams::system()).expect("it opens");
+        let core = &*log.partitions()[0].0;
+        (0..40).for_each(|number| append(core, number));
+        let topics = || {
+            let known = core.with_sealed_topics(|topics| {
+                let names = topics.expect("few").keys();
+                let mut numbers: Vec<u64> = names.filter_map(|name| name.parse().ok()).collect();
+                numbers.sort_unstable();
+                numbers
+            });
+            known.expect("they are read")
+        };
+        let bases: Vec<u64> = core.segments.read().iter().map(|s| s.base.0).collect();
+        let (start, end) = (bases[2], *bases.last().expect("an active one"));
+        assert!(topics().into_iter().eq(0..end));
+        let gap = |from, to| Gap {
+            range: Offset(from)..Offset(to),
+            kind: GapKind::Damage,
+            reason: String::new(),
+        };
+        let gaps = [
+            gap(0, 1),
+            gap(start - 1, start),
+            gap(start - 1, start + 1),
+            gap(start, start + 1),
+        ];
+        core.found.lock().extend(gaps.clone());
+        core.advance_log_start(Offset(start));
+        let left = gaps[2..].iter().map(|gap| gap.range.clone());
+        assert!(core.found_damage().into_iter().eq(left));
+        assert!(topics().into_iter().eq(start..end));
+    }
+}

@@ -242,3 +242,23 @@ fn purge_and_restore_leave_a_list_that_the_next_start_uses() {
         assert!(read <= 8, "{read} indexes in {}", dir.display());
     }
 }
+
+#[test]
+fn a_topic_that_is_sealed_after_the_topics_were_read_is_among_them() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = LogConfig {
+        maintain_every: None,
+        ..settings(dir.path())
+    };
+    let log = open_with(config, Seams::system());
+    fill(&log, 3, 0..0);
+    let topics = || telemetry(&log).topics().expect("topics");
+    assert_eq!(topics().len(), 3);
+    for device in [77, 78, 79] {
+        let range = telemetry(&log).append(records(device, &[vec![7; 12 << 10]]));
+        await_durable(telemetry(&log), range.expect("taken").end);
+    }
+    let names: Vec<String> = topics().into_iter().map(|topic| topic.topic).collect();
+    assert_eq!(names.len(), 6, "{names:?}");
+    assert!(names.contains(&"devices/77/telemetry".to_owned()));
+}

@@ -295,3 +295,60 @@ fn a_watcher_may_drop_the_last_handle_of_a_log() {
     await_that("the mark of a stop", || has(&files, "telemetry-0/mark"));
     assert_eq!(partition.high_watermark().0, 1);
 }
+
+#[test]
+fn a_log_without_syncs_makes_none_when_it_changes_segments_and_when_it_stops() {
+    let files = SimFiles::new(11);
+    let config = LogConfig {
+        sync: SyncMode::Never,
+        segment_bytes: 16 << 10,
+        ..with_room()
+    };
+    let log = open_with(config, files.seams());
+    let partition = telemetry(&log);
+    for _ in 0..4 {
+        append(partition, &[vec![1; 9000]]);
+    }
+    assert!(has(&files, "telemetry-0/00000000000000000003.seg"));
+    log.shutdown();
+    assert_eq!(partition.figures().syncs, 0);
+    assert!(!has(&files, "telemetry-0/mark"));
+}
+
+/// With a record every few seconds the marks would cost more than the records.
+#[test]
+fn idle_marks_are_a_minute_apart() {
+    for sync in [SyncMode::Always, SyncMode::Interval(Duration::from_secs(1))] {
+        let files = SimFiles::new(12);
+        let clock = HandClock::at(1_800_000_000_000_000);
+        let config = LogConfig {
+            sync,
+            ..with_room()
+        };
+        let log = open_with(config, files.seams_with(clock.clone()));
+        let partition = telemetry(&log);
+        let marked = || partition.figures().mark_bytes;
+        let append_and_idle = || {
+            // The interval has passed, so that it is synced at once.
+            clock.pass(Duration::from_secs(2));
+            append(partition, &["now and then"]);
+            clock.pass(Duration::from_secs(6));
+            log.maintain();
+        };
+        append_and_idle();
+        await_that("the first mark", || {
+            log.maintain();
+            marked() > 0
+        });
+        let first = marked();
+        for _ in 0..4 {
+            append_and_idle();
+            assert_eq!(marked(), first, "{sync:?}");
+        }
+        clock.pass(Duration::from_secs(30));
+        await_that("the next mark", || {
+            log.maintain();
+            marked() > first
+        });
+    }
+}
