@@ -162,6 +162,8 @@ pub struct Engine {
     unread: Vec<SessionKey>,
     /// Sessions whose cursors have to be checkpointed or that have receipts on their way, each at most once.
     dirty: Vec<SessionKey>,
+    /// Of those, the first so many are still to be looked at for the checkpoint that has begun.
+    dirty_left: usize,
     /// Connections whose front acknowledgement waits for the internal partition, in order of offset.
     state_waits: VecDeque<(Offset, ConnKey)>,
     /// QoS 2 state on its way into the internal partition.
@@ -257,6 +259,7 @@ impl Engine {
             runnable: VecDeque::new(),
             unread: Vec::new(),
             dirty: Vec::new(),
+            dirty_left: 0,
             state_waits: VecDeque::new(),
             rounds: Rounds::default(),
             receipted: Vec::new(),

@@ -23,8 +23,8 @@ use super::timers::Timer;
 use super::will::{will_change, will_key};
 use super::{Engine, SessionKey};
 
-/// Cursors that go into one append.
-const CHECKPOINT_CHUNK: usize = 512;
+/// Sessions whose cursors are written in one turn, and with one append.
+const CHECKPOINT_PART: usize = 256;
 
 pub fn session_key(client_id: &str) -> String {
     format!("session/{client_id}")
@@ -141,12 +141,22 @@ impl Engine {
         self.last_removed = Some(Rc::clone(&session.client_id));
     }
 
-    /// Checkpoints the cursors of sessions that had acknowledgements since the last time.
-    pub(super) fn checkpoint(&mut self) {
+    /// Begins to checkpoint the cursors of sessions that had acknowledgements since the last time.
+    pub(super) fn begin_checkpoint(&mut self) {
+        if self.dirty_left == 0 {
+            self.dirty_left = self.dirty.len();
+            self.checkpoint_some();
+        }
+        self.checkpoint_groups(false);
+    }
+
+    /// Checkpoints the next of them: a part at a time, so that those of many sessions hold up nobody.
+    pub(super) fn checkpoint_some(&mut self) {
+        let count = self.dirty_left.min(CHECKPOINT_PART);
         let mut left = Vec::new();
         let mut changes: Vec<(SessionKey, String, Vec<u8>)> = Vec::new();
-        // The list stays as it is meanwhile: whatever the log refuses of receipts is looked for there.
-        for key in self.dirty.clone() {
+        // They stay in the list meanwhile: whatever the log refuses of receipts is looked for there.
+        for key in self.dirty[..count].to_vec() {
             self.stage_receipts(key);
             let Some(session) = self.sessions.get_mut(key) else {
                 continue;
@@ -165,28 +175,30 @@ impl Engine {
                 }
             }
         }
-        for chunk in changes.chunks(CHECKPOINT_CHUNK) {
-            let writes: Vec<Change<'_>> = chunk
-                .iter()
-                .map(|(_, key, value)| Change {
-                    key,
-                    value: Some(value),
-                })
-                .collect();
-            if let Err(error) = self.state.write(&writes) {
-                tracing::warn!(%error, "cursors cannot be stored now and are tried again");
-                for (key, _, _) in chunk {
-                    if let Some(session) = self.sessions.get_mut(*key)
-                        && !session.dirty
-                    {
-                        session.dirty = true;
-                        left.push(*key);
-                    }
+        let writes: Vec<Change<'_>> = changes
+            .iter()
+            .map(|(_, key, value)| Change {
+                key,
+                value: Some(value),
+            })
+            .collect();
+        if let Err(error) = self.state.write(&writes) {
+            tracing::warn!(%error, "cursors cannot be stored now and are tried again");
+            for (key, _, _) in &changes {
+                if let Some(session) = self.sessions.get_mut(*key)
+                    && !session.dirty
+                {
+                    session.dirty = true;
+                    left.push(*key);
                 }
             }
         }
-        self.dirty = left;
-        self.checkpoint_groups(false);
+        self.dirty.drain(..count);
+        self.dirty.append(&mut left);
+        self.dirty_left -= count;
+        if self.dirty_left > 0 {
+            self.timers.set(self.now.mono_ms + 1, Timer::Cursors);
+        }
     }
 
     /// Stores every persistent session: the clean stop.

@@ -26,9 +26,10 @@ impl Engine {
                 Timer::Sys => self.publish_sys(),
                 // The catching up of this turn looks at who may be let on.
                 Timer::Sweep => self.cold.watched = false,
+                Timer::Cursors => self.checkpoint_some(),
                 Timer::Checkpoint => {
                     self.take_from_silent();
-                    self.checkpoint();
+                    self.begin_checkpoint();
                     self.forget_published_wills();
                     self.movers.look(&mut self.conns, self.now.mono_ms);
                     self.mark_received(false);
@@ -57,7 +58,7 @@ impl Engine {
         let (conns, sessions) = (&self.conns, &self.sessions);
         self.timers.retain(|due_ms, timer| match timer {
             Timer::Credentials(key) => conns.get(key).is_some(),
-            Timer::Checkpoint | Timer::Sys | Timer::Sweep => true,
+            Timer::Checkpoint | Timer::Cursors | Timer::Sys | Timer::Sweep => true,
             Timer::Pace(key) => conns.get(key).is_some_and(|conn| conn.paused_on_rate),
             Timer::Silence(key) => conns
                 .get(key)

@@ -21,6 +21,8 @@ pub enum Timer {
     Credentials(ConnKey),
     /// Cursors are to be checkpointed.
     Checkpoint,
+    /// The next part of them.
+    Cursors,
     /// A client that was over its rate may go on.
     Pace(ConnKey),
     /// Sessions that wait to read from files may be let on.

@@ -5,12 +5,13 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
+use rustix::io::fcntl_dupfd_cloexec;
 use socket2::SockRef;
 
 use crate::transport::{BACKLOG, Bound, Speaks};
@@ -121,6 +122,17 @@ fn open_files_max() -> u64 {
         .unwrap_or(u64::MAX)
 }
 
+/// Lets the process's table of descriptors have its full size now. It grows by doubling, and each time the kernel waits,
+/// ten milliseconds and more, until no other thread looks at the old one: while clients come, the loop would stand.
+pub fn prepare_descriptors(any: impl AsFd, connections_max: usize) {
+    let wanted = u64::try_from(connections_max).unwrap_or(u64::MAX);
+    let last = wanted
+        .saturating_add(RESERVE_MAX)
+        .min(open_files_max().saturating_sub(1));
+    // It is closed at once; the table stays as it is. Without it the broker only grows as it goes.
+    let _ = fcntl_dupfd_cloexec(any, i32::try_from(last).unwrap_or(i32::MAX));
+}
+
 fn reserve_from(limit: u64) -> u64 {
     limit.saturating_sub((limit / RESERVE_PART).clamp(RESERVE_MIN, RESERVE_MAX))
 }
@@ -142,7 +154,20 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{reserve_from, room_of};
+    use super::{open_files_max, prepare_descriptors, reserve_from, room_of};
+
+    #[test]
+    fn the_table_of_descriptors_has_its_full_size_before_anybody_comes() {
+        let any = std::fs::File::open("/proc/self/status").expect("a system with /proc");
+        prepare_descriptors(&any, 5_000);
+        let status = std::fs::read_to_string("/proc/self/status").expect("of this process");
+        let size = status
+            .lines()
+            .find_map(|line| line.strip_prefix("FDSize:"))
+            .expect("the size of its table");
+        let size: u64 = size.trim().parse().expect("a number");
+        assert!(size >= open_files_max().min(5_000), "{size}");
+    }
 
     #[test]
     fn the_reserve_is_an_eighth_of_the_limit_within_bounds() {

@@ -114,6 +114,9 @@ impl EventLoop {
         if bound.len() > LISTENERS_MAX {
             return Err(io::Error::other("there are more than 256 addresses"));
         }
+        if let Some(any) = bound.first() {
+            listener::prepare_descriptors(&any.listener, settings.connections_max);
+        }
         let listeners = bound
             .into_iter()
             .enumerate()

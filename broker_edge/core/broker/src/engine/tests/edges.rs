@@ -334,3 +334,44 @@ fn a_session_catches_up_until_it_has_all_that_came_while_it_was_away() {
     let unknown = rig.engine.open(crate::peer::Peer::nobody());
     assert!(!rig.engine.is_catching_up(unknown), "it has no session yet");
 }
+
+#[test]
+fn the_cursors_of_many_sessions_are_stored_a_part_at_a_time() {
+    const SESSIONS: usize = 600;
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Never);
+    let publisher = rig.connect(ConnectFields::new(V5, "p"));
+    let mut members: Vec<Member> = (0..SESSIONS)
+        .map(|n| Member::new(&format!("s{n}"), V5))
+        .collect();
+    for member in &mut members {
+        member.connect(&mut rig, true, 10);
+        member.subscribe_with(&mut rig, "t", QoS::AtLeastOnce, &[]);
+    }
+    let cursors = |rig: &Rig| {
+        let mut found = Vec::new();
+        let mut note = |_: &str, value: &std::sync::Arc<[u8]>| found.push(value.clone());
+        rig.engine.state.for_each_prefix("cursor/", &mut note);
+        found
+    };
+    let before = cursors(&rig);
+    assert_eq!(before.len(), SESSIONS);
+    let changed = |rig: &Rig| {
+        let now = cursors(rig);
+        now.iter().zip(&before).filter(|(a, b)| a != b).count()
+    };
+    publish_with(&mut rig, publisher, "t", 1, "x", &[]);
+    rig.packets(publisher, V5, 1);
+    for member in &mut members {
+        member.ack(&mut rig, 1);
+    }
+    rig.turn();
+    assert_eq!(changed(&rig), 0, "it is not due yet");
+    rig.pass_time(1000);
+    let first = changed(&rig);
+    assert!(0 < first && first < SESSIONS / 2, "{first} in one turn");
+    for _ in 0..4 {
+        rig.pass_time(1);
+    }
+    assert_eq!(changed(&rig), SESSIONS, "a few turns later");
+}
