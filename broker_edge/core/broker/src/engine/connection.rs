@@ -3,7 +3,7 @@
 //! No socket: the event loop keeps that under the same key. An idle connection holds no buffer.
 
 use headwater_log::ClientIndex;
-use headwater_mqtt::Version;
+use headwater_mqtt::{ReasonCode, Version};
 
 use crate::peer::Peer;
 
@@ -44,11 +44,15 @@ pub struct Will {
     pub waits: Option<(i64, Box<str>)>,
 }
 
-/// A name that the client gave a number.
+/// What a client gave a number to.
 #[derive(Debug)]
-pub struct Alias {
-    pub name: Box<str>,
-    pub topic: TopicId,
+pub enum Alias {
+    Topic {
+        name: Box<str>,
+        topic: TopicId,
+    },
+    /// A name to which it may not publish: what comes by its number is refused for the same reason.
+    Refused(ReasonCode),
 }
 
 /// What was received and not parsed: an incomplete packet, or more when reading is paused.

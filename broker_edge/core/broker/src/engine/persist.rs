@@ -156,7 +156,8 @@ impl Engine {
         let mut left = Vec::new();
         let mut changes: Vec<(SessionKey, String, Vec<u8>)> = Vec::new();
         // They stay in the list meanwhile: whatever the log refuses of receipts is looked for there.
-        for key in self.dirty[..count].to_vec() {
+        let part = self.dirty[..count].to_vec();
+        for key in part {
             self.stage_receipts(key);
             let Some(session) = self.sessions.get_mut(key) else {
                 continue;

@@ -141,53 +141,71 @@ impl Engine {
             return None;
         }
         if let (Some(alias), true) = (alias, publish.topic.is_empty()) {
-            return self.aliased_topic(key, alias);
+            return self.aliased_topic(key, alias, publish);
         }
-        let id = self.named_topic(key, publish);
+        let name = publish.topic.as_str();
+        let found = self.named_topic(key, name);
+        if let Err(reason) = found {
+            self.refuse_name(key, publish, reason);
+        }
         let conn = self.conns.get_mut(key)?;
         if let Some(alias) = alias {
             let aliases = &mut conn.extras.aliases;
             if aliases.len() < alias {
                 aliases.resize_with(alias, || None);
             }
-            // Of a refused name too, or what follows would go to the topic that the number stood for before.
-            aliases[alias - 1] = id.map(|topic| Alias {
-                name: publish.topic.as_str().into(),
-                topic,
+            aliases[alias - 1] = Some(match found {
+                Ok(topic) => {
+                    let name = name.into();
+                    Alias::Topic { name, topic }
+                }
+                Err(reason) => Alias::Refused(reason),
             });
-        } else if let Some(id) = id {
-            conn.topic = id;
+        } else if let Ok(topic) = found {
+            conn.topic = topic;
         }
-        id
+        found.ok()
     }
 
-    /// The topic of a publish with a name; nothing when it was refused.
-    fn named_topic(&mut self, key: ConnKey, publish: &Publish<'_>) -> Option<TopicId> {
-        let name = publish.topic.as_str();
+    /// The topic of a name, or why the client may not publish to it.
+    fn named_topic(&mut self, key: ConnKey, name: &str) -> Result<TopicId, ReasonCode> {
         if let Some(reason) = self.refusal_of_name(name) {
-            self.refuse_name(key, publish, reason);
-            return None;
+            return Err(reason);
         }
         if self.is_one_topic_too_many(key, name) {
             self.tally.topics_refused += 1;
-            self.refuse_or_close(key, publish, ReasonCode::QuotaExceeded);
-            return None;
+            return Err(ReasonCode::QuotaExceeded);
         }
-        Some(self.intern_for(key, name))
+        Ok(self.intern_for(key, name))
     }
 
-    fn aliased_topic(&mut self, key: ConnKey, number: usize) -> Option<TopicId> {
+    fn aliased_topic(
+        &mut self,
+        key: ConnKey,
+        number: usize,
+        publish: &Publish<'_>,
+    ) -> Option<TopicId> {
         let conn = self.conns.get_mut(key)?;
         let aliases = conn.extras.present_mut().map(|extras| &mut extras.aliases);
-        let Some(Some(alias)) = aliases.and_then(|aliases| aliases.get_mut(number - 1)) else {
-            // The number may be used, it only means nothing yet: another mistake, with another code, than one that is too high.
-            self.close(key, Cause::Reason(ReasonCode::ProtocolError));
-            return None;
-        };
-        if self.topics.get(alias.topic).is_none() {
-            alias.topic = self.topics.intern(&alias.name, &self.log);
+        match aliases.and_then(|aliases| aliases.get_mut(number - 1)?.as_mut()) {
+            Some(Alias::Topic { name, topic }) => {
+                if self.topics.get(*topic).is_none() {
+                    *topic = self.topics.intern(name, &self.log);
+                }
+                Some(*topic)
+            }
+            Some(Alias::Refused(reason)) => {
+                let reason = *reason;
+                self.refuse_name(key, publish, reason);
+                None
+            }
+            None => {
+                // The number may be used, it only means nothing yet: another mistake, with another code, than one that
+                // is too high.
+                self.close(key, Cause::Reason(ReasonCode::ProtocolError));
+                None
+            }
         }
-        Some(alias.topic)
     }
 
     /// A name that is not allowed at all closes an older client's connection; one that is only not for clients does not.
