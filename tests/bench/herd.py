@@ -6,8 +6,10 @@ Each session subscribes to a topic of its own and leaves; meanwhile `--mib` of r
 turn, so that the places of the sessions are spread over the log and every batch holds something for many of them. Then
 the broker is started again, and all come back at once beside a publisher and a subscriber that go on as before.
 Prints bytes read from files against those delivered and those of the log, the broker's memory, the time until all are
-connected and until all have everything, and the latency of the others before and meanwhile; asserts nothing. Needs a
-built broker (HEADWATERD, or `make build`).
+connected and until all have everything, and the latency of the others before and meanwhile; asserts nothing. Sessions
+and broker take all of a small machine, so the same latency is also measured while two processes without the broker pass
+each other messages in the same manner (`live_p99_busy_ms`): what the processors alone cost. Needs a built broker
+(HEADWATERD, or `make build`).
 """
 
 from __future__ import annotations
@@ -36,8 +38,12 @@ from broker_edge.torture.process import Address, BrokerProcess  # noqa: E402
 
 CONNACK, PUBLISH, PUBACK, SUBACK = 2, 3, 4, 9
 WINDOW = 2000
+# Devices have processors of their own: what theirs costs here must not be taken for the broker's delay.
+DEVICES_NICE = 10
 LIVE_EVERY_S = 0.005
 WAIT_S = 600.0
+PEERS = 1000
+PEER_WINDOW = 20
 LIVE_TOPIC = "live/0"
 
 
@@ -60,6 +66,8 @@ class Outcome:
     memory_max_mib: float
     live_p50_before_ms: float
     live_p99_before_ms: float
+    live_p50_busy_ms: float
+    live_p99_busy_ms: float
     live_p50_ms: float
     live_p99_ms: float
 
@@ -200,12 +208,72 @@ def live(address: Address, pipe: Connection) -> None:
             latencies = []
 
 
+def answer_publishes(link: socket.socket, received: bytearray) -> list[int]:
+    """Takes the packets that have come and acknowledges publishes; gives the kind of each."""
+    kinds, answer = [], bytearray()
+    for first, body in packets(received):
+        kinds.append(first >> 4)
+        if first >> 4 == PUBLISH:
+            at = 2 + int.from_bytes(body[:2], "big")
+            answer += b"\x40\x02" + body[at : at + 2]
+    if answer:
+        link.sendall(answer)
+    return kinds
+
+
+def send_for_acknowledgements(listener: socket.socket, message: bytes) -> None:
+    """Keeps some messages on their way to each of `PEERS`: what a broker does for them, and nothing else."""
+    poll, links = select.epoll(), {}
+    for _ in range(PEERS):
+        link, _ = listener.accept()
+        link.sendall(message * PEER_WINDOW)
+        links[link.fileno()] = link
+        poll.register(link.fileno(), select.EPOLLIN)
+    while True:
+        for fd, _ in poll.poll():
+            acknowledged = len(links[fd].recv(1 << 16)) // 4
+            links[fd].sendall(message * acknowledged)
+
+
+def acknowledge(address: Address) -> None:
+    os.nice(DEVICES_NICE)
+    poll, links = select.epoll(), {}
+    for _ in range(PEERS):
+        link = socket.create_connection(address)
+        links[link.fileno()] = (link, bytearray())
+        poll.register(link.fileno(), select.EPOLLIN)
+    while True:
+        for fd, _ in poll.poll():
+            link, received = links[fd]
+            received += link.recv(1 << 16)
+            answer_publishes(link, received)
+
+
+@contextmanager
+def busy_machine(size: int) -> Iterator[None]:
+    """Two processes that take the processors as broker and sessions do, without the broker."""
+    message = publish("plants/d0/data", b"x" * size, 1)
+    fork = multiprocessing.get_context("fork")
+    with socket.create_server(("127.0.0.1", 0), backlog=PEERS) as listener:
+        sender = fork.Process(target=send_for_acknowledgements, args=(listener, message))
+        receiver = fork.Process(target=acknowledge, args=(listener.getsockname(),))
+        sender.start()
+        receiver.start()
+        try:
+            yield
+        finally:
+            for process in (sender, receiver):
+                process.kill()
+                process.join()
+
+
 class Herd:
     """All sessions, coming back in one thread."""
 
     def __init__(self, address: Address, options: argparse.Namespace) -> None:
         self._address, self._options = address, options
         self._count = (options.mib << 20) // options.size
+        self._links: dict[int, tuple[socket.socket, bytearray]] = {}
         self.connected_s = 0.0
         self.messages = 0
 
@@ -223,7 +291,7 @@ class Herd:
         """Seconds until everybody has everything."""
         start, expected, connected = time.monotonic(), self._expected(), 0
         poll = select.epoll()
-        links: dict[int, tuple[socket.socket, bytearray]] = {}
+        links = self._links
         for _ in range(self._options.sessions):
             link = socket.socket()
             link.setblocking(False)
@@ -246,22 +314,16 @@ class Herd:
                 if not chunk:
                     raise SystemExit("the broker closed a session's connection")
                 received += chunk
-                answer = bytearray()
-                for first, body in packets(received):
-                    if first >> 4 == PUBLISH:
-                        at = 2 + int.from_bytes(body[:2], "big")
-                        answer += b"\x40\x02" + body[at : at + 2]
-                        self.messages += 1
-                    elif first >> 4 == CONNACK:
-                        connected += 1
-                        if connected == len(links):
-                            self.connected_s = time.monotonic() - start
-                if answer:
-                    link.sendall(answer)
-        took = time.monotonic() - start
-        for link, _ in links.values():
+                kinds = answer_publishes(link, received)
+                self.messages += kinds.count(PUBLISH)
+                connected += kinds.count(CONNACK)
+                if connected == len(links) and not self.connected_s:
+                    self.connected_s = time.monotonic() - start
+        return time.monotonic() - start
+
+    def leave(self) -> None:
+        for link, _ in self._links.values():
             link.close()
-        return took
 
 
 def status(pid: int, file: str, name: str) -> int:
@@ -332,14 +394,21 @@ def measure(options: argparse.Namespace, folder: Path) -> Outcome:
             latencies_since(pipe)
             time.sleep(options.before)
             before = latencies_since(pipe)
+            with busy_machine(options.size):
+                time.sleep(1)
+                latencies_since(pipe)
+                time.sleep(options.before)
+                busy = latencies_since(pipe)
+            time.sleep(1)
+            latencies_since(pipe)
             memory_before = status(broker.pid, "status", "VmRSS")
             read, cpu = status(broker.pid, "io", "rchar"), cpu_s(broker.pid)
-            # Devices have processors of their own: what theirs costs here must not be taken for the broker's delay.
-            os.nice(10)
+            os.nice(DEVICES_NICE)
             herd = Herd(broker.mqtt, options)
             took = herd.come_back(sampled())
             meanwhile = latencies_since(pipe)
             cpu, read = cpu_s(broker.pid) - cpu, status(broker.pid, "io", "rchar") - read
+            herd.leave()
         mib = 1 << 20
         return Outcome(
             sessions=options.sessions,
@@ -355,6 +424,8 @@ def measure(options: argparse.Namespace, folder: Path) -> Outcome:
             memory_max_mib=max(memory) / 1024,
             live_p50_before_ms=percentile_ms(before, 0.5),
             live_p99_before_ms=percentile_ms(before, 0.99),
+            live_p50_busy_ms=percentile_ms(busy, 0.5),
+            live_p99_busy_ms=percentile_ms(busy, 0.99),
             live_p50_ms=percentile_ms(meanwhile, 0.5),
             live_p99_ms=percentile_ms(meanwhile, 0.99),
         )
