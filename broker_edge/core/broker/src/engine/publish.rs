@@ -314,11 +314,11 @@ impl Engine {
     pub(super) fn stage_own(&mut self, record: &OwnRecord<'_>) -> Option<(PartitionIndex, Ticket)> {
         let id = self.topics.intern(record.topic, &self.log);
         let partition = self.topics.get(id)?.partition;
-        let mut staged = self.push_own(record);
+        let mut staged = self.push_own(id, record);
         if staged.is_err() {
             // A table of this append is full; what follows goes into the next one.
             self.append(partition, false);
-            staged = self.push_own(record);
+            staged = self.push_own(id, record);
         }
         if staged.is_err() {
             tracing::warn!(
@@ -330,8 +330,7 @@ impl Engine {
         Some((partition, self.stages[partition.index()].ticket(None)))
     }
 
-    fn push_own(&mut self, record: &OwnRecord<'_>) -> Result<(), RecordsFull> {
-        let id = self.topics.intern(record.topic, &self.log);
+    fn push_own(&mut self, id: TopicId, record: &OwnRecord<'_>) -> Result<(), RecordsFull> {
         let topic = self.topics.get(id).ok_or(RecordsFull)?;
         let stage = &mut self.stages[topic.partition.index()];
         let index = stage.records.topic(&topic.name, topic.key.clone())?;

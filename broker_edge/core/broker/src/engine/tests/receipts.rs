@@ -21,8 +21,8 @@ fn partition(rig: &Rig, name: &str) -> headwater_log::Partition {
     rig.log.by_name(name).expect("there by default").clone()
 }
 
-/// A device that was sent a command and has not acknowledged it.
-fn commanded(rig: &mut Rig) -> ConnKey {
+/// A device that takes commands.
+fn subscribed(rig: &mut Rig) -> ConnKey {
     let device = rig.connect(lasting(VERSION, "d", &LASTS));
     let one = [Subscription {
         filter: COMMANDS,
@@ -32,6 +32,12 @@ fn commanded(rig: &mut Rig) -> ConnKey {
         encode::subscribe(out, VERSION, PacketId::FIRST, &[], &one);
     });
     assert_eq!(rig.packets(device, VERSION, 1), ["suback"]);
+    device
+}
+
+/// A device that was sent a command and has not acknowledged it.
+fn commanded(rig: &mut Rig) -> ConnKey {
+    let device = subscribed(rig);
     let sender = rig.connect(ConnectFields::new(VERSION, "sender"));
     rig.publish_to(COMMANDS, false, sender, VERSION, 1, "blink");
     assert_eq!(rig.packets(device, VERSION, 1), ["publish blink"]);
@@ -134,15 +140,7 @@ fn a_receipt_that_the_log_refused_is_appended_when_there_is_space() {
 fn a_receipt_is_a_record_of_the_device_and_says_which_command_it_is_for_and_when_it_was_received() {
     let dir = dir();
     let mut rig = rig(dir.path());
-    let device = rig.connect(lasting(VERSION, "d", &LASTS));
-    let one = [Subscription {
-        filter: COMMANDS,
-        options: SubscriptionOptions::new(QoS::AtLeastOnce),
-    }];
-    rig.feed(device, |out| {
-        encode::subscribe(out, VERSION, PacketId::FIRST, &[], &one);
-    });
-    assert_eq!(rig.packets(device, VERSION, 1), ["suback"]);
+    let device = subscribed(&mut rig);
     let control = partition(&rig, "control-0");
     // Two, of which the second is acknowledged: it has a place and keys of its own.
     for (key, once) in [("k0", "once 0"), ("k1", "once 1")] {
