@@ -175,12 +175,14 @@ def fill(address: Address, options: argparse.Namespace) -> None:
 
 
 def live(address: Address, pipe: Connection) -> None:
-    """Sends a message each few milliseconds, whatever comes back; answers a request with the latencies since then."""
+    """Sends a message each few milliseconds, whatever comes back; asked for so many latencies, gives all since the last
+    request as soon as there are as many."""
     subscriber, publisher = Link(address, "live-sub"), Link(address, "live-pub")
     subscriber.socket.sendall(subscribe(LIVE_TOPIC))
     subscriber.expect(SUBACK)
     subscriber.socket.settimeout(None)
     received, latencies, due, number = bytearray(), [], time.monotonic(), 0
+    wanted: int | None = None
     while True:
         now = time.monotonic()
         if now >= due:
@@ -202,10 +204,12 @@ def live(address: Address, pipe: Connection) -> None:
                     latencies.append(now - float(body[start:]))
                     subscriber.socket.sendall(b"\x40\x02" + body[start - 2 : start])
         if pipe in ready:
-            if pipe.recv() == "end":
+            wanted = pipe.recv()
+            if wanted is None:
                 return
+        if wanted is not None and len(latencies) >= wanted:
             pipe.send(latencies)
-            latencies = []
+            latencies, wanted = [], None
 
 
 def answer_publishes(link: socket.socket, received: bytearray) -> list[int]:
@@ -355,15 +359,22 @@ def bystander(address: Address) -> Iterator[Connection]:
     try:
         yield ours
     finally:
-        ours.send("end")
+        ours.send(None)
         child.join(10)
         child.kill()
 
 
-def latencies_since(pipe: Connection) -> list[float]:
-    pipe.send("more")
+def latencies_since(pipe: Connection, at_least: int = 0) -> list[float]:
+    """Those since the last request, once there are so many."""
+    pipe.send(at_least)
     found: list[float] = pipe.recv()
     return found
+
+
+def settled_latencies(pipe: Connection, seconds: float) -> list[float]:
+    """Those of so many seconds, after one that is left out."""
+    latencies_since(pipe, round(1 / LIVE_EVERY_S))
+    return latencies_since(pipe, round(seconds / LIVE_EVERY_S))
 
 
 def measure(options: argparse.Namespace, folder: Path) -> Outcome:
@@ -390,17 +401,10 @@ def measure(options: argparse.Namespace, folder: Path) -> Outcome:
                 yield
 
         with bystander(broker.mqtt) as pipe:
-            time.sleep(1)
-            latencies_since(pipe)
-            time.sleep(options.before)
-            before = latencies_since(pipe)
+            before = settled_latencies(pipe, options.before)
             with busy_machine(options.size):
-                time.sleep(1)
-                latencies_since(pipe)
-                time.sleep(options.before)
-                busy = latencies_since(pipe)
-            time.sleep(1)
-            latencies_since(pipe)
+                busy = settled_latencies(pipe, options.before)
+            settled_latencies(pipe, 0)
             memory_before = status(broker.pid, "status", "VmRSS")
             read, cpu = status(broker.pid, "io", "rchar"), cpu_s(broker.pid)
             os.nice(DEVICES_NICE)
