@@ -116,12 +116,13 @@ mod tests {
     use super::*;
     use crate::files::read_full;
 
-    /// 16 KiB of ones whose second piece can not be read, or which refuses everything with one error.
-    struct Sick(Option<i32>);
+    /// 16 KiB of ones whose second piece can not be read; the first reads fail with these errors, the last one first.
+    #[derive(Default)]
+    struct Sick(Mutex<Vec<i32>>);
 
     impl File for Sick {
         fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-            if let Some(code) = self.0 {
+            if let Some(code) = self.0.lock().pop() {
                 return Err(io::Error::from_raw_os_error(code));
             }
             let end = (position + buffer.len() as u64).min(16 << 10);
@@ -153,7 +154,7 @@ mod tests {
     #[test]
     fn only_the_unreadable_piece_is_zeros() {
         for position in [0, 100] {
-            let file = Salvage::new(Arc::new(Sick(None)));
+            let file = Salvage::new(Arc::new(Sick::default()));
             let mut bytes = vec![7; 20 << 10];
             let read = read_full(&file, &mut bytes, position).expect("a read");
             assert_eq!(read as u64, (16 << 10) - position);
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn no_more_than_was_asked_for_is_given_of_an_unreadable_piece() {
-        let file = Salvage::new(Arc::new(Sick(None)));
+        let file = Salvage::new(Arc::new(Sick::default()));
         let mut bytes = [7; 10];
         assert_eq!(file.read_at(&mut bytes, 5000).expect("zeros"), 10);
         assert_eq!(bytes, [0; 10]);
@@ -179,10 +180,13 @@ mod tests {
     #[test]
     fn want_of_descriptors_or_rights_is_not_taken_for_damage() {
         for code in [libc::EMFILE, libc::ENOMEM, libc::EACCES, libc::EROFS] {
-            let file = Salvage::new(Arc::new(Sick(Some(code))));
-            let error = file.read_at(&mut [0; 8], 0).expect_err("refused");
-            assert_eq!(error.raw_os_error(), Some(code));
-            assert_eq!(file.unreadable(), None);
+            // At once, or when what a sick disk did not give is read again piece by piece.
+            for errors in [vec![code], vec![code, libc::EIO]] {
+                let file = Salvage::new(Arc::new(Sick(Mutex::new(errors))));
+                let error = file.read_at(&mut [0; 8], 0).expect_err("refused");
+                assert_eq!(error.raw_os_error(), Some(code));
+                assert_eq!(file.unreadable(), None);
+            }
         }
     }
 }

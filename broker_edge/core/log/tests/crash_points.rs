@@ -3,7 +3,7 @@
 
 mod support;
 
-use headwater_log::SyncMode;
+use headwater_log::{Log, SyncMode};
 use support::machine::{Crash, Machine, NAMES, Settings};
 use support::reference::Reference;
 use support::script::{SCRIPT, spec};
@@ -153,6 +153,29 @@ fn a_crash_before_any_call_loses_nothing_synced_at_an_interval() {
         "{:?}",
         crash_everywhere(&Settings::interval(), stride, within)
     );
+}
+
+/// A folder of a partition that is missing once `log.meta` names an epoch is refused as lost, so it has to be there for
+/// good by then.
+#[test]
+fn a_crash_before_any_call_of_the_first_start_leaves_what_the_next_finishes() {
+    let settings = Settings::always();
+    let files = SimFiles::new(1);
+    files.record();
+    drop(Log::open(settings.config(), files.seams()).expect("the log opens"));
+    let moments = files.recorded();
+    assert!(moments.len() > 20, "only {} calls", moments.len());
+    for moment in &moments {
+        for seed in 0..40 {
+            eprintln!("before {}, seed {seed}", moment.call);
+            let files = moment.computer(seed);
+            end(&files, Crash::Power);
+            let references = NAMES.map(Reference::of).into();
+            let mut machine = Machine::new(files, settings.clone(), references);
+            machine.start(&[]);
+            machine.append(1, &[spec(1, 300)], true);
+        }
+    }
 }
 
 /// Negative control: the same crashes find the records of a log that does not sync.

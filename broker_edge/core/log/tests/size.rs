@@ -141,6 +141,17 @@ fn fill(log: &Log, batches: u64) {
     log.maintain();
 }
 
+fn append_on(log: &Log, topic: &str) {
+    let mut records = Records::new();
+    let topic = records.topic(topic, 0..1).expect("room");
+    let client = records.client("c").expect("room");
+    records
+        .push(RecordMeta::new(topic, client, 1), b"x")
+        .expect("room");
+    let range = telemetry(log).append(records).expect("taken");
+    await_durable(telemetry(log), range.end);
+}
+
 fn read_topic(log: &Log, wanted: &dyn Fn(&str) -> bool) -> Vec<Offset> {
     let partition = telemetry(log);
     let (mut next, end, mut found) = (
@@ -318,6 +329,41 @@ fn a_rare_topic_costs_the_blocks_that_hold_it() {
     let (found, all, _) = files.during(|| read_topic(&log, &|_| true));
     assert_eq!(found.len(), 30_003);
     assert!(all > 30_000_000, "{all} bytes for all records");
+}
+
+/// The indexes are larger than what is read of one at once, and a segment is read only where its index is spoilt.
+#[test]
+fn the_topics_of_large_indexes_are_told_without_their_segments() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let settings = || LogConfig {
+        segment_bytes: 4 << 20,
+        maintain_every: None,
+        ..settings(dir.path())
+    };
+    let log = open_with(settings(), Seams::system());
+    for n in 0..120 {
+        let topic = format!("{n:03}/{}", "x".repeat(50_000));
+        append_on(&log, &topic);
+    }
+    let topics = telemetry(&log).topics().expect("topics");
+    assert_eq!(topics.len(), 120);
+    log.maintain();
+    drop(log);
+    let list = dir.path().join("telemetry-0/topics");
+    assert!(!list.exists(), "so few segments have no list of topics yet");
+    let indexes = files_of(dir.path(), ".idx");
+    let lengths = indexes
+        .iter()
+        .map(|path| std::fs::metadata(path).expect("there").len());
+    let index_bytes: u64 = lengths.sum();
+    assert!(index_bytes > 2 << 20, "{index_bytes} bytes of indexes");
+    let files = CountedFiles::default();
+    let log = open_with(settings(), files.seams());
+    let (again, segments, others) = files.during(|| telemetry(&log).topics().expect("topics"));
+    assert_eq!(again, topics);
+    assert!(segments < 1000, "{segments} bytes of segments");
+    let bound = index_bytes + index_bytes / 10;
+    assert!(others < bound, "{others} bytes of {index_bytes} of indexes");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use headwater_log::{
-    AppendError, Class, ClassConfig, LogConfig, Partition, PartitionState, SyncMode,
+    AppendError, Class, ClassConfig, LogConfig, Offset, Partition, PartitionState, SyncMode,
 };
 use support::sim::{Fault, SimFiles};
 use support::*;
@@ -278,6 +278,39 @@ fn what_is_not_synced_is_not_marked() {
             has(&files, "control-0/mark")
         });
         assert!(!has(&files, "telemetry-0/mark"), "{sync:?}");
+    }
+}
+
+/// What a failed sync has left on the disk is for the next start to find out, with all that was there before it.
+#[test]
+fn a_partition_that_has_stopped_removes_and_marks_nothing_until_the_restart() {
+    for stops in [false, true] {
+        let files = SimFiles::new(8);
+        let clock = HandClock::at(1_800_000_000_000_000);
+        let mut config = LogConfig {
+            maintain_every: None,
+            ..config(Path::new("/data"))
+        };
+        config.classes[1].retention_bytes = Some(1);
+        let log = open_with(config, files.seams_with(clock.clone()));
+        let partition = telemetry(&log);
+        for _ in 0..3 {
+            append(partition, &[vec![1; 40 << 10]]);
+        }
+        if stops {
+            files.fail_syncs(true);
+            partition
+                .append(records(1, &["not synced"]))
+                .expect("queued");
+            await_that("the partition to stop", || {
+                matches!(partition.state(), PartitionState::Stopped(_))
+            });
+            files.fail_syncs(false);
+        }
+        clock.pass(Duration::from_secs(6));
+        log.maintain();
+        assert_eq!(partition.log_start() == Offset(0), stops);
+        assert_eq!(!has(&files, "telemetry-0/mark"), stops);
     }
 }
 
