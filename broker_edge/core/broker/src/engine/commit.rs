@@ -41,9 +41,14 @@ const INLINE_BYTES_MAX: usize = 32 << 10;
 const FULL_WAIT_MS: u64 = 5_000;
 
 impl Engine {
-    /// Appends, settles, dispatches, and lets sessions that are behind catch up. What there is to send lies in the
-    /// connections afterwards.
+    /// All of a turn's commit. What there is to send lies in the connections afterwards.
     pub fn commit(&mut self) {
+        self.commit_live();
+        self.commit_late();
+    }
+
+    /// Appends, settles and dispatches: what publishers and the live stream wait for.
+    pub fn commit_live(&mut self) {
         self.append_all();
         let marks: Vec<Offset> = self
             .stages
@@ -59,6 +64,10 @@ impl Engine {
             self.dispatch();
             self.settle(&marks);
         }
+    }
+
+    /// Lets sessions that are behind catch up, and what is left of a turn's work.
+    pub fn commit_late(&mut self) {
         self.catch_up();
         // Receipts and wills that the work above staged need not wait for another turn.
         self.append_all();

@@ -330,11 +330,12 @@ impl Engine {
 
     /// Whether a turn is due although nothing is ready: a bounded piece of work was left over.
     pub fn has_more(&self) -> bool {
-        self.more
-            || !self.runnable.is_empty()
-            || self.may_sweep()
-            || self.groups.has_runnable()
-            || !self.resumed.is_empty()
+        self.more || self.has_late() || self.groups.has_runnable() || !self.resumed.is_empty()
+    }
+
+    /// Whether there are sessions that can catch up now.
+    pub fn has_late(&self) -> bool {
+        !self.runnable.is_empty() || self.may_sweep()
     }
 
     /// Whether the connection's session has more to be sent than the live stream.
@@ -380,6 +381,19 @@ impl Engine {
     /// Connections with bytes to write; they are asked for with [`Engine::out`].
     pub fn take_touched(&mut self) -> Vec<ConnKey> {
         std::mem::take(&mut self.touched)
+    }
+
+    /// Those of them whose sessions do not catch up, where others do: they need not wait until those have read on.
+    pub fn take_touched_before_late(&mut self) -> Vec<ConnKey> {
+        if !self.has_late() {
+            return Vec::new();
+        }
+        let touched = std::mem::take(&mut self.touched);
+        let (late, live) = touched
+            .into_iter()
+            .partition(|key| self.is_catching_up(*key));
+        self.touched = late;
+        live
     }
 
     /// Gives the emptied list back for the next turn.

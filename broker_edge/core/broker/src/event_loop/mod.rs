@@ -11,6 +11,7 @@ mod complaints;
 mod listener;
 mod read_queue;
 mod socket;
+mod write;
 
 use std::io;
 use std::sync::Arc;
@@ -169,9 +170,16 @@ impl EventLoop {
             self.read();
             self.look_again(&mut events);
             self.engine.tick();
-            self.engine.commit();
+            self.engine.commit_live();
+            self.write_live();
+            self.engine.commit_late();
             self.write();
             self.engine.end();
+            if self.engine.has_late() {
+                // Without it the loop does not give its processor away for milliseconds, in which whoever is live and the
+                // kernel's own threads wait.
+                std::thread::yield_now();
+            }
         }
     }
 
@@ -443,49 +451,6 @@ impl EventLoop {
             self.engine.receive_held(key);
         }
         received
-    }
-
-    /// One send per connection with something to say, more where it has more pieces than one send takes; then connections
-    /// that were given up are forgotten.
-    fn write(&mut self) {
-        let touched = self.engine.take_touched();
-        let mut unfinished: Vec<ConnKey> = Vec::new();
-        for key in &touched {
-            if self.send(*key) {
-                unfinished.push(*key);
-            }
-        }
-        while !unfinished.is_empty() {
-            unfinished.retain(|key| self.send(*key));
-        }
-        self.engine.return_touched(touched);
-        for key in self.engine.take_closed() {
-            self.sockets.remove(key, self.poll.registry());
-            self.per_address.closed(key);
-            self.engine.remove(key);
-        }
-        self.sockets.drain(&mut self.buffer);
-    }
-
-    /// Sends what is due of a connection. True when there is more that the socket may take.
-    fn send(&mut self, key: ConnKey) -> bool {
-        let out = self.engine.out(key);
-        if out.is_empty() {
-            return false;
-        }
-        let len = out.len();
-        match self.sockets.send(key, out) {
-            Ok(sent) if sent.is_full || sent.count == len => self.engine.written(key, sent.count),
-            Ok(sent) => {
-                self.engine.written_part(key, sent.count);
-                return true;
-            }
-            Err(error) => {
-                tracing::debug!(%error, "a send failed");
-                self.engine.lost(key);
-            }
-        }
-        false
     }
 
     /// The clean stop: clients are told, wills and sessions are stored.

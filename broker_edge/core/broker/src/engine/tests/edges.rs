@@ -336,6 +336,43 @@ fn a_session_catches_up_until_it_has_all_that_came_while_it_was_away() {
 }
 
 #[test]
+fn the_live_stream_is_there_to_be_sent_before_anybody_catches_up() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let publisher = rig.connect(ConnectFields::new(V5, "p"));
+    let mut late = Member::new("late", V5);
+    late.connect(&mut rig, true, 1);
+    late.subscribe_with(&mut rig, "t", QoS::AtLeastOnce, &[]);
+    late.lose(&mut rig);
+    for text in ["1", "2"] {
+        rig.publish(publisher, V5, 1, text);
+        assert_eq!(rig.packets(publisher, V5, 1), ["puback 1"]);
+    }
+    let live = rig.connect(ConnectFields::new(V5, "live"));
+    rig.subscribe(live, V5);
+    late.connect(&mut rig, true, 1);
+    assert_eq!(late.got, ["1"]);
+    assert_eq!(
+        rig.engine.take_touched_before_late(),
+        [],
+        "nobody can go on: one write is enough"
+    );
+    rig.engine.take_touched();
+
+    late.ack(&mut rig, 1);
+    rig.publish(publisher, V5, 1, "3");
+    rig.engine.commit_live();
+    assert_eq!(rig.engine.take_touched_before_late(), [live, publisher]);
+    assert_eq!(rig.sent(live, V5), ["publish 3"]);
+    assert_eq!(rig.sent(publisher, V5), ["puback 1"]);
+
+    rig.engine.commit_late();
+    assert_eq!(rig.engine.take_touched(), [late.key()]);
+    late.take(&mut rig);
+    assert_eq!(late.got, ["1", "2"]);
+}
+
+#[test]
 fn the_cursors_of_many_sessions_are_stored_a_part_at_a_time() {
     const SESSIONS: usize = 600;
     let dir = dir();
