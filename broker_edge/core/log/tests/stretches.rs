@@ -112,13 +112,13 @@ fn stretches_that_are_asked_for_one_by_one_are_the_same() {
 fn a_selection_that_is_kept_knows_what_was_sealed_since() {
     for by_name in [true, false] {
         let dir = tempfile::tempdir().expect("a folder");
-        let log = one_topic_each(dir.path(), 100);
+        let log = one_topic_each(dir.path(), 200);
         let newest = files_of(dir.path(), ".seg").pop().expect("segments");
         let base = newest
             .file_stem()
             .map(|name| name.to_string_lossy().parse());
         let base = Offset(base.expect("a name").expect("a base offset"));
-        let topic = "devices/100/telemetry";
+        let topic = "devices/200/telemetry";
         let (names, matching) = ([topic], |name: &str| name == topic);
         let wanted = if by_name {
             Wanted::Topics(&names)
@@ -128,9 +128,9 @@ fn a_selection_that_is_kept_knows_what_was_sealed_since() {
         let (mut selection, mut at, mut is_found) = (Selection::default(), Offset(0), false);
         while at < telemetry(&log).high_watermark() {
             // Up to where the sealed segments end, and on once there are more of them.
-            let until = if at < base { base } else { Offset(200) };
+            let until = if at < base { base } else { Offset(300) };
             if at == base {
-                append_one_topic_each(&log, 100..200);
+                append_one_topic_each(&log, 200..300);
             }
             let found = telemetry(&log)
                 .stretches(at, until, 8, &mut selection, wanted)
@@ -138,9 +138,59 @@ fn a_selection_that_is_kept_knows_what_was_sealed_since() {
             is_found |= found
                 .ranges
                 .iter()
-                .any(|range| range.contains(&Offset(100)));
+                .any(|range| range.contains(&Offset(200)));
             at = found.scanned;
         }
         assert!(is_found, "by name: {by_name}");
     }
+}
+
+#[test]
+fn topics_too_many_to_be_kept_by_name_are_found_by_the_indexes() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = one_topic_each(dir.path(), 200);
+    let wanted = 60..130;
+    let topics: Vec<String> = wanted
+        .clone()
+        .map(|n| format!("devices/{n}/telemetry"))
+        .collect();
+    let matching = |name: &str| topics.iter().any(|topic| topic == name);
+    let ranges = stretches_between(&log, (0, 200), 1000, Wanted::Matching(&matching));
+    for n in wanted {
+        let found = ranges.iter().filter(|range| range.contains(&Offset(n)));
+        assert_eq!(found.count(), 1, "{n} in {ranges:?}");
+    }
+    let held: u64 = ranges.iter().map(|range| range.end.0 - range.start.0).sum();
+    assert!(held < 150, "{ranges:?} for 70 records of 200");
+}
+
+#[test]
+fn one_question_reads_few_indexes_and_none_of_a_segment_without_a_topic_that_is_kept_by_name() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = one_topic_each(dir.path(), 500);
+    assert!(files_of(dir.path(), ".idx").len() >= 7);
+    let ask = |selection: &mut Selection, wanted: Wanted<'_>| {
+        telemetry(&log)
+            .stretches(Offset(0), Offset(500), 1000, selection, wanted)
+            .expect("an answer")
+    };
+    let topics: Vec<String> = (350..440)
+        .map(|n| format!("devices/{n}/telemetry"))
+        .collect();
+    let matching = |name: &str| topics.iter().any(|topic| topic == name);
+    let mut selection = Selection::default();
+    let found = ask(&mut selection, Wanted::Matching(&matching));
+    assert!(
+        found.ranges.is_empty() && found.scanned < Offset(300),
+        "{found:?}"
+    );
+    assert_eq!(selection.memory(), 0);
+    let named = [topics[0].as_str()];
+    let mut selection = Selection::default();
+    let found = ask(&mut selection, Wanted::Topics(&named));
+    let [range] = found.ranges.as_slice() else {
+        panic!("{found:?}")
+    };
+    assert!(range.contains(&Offset(350)), "{found:?}");
+    assert!((20..200).contains(&selection.memory()), "one name");
 }

@@ -281,6 +281,34 @@ fn what_is_not_synced_is_not_marked() {
     }
 }
 
+/// Only want of space or of descriptors passes by itself.
+#[test]
+fn a_failed_write_or_sync_stops_the_partition_also_when_it_is_for_space_to_come() {
+    let mut writes = 0;
+    for nth in 1.. {
+        let files = SimFiles::new(nth);
+        let log = open_with(with_room(), files.seams());
+        let partition = telemetry(&log);
+        append(partition, &["before"]);
+        files.fail_call(nth, Fault::Error);
+        let range = partition
+            .append(records(1, &[vec![1; 4 << 20]]))
+            .expect("queued");
+        let is_stopped = || matches!(partition.state(), PartitionState::Stopped(_));
+        await_that("an end", || {
+            assert_ne!(partition.state(), PartitionState::Full, "call {nth}");
+            is_stopped() || partition.high_watermark() == range.end
+        });
+        let Some(failed) = files.failed().pop() else {
+            assert!(!is_stopped());
+            break;
+        };
+        assert!(is_stopped(), "after {failed}");
+        writes += usize::from(failed == format!("write_all_at of {TELEMETRY}"));
+    }
+    assert!(writes >= 2, "of zeros and of the batch");
+}
+
 /// What a failed sync has left on the disk is for the next start to find out, with all that was there before it.
 #[test]
 fn a_partition_that_has_stopped_removes_and_marks_nothing_until_the_restart() {
