@@ -24,6 +24,7 @@ mod refusals;
 mod rig;
 mod shared;
 mod shared_histories;
+mod stored_once;
 mod stored_state;
 mod sys;
 mod tickets;

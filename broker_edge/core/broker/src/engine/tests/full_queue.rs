@@ -98,8 +98,45 @@ fn who_publishes_on_while_there_is_no_room_is_read_no_further_and_then_goes_on_i
     assert_eq!(rig.sent(key, version), [""; 0]);
     rig.gate.set(Sync::Pass);
     assert_eq!(rig.packets(key, version, 2), ["puback 1", "puback 2"]);
+    let plan = rig.engine.read_plan(key);
+    assert_ne!(plan, ReadPlan::Wait, "there is room");
     rig.publish(key, version, 3, "three");
     assert_eq!(rig.packets(key, version, 1), ["puback 3"]);
+}
+
+#[test]
+fn who_waited_for_room_is_not_silent_when_there_is_some_and_who_was_silent_still_is() {
+    let dir = dir();
+    let mut rig = rig(dir.path());
+    let version = Version::V5;
+    let [waits, silent] = ["waits", "silent"].map(|client_id| {
+        let mut fields = ConnectFields::new(version, client_id);
+        fields.keep_alive_s = 10;
+        rig.connect(fields)
+    });
+    let partition = telemetry(&rig);
+    rig.gate.set(Sync::Hold);
+    fill(&partition);
+    rig.publish(waits, version, 1, &"x".repeat(8 << 10));
+    rig.turn();
+    rig.publish(waits, version, 2, "two");
+    let plan = rig.engine.read_plan(waits);
+    rig.now.mono_ms += 15_000;
+    rig.feed(silent, encode::pingreq);
+    rig.turn();
+    rig.gate.set(Sync::Pass);
+    assert_eq!(plan, ReadPlan::Wait);
+    while partition.queued_bytes() > 0 {
+        rig.moved.recv_timeout(DEADLINE).expect("the log moves");
+    }
+    // Both are due in the turn in which somebody's publish finds the room, before what was held is looked at again.
+    rig.now.mono_ms += 15_000;
+    rig.engine.begin(rig.now);
+    rig.engine.append(PartitionIndex::of(partition.id()), false);
+    assert!(rig.engine.has_more(), "what was held is due");
+    rig.engine.tick();
+    assert_eq!(rig.engine.take_closed(), [silent]);
+    assert_eq!(rig.packets(waits, version, 2), ["puback 1", "puback 2"]);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What a publisher has in flight: how much of it is taken, and that all of it is acknowledged.
 
+use headwater_log::PartitionState;
+
 use super::qos2::answer;
 use super::*;
 use crate::engine::close::Cause;
@@ -205,6 +207,40 @@ fn a_place_says_how_durable_its_record_is_and_gives_way_only_to_its_own_size() {
         assert_eq!(told, [place(0), place(1)]);
         assert!(bytes.len() > 80, "{}", bytes.len());
     }
+}
+
+#[test]
+fn who_has_a_durable_record_and_one_that_never_will_be_hears_of_the_first_before_it_is_closed() {
+    let dir = dir();
+    let version = Version::V5;
+    // No other file of the partition is synced meanwhile.
+    let mut rig = Rig::open_with(LogConfig {
+        maintain_every: None,
+        ..LogConfig::new(dir.path())
+    });
+    rig.engine.settings.inline_publishers_max = 0;
+    let key = rig.clients(version, 1)[0];
+    let telemetry = rig.log.by_name("telemetry-0").expect("there by default");
+    let telemetry = telemetry.clone();
+    rig.gate.set(Sync::Hold);
+    for id in 1..=2 {
+        rig.publish(key, version, id, "x");
+        rig.turn();
+        // Before the second is appended the first is on its way alone.
+        rig.gate.wait_until_held();
+    }
+    rig.gate.set(Sync::Once);
+    while telemetry.high_watermark() < Offset(1) {
+        rig.moved.recv_timeout(DEADLINE).expect("the log moves");
+    }
+    rig.gate.set(Sync::Fail);
+    while !matches!(telemetry.state(), PartitionState::Stopped(_)) {
+        rig.moved.recv_timeout(DEADLINE).expect("the log stops");
+    }
+    rig.turn();
+    rig.turn();
+    let told = rig.sent(key, version);
+    assert_eq!(told, ["puback 1", "disconnect UnspecifiedError"]);
 }
 
 #[test]

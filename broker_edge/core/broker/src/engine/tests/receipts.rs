@@ -4,6 +4,7 @@ use headwater_log::{PartitionState, RecordMeta, Records};
 
 use super::qos2::{LASTS, answer, lasting};
 use super::*;
+use crate::engine::stage::Ticket;
 
 const VERSION: Version = Version::V5;
 const COMMANDS: &str = "devices/d/actions";
@@ -21,9 +22,13 @@ fn partition(rig: &Rig, name: &str) -> headwater_log::Partition {
     rig.log.by_name(name).expect("there by default").clone()
 }
 
-/// A device that takes commands.
-fn subscribed(rig: &mut Rig) -> ConnKey {
-    let device = rig.connect(lasting(VERSION, "d", &LASTS));
+/// A device that takes commands, with a session that outlives its connection if it `lasts`.
+fn subscribed(rig: &mut Rig, lasts: bool) -> ConnKey {
+    let device = rig.connect(if lasts {
+        lasting(VERSION, "d", &LASTS)
+    } else {
+        ConnectFields::new(VERSION, "d")
+    });
     let one = [Subscription {
         filter: COMMANDS,
         options: SubscriptionOptions::new(QoS::AtLeastOnce),
@@ -36,8 +41,8 @@ fn subscribed(rig: &mut Rig) -> ConnKey {
 }
 
 /// A device that was sent a command and has not acknowledged it.
-fn commanded(rig: &mut Rig) -> ConnKey {
-    let device = subscribed(rig);
+fn commanded(rig: &mut Rig, lasts: bool) -> ConnKey {
+    let device = subscribed(rig, lasts);
     let sender = rig.connect(ConnectFields::new(VERSION, "sender"));
     rig.publish_to(COMMANDS, false, sender, VERSION, 1, "blink");
     assert_eq!(rig.packets(device, VERSION, 1), ["publish blink"]);
@@ -56,8 +61,10 @@ fn cursor(rig: &Rig, device: ConnKey) -> u64 {
 
 /// Checkpoints until the command is passed; gives how many receipts there are then.
 fn receipts_when_passed(rig: &mut Rig, device: ConnKey) -> usize {
+    let until_ms = rig.now.mono_ms + 1000 * tick::CHECKPOINT_MS;
     while cursor(rig, device) == 0 {
-        rig.moved.recv_timeout(DEADLINE).expect("the log moves");
+        assert!(rig.now.mono_ms < until_ms, "the command is never passed");
+        rig.wait_for_disk();
         rig.pass_time(tick::CHECKPOINT_MS);
     }
     let telemetry = partition(rig, "telemetry-0");
@@ -72,19 +79,26 @@ fn receipts_when_passed(rig: &mut Rig, device: ConnKey) -> usize {
     receipts
 }
 
-#[test]
-fn a_command_is_passed_once_its_receipt_is_durable_and_not_before() {
-    let dir = dir();
-    let mut rig = rig(dir.path());
-    let device = commanded(&mut rig);
-    let telemetry = PartitionIndex::of(partition(&rig, "telemetry-0").id());
+/// The receipt is on its way to the disk of the telemetry partition, which is given.
+fn acknowledge_while_syncs_are_held(rig: &mut Rig, device: ConnKey) -> PartitionIndex {
+    let telemetry = PartitionIndex::of(partition(rig, "telemetry-0").id());
     for _ in 0..3 {
         // So that the writer's thread waits for the disk, and not this one.
         let stage = &mut rig.engine.stages[telemetry.index()];
         stage.quickness.note(Duration::from_secs(1));
     }
     rig.gate.set(Sync::Hold);
-    answer(&mut rig, device, VERSION, 1, encode::puback);
+    answer(rig, device, VERSION, 1, encode::puback);
+    rig.turn();
+    telemetry
+}
+
+#[test]
+fn a_command_is_passed_once_its_receipt_is_durable_and_not_before() {
+    let dir = dir();
+    let mut rig = rig(dir.path());
+    let device = commanded(&mut rig, true);
+    acknowledge_while_syncs_are_held(&mut rig, device);
     let mut cursors = Vec::new();
     for _ in 0..3 {
         rig.pass_time(tick::CHECKPOINT_MS);
@@ -106,10 +120,27 @@ fn large_record() -> Records {
 }
 
 #[test]
-fn a_receipt_that_the_log_refused_is_appended_when_there_is_space() {
+fn a_receipt_on_its_way_is_not_appended_again_when_others_are_refused() {
     let dir = dir();
     let mut rig = rig(dir.path());
-    let device = commanded(&mut rig);
+    let device = commanded(&mut rig, true);
+    let telemetry = acknowledge_while_syncs_are_held(&mut rig, device);
+    // As when the log refuses what came behind it, or what was for another partition.
+    let behind = rig.engine.stages[telemetry.index()].next_ticket();
+    let control = PartitionIndex::of(partition(&rig, "control-0").id());
+    for (of, first) in [(telemetry, behind), (control, Ticket(0))] {
+        rig.engine.unstage_receipts(of, first);
+        rig.pass_time(tick::CHECKPOINT_MS);
+    }
+    rig.gate.set(Sync::Pass);
+    assert_eq!(receipts_when_passed(&mut rig, device), 1);
+}
+
+/// Of a session that outlives its connection, or not.
+fn assert_appended_when_there_is_space(lasts: bool) {
+    let dir = dir();
+    let mut rig = rig(dir.path());
+    let device = commanded(&mut rig, lasts);
     let telemetry = partition(&rig, "telemetry-0");
     rig.gate.is_full.store(true, Ordering::Relaxed);
     while telemetry.state() != PartitionState::Full {
@@ -137,10 +168,20 @@ fn a_receipt_that_the_log_refused_is_appended_when_there_is_space() {
 }
 
 #[test]
+fn a_receipt_that_the_log_refused_is_appended_when_there_is_space() {
+    assert_appended_when_there_is_space(true);
+}
+
+#[test]
+fn a_refused_receipt_of_a_session_that_ends_with_its_connection_is_appended_all_the_same() {
+    assert_appended_when_there_is_space(false);
+}
+
+#[test]
 fn a_receipt_is_a_record_of_the_device_and_says_which_command_it_is_for_and_when_it_was_received() {
     let dir = dir();
     let mut rig = rig(dir.path());
-    let device = subscribed(&mut rig);
+    let device = subscribed(&mut rig, true);
     let control = partition(&rig, "control-0");
     // Two, of which the second is acknowledged: it has a place and keys of its own.
     for (key, once) in [("k0", "once 0"), ("k1", "once 1")] {

@@ -34,7 +34,7 @@ impl Waiting {
     }
 }
 
-fn subscribe(rig: &mut Rig, key: ConnKey, filter: &str) {
+pub(super) fn subscribe(rig: &mut Rig, key: ConnKey, filter: &str) {
     let one = [Subscription {
         filter,
         options: SubscriptionOptions::new(QoS::ExactlyOnce),
@@ -44,7 +44,7 @@ fn subscribe(rig: &mut Rig, key: ConnKey, filter: &str) {
     });
 }
 
-fn assert_next(rig: &mut Rig, key: ConnKey, packet: &str) {
+pub(super) fn assert_next(rig: &mut Rig, key: ConnKey, packet: &str) {
     let packets = rig.packets(key, VERSION, 1);
     assert!(packets[0].starts_with(packet), "{packets:?}");
 }
@@ -158,7 +158,7 @@ enum Kind {
 const KINDS: [Kind; 2] = [Kind::Release, Kind::Subscription];
 
 /// A client of which nothing is on its way, and which could ask for either.
-fn idle(rig: &mut Rig, client_id: &str) -> ConnKey {
+pub(super) fn idle(rig: &mut Rig, client_id: &str) -> ConnKey {
     let key = rig.connect(lasting(VERSION, client_id, &LASTS));
     publish_received(rig, key);
     key
