@@ -397,13 +397,14 @@ mod tests {
         }
     }
 
-    /// Both are bounded: what is gone would take the place of what is there.
+    /// All are bounded: what is gone would take the place of what is there, and a file that is open keeps its space.
     #[test]
-    fn topics_and_damage_below_the_log_start_are_forgotten_and_no_others() {
+    fn topics_damage_keys_and_files_below_the_log_start_are_forgotten_and_no_others() {
         let dir = tempfile::tempdir().expect("a folder");
         let config = LogConfig {
             segment_bytes: 16 << 10,
             maintain_every: None,
+            tail_bytes: 0,
             classes: vec![ClassConfig::new(Class::Telemetry)],
             ..LogConfig::new(dir.path())
         };
@@ -433,10 +434,23 @@ mod tests {
             gap(start - 1, start + 1),
             gap(start, start + 1),
         ];
+        for offset in [0, start - 1, start] {
+            let offset = Offset(offset);
+            core.keys.lock().add_queued("key", offset);
+            assert_eq!(
+                log.partitions()[0].read(offset, 1).expect("a read").len(),
+                1
+            );
+        }
         core.found.lock().extend(gaps.clone());
+        let is_open = || [0, 1, 2].map(|at| core.cached_file(Offset(bases[at])).is_some());
+        assert_eq!(is_open(), [true; 3]);
         core.advance_log_start(Offset(start));
         let left = gaps[2..].iter().map(|gap| gap.range.clone());
         assert!(core.found_damage().into_iter().eq(left));
         assert!(topics().into_iter().eq(start..end));
+        assert_eq!(is_open(), [false, false, true]);
+        let places = core.keys.lock().candidates("key", Offset(end));
+        assert_eq!(places, [Offset(start)]);
     }
 }
