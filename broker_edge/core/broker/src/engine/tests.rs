@@ -20,6 +20,7 @@ mod peer;
 mod qos2;
 mod quotas;
 mod receipts;
+mod records;
 mod refusals;
 mod rig;
 mod shared;

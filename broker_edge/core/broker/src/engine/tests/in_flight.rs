@@ -130,6 +130,27 @@ fn the_receive_maximum_counts_what_is_in_flight_and_nothing_that_is_over() {
 }
 
 #[test]
+fn a_publish_that_is_refused_makes_no_room_among_those_that_are_in_flight() {
+    let dir = dir();
+    let version = Version::V5;
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    rig.engine.settings.receive_maximum = 2;
+    let key = rig.clients(version, 1)[0];
+    let mut answers = Vec::new();
+    for (topic, id) in [("t", 1), ("t", 2), ("$of-the-broker", 3), ("t", 4)] {
+        let bytes = publish_bytes(version, QoS::ExactlyOnce, topic, id);
+        rig.feed(key, |out| out.extend_from_slice(&bytes));
+        answers.extend(rig.packets(key, version, 1));
+    }
+    let last = answers.pop();
+    assert_eq!(last.as_deref(), Some("disconnect ReceiveMaximumExceeded"));
+    assert!(
+        answers.iter().all(|answer| answer.starts_with("Pubrec")),
+        "{answers:?}"
+    );
+}
+
+#[test]
 fn a_place_that_does_not_fit_into_the_packets_of_a_client_is_left_out() {
     let dir = dir();
     let version = Version::V5;
