@@ -90,25 +90,34 @@ fn age_removes_what_is_old_even_when_little_is_written() {
 }
 
 #[test]
-fn a_segment_that_can_not_be_read_is_not_taken_for_an_old_one() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let clock = HandClock::at(START_US);
-    fill(&open_with(aged(dir.path(), HOUR), with_clock(&clock)), 400);
-    let first = files_of(dir.path(), ".seg").remove(0);
-    let bytes = std::fs::metadata(&first).expect("a file").len() as usize;
-    std::fs::remove_file(first.with_extension("idx")).ok();
-    std::fs::write(&first, vec![0; bytes]).expect("written");
+fn segments_that_can_not_be_read_are_not_taken_for_old_ones() {
+    for damaged in [1, 2] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let clock = HandClock::at(START_US);
+        fill(&open_with(aged(dir.path(), HOUR), with_clock(&clock)), 400);
+        let mut segments = files_of(dir.path(), ".seg");
+        segments.truncate(damaged);
+        for segment in &segments {
+            let bytes = std::fs::metadata(segment).expect("a file").len() as usize;
+            std::fs::remove_file(segment.with_extension("idx")).ok();
+            std::fs::write(segment, vec![0; bytes]).expect("written");
+        }
 
-    let log = open_with(aged(dir.path(), HOUR), with_clock(&clock));
-    log.maintain();
-    assert!(first.exists(), "it may be readable again later");
-    assert_eq!(telemetry(&log).log_start(), Offset(0));
-    assert_eq!(telemetry(&log).gaps()[0].range.start, Offset(0));
+        let log = open_with(aged(dir.path(), HOUR), with_clock(&clock));
+        log.maintain();
+        let are_there = || segments.iter().map(|segment| segment.exists());
+        assert!(are_there().all(|is| is), "they may be readable again later");
+        assert_eq!(telemetry(&log).log_start(), Offset(0));
+        assert_eq!(telemetry(&log).gaps()[0].range.start, Offset(0));
 
-    clock.pass(2 * HOUR);
-    log.maintain();
-    assert!(!first.exists(), "what follows it is old, so it is older");
-    assert!(telemetry(&log).log_start() > Offset(0));
+        clock.pass(2 * HOUR);
+        log.maintain();
+        assert!(
+            !are_there().any(|is| is),
+            "what follows is old, so they are older"
+        );
+        assert!(telemetry(&log).log_start() > Offset(0));
+    }
 }
 
 #[test]
