@@ -145,6 +145,7 @@ impl Engine {
             Outcome::Refused {
                 first,
                 conns,
+                publishes,
                 exactly_once,
                 error,
             } => {
@@ -156,6 +157,8 @@ impl Engine {
                 if !std::mem::replace(&mut self.stages[partition.index()].refusing, true) {
                     tracing::warn!(%error, "publishes are refused");
                 }
+                self.tally.publishes_refused += publishes;
+                self.tally.refuse_several("puback", reason, publishes);
                 self.free_refused(exactly_once);
                 self.refuse(partition, first, reason, conns);
             }
@@ -192,8 +195,6 @@ impl Engine {
             };
             let can_refuse = conn.is_v5();
             conn.acks.refuse(partition, first, reason, can_refuse);
-            self.tally.publishes_refused += 1;
-            self.tally.refuse("puback", reason);
             self.send_ready(key);
         }
     }

@@ -61,6 +61,8 @@ pub enum Outcome {
     Refused {
         first: Ticket,
         conns: Vec<ConnKey>,
+        /// How many of the records were publishes of clients.
+        publishes: u64,
         /// The QoS 2 publishes among them.
         exactly_once: Vec<(SessionKey, u16)>,
         error: AppendError,
@@ -90,6 +92,8 @@ pub struct Stage {
     appended: VecDeque<Appended>,
     /// Connections with records in `records`; one may be there more than once.
     conns: Vec<ConnKey>,
+    /// How many of `records` are publishes of clients.
+    publishes: u64,
     clients: FxHashMap<ConnKey, ClientIndex>,
     /// Of commits on the loop's thread.
     pub quickness: Quickness,
@@ -112,6 +116,7 @@ impl Stage {
             settled: 0,
             appended: VecDeque::new(),
             conns: Vec::new(),
+            publishes: 0,
             clients: FxHashMap::default(),
             quickness: Quickness::default(),
         }
@@ -127,10 +132,11 @@ impl Stage {
     pub fn ticket(&mut self, conn: Option<ConnKey>) -> Ticket {
         let ticket = Ticket(self.next);
         self.next += 1;
-        if let Some(conn) = conn
-            && self.conns.last() != Some(&conn)
-        {
-            self.conns.push(conn);
+        if let Some(conn) = conn {
+            self.publishes += 1;
+            if self.conns.last() != Some(&conn) {
+                self.conns.push(conn);
+            }
         }
         ticket
     }
@@ -191,6 +197,7 @@ impl Stage {
                 self.stalled = false;
                 let has_qos2 = !self.exactly_once.is_empty();
                 self.exactly_once.clear();
+                self.publishes = 0;
                 self.appended.push_back(Appended {
                     has_qos2,
                     tickets: self.first..self.next,
@@ -219,6 +226,7 @@ impl Stage {
                 Outcome::Refused {
                     first,
                     conns,
+                    publishes: std::mem::take(&mut self.publishes),
                     exactly_once: std::mem::take(&mut self.exactly_once),
                     error,
                 }

@@ -75,13 +75,17 @@ impl Tally {
 
     /// Counts a reason code that says no; others are none.
     pub fn refuse(&mut self, packet: &'static str, reason: ReasonCode) {
-        if !reason.is_error() {
+        self.refuse_several(packet, reason, 1);
+    }
+
+    pub fn refuse_several(&mut self, packet: &'static str, reason: ReasonCode, times: u64) {
+        if !reason.is_error() || times == 0 {
             return;
         }
         let same = |(of, code, _): &&mut (&str, ReasonCode, u64)| *of == packet && *code == reason;
         match self.refusals.iter_mut().find(same) {
-            Some((_, _, count)) => *count += 1,
-            None => self.refusals.push((packet, reason, 1)),
+            Some((_, _, count)) => *count += times,
+            None => self.refusals.push((packet, reason, times)),
         }
     }
 

@@ -291,11 +291,14 @@ fn a_full_disk_is_told_to_mqtt_5_and_costs_older_clients_their_connection_until_
         }
     }
     let second = rig.connect(ConnectFields::new(Version::V5, "second"));
-    rig.publish(second, Version::V5, 1, "refused");
+    let refused = rig.engine.metrics.mqtt.publishes_refused.get();
+    (1..=3).for_each(|id| rig.publish(second, Version::V5, id, "refused"));
     assert_eq!(
-        rig.packets(second, Version::V5, 1),
-        ["refused QuotaExceeded"]
+        rig.packets(second, Version::V5, 3),
+        ["refused QuotaExceeded"; 3]
     );
+    let now_refused = rig.engine.metrics.mqtt.publishes_refused.get();
+    assert_eq!(now_refused, refused + 3, "each publish counts");
     rig.publish(older, Version::V311, 1, "refused");
     rig.turn();
     assert!(rig.engine.take_closed().contains(&older));
