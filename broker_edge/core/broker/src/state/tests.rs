@@ -145,7 +145,7 @@ fn the_partition_stays_bounded_while_values_change_during_compaction() {
     let (log, store) = open(dir.path(), compact_after);
     let compaction = Compaction::start(&store).unwrap();
     let mut expected = BTreeMap::new();
-    let (mut most, mut written) = (0, 0);
+    let mut written = 0;
     for round in 0..4_000_u64 {
         let (key, value) = (
             format!("session/{}", round % 50),
@@ -156,17 +156,18 @@ fn the_partition_stays_bounded_while_values_change_during_compaction() {
         expected.insert(key, value);
         if round % 20 == 0 {
             wait_durable(&store, end);
-            most = most.max(store.partition().size_bytes());
+            // However late the compaction gets a processor: what was written so far is not kept for good.
+            let started = Instant::now();
+            while store.partition().size_bytes() > 4 * compact_after {
+                assert!(started.elapsed() < DEADLINE, "it is not compacted");
+                std::thread::yield_now();
+            }
         }
     }
     wait_durable(&store, store.end());
     assert!(
         written > 10 * compact_after,
         "the test writes enough for several snapshots"
-    );
-    assert!(
-        most < written / 2,
-        "{most} bytes were kept of {written} written"
     );
     assert_eq!(contents(&store), expected);
     drop(compaction);

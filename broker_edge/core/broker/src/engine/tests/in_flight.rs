@@ -83,6 +83,30 @@ fn the_last_packet_ids_of_all_are_acknowledged_like_the_others() {
     );
 }
 
+#[test]
+fn only_who_asks_for_it_hears_where_its_records_are() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let asks_not = [Property::UserProperty {
+        key: "stream-ack",
+        value: "0",
+    }];
+    for (properties, hears) in [(&PLACES[..], true), (&asks_not, false), (&[], false)] {
+        let mut fields = ConnectFields::new(Version::V5, "c");
+        fields.properties = properties;
+        let key = rig.connect(fields);
+        rig.publish(key, Version::V5, 1, "x");
+        while rig.engine.out(key).is_empty() {
+            rig.turn();
+            rig.wait_for_disk();
+        }
+        let puback = rig.engine.out(key).to_vec();
+        let has_place = String::from_utf8_lossy(&puback).contains("stream-offset");
+        assert_eq!(puback[0], 0x40);
+        assert_eq!(has_place, hears, "{properties:?}: {puback:?}");
+    }
+}
+
 /// Goes through rounds of so many publishes in flight, then sends one more than that at once; gives the last packet that
 /// came then.
 fn last_of_one_too_many(version: Version, qos: QoS, places: bool) -> Option<String> {

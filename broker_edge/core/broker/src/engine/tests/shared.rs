@@ -206,6 +206,29 @@ fn qos_2_of_a_group_stays_with_its_member_through_a_crash_and_what_was_received_
 }
 
 #[test]
+fn what_a_member_has_completed_of_qos_2_does_not_come_again_after_a_crash() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let mut all = members(&mut rig, 1, true, 100);
+    let mut publisher = Publisher::new(&mut rig);
+    for _ in 0..2 {
+        // The second has to be stored, and with it that the first is over.
+        all[0].ack(&mut rig, 1);
+        settle_disk(&mut rig, &mut all.iter_mut().collect::<Vec<_>>());
+        publisher.publish(&mut rig, 1, QoS::ExactlyOnce);
+        settle_disk(&mut rig, &mut all.iter_mut().collect::<Vec<_>>());
+    }
+    assert_eq!(all[0].got, ["0", "1"]);
+    rig.crash();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let mut back = Member::new("m0", V5);
+    back.connect(&mut rig, true, 100);
+    settle_disk(&mut rig, &mut [&mut back]);
+    assert_eq!(back.got, ["1"]);
+    rig.crash();
+}
+
+#[test]
 fn a_clean_stop_repeats_nothing_of_a_group() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);

@@ -3,6 +3,7 @@
 use crate::engine::received::received_key;
 use crate::engine::sent::sent_key;
 
+use super::member::{Member, Publisher, settle_disk};
 use super::qos2::{LASTS, answer, lasting, publish};
 use super::stored_state::{assert_next, idle, subscribe};
 use super::*;
@@ -159,4 +160,37 @@ fn a_replay_is_over_with_the_acknowledgement_of_the_last_that_it_delivered() {
         let session = conn.session.and_then(|key| rig.engine.sessions.get(key));
         assert_eq!(session.expect("it is there").replays.len(), replays, "{id}");
     }
+}
+
+#[test]
+fn a_replay_of_qos_2_that_is_over_is_not_repeated_after_a_crash_whatever_else_was_stored() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let mut publisher = Publisher::new(&mut rig);
+    publisher.publish(&mut rig, 2, QoS::ExactlyOnce);
+    let mut member = Member::new("c", VERSION);
+    member.connect(&mut rig, true, 10);
+    let earliest = [Property::UserProperty {
+        key: "stream-offset",
+        value: "earliest",
+    }];
+    member.subscribe_with(&mut rig, "t", QoS::ExactlyOnce, &earliest);
+    settle_disk(&mut rig, &mut [&mut member]);
+    member.ack(&mut rig, 2);
+    settle_disk(&mut rig, &mut [&mut member]);
+    // First what the client sends changes, then what it is sent.
+    publish(&mut rig, member.key(), VERSION, 1, "u", "own");
+    settle_disk(&mut rig, &mut [&mut member]);
+    answer(&mut rig, member.key(), VERSION, 1, encode::pubrel);
+    settle_disk(&mut rig, &mut [&mut member]);
+    publisher.publish(&mut rig, 1, QoS::ExactlyOnce);
+    settle_disk(&mut rig, &mut [&mut member]);
+    assert_eq!(member.got, ["0", "1", "2"]);
+    rig.crash();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let mut back = Member::new("c", VERSION);
+    back.connect(&mut rig, true, 10);
+    settle_disk(&mut rig, &mut [&mut back]);
+    assert_eq!(back.got, ["2"]);
+    rig.crash();
 }
