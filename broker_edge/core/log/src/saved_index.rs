@@ -191,3 +191,7 @@ pub(crate) fn stored_checksum(context: &Context, base: Offset) -> io::Result<Opt
     let is_whole = read == FIXED_BYTES && Head::bytes(&bytes).is_some();
     Ok(is_whole.then(|| crate::encode::u32_at(&bytes, 12)))
 }
+
+#[cfg(test)]
+#[path = "saved_index_tests.rs"]
+mod tests;

@@ -4,8 +4,9 @@ mod support;
 
 use std::path::Path;
 
-use headwater_log::{Log, OpenError};
+use headwater_log::{Epoch, Log, LogConfig, Offset, OpenError};
 use support::fuzz::mutate::batches;
+use support::memory::MemoryFiles;
 use support::sim::SimFiles;
 use support::*;
 
@@ -88,4 +89,41 @@ fn a_log_meta_that_is_older_than_the_records_is_refused() {
         );
         assert!(error.to_string().contains("older"), "{error}");
     }
+}
+
+/// Each start adds to the head of an index, which one read does not give any more.
+#[test]
+fn the_index_of_a_segment_of_many_starts_is_used_as_it_is() {
+    let files = MemoryFiles::default();
+    let config = || LogConfig {
+        segment_bytes: 64 << 10,
+        ..with_room()
+    };
+    let start = || Log::open(config(), files.seams()).expect("the log opens");
+    let starts = 60;
+    for n in 0..starts {
+        let (log, _) = start();
+        append(telemetry(&log), &[format!("of start {n}")]);
+        log.shutdown();
+    }
+    let (log, _) = start();
+    append(telemetry(&log), &[vec![1; 40 << 10]]);
+    append(telemetry(&log), &[vec![2; 40 << 10]]);
+    log.maintain();
+    log.shutdown();
+    let indexes = files.with_suffix(".idx");
+    assert_eq!(indexes.len(), 1, "one segment is sealed");
+    let (log, report) = start();
+    for partition in &report.partitions {
+        assert_eq!(partition.rebuilt_indexes, 0, "{partition:?}");
+    }
+    let before = |offset| telemetry(&log).epoch_before(offset).expect("known");
+    assert_eq!(before(Offset(starts)), Some(Epoch(starts)));
+    log.shutdown();
+
+    // A head that is cut off is none.
+    files.change(&indexes[0], |bytes| bytes.truncate(600));
+    let (log, report) = start();
+    assert_eq!(report.partitions[1].rebuilt_indexes, 1);
+    assert_eq!(read_all(telemetry(&log)).len() as u64, starts + 2);
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use headwater_log::{Log, LogConfig, Offset, ReadError, Seams};
+use support::sim::SimFiles;
 use support::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -375,4 +376,39 @@ fn an_old_active_segment_is_sealed_whether_a_start_found_it_or_the_clock_was_nev
         });
         assert_eq!(read_all(telemetry(&log)).len(), 5);
     }
+}
+
+/// What an operator is told of how far the history goes back.
+#[test]
+fn the_oldest_time_is_that_of_the_first_record_that_is_left() {
+    let files = SimFiles::new(1);
+    let clock = HandClock::at(START_US);
+    let config = || LogConfig {
+        segment_bytes: 16 << 10,
+        ..with_room()
+    };
+    let log = open_with(config(), files.seams_with(clock.clone()));
+    let partition = telemetry(&log);
+    assert_eq!(partition.oldest_time_us(), None);
+    let minute_us = 60_000_000;
+    for n in 0..3 {
+        append(partition, &[vec![n; 9000]]);
+        let told = partition.oldest_time_us();
+        assert_eq!(told, Some(START_US), "with {n} segments sealed");
+        clock.jump(minute_us);
+    }
+    partition.advance_log_start(Offset(1));
+    assert_eq!(partition.oldest_time_us(), Some(START_US + minute_us));
+    log.shutdown();
+    drop(log);
+
+    // A first segment of which nothing can be read has no time, and not one of long ago.
+    let first = std::path::Path::new("/data/telemetry-0/00000000000000000001");
+    files.with_bytes(&first.with_extension("seg"), |bytes| bytes.fill(0));
+    if has(&files, "00000000000000000001.idx") {
+        files.take_away(&first.with_extension("idx"));
+    }
+    let log = open_with(config(), files.seams_with(clock));
+    assert_eq!(telemetry(&log).oldest_time_us(), None);
+    assert_eq!(telemetry(&log).gaps()[0].range, Offset(1)..Offset(2));
 }
