@@ -2,7 +2,7 @@
 
 mod support;
 
-use headwater_log::{Class, ClassConfig, LogConfig, PartitionState, SyncMode};
+use headwater_log::{Class, ClassConfig, Log, LogConfig, Offset, PartitionState, SyncMode};
 use support::sim::SimFiles;
 use support::*;
 
@@ -217,4 +217,70 @@ fn space_is_secured_for_each_segment_anew() {
     assert_eq!(partition.state(), PartitionState::Full);
     files.set_free(None);
     await_durable(partition, waits);
+}
+
+/// Each extension of a file is synced for itself, before the batch that needs it.
+#[test]
+fn space_for_many_batches_is_secured_at_once_also_in_a_new_segment() {
+    let files = SimFiles::new(15);
+    let config = LogConfig {
+        segment_bytes: 512 << 10,
+        ..with_room()
+    };
+    let log = open_with(config, files.seams());
+    let partition = telemetry(&log);
+    let is_segment = |path: &std::path::Path| {
+        path.starts_with("/data/telemetry-0") && path.extension().is_some_and(|is| is == "seg")
+    };
+    let syncs_of = |count: u64| {
+        let before = partition.figures().syncs;
+        for _ in 0..count {
+            append(partition, &[vec![1; 3000]]);
+        }
+        partition.figures().syncs - before
+    };
+    let in_first = syncs_of(100);
+    assert!((100..=106).contains(&in_first), "{in_first} syncs");
+    while files.names().iter().filter(|path| is_segment(path)).count() == 1 {
+        append(partition, &[vec![2; 3000]]);
+    }
+    assert_eq!(syncs_of(15), 15, "in the new segment");
+}
+
+/// Else a start would take it for a damaged one.
+#[test]
+fn a_segment_that_is_made_of_a_removed_one_has_its_header_before_its_name() {
+    let config = || LogConfig {
+        segment_bytes: 64 << 10,
+        ..with_room()
+    };
+    let files = SimFiles::new(16);
+    let log = open_with(config(), files.seams());
+    for _ in 0..3 {
+        append(telemetry(&log), &[vec![1; 50 << 10]]);
+    }
+    telemetry(&log).advance_log_start(Offset(1));
+    files.record();
+    append(telemetry(&log), &[vec![2; 50 << 10]]);
+    let moments = files.recorded();
+    let is_naming = |call: &str| call.starts_with("rename") && call.contains("spare-");
+    assert!(moments.iter().any(|moment| is_naming(&moment.call)));
+    for (moment, seed) in moments
+        .iter()
+        .flat_map(|moment| (0..8).map(move |seed| (moment, seed)))
+    {
+        let computer = moment.computer(seed);
+        computer.power_cut();
+        let (log, report) = Log::open(config(), computer.seams()).expect("the log opens");
+        let is_damage = |note: &String| note.contains("header");
+        for partition in &report.partitions {
+            assert!(
+                !partition.notes.iter().any(is_damage),
+                "{} {partition:?}",
+                moment.call
+            );
+            assert!(partition.gaps.is_empty(), "{} {partition:?}", moment.call);
+        }
+        assert!(read_all(telemetry(&log)).len() >= 2);
+    }
 }
