@@ -485,3 +485,12 @@ fn damage_found_by_a_reader_is_reported_at_once_kept_aside_and_remembered() {
     assert_eq!(telemetry(&log).damaged_bytes(), bytes.len() as u64);
     assert_eq!(files.with_suffix(".damaged").len(), 1);
 }
+
+#[test]
+fn a_data_folder_with_a_relative_name_is_made_durable_in_the_folder_it_is_in() {
+    let files = MemoryFiles::default();
+    let dir = PathBuf::from("data");
+    open_with(LogConfig { dir, ..settings() }, files.seams());
+    let synced = files.synced_folders();
+    assert!(synced.contains(&PathBuf::from(".")), "{synced:?}");
+}
