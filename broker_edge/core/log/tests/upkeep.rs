@@ -413,3 +413,21 @@ fn idle_marks_are_a_minute_apart() {
         });
     }
 }
+
+/// Nobody else saves indexes or removes what is old.
+#[test]
+fn a_log_looks_after_itself_while_it_runs() {
+    let files = SimFiles::new(13);
+    let config = LogConfig {
+        segment_bytes: 16 << 10,
+        maintain_every: Some(Duration::from_millis(1)),
+        ..with_room()
+    };
+    let log = open_with(config, files.seams());
+    for base in 0..3 {
+        append(telemetry(&log), &[vec![1; 9000]]);
+        append(telemetry(&log), &[vec![2; 9000]]);
+        let saved = format!("telemetry-0/{:020}.idx", 2 * base);
+        await_that("the index", || has(&files, &saved));
+    }
+}
