@@ -231,6 +231,10 @@ impl File for CountedFile {
         self.file.read_at(buffer, position)
     }
 
+    fn will_read(&self, position: u64, bytes: u64) {
+        self.file.will_read(position, bytes);
+    }
+
     fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
         self.tally.files[self.kind as usize].fetch_add(bytes.len() as u64, Relaxed);
         self.file.write_all_at(bytes, position)

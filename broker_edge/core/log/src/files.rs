@@ -5,9 +5,12 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+
+use rustix::fs::Advice;
 
 use crate::direct;
 
@@ -23,6 +26,9 @@ pub trait File: Send + Sync {
     /// Reads up to `buffer.len()` bytes; 0 at the end of the file.
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize>;
     fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()>;
+
+    /// Says that these bytes are read soon: the system may fetch them from the disk meanwhile. Nothing else depends on it.
+    fn will_read(&self, _position: u64, _bytes: u64) {}
 
     /// As [`write_all_at`](Self::write_all_at), where up to `pad` bytes behind may become zeros with it. A page of the
     /// cache that is written whole need not be read from the disk first.
@@ -111,6 +117,13 @@ impl File for fs::File {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 result => return result,
             }
+        }
+    }
+
+    fn will_read(&self, position: u64, bytes: u64) {
+        if let Some(bytes) = NonZeroU64::new(bytes) {
+            // Some file systems know no advice.
+            let _ = rustix::fs::fadvise(self, position, Some(bytes), Advice::WillNeed);
         }
     }
 

@@ -266,6 +266,12 @@ impl Partition {
         self.0.read_range(range, max_bytes)
     }
 
+    /// Says that what lies from an offset on is read soon, so that the disk gives it meanwhile: `bytes` of its segment at
+    /// most. Does nothing where there is nothing to read.
+    pub fn will_read(&self, from: Offset, bytes: u64) {
+        self.0.will_read(from, bytes);
+    }
+
     /// The first offset whose time is at or after `time_us`, or the high watermark.
     pub fn offset_for_time(&self, time_us: i64) -> Result<Offset, ReadError> {
         self.0.offset_for_time(time_us)

@@ -132,6 +132,29 @@ impl Core {
         read.map(|(batches, _)| batches)
     }
 
+    /// What goes wrong here goes wrong again for the read itself, which reports it.
+    pub(crate) fn will_read(&self, from: Offset, bytes: u64) {
+        let Ok(until) = self.check_range(from) else {
+            return;
+        };
+        let Ok((segment, _)) = self.segment_for(from) else {
+            return;
+        };
+        let want = Want {
+            from,
+            until,
+            max_bytes: 0,
+            topics: None,
+        };
+        let runs = self.runs(&segment, &want, &OnceCell::new());
+        let run = runs.ok().and_then(|runs| runs.into_iter().next());
+        if let Some(run) = run.filter(|run| from < until && run.position < run.end)
+            && let Ok(file) = self.open_segment(&segment)
+        {
+            file.will_read(run.position, bytes.min(run.end - run.position));
+        }
+    }
+
     /// The high watermark, when `from` is neither below the log start nor above it.
     pub(crate) fn check_range(&self, from: Offset) -> Result<Offset, ReadError> {
         let high_watermark = self.high_watermark();

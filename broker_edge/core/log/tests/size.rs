@@ -4,8 +4,8 @@ mod support;
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use headwater_log::{
     Class, ClassConfig, File, Files, LockError, LockGuard, Log, LogConfig, Offset, OpenMode,
@@ -22,11 +22,14 @@ const SEGMENT_BYTES: u64 = 1 << 20;
 struct CountedFiles {
     segment_bytes: Arc<AtomicU64>,
     other_bytes: Arc<AtomicU64>,
+    /// Position and bytes of what was said to be read soon.
+    hints: Arc<Mutex<Vec<(u64, u64)>>>,
 }
 
 struct CountedFile {
     file: Arc<dyn File>,
     read: Arc<AtomicU64>,
+    hints: Arc<Mutex<Vec<(u64, u64)>>>,
 }
 
 impl CountedFiles {
@@ -67,6 +70,7 @@ impl Files for CountedFiles {
         Ok(Arc::new(CountedFile {
             file: SystemFiles.open(path, mode)?,
             read: Arc::clone(read),
+            hints: Arc::clone(&self.hints),
         }))
     }
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -88,6 +92,10 @@ impl File for CountedFile {
         let read = self.file.read_at(buffer, position)?;
         self.read.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
+    }
+    fn will_read(&self, position: u64, bytes: u64) {
+        self.hints.lock().expect("no panic").push((position, bytes));
+        self.file.will_read(position, bytes);
     }
     fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
         self.file.write_all_at(bytes, position)
@@ -299,6 +307,39 @@ fn a_single_record_of_a_block_that_is_known_costs_its_batch() {
     read(49);
     assert!(partition.read(Offset(50), 1).is_err());
     read(51);
+}
+
+#[test]
+fn what_is_said_to_be_read_soon_is_asked_of_the_disk_and_not_read() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let files = CountedFiles::default();
+    let (log, _) = Log::open(settings(dir.path()), files.seams()).expect("a new log");
+    fill(&log, 30);
+    let partition = telemetry(&log);
+    let hints_of = |from: Offset, bytes: u64| {
+        let ((), segments, _) = files.during(|| partition.will_read(from, bytes));
+        assert_eq!(segments, 0, "{from}");
+        std::mem::take(&mut *files.hints.lock().expect("no panic"))
+    };
+    let end = partition.high_watermark();
+    let first = partition.read(Offset(0), 1).expect("a read");
+    let begin = hints_of(Offset(0), 64 << 10);
+    let [(position, bytes)] = begin[..] else {
+        panic!("{begin:?}");
+    };
+    assert!(position <= 4096, "where the first batch lies");
+    assert_eq!(bytes, 64 << 10);
+    let second = hints_of(first[0].next_offset(), 64 << 10);
+    assert_eq!(second.len(), 1);
+    assert!(
+        hints_of(Offset(0), 1 << 40)[0].1 <= SEGMENT_BYTES,
+        "of one segment"
+    );
+    let last = hints_of(Offset(end.0 - 1), 1 << 40);
+    assert!(last[0].1 <= SEGMENT_BYTES && last[0].1 > 0, "{last:?}");
+    assert_eq!(hints_of(end, 1 << 20), [], "nothing is there");
+    assert_eq!(hints_of(Offset(end.0 + 1), 1 << 20), []);
+    log.shutdown();
 }
 
 #[test]

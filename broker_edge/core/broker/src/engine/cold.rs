@@ -30,7 +30,7 @@ const SPARE_BYTES_MAX: u64 = 8 << 20;
 /// Somebody reads this often, however much else there is to do.
 const OVERDUE_MS: u64 = 100;
 
-type Place = (PartitionIndex, Offset);
+pub(super) type Place = (PartitionIndex, Offset);
 /// A session and where it wants to read on.
 type Waiting = (PartitionIndex, Offset, SessionKey);
 
@@ -292,6 +292,12 @@ impl ColdReads {
         Some(next.2)
     }
 
+    /// Where the lowest of those that wait wants to read on.
+    pub fn lowest_waiting(&self) -> Option<Place> {
+        let (partition, offset, _) = self.waiting.first()?;
+        Some((*partition, *offset))
+    }
+
     /// So much was read from the files.
     pub fn note_read(&mut self, bytes: usize) {
         if self.is_full() {
@@ -413,6 +419,7 @@ mod tests {
         cold.wait(session(5), (PartitionIndex(2), Offset(120)));
         let together = cold.take_waiting(P, Offset(100), Offset(150));
         assert_eq!(together, [session(2), session(3)]);
+        assert_eq!(cold.lowest_waiting(), Some((P, Offset(99))));
         assert_eq!(cold.waiting.len(), 3);
     }
 }

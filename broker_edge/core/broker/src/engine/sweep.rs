@@ -16,6 +16,9 @@ use super::{Engine, SessionKey};
 const WOKEN_MAX: usize = 64;
 /// When to look again while what is kept is used to the full.
 const LOOK_AGAIN_MS: u64 = 100;
+/// So much of what is read next is asked of the disk while other things are done: a read that has to wait for it holds up
+/// everybody.
+const AHEAD_BYTES: u64 = 2 << 20;
 /// Questions to the indexes that one reading asks at a time.
 const LOOKS_MAX: usize = 8;
 
@@ -42,6 +45,9 @@ impl Engine {
         {
             self.run_awake(key, steps);
             self.cold.revoke();
+            if let Some((partition, offset)) = self.cold.lowest_waiting() {
+                self.will_read(partition, offset);
+            }
         }
         if self.cold.is_held_back() && !self.cold.watched {
             self.cold.watched = true;
@@ -88,7 +94,15 @@ impl Engine {
         self.cold.note_read(bytes);
         self.keep_cold(reading.partition, &batches);
         self.wake_waiting(reading.partition, &batches);
+        if let Some(last) = batches.last() {
+            self.will_read(reading.partition, last.next_offset());
+        }
         Ok(Next::Batches(batches))
+    }
+
+    fn will_read(&self, partition: PartitionIndex, from: Offset) {
+        let log = &self.stages[partition.index()].partition;
+        log.will_read(from, AHEAD_BYTES);
     }
 
     /// The next offsets that may be for a reading.
