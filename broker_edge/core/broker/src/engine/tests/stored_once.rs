@@ -9,6 +9,11 @@ use super::stored_state::{assert_next, idle, subscribe};
 use super::*;
 
 const VERSION: Version = Version::V5;
+/// Of a subscription that begins with all that is there.
+const EARLIEST: [Property<'static>; 1] = [Property::UserProperty {
+    key: "stream-offset",
+    value: "earliest",
+}];
 
 /// How many records the internal partition is given meanwhile.
 fn stored_in(rig: &mut Rig, mut does: impl FnMut(&mut Rig)) -> u64 {
@@ -141,16 +146,12 @@ fn a_replay_is_over_with_the_acknowledgement_of_the_last_that_it_delivered() {
     }
     assert_eq!(rig.packets(publisher, VERSION, 2).len(), 2);
     let key = rig.connect(lasting(VERSION, "c", &LASTS));
-    let earliest = [Property::UserProperty {
-        key: "stream-offset",
-        value: "earliest",
-    }];
     let one = [Subscription {
         filter: "t",
         options: SubscriptionOptions::new(QoS::AtLeastOnce),
     }];
     rig.feed(key, |out| {
-        encode::subscribe(out, VERSION, PacketId::FIRST, &earliest, &one);
+        encode::subscribe(out, VERSION, PacketId::FIRST, &EARLIEST, &one);
     });
     assert_eq!(rig.packets(key, VERSION, 3)[0], "suback");
     rig.turn();
@@ -170,11 +171,7 @@ fn a_replay_of_qos_2_that_is_over_is_not_repeated_after_a_crash_whatever_else_wa
     publisher.publish(&mut rig, 2, QoS::ExactlyOnce);
     let mut member = Member::new("c", VERSION);
     member.connect(&mut rig, true, 10);
-    let earliest = [Property::UserProperty {
-        key: "stream-offset",
-        value: "earliest",
-    }];
-    member.subscribe_with(&mut rig, "t", QoS::ExactlyOnce, &earliest);
+    member.subscribe_with(&mut rig, "t", QoS::ExactlyOnce, &EARLIEST);
     settle_disk(&mut rig, &mut [&mut member]);
     member.ack(&mut rig, 2);
     settle_disk(&mut rig, &mut [&mut member]);
