@@ -331,6 +331,7 @@ fn what_is_said_to_be_read_soon_is_asked_of_the_disk_and_not_read() {
     assert_eq!(bytes, 64 << 10);
     let second = hints_of(first[0].next_offset(), 64 << 10);
     assert_eq!(second.len(), 1);
+    assert!(second[0].0 > position, "{second:?}");
     assert!(
         hints_of(Offset(0), 1 << 40)[0].1 <= SEGMENT_BYTES,
         "of one segment"

@@ -289,6 +289,11 @@ fn many_sessions_that_come_back_together_share_what_is_read_for_them() {
     }
     let got: Vec<usize> = all.iter().map(|member| member.got.len()).collect();
     assert_eq!(got, expected, "each has its records, and once");
+    let announced = rig.gate.announced.load(Ordering::Relaxed);
+    assert!(
+        announced > 0,
+        "the disk is asked before the loop waits for it"
+    );
     let delivered: usize = all
         .iter()
         .flat_map(|member| &member.got)

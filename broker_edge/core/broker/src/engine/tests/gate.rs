@@ -22,6 +22,8 @@ pub(super) struct Gate {
     pub(super) no_descriptors: AtomicBool,
     /// They cannot grow.
     pub(super) is_full: AtomicBool,
+    /// Bytes that were said to be read soon.
+    pub(super) announced: AtomicU64,
 }
 
 impl Gate {
@@ -78,6 +80,10 @@ impl GatedFiles {
 impl File for GatedFile {
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
         self.0.read_at(buffer, position)
+    }
+    fn will_read(&self, position: u64, bytes: u64) {
+        self.1.announced.fetch_add(bytes, Ordering::Relaxed);
+        self.0.will_read(position, bytes);
     }
     fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
         let end = position + bytes.len() as u64;
