@@ -101,7 +101,12 @@ impl Broker {
             .map(|bound| Ok((bound.speaks.name(), address(&bound.listener)?)))
             .collect::<Result<Vec<_>, StartError>>()?;
 
-        let auth = Keeper::start(&config.auth)?;
+        let auth = Keeper::start(&config.auth, config.is_local())?;
+        if !config.is_local() && config.auth.acl_file.is_none() {
+            tracing::warn!(
+                "other machines reach this broker and there is no ACL: whoever is let in may use every topic; set auth.acl_file"
+            );
+        }
         let metrics = Arc::new(Metrics::default());
         let reloads = Arc::new(Reloads::new(Arc::clone(&metrics)));
         let reloaded = Arc::clone(&auth);

@@ -17,6 +17,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::audit::Audit;
+
 pub use auth::AuthMetrics;
 pub use detail::{DetailMetrics, OfStatus};
 pub use durations::Durations;
@@ -29,6 +31,8 @@ pub struct Metrics {
     pub mqtt: MqttMetrics,
     pub flight: FlightMetrics,
     pub auth: AuthMetrics,
+    /// What was refused to whom; not a figure, and none of it is a label.
+    pub audit: Audit,
     pub transport: TransportMetrics,
     pub detail: DetailMetrics,
     partitions: PartitionMetrics,

@@ -2,7 +2,8 @@
 //!
 //! `user NAME` begins a section; `topic [ACCESS] FILTER` in it is for that user, in front of all sections for clients
 //! without credentials; `pattern [ACCESS] FILTER` is for everybody, with `%c` and `%u`. Beyond Mosquitto there are the
-//! access word `replay` and the line `operator`. What no line allows is denied.
+//! access word `replay` and, in the section of a user, the lines `client-id`, `group`, `tenant`, `operator` and `viewer`.
+//! What no line allows is denied.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,25 +12,15 @@ use std::sync::Arc;
 use super::Access;
 use super::file::{FileError, lines, read};
 use super::rules::{Allowed, Names, RuleFilter, Rules, Verdict};
-
-/// The section of one user, or that of clients without credentials.
-#[derive(Debug, Default)]
-pub struct Section {
-    rules: Rules,
-    is_operator: bool,
-}
+use super::section::Section;
 
 #[derive(Debug, Default)]
 pub struct Acl {
     anonymous: Arc<Section>,
     users: HashMap<Box<str>, Arc<Section>>,
     patterns: Rules,
-}
-
-impl Section {
-    pub fn is_operator(&self) -> bool {
-        self.is_operator
-    }
+    /// Lines with a rule in which `%c` stands.
+    client_id_lines: Vec<usize>,
 }
 
 impl Acl {
@@ -44,52 +35,26 @@ impl Acl {
     }
 
     fn parse(text: &str) -> Result<Self, (usize, String)> {
-        let mut anonymous = Section::default();
-        let mut users: HashMap<Box<str>, Section> = HashMap::new();
-        let mut patterns = Rules::default();
-        let mut user: Option<&str> = None;
+        let mut acl = Parsed::default();
         for (number, line) in lines(text) {
-            let at = |reason: String| (number, reason);
-            let (word, rest) = split_word(line);
-            let section = match user {
-                Some(name) => users.entry(name.into()).or_default(),
-                None => &mut anonymous,
-            };
-            match word {
-                "user" if rest.is_empty() => {
-                    return Err(at("write the user's name behind `user`".into()));
-                }
-                "user" => user = Some(rest),
-                "topic" => add(&mut section.rules, rest, RuleFilter::plain).map_err(at)?,
-                "pattern" => add(&mut patterns, rest, RuleFilter::pattern).map_err(at)?,
-                "operator" if rest.is_empty() && user.is_some() => section.is_operator = true,
-                "operator" => {
-                    return Err(at("write `operator` alone in the section of a user".into()));
-                }
-                // Not quoted: where a password file is named by mistake, the line holds somebody's hash.
-                other => {
-                    let guess = if other.contains(':') {
-                        " (is this a password file? that is `auth.password_file`)"
-                    } else {
-                        ""
-                    };
-                    return Err(at(format!(
-                        "a line begins with user, topic, pattern or operator{guess}"
-                    )));
-                }
-            }
-            if let Some(name) = user {
-                users.entry(name.into()).or_default();
-            }
+            acl.take_line(number, line)
+                .map_err(|reason| (number, reason))?;
         }
         Ok(Self {
-            anonymous: Arc::new(anonymous),
-            users: users
+            anonymous: Arc::new(acl.anonymous),
+            users: acl
+                .users
                 .into_iter()
                 .map(|(name, section)| (name, Arc::new(section)))
                 .collect(),
-            patterns,
+            patterns: acl.patterns,
+            client_id_lines: acl.client_id_lines,
         })
+    }
+
+    /// The lines of the file with a rule in which `%c` stands.
+    pub fn client_id_rules(&self) -> impl Iterator<Item = usize> + '_ {
+        self.client_id_lines.iter().copied()
     }
 
     /// The section that is about a user; the empty one for a user that has none.
@@ -117,7 +82,87 @@ impl Acl {
 
     /// Whether a user may do something so with any topic at all.
     pub fn allows_some(&self, section: &Section, access: Access) -> bool {
-        section.rules.allow_some(access) || self.patterns.allow_some(access)
+        section.allows_some(access) || self.patterns.allow_some(access)
+    }
+}
+
+/// What the lines so far have said.
+#[derive(Default)]
+struct Parsed<'a> {
+    anonymous: Section,
+    users: HashMap<Box<str>, Section>,
+    patterns: Rules,
+    client_id_lines: Vec<usize>,
+    /// Whose section the next line belongs to.
+    user: Option<&'a str>,
+}
+
+impl<'a> Parsed<'a> {
+    fn take_line(&mut self, number: usize, line: &'a str) -> Result<(), String> {
+        let (word, rest) = split_word(line);
+        match word {
+            "user" if rest.is_empty() => Err("write the user's name behind `user`".to_owned()),
+            "user" => {
+                self.user = Some(rest);
+                self.users.entry(rest.into()).or_default();
+                Ok(())
+            }
+            "topic" => add(&mut self.section().rules, rest, RuleFilter::plain),
+            "pattern" => {
+                let mut names_client_id = false;
+                add(&mut self.patterns, rest, |text| {
+                    let rule = RuleFilter::pattern(text)?;
+                    names_client_id = rule.names_client_id();
+                    Ok(rule)
+                })?;
+                if names_client_id {
+                    self.client_id_lines.push(number);
+                }
+                Ok(())
+            }
+            "operator" | "viewer" | "client-id" | "group" | "tenant" => self.take_grant(word, rest),
+            // Not quoted: where a password file is named by mistake, the line holds somebody's hash.
+            other => {
+                let guess = if other.contains(':') {
+                    " (is this a password file? that is `auth.password_file`)"
+                } else {
+                    ""
+                };
+                Err(format!(
+                    "a line begins with user, topic, pattern, client-id, group, tenant, operator or viewer{guess}"
+                ))
+            }
+        }
+    }
+
+    /// A line that is about the user and not about topics.
+    fn take_grant(&mut self, word: &str, rest: &str) -> Result<(), String> {
+        if self.user.is_none() {
+            return Err(format!("write `{word}` in the section of a user"));
+        }
+        let section = self.section();
+        let result = match word {
+            "client-id" => section.add_client_id(rest),
+            "group" => section.add_group(rest),
+            "tenant" => section.set_tenant(rest),
+            _ if !rest.is_empty() => Err("stands alone in its line"),
+            "operator" => {
+                section.is_operator = true;
+                Ok(())
+            }
+            _ => {
+                section.is_viewer = true;
+                Ok(())
+            }
+        };
+        result.map_err(|reason| format!("the line `{word}` {reason}"))
+    }
+
+    fn section(&mut self) -> &mut Section {
+        match self.user {
+            Some(name) => self.users.entry(name.into()).or_default(),
+            None => &mut self.anonymous,
+        }
     }
 }
 
@@ -148,7 +193,7 @@ fn split_word(line: &str) -> (&str, &str) {
 fn add(
     rules: &mut Rules,
     text: &str,
-    compile: impl Fn(&str) -> Result<RuleFilter, headwater_mqtt::topic::TopicError>,
+    compile: impl FnOnce(&str) -> Result<RuleFilter, headwater_mqtt::topic::TopicError>,
 ) -> Result<(), String> {
     let (word, rest) = split_word(text);
     let (word, filter) = if rest.is_empty() {
@@ -177,6 +222,7 @@ fn add(
 
 #[cfg(test)]
 mod tests {
+    use super::super::rules::ClientId;
     use super::*;
 
     const FILE: &str = "
@@ -201,7 +247,7 @@ pattern deny users/+/locked
     fn may(acl: &Acl, user: Option<&str>, access: Access, topic: &str) -> bool {
         let names = Names {
             user,
-            client_id: Some("pump-7"),
+            client_id: ClientId::Proved("pump-7"),
         };
         acl.allows(&acl.section(user), access, Target::Topic(topic), &names)
     }
@@ -264,6 +310,11 @@ pattern deny users/+/locked
             ("tpoic read a", 1, "pattern"),
             ("operator", 1, "section"),
             ("user a\noperator yes", 2, "alone"),
+            ("user a\nviewer no", 2, "alone"),
+            ("client-id pump-7", 1, "section"),
+            ("user a\nclient-id", 2, "no name"),
+            ("user a\ngroup a*b", 2, "last character"),
+            ("user a\ntenant north\ntenant south", 3, "second tenant"),
         ] {
             let (at, reason) = Acl::parse(text).unwrap_err();
             assert!(
@@ -271,6 +322,29 @@ pattern deny users/+/locked
                 "{text:?}: {at} {reason}"
             );
         }
+    }
+
+    #[test]
+    fn what_is_a_users_own_is_read_from_the_section() {
+        let text = "user ann\nclient-id pump-7\nclient-id valve-*\ngroup north bronze\ntenant north\nviewer\nuser bob";
+        let acl = Acl::parse(text).unwrap();
+        let ann = acl.section(Some("ann"));
+        assert!(ann.owns_client_id("pump-7") && ann.owns_client_id("valve-12"));
+        assert!(!ann.owns_client_id("pump-8") && ann.has_group("north bronze"));
+        assert!(ann.is_viewer() && !ann.is_operator());
+        assert_eq!(ann.tenant().map(|name| &**name), Some("north"));
+        for other in [Some("bob"), Some("eve"), None] {
+            let section = acl.section(other);
+            assert!(!section.owns_client_id("pump-7") && !section.has_group("north bronze"));
+            assert!(!section.is_viewer() && section.tenant().is_none());
+        }
+    }
+
+    #[test]
+    fn lines_in_which_the_client_id_stands_are_known() {
+        let text = "user ann\ntopic read devices/%c\npattern read devices/%c/actions\n\npattern write users/%u\npattern deny x/of-%c";
+        let acl = Acl::parse(text).unwrap();
+        assert_eq!(acl.client_id_rules().collect::<Vec<_>>(), [3, 6]);
     }
 
     #[test]

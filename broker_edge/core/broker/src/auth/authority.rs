@@ -8,7 +8,7 @@ use super::rights::Rights;
 use super::token::{TOKEN_BYTES_MAX, Tokens};
 use super::users::{Fingerprint, Users};
 use super::{Answer, Denied, FileError, Identity, Proof, certificate, password, scram, users};
-use crate::config::{AuthSettings, CertificateSettings};
+use crate::config::{AuthSettings, CertificateSettings, ClientIds};
 use crate::peer::CertificateNames;
 
 /// A longer password is refused unseen.
@@ -19,7 +19,7 @@ const PASSWORD_BYTES_MAX: usize = 4096;
 pub struct Credentials<'a> {
     pub user: Option<&'a str>,
     pub password: Option<&'a [u8]>,
-    pub certificate: Option<&'a CertificateNames>,
+    pub certificate: Option<&'a Arc<CertificateNames>>,
 }
 
 /// What is to be done about credentials.
@@ -98,11 +98,16 @@ pub struct Authority {
     tokens: Option<Tokens>,
     pub(super) acl: Option<Acl>,
     certificate: CertificateSettings,
+    client_ids: ClientIds,
+    /// Users who are operators whatever the ACL says.
+    operators: Vec<String>,
     /// Who gives no credentials is let in.
     admits_anybody: bool,
     /// There is some way to prove who one is.
     pub(super) is_configured: bool,
     remembered: Remembered,
+    /// Whoever reaches the broker works on it: nothing is configured, and only this machine reaches it.
+    opens_operation: bool,
     /// What the keys of SCRAM for users that there are not are made of.
     scram_secret: [u8; 32],
 }
@@ -112,15 +117,16 @@ impl Authority {
     pub fn open() -> Arc<Self> {
         Arc::new(Self {
             admits_anybody: true,
+            opens_operation: true,
             ..Self::default()
         })
     }
 
-    /// Reads all files.
+    /// Reads all files. `is_local` says that no listener is reached from another machine.
     ///
     /// # Errors
     /// The first file that is not right, in one sentence.
-    pub fn load(settings: &AuthSettings) -> Result<Self, FileError> {
+    pub fn load(settings: &AuthSettings, is_local: bool) -> Result<Self, FileError> {
         let users = settings
             .password_file
             .as_deref()
@@ -140,8 +146,11 @@ impl Authority {
         Ok(Self {
             users,
             tokens,
+            opens_operation: is_local && !settings.is_configured() && acl.is_none(),
             acl,
             certificate: settings.certificate.clone(),
+            client_ids: settings.client_ids,
+            operators: settings.operators.clone(),
             admits_anybody: settings.allow_anonymous || !settings.is_configured(),
             is_configured: settings.is_configured(),
             remembered: Remembered::default(),
@@ -157,6 +166,28 @@ impl Authority {
     /// Whether anything may be refused to somebody who was let in.
     pub fn restricts(&self) -> bool {
         self.acl.is_some() || self.tokens.is_some()
+    }
+
+    /// Whether everybody may work on the broker, because there is nothing to tell people apart by and only this machine
+    /// reaches it.
+    pub fn opens_operation(&self) -> bool {
+        self.opens_operation
+    }
+
+    /// Whether a client id is believed without a proof.
+    pub(super) fn trusts_client_ids(&self) -> bool {
+        self.client_ids == ClientIds::Any
+    }
+
+    /// Whether `%c` stands in a rule of the ACL file.
+    pub(super) fn has_client_id_rules(&self) -> bool {
+        let acl = self.acl.as_ref();
+        acl.is_some_and(|acl| acl.client_id_rules().next().is_some())
+    }
+
+    /// Whether the settings make this user an operator.
+    pub(super) fn names_operator(&self, user: &str) -> bool {
+        self.operators.iter().any(|named| named == user)
     }
 
     /// Whether the client id of who shows a certificate must be the user that it names.
@@ -188,7 +219,10 @@ impl Authority {
             .certificate
             .and_then(|names| certificate::user_of(&self.certificate, names));
         if let Some(user) = certified {
-            return Admission::In(Arc::new(identity(user, Proof::Certificate)));
+            return Admission::In(Arc::new(Identity {
+                certified: shown.certificate.cloned(),
+                ..identity(user, Proof::Certificate)
+            }));
         }
         if shown.user.is_none() && shown.password.is_none() {
             return if self.admits_anybody {
@@ -257,7 +291,7 @@ impl Authority {
         let stored = self.users.as_ref().and_then(|users| users.get(user));
         match identity.proof {
             Proof::Nothing => self.admits_anybody,
-            Proof::Certificate => true,
+            Proof::Certificate | Proof::Stored => true,
             Proof::Password(proved) => stored
                 .and_then(|user| user.password.as_ref())
                 .is_some_and(|stored| stored.fingerprint == proved),
@@ -281,11 +315,24 @@ impl Authority {
         Some(Arc::new(Rights::new(Arc::clone(self), identity, section)))
     }
 
+    /// What holds the place of the rights of a stored session's owner until the owner is back: everything that was
+    /// checked before it was stored. `user` is empty for a client without credentials.
+    pub fn stored_rights(self: &Arc<Self>, user: &str) -> Arc<Rights> {
+        let user = Some(user).filter(|user| !user.is_empty());
+        let section = self.acl.as_ref().map(|acl| acl.section(user));
+        let identity = Identity {
+            user: user.map(Arc::from),
+            proof: Proof::Stored,
+            ..Identity::default()
+        };
+        Arc::new(Rights::new(Arc::clone(self), Arc::new(identity), section))
+    }
+
     /// The rights of who was let in once and is not any more.
     pub fn no_rights(self: &Arc<Self>, identity: &Identity) -> Arc<Rights> {
         let nothing = Identity {
             user: identity.user.clone(),
-            own_rules: Some(Arc::default()),
+            own_section: Some(Arc::default()),
             ..Identity::default()
         };
         Arc::new(Rights::new(Arc::clone(self), Arc::new(nothing), None))

@@ -13,6 +13,8 @@ type Watcher = Box<dyn Fn() + Send + Sync>;
 
 pub struct Keeper {
     settings: AuthSettings,
+    /// No listener is reached from another machine.
+    is_local: bool,
     current: RwLock<Arc<Authority>>,
     /// Grows with every reload, so that who keeps a copy sees that it is old.
     epoch: AtomicU64,
@@ -23,8 +25,8 @@ pub struct Keeper {
 impl Keeper {
     /// # Errors
     /// A file that is not right, or threads that the system refuses.
-    pub fn start(settings: &AuthSettings) -> Result<Arc<Self>, StartError> {
-        let authority = Authority::load(settings)?;
+    pub fn start(settings: &AuthSettings, is_local: bool) -> Result<Arc<Self>, StartError> {
+        let authority = Authority::load(settings, is_local)?;
         // Nobody asks for checks where nothing can be checked.
         let threads = if settings.is_configured() {
             settings.threads
@@ -35,6 +37,7 @@ impl Keeper {
             Verifier::start(threads, settings.max_waiting).map_err(StartError::Threads)?;
         Ok(Arc::new(Self {
             settings: settings.clone(),
+            is_local,
             current: RwLock::new(Arc::new(authority)),
             epoch: AtomicU64::new(1),
             verifier,
@@ -68,7 +71,7 @@ impl Keeper {
     /// # Errors
     /// The file that is not right, in one sentence.
     pub fn reload(&self) -> Result<(), FileError> {
-        let authority = Arc::new(Authority::load(&self.settings)?);
+        let authority = Arc::new(Authority::load(&self.settings, self.is_local)?);
         *self.current.write() = authority;
         self.epoch.fetch_add(1, Ordering::Release);
         for watcher in self.watchers.lock().iter() {

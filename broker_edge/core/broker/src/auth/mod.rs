@@ -14,6 +14,7 @@ mod remembered;
 mod rights;
 mod rules;
 pub mod scram;
+mod section;
 mod signature;
 mod token;
 pub mod users;
@@ -23,7 +24,9 @@ use std::sync::Arc;
 
 use headwater_mqtt::{ConnectReturnCode, ReasonCode};
 
-use rules::Rules;
+use crate::peer::CertificateNames;
+
+use section::Section;
 use users::Fingerprint;
 
 pub use authority::{Admission, Authority, Check, Credentials};
@@ -52,7 +55,7 @@ pub enum Denied {
     BadCredentials,
     BadToken,
     ExpiredToken,
-    /// The client id is not the one that belongs to the user.
+    /// The client id is not the one that belongs to the user, or belongs to another one.
     ClientId,
     /// An authentication method that is not served.
     Method,
@@ -108,6 +111,8 @@ pub enum Proof {
     /// Signed with this key.
     Token(Fingerprint),
     Certificate,
+    /// None yet: the owner of a stored session, who has not been here since the start.
+    Stored,
 }
 
 /// A client that was let in.
@@ -119,7 +124,9 @@ pub struct Identity {
     /// Unix microseconds after which it counts no more.
     pub expires_us: Option<i64>,
     /// What a token brings, in place of the ACL file.
-    own_rules: Option<Arc<Rules>>,
+    own_section: Option<Arc<Section>>,
+    /// The names in the certificate that was the proof.
+    certified: Option<Arc<CertificateNames>>,
 }
 
 impl Identity {

@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
-use super::acl::{Section, Target};
+use super::acl::Target;
 use super::authority::Authority;
-use super::rules::{Names, Verdict};
-use super::{Access, Identity};
+use super::rules::{ClientId, Names, Verdict};
+use super::section::Section;
+use super::{Access, Identity, Proof};
 
 /// What an identity may do.
 #[derive(Debug)]
 pub struct Rights {
     authority: Arc<Authority>,
     identity: Arc<Identity>,
-    /// Of the ACL file, when there is one.
+    /// Of the token, or of the ACL file when there is one.
     section: Option<Arc<Section>>,
 }
 
@@ -22,6 +23,7 @@ impl Rights {
         identity: Arc<Identity>,
         section: Option<Arc<Section>>,
     ) -> Self {
+        let section = identity.own_section.clone().or(section);
         Self {
             authority,
             identity,
@@ -31,6 +33,16 @@ impl Rights {
 
     pub fn identity(&self) -> &Arc<Identity> {
         &self.identity
+    }
+
+    /// The user's name; nothing for a client without credentials.
+    pub fn user(&self) -> Option<&Arc<str>> {
+        self.identity.user.as_ref()
+    }
+
+    /// The tenant that the user belongs to, where one is written.
+    pub fn tenant(&self) -> Option<&Arc<str>> {
+        self.section.as_ref()?.tenant()
     }
 
     /// Whether the topic (the filter, for [`Access::Subscribe`]) may be used so. `client_id` is `None` outside MQTT.
@@ -54,39 +66,97 @@ impl Rights {
     fn ask(&self, access: Access, target: Target<'_>, client_id: Option<&str>) -> bool {
         let names = Names {
             user: self.identity.user.as_deref(),
-            client_id,
+            client_id: self.as_name(client_id),
         };
-        if let Some(rules) = &self.identity.own_rules {
-            return target.ask(rules, access, &names) == Verdict::Allowed;
+        let Some(section) = &self.section else {
+            return true;
+        };
+        if self.identity.proof == Proof::Stored {
+            return true;
         }
-        match (&self.authority.acl, &self.section) {
-            (Some(acl), Some(section)) => acl.allows(section, access, target, &names),
-            _ => true,
+        match (&self.authority.acl, self.has_own_section()) {
+            (Some(acl), false) => acl.allows(section, access, target, &names),
+            _ => target.ask(&section.rules, access, &names) == Verdict::Allowed,
         }
+    }
+
+    /// A token replaces the ACL file for its bearer.
+    fn has_own_section(&self) -> bool {
+        self.identity.own_section.is_some()
+    }
+
+    fn as_name<'a>(&self, client_id: Option<&'a str>) -> ClientId<'a> {
+        match client_id {
+            None => ClientId::Absent,
+            Some(id) if self.authority.trusts_client_ids() || self.proves(id) => {
+                ClientId::Proved(id)
+            }
+            Some(_) => ClientId::Unproved,
+        }
+    }
+
+    /// Whether a client id is the user's own: it is the user's name, a `client-id` line of the user matches it, or the
+    /// certificate that the client showed holds it. A client without credentials has no name that it could belong to.
+    pub fn proves(&self, client_id: &str) -> bool {
+        let Some(user) = &self.identity.user else {
+            return true;
+        };
+        let is_certified = |names: &Arc<crate::peer::CertificateNames>| {
+            names.common_name.as_deref() == Some(client_id)
+                || names.alternative_names.iter().any(|name| name == client_id)
+        };
+        **user == *client_id
+            || self
+                .section
+                .as_ref()
+                .is_some_and(|section| section.owns_client_id(client_id))
+            || self.identity.certified.as_ref().is_some_and(is_certified)
+    }
+
+    /// Whether rules with `%c` exist that a client id which is not proved keeps from applying.
+    pub fn misses_rules_by(&self, client_id: &str) -> bool {
+        !self.authority.trusts_client_ids()
+            && !self.proves(client_id)
+            && match &self.identity.own_section {
+                Some(own) => own.rules.name_client_id(),
+                None => self.authority.has_client_id_rules(),
+            }
     }
 
     /// Whether anything at all may be used so, by its rules alone.
     pub fn may_some(&self, access: Access) -> bool {
-        match (&self.identity.own_rules, &self.authority.acl, &self.section) {
-            (Some(rules), _, _) => rules.allow_some(access),
-            (None, Some(acl), Some(section)) => acl.allows_some(section, access),
-            _ => true,
+        let Some(section) = &self.section else {
+            return true;
+        };
+        match (&self.authority.acl, self.has_own_section()) {
+            (Some(acl), false) => acl.allows_some(section, access),
+            _ => section.allows_some(access),
         }
     }
 
     /// Whether every topic may be used in every way.
     pub fn is_unrestricted(&self) -> bool {
-        self.identity.own_rules.is_none() && self.authority.acl.is_none()
+        self.section.is_none()
     }
 
-    /// Whether the broker itself may be worked on: groups removed, backups taken, files loaded anew. Without an ACL file
-    /// every user may, but nobody without a name where names can be proved.
+    /// Whether a consumer group of somebody else may be used.
+    pub fn may_group(&self, group: &str) -> bool {
+        let section = self.section.as_ref();
+        self.is_operator() || section.is_some_and(|section| section.has_group(group))
+    }
+
+    /// Whether the broker itself may be worked on: groups removed, backups taken, files loaded anew.
     pub fn is_operator(&self) -> bool {
-        let is_named = self.identity.user.is_some() || !self.authority.is_configured;
-        match (&self.identity.own_rules, &self.section) {
-            (Some(_), _) => false,
-            (None, Some(section)) => section.is_operator(),
-            (None, None) => is_named,
-        }
+        let user = self.identity.user.as_deref();
+        let is_named =
+            !self.has_own_section() && user.is_some_and(|user| self.authority.names_operator(user));
+        let section = self.section.as_ref();
+        is_named || section.is_some_and(|section| section.is_operator())
+    }
+
+    /// Whether the broker may be looked at: its clients, groups and figures.
+    pub fn is_viewer(&self) -> bool {
+        let section = self.section.as_ref();
+        self.is_operator() || section.is_some_and(|section| section.is_viewer())
     }
 }

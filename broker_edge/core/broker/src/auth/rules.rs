@@ -28,20 +28,69 @@ impl Allowed {
     }
 }
 
+/// The client id for `%c`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientId<'a> {
+    /// Outside MQTT there is none.
+    Absent,
+    /// The client chose it and nothing shows that it is its own: no rule with `%c` allows anything by it, and a denial
+    /// with `%c` holds for every client id.
+    Unproved,
+    Proved(&'a str),
+    /// Stands for every client id: how a denial sees one that is not proved.
+    Any,
+}
+
 /// The names that a pattern may refer to.
 #[derive(Debug, Clone, Copy)]
 pub struct Names<'a> {
     pub user: Option<&'a str>,
-    /// `None` outside MQTT.
-    pub client_id: Option<&'a str>,
+    pub client_id: ClientId<'a>,
 }
 
 impl Names<'_> {
+    /// How a denial sees the names: one that is not proved must not evade it.
+    fn for_denials(self) -> Self {
+        match self.client_id {
+            ClientId::Unproved => Self {
+                client_id: ClientId::Any,
+                ..self
+            },
+            _ => self,
+        }
+    }
+
+    fn stand_for_all(&self, parts: &[Part]) -> bool {
+        self.client_id == ClientId::Any && parts.contains(&Part::ClientId)
+    }
+
+    /// Whether a level begins and ends as the parts around `%c` say.
+    fn may_be(&self, level: &str, parts: &[Part]) -> bool {
+        let mut rest = level;
+        let is_text = |part: &&Part| **part != Part::ClientId;
+        for part in parts.iter().take_while(is_text) {
+            match self.text(part).and_then(|text| rest.strip_prefix(text)) {
+                Some(left) => rest = left,
+                None => return false,
+            }
+        }
+        for part in parts.iter().rev().take_while(is_text) {
+            match self.text(part).and_then(|text| rest.strip_suffix(text)) {
+                Some(left) => rest = left,
+                None => return false,
+            }
+        }
+        true
+    }
+
     /// The text that a part of a level stands for; nothing for a name that cannot be part of one level.
     fn text<'a>(&'a self, part: &'a Part) -> Option<&'a str> {
         let name = match part {
             Part::Text(text) => return Some(text),
-            Part::ClientId => self.client_id,
+            Part::ClientId => match self.client_id {
+                ClientId::Proved(client_id) => Some(client_id),
+                ClientId::Absent | ClientId::Unproved | ClientId::Any => None,
+            },
             Part::User => self.user,
         };
         name.filter(|name| !name.is_empty() && !name.contains(['/', '+', '#']))
@@ -80,6 +129,7 @@ impl Level {
         let is_same = match self {
             Self::Text(text) => **text == *level,
             Self::Any | Self::Rest => true,
+            Self::Named(parts) if names.stand_for_all(parts) => names.may_be(level, parts),
             Self::Named(parts) => {
                 let mut rest = level;
                 for part in parts {
@@ -260,6 +310,12 @@ impl Rules {
         self.denied.push(filter);
     }
 
+    /// Whether the client id stands in one of them.
+    pub fn name_client_id(&self) -> bool {
+        let allowed = self.allowed.iter().map(|(rule, _)| rule);
+        allowed.chain(&self.denied).any(RuleFilter::names_client_id)
+    }
+
     /// Whether anything at all is allowed so.
     pub fn allow_some(&self, access: Access) -> bool {
         self.allowed.iter().any(|(_, allowed)| allowed.has(access))
@@ -268,13 +324,17 @@ impl Rules {
     /// About a topic.
     pub fn on_topic(&self, access: Access, topic: &str, names: &Names<'_>) -> Verdict {
         // A denial that cannot be looked at, because its name is none, counts: it must not be evaded by a name.
-        let is_denied = |rule: &RuleFilter| rule.matches(topic, names) || rule.has_unusable(names);
+        let of_denials = names.for_denials();
+        let is_denied =
+            |rule: &RuleFilter| rule.matches(topic, &of_denials) || rule.has_unusable(&of_denials);
         self.decide(access, is_denied, |rule| rule.matches(topic, names))
     }
 
     /// About a filter: allowed when something that it matches may be, denied when a denial has all of it.
     pub fn on_filter(&self, access: Access, filter: &str, names: &Names<'_>) -> Verdict {
-        let is_denied = |rule: &RuleFilter| rule.covers(filter, names) || rule.has_unusable(names);
+        let of_denials = names.for_denials();
+        let is_denied =
+            |rule: &RuleFilter| rule.covers(filter, &of_denials) || rule.has_unusable(&of_denials);
         self.decide(access, is_denied, |rule| rule.overlaps(filter, names))
     }
 
@@ -297,12 +357,20 @@ impl Rules {
 }
 
 impl RuleFilter {
+    /// Whether the client id stands in it.
+    pub fn names_client_id(&self) -> bool {
+        self.levels.iter().any(|level| match level {
+            Level::Named(parts) => parts.contains(&Part::ClientId),
+            _ => false,
+        })
+    }
+
     /// Whether it refers to a name that is there but cannot be part of a level.
     fn has_unusable(&self, names: &Names<'_>) -> bool {
         let is_unusable = |part: &Part| {
             let is_there = match part {
                 Part::Text(_) => false,
-                Part::ClientId => names.client_id.is_some(),
+                Part::ClientId => matches!(names.client_id, ClientId::Proved(_)),
                 Part::User => names.user.is_some(),
             };
             is_there && names.text(part).is_none()

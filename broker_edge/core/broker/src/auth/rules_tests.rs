@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 const NAMES: Names<'_> = Names {
     user: Some("ann"),
-    client_id: Some("pump-7"),
+    client_id: ClientId::Proved("pump-7"),
 };
 
 fn rules(allowed: &[&str], denied: &[&str]) -> Rules {
@@ -38,7 +38,7 @@ fn a_name_with_slashes_or_wildcards_matches_nothing_and_evades_no_denial() {
     let denied = rules(&["public/#"], &["public/%c"]);
     for client_id in ["+", "#", "a/b", "pump-7/#", ""] {
         let names = Names {
-            client_id: Some(client_id),
+            client_id: ClientId::Proved(client_id),
             ..NAMES
         };
         for topic in [
@@ -68,7 +68,7 @@ fn a_name_with_slashes_or_wildcards_matches_nothing_and_evades_no_denial() {
     }
     let nobody = Names {
         user: None,
-        client_id: Some("c"),
+        client_id: ClientId::Proved("c"),
     };
     let of_user = rules(&["users/%u/#"], &[]);
     assert_eq!(
@@ -78,10 +78,28 @@ fn a_name_with_slashes_or_wildcards_matches_nothing_and_evades_no_denial() {
 }
 
 #[test]
+fn a_client_id_that_is_not_proved_opens_nothing_and_evades_no_denial() {
+    let names = Names {
+        client_id: ClientId::Unproved,
+        ..NAMES
+    };
+    let rules = rules(&["devices/%c/#", "users/%u/#"], &["users/+/of-%c"]);
+    let on = |topic| rules.on_topic(Access::Receive, topic, &names);
+    assert_eq!(on("devices/pump-7/x"), Verdict::Silent);
+    assert_eq!(on("users/ann/x"), Verdict::Allowed);
+    for denied in ["users/ann/of-pump-7", "users/ann/of-any"] {
+        assert_eq!(on(denied), Verdict::Denied, "{denied}");
+    }
+    let on = |filter| rules.on_filter(Access::Subscribe, filter, &names);
+    assert_eq!(on("devices/#"), Verdict::Silent);
+    assert_eq!(on("users/ann/#"), Verdict::Allowed);
+}
+
+#[test]
 fn only_rules_that_begin_with_a_dollar_reach_topics_that_do() {
     let rules = rules(&["#", "%c/#", "+/gaps"], &[]);
     let names = Names {
-        client_id: Some("$SYS"),
+        client_id: ClientId::Proved("$SYS"),
         ..NAMES
     };
     for topic in ["$SYS/broker/uptime", "$SYS", "$gaps"] {

@@ -1,7 +1,8 @@
 //! Tokens (JWT) as passwords: whose signature counts, and what a token says about its bearer.
 //!
 //! The claims `exp`, `nbf`, `iss` and `aud` are checked; a token that never expires is refused. A claim `acl` with
-//! lists of filters, `{"publish": […], "subscribe": […], "replay": […]}`, takes the place of the ACL file for its bearer.
+//! lists of filters, `{"publish": […], "subscribe": […], "replay": […]}`, takes the place of the ACL file for its bearer;
+//! `client-id`, `group`, `tenant` and `viewer` in it mean what they mean in the file.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use serde_json::{Map, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::file::{FileError, read};
-use super::rules::{Allowed, RuleFilter, Rules};
+use super::rules::{Allowed, RuleFilter};
+use super::section::Section;
 use super::signature;
 use super::users::{Fingerprint, NAME_BYTES_MAX};
 use super::{Denied, Identity, Proof};
@@ -22,7 +24,7 @@ use crate::config::TokenSettings;
 
 /// A password beyond this is no token.
 pub const TOKEN_BYTES_MAX: usize = 16 << 10;
-/// Filters in the claims of a token.
+/// Filters and names in the claims of a token.
 const FILTERS_MAX: usize = 1024;
 /// Keys in a file: a token that names none is tried with each.
 const KEYS_MAX: usize = 64;
@@ -41,13 +43,17 @@ pub struct Tokens {
     settings: TokenSettings,
 }
 
-/// The lists of filters in a token.
+/// What a token says its bearer may do.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct AclClaim {
     publish: Vec<String>,
     subscribe: Vec<String>,
     replay: Vec<String>,
+    client_id: Vec<String>,
+    group: Vec<String>,
+    tenant: Option<String>,
+    viewer: bool,
 }
 
 impl Tokens {
@@ -142,9 +148,9 @@ impl Tokens {
             .and_then(|exp| exp.as_u64().or_else(|| exp.as_f64().map(|exp| exp as u64)))
             .ok_or(Denied::BadToken)?
             .saturating_add(self.settings.leeway.0.as_secs());
-        let own_rules = match claims.get("acl") {
+        let own_section = match claims.get("acl") {
             None => None,
-            Some(acl) => Some(Arc::new(rules_of(acl).ok_or(Denied::BadToken)?)),
+            Some(acl) => Some(Arc::new(section_of(acl).ok_or(Denied::BadToken)?)),
         };
         Ok(Identity {
             user: Some(user.into()),
@@ -152,27 +158,40 @@ impl Tokens {
             expires_us: Some(
                 i64::try_from(expires_s.saturating_mul(1_000_000)).unwrap_or(i64::MAX),
             ),
-            own_rules,
+            own_section,
+            ..Identity::default()
         })
     }
 }
 
-fn rules_of(claim: &Value) -> Option<Rules> {
+fn section_of(claim: &Value) -> Option<Section> {
     let claim = AclClaim::deserialize(claim).ok()?;
-    if claim.publish.len() + claim.subscribe.len() + claim.replay.len() > FILTERS_MAX {
+    let filters = claim.publish.len() + claim.subscribe.len() + claim.replay.len();
+    if filters + claim.client_id.len() + claim.group.len() > FILTERS_MAX {
         return None;
     }
-    let mut rules = Rules::default();
+    let mut section = Section::default();
     for (filters, allowed) in [
         (&claim.publish, Allowed::WRITE),
         (&claim.subscribe, Allowed::READ),
         (&claim.replay, Allowed::REPLAY),
     ] {
         for filter in filters {
-            rules.allow(RuleFilter::pattern(filter).ok()?, allowed);
+            let rule = RuleFilter::pattern(filter).ok()?;
+            section.rules.allow(rule, allowed);
         }
     }
-    Some(rules)
+    for client_id in &claim.client_id {
+        section.add_client_id(client_id).ok()?;
+    }
+    for group in &claim.group {
+        section.add_group(group).ok()?;
+    }
+    if let Some(tenant) = &claim.tenant {
+        section.set_tenant(tenant).ok()?;
+    }
+    section.is_viewer = claim.viewer;
+    Some(section)
 }
 
 fn signing_key(id: Option<String>, key: DecodingKey) -> Result<SigningKey, String> {

@@ -6,6 +6,7 @@ use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
 use serde_json::json;
 
+use super::super::rules::ClientId;
 use super::*;
 use crate::auth::Access;
 use crate::auth::rules::{Names, Verdict};
@@ -214,18 +215,44 @@ fn lists_of_filters_in_a_token_are_its_rights() {
     let tokens = tokens(&[issuer.jwk(None)], &TokenSettings::default());
     let acl = json!({"publish": ["devices/%c/#"], "subscribe": ["news/#"], "replay": []});
     let token = issuer.token(&json!({"sub": "ann", "exp": FAR_S, "acl": acl}));
-    let rules = tokens
+    let section = tokens
         .identify(token.as_bytes())
         .unwrap()
-        .own_rules
+        .own_section
         .unwrap();
+    let rules = &section.rules;
     let names = Names {
         user: Some("ann"),
-        client_id: Some("pump-7"),
+        client_id: ClientId::Proved("pump-7"),
     };
     let on = |access, topic| rules.on_topic(access, topic, &names) == Verdict::Allowed;
     assert!(on(Access::Publish, "devices/pump-7/x") && on(Access::Receive, "news/x"));
     assert!(!on(Access::Publish, "devices/pump-8/x") && !on(Access::Replay, "news/x"));
+}
+
+#[test]
+fn a_token_says_what_is_its_bearers_own_in_the_words_of_the_file() {
+    let issuer = Issuer::new(1);
+    let tokens = tokens(&[issuer.jwk(None)], &TokenSettings::default());
+    let section_of = |acl: serde_json::Value| {
+        let token = issuer.token(&json!({"sub": "ann", "exp": FAR_S, "acl": acl}));
+        tokens.identify(token.as_bytes()).map(|ann| ann.own_section)
+    };
+    let acl =
+        json!({"client-id": ["pump-*"], "group": ["bronze"], "tenant": "north", "viewer": true});
+    let section = section_of(acl).unwrap().unwrap();
+    assert!(section.owns_client_id("pump-7") && section.has_group("bronze"));
+    assert!(section.is_viewer() && !section.is_operator());
+    assert_eq!(section.tenant().map(|name| &**name), Some("north"));
+    for bad in [
+        json!({"operator": true}),
+        json!({"client-id": "pump-7"}),
+        json!({"client-id": [""]}),
+        json!({"group": vec!["g"; FILTERS_MAX + 1]}),
+        json!({"tenant": ""}),
+    ] {
+        assert!(section_of(bad.clone()).is_err(), "{bad}");
+    }
 }
 
 #[test]

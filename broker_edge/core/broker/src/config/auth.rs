@@ -12,8 +12,11 @@ use super::units::Age;
 pub struct AuthSettings {
     pub allow_anonymous: bool,
     pub password_file: Option<PathBuf>,
-    /// `None`: who was let in may do everything.
+    /// `None`: who was let in may use every topic.
     pub acl_file: Option<PathBuf>,
+    /// Users who are operators whatever the ACL says.
+    pub operators: Vec<String>,
+    pub client_ids: ClientIds,
     /// Threads that check passwords and tokens.
     pub threads: u16,
     /// Clients that wait for one of them.
@@ -24,6 +27,17 @@ pub struct AuthSettings {
     pub token: TokenSettings,
     #[serde(deserialize_with = "or_default")]
     pub certificate: CertificateSettings,
+}
+
+/// Which client ids a rule with `%c` believes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClientIds {
+    /// Of a user with a name, those that are shown to be the user's own.
+    #[default]
+    Auto,
+    /// Whatever a client calls itself.
+    Any,
 }
 
 /// Tokens (JWT) as passwords.
@@ -77,6 +91,8 @@ impl Default for AuthSettings {
             allow_anonymous: false,
             password_file: None,
             acl_file: None,
+            operators: Vec::new(),
+            client_ids: ClientIds::Auto,
             threads: 2,
             max_waiting: 4096,
             open_metrics: false,

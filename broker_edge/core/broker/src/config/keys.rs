@@ -37,6 +37,8 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     LogId,
     Filters,
+    /// A list of texts.
+    Names,
     Template,
 }
 

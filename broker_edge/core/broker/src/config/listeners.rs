@@ -115,6 +115,14 @@ impl Default for ServiceListener {
 
 impl Listeners {
     /// Every address that the broker will listen on, with the key that says so.
+    /// Whether a proxy stands in front of a listener, so that its address does not say who reaches it.
+    pub fn are_proxied(&self) -> bool {
+        self.mqtt.proxy_protocol
+            || self.mqtts.proxy_protocol
+            || self.ws.proxy_protocol
+            || self.wss.proxy_protocol
+    }
+
     pub fn addresses(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
         let mqtt = [
             ("listeners.mqtt.bind", &self.mqtt.bind),

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-pub use auth::{AuthSettings, CertificateSettings, CertificateUser, TokenSettings};
+pub use auth::{AuthSettings, CertificateSettings, CertificateUser, ClientIds, TokenSettings};
 pub use error::ConfigError;
 pub use layers::Source;
 pub use listeners::{
@@ -415,6 +415,15 @@ impl Config {
             });
         }
         self.check_space()
+    }
+
+    /// Whether no listener is reached from another machine: not by its address, and not through a proxy.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.listeners
+            .addresses()
+            .all(|(_, bind)| bind.ip().is_loopback())
+            && !self.listeners.are_proxied()
     }
 
     /// The rules that join keys of retention and disk.

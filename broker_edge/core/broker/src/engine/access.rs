@@ -6,7 +6,7 @@
 
 use headwater_mqtt::ReasonCode;
 
-use crate::auth::Access;
+use crate::auth::{Access, Proof};
 
 use super::close::Cause;
 use super::topics::TopicId;
@@ -65,7 +65,7 @@ impl Engine {
     }
 
     /// Gives every session the rights of the new authority, and ends the connections of who is not let in any more.
-    fn renew_rights(&mut self) {
+    pub(super) fn renew_rights(&mut self) {
         let authority = &self.guard.authority;
         let mut revoked = Vec::new();
         let keys: Vec<SessionKey> = self.sessions.keys().collect();
@@ -77,7 +77,9 @@ impl Engine {
                 continue;
             };
             let identity = std::sync::Arc::clone(rights.identity());
-            if authority.still_admits(&identity) {
+            if identity.proof == Proof::Stored {
+                session.rights = session.owner().map(|user| authority.stored_rights(user));
+            } else if authority.still_admits(&identity) {
                 session.rights = self.guard.rights(identity);
             } else {
                 // A will that waits is refused with them.

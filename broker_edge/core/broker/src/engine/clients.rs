@@ -194,9 +194,8 @@ impl Engine {
         ClientRow {
             client_id: session.client_id.to_string(),
             user: session
-                .rights
-                .as_ref()
-                .and_then(|rights| rights.identity().user.as_deref())
+                .owner()
+                .filter(|owner| !owner.is_empty())
                 .map(str::to_owned),
             connected: conn.is_some(),
             address: conn.map(|conn| conn.peer.address()),

@@ -73,6 +73,10 @@ impl Engine {
         rights: Option<Arc<Rights>>,
         proof: Option<&str>,
     ) {
+        if let Err(denied) = self.claim_session(connect.client_id, rights.as_ref()) {
+            self.audit_connect(key, connect.client_id, rights.as_ref(), denied.label());
+            return self.deny_connect(key, connect.client_id, denied);
+        }
         match self.refusal_of_session(connect) {
             Some(reason) => {
                 self.tell_refused(key, connect.client_id, reason);
@@ -135,6 +139,7 @@ impl Engine {
         let client_id = assigned.as_deref().unwrap_or(connect.client_id);
         let (session_key, present) = self.session_for(key, connect, client_id);
         self.watch_expiry(key, rights.as_deref());
+        self.tell_unproved(rights.as_ref(), client_id);
         if let Some(session) = self.sessions.get_mut(session_key) {
             session.rights = rights;
         }
@@ -181,6 +186,7 @@ impl Engine {
         let will = wanted.filter(|will| self.may(session, Access::Publish, will.topic));
         if wanted.is_some() && will.is_none() {
             self.metrics.auth.publishes_denied.inc();
+            self.audit_session(key, session, "will", "acl");
             if self.may_talk() {
                 tracing::warn!(
                     client_id = connect.client_id,

@@ -81,7 +81,7 @@ impl Engine {
         let shown = Credentials {
             user: connect.username,
             password: connect.password,
-            certificate: conn.peer.certificate.as_deref(),
+            certificate: conn.peer.certificate.as_ref(),
         };
         match self.guard.authority.admit(&shown) {
             Admission::In(identity) => self.identified(identity, connect),

@@ -28,6 +28,7 @@ mod latency;
 mod limits;
 mod out;
 mod owed;
+mod ownership;
 mod persist;
 mod position;
 mod publish;
@@ -129,6 +130,9 @@ pub struct Engine {
     guard: Guard,
     /// Refusals of credentials since the last that was logged, and when the next may be.
     denied_unlogged: u64,
+    /// Clients whose client id is not believed, since the last line about them.
+    unproved_unlogged: u64,
+    unproved_log_due_ms: u64,
     denied_log_due_ms: u64,
     /// What is kept of clients that are not let in yet; bounded as what is being received is.
     unknown_bytes: Rc<Cell<usize>>,
@@ -240,6 +244,8 @@ impl Engine {
             settings,
             guard: Guard::open(),
             denied_unlogged: 0,
+            unproved_unlogged: 0,
+            unproved_log_due_ms: 0,
             denied_log_due_ms: 0,
             unknown_bytes: Rc::default(),
             now,
@@ -298,6 +304,7 @@ impl Engine {
     /// Puts whoever connects from now on under an authority; `wake` makes the loop take a turn.
     pub fn guard_with(&mut self, keeper: Arc<Keeper>, wake: Wake) {
         self.guard = Guard::new(Some(keeper), wake);
+        self.renew_rights();
     }
 
     /// Begins a turn at this time.

@@ -60,6 +60,9 @@ struct StoredSession {
     /// Names the session in the records of its QoS 2 publishes.
     #[serde(default)]
     life: u64,
+    /// The owner: empty for a client without credentials, nothing when there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
     subscriptions: Vec<StoredSubscription>,
 }
 
@@ -243,6 +246,7 @@ impl Engine {
             expiry_s: (session.expiry_s != NEVER_EXPIRES).then_some(session.expiry_s),
             away_since_us: session.away.as_ref().map(|away| away.since_us),
             life: session.life,
+            user: session.owner().map(str::to_owned),
             subscriptions: session.subscriptions.iter().map(subscription).collect(),
         }
     }
@@ -320,6 +324,9 @@ impl Engine {
         };
         let mut session = Session::new(Rc::clone(&client_id), Version::V311, life);
         session.stored = true;
+        session.rights = stored
+            .user
+            .map(|user| self.guard.authority.stored_rights(&user));
         self.stored_sessions += 1;
         session.expiry_s = stored.expiry_s.unwrap_or(NEVER_EXPIRES);
         let now = self.now;
@@ -453,6 +460,7 @@ mod tests {
         let stored = StoredSession {
             expiry_s: Some(60),
             away_since_us: Some(5),
+            user: Some("ann".to_owned()),
             life: 3,
             subscriptions: vec![StoredSubscription {
                 filter: "devices/+/actions".to_owned(),

@@ -44,6 +44,7 @@ impl Engine {
         };
         if !self.may_publish(key, id) {
             self.metrics.auth.publishes_denied.inc();
+            self.audit(key, "publish", "acl");
             self.refuse_publish(key, publish, ReasonCode::NotAuthorized);
             return true;
         }

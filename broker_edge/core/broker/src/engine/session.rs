@@ -161,7 +161,8 @@ impl Away {
 #[derive(Debug)]
 pub struct Session {
     pub client_id: Rc<str>,
-    /// What the client of its last connection may do; `None` where nothing is restricted.
+    /// What the client of its last connection may do, and whose the session is; `None` where nobody is told apart, and for
+    /// a session that was stored by a broker that did not.
     pub rights: Option<Arc<Rights>>,
     pub version: Version,
     /// The client's connection, if it has one.
@@ -245,6 +246,12 @@ impl Session {
         self.rights
             .as_ref()
             .is_none_or(|rights| rights.may(access, topic, Some(&self.client_id)))
+    }
+
+    /// The user who opened the session, empty for a client without credentials; `None` when nobody was told apart.
+    pub fn owner(&self) -> Option<&str> {
+        let rights = self.rights.as_ref()?;
+        Some(rights.user().map_or("", |user| &**user))
     }
 
     /// Whether the session is in a shared group.

@@ -263,6 +263,9 @@ impl Engine {
             _ => "subscribing to",
         };
         self.metrics.auth.subscriptions_denied.inc();
+        if let Some(conn) = self.sessions.get(key).and_then(|session| session.conn) {
+            self.audit(conn, "subscribe", "acl");
+        }
         Err(Refusal {
             reason: ReasonCode::NotAuthorized,
             sentence: format!("{what} this filter is not allowed"),

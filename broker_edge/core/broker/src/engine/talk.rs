@@ -1,11 +1,11 @@
-//! Who came and went, told at info: with client id, address and reason, never with what a client sent.
+//! Who came and went, told at info: with client id, address and reason, and the verified user, never with what else a client sent.
 //!
 //! Clients cause these lines, so there is a budget for them; what is beyond it is counted, and the count is told.
 
 use headwater_mqtt::ReasonCode;
 
 use super::close::Cause;
-use super::{ConnKey, Engine};
+use super::{ConnKey, Engine, Session};
 
 /// Lines in a window of time.
 const LINES_MAX: u32 = 100;
@@ -58,7 +58,8 @@ impl Engine {
         let client_id = session.map_or("", |session| &*session.client_id);
         let (address, transport) = (conn.peer.address(), conn.peer.transport.name());
         let version = super::census::name_of(conn.version);
-        tracing::info!(client_id, %address, transport, version, session_present = present, "connected");
+        let user = session.and_then(user_of);
+        tracing::info!(client_id, user, %address, transport, version, session_present = present, "connected");
     }
 
     pub(super) fn tell_disconnected(&mut self, key: ConnKey, cause: &Cause) {
@@ -71,21 +72,22 @@ impl Engine {
         let session = conn.session.and_then(|session| self.sessions.get(session));
         let client_id = session.map_or("", |session| &*session.client_id);
         let address = conn.peer.address();
+        let user = session.and_then(user_of);
         match cause {
             Cause::Goodbye => {
-                tracing::info!(client_id, %address, reason = "the client said goodbye", "disconnected");
+                tracing::info!(client_id, user, %address, reason = "the client said goodbye", "disconnected");
             }
             Cause::GoodbyeWithWill => {
-                tracing::info!(client_id, %address, reason = "the client said goodbye and left its will", "disconnected");
+                tracing::info!(client_id, user, %address, reason = "the client said goodbye and left its will", "disconnected");
             }
             Cause::Lost => {
-                tracing::info!(client_id, %address, reason = "the connection was lost", "disconnected");
+                tracing::info!(client_id, user, %address, reason = "the connection was lost", "disconnected");
             }
             Cause::Reason(code) => {
-                tracing::info!(client_id, %address, reason = ?code, "disconnected by the broker");
+                tracing::info!(client_id, user, %address, reason = ?code, "disconnected by the broker");
             }
             Cause::Protocol(error) => {
-                tracing::info!(client_id, %address, reason = %error, "disconnected by the broker");
+                tracing::info!(client_id, user, %address, reason = %error, "disconnected by the broker");
             }
             Cause::Refused => {}
         }
@@ -100,6 +102,12 @@ impl Engine {
             tracing::info!(client_id, %address, ?reason, "a CONNECT was refused");
         }
     }
+}
+
+/// The user's name, where the client has shown one.
+fn user_of(session: &Session) -> Option<&str> {
+    let rights = session.rights.as_ref()?;
+    rights.user().map(|user| &**user)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod limits;
 mod member;
 mod owed;
 mod own_records;
+mod ownership;
 mod packet_ids;
 mod peer;
 mod qos2;

@@ -122,6 +122,14 @@ impl Engine {
             return None;
         }
         let client_id = Rc::clone(&session.client_id);
+        if !self.may(key, Access::Publish, &will.topic) {
+            // The rights have changed while it waited.
+            self.publish_will(key, &will);
+            if let Some(session) = self.sessions.get_mut(key) {
+                session.will_stored = false;
+            }
+            return None;
+        }
         if !self.publish_once(client_id, &will) {
             return Some(will);
         }

@@ -16,6 +16,7 @@ use super::incoming::Incoming;
 use super::offsets::gap_rows;
 use super::{Shared, admin_guard, artifacts, clients, http, operate};
 use crate::VERSION;
+use crate::audit::Refusals;
 use crate::metrics::PartitionFigures;
 
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -33,6 +34,7 @@ pub(super) async fn serve(
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .route("/api/v1/status", get(status))
+        .route("/api/v1/refusals", get(refusals))
         .merge(clients::routes())
         .merge(operate::routes())
         .merge(artifacts::routes())
@@ -117,6 +119,11 @@ async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
         Ok(()) => ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
+}
+
+/// What was refused to whom since the start.
+async fn refusals(State(shared): State<Arc<Shared>>) -> Json<Refusals> {
+    Json(shared.metrics.audit.refusals())
 }
 
 async fn status(State(shared): State<Arc<Shared>>) -> Json<Value> {

@@ -1,17 +1,19 @@
 //! Who may ask the admin listener for what: health is open, metrics are for every user (or open), artifacts for whoever
-//! may read their topic, the rest is for operators. A path that is added later is for operators until it is named here.
+//! may read their topic. Of the rest viewers may look at everything, and operators may change it, too. A path that is
+//! added later is for them until it is named here.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use super::Shared;
 use super::caller::{Caller, identify};
+use crate::audit::{Door, Refused};
 
 pub(super) async fn guard(
     State(shared): State<Arc<Shared>>,
@@ -36,7 +38,8 @@ pub(super) async fn guard(
             return response;
         }
     };
-    match check(&caller, is_metrics || is_artifact) {
+    let is_look = matches!(*request.method(), Method::GET | Method::HEAD);
+    match check(&caller, is_metrics || is_artifact, is_look) {
         Ok(()) => {
             // The path looks at the rights itself.
             if is_artifact {
@@ -46,16 +49,28 @@ pub(super) async fn guard(
         }
         Err(message) => {
             shared.metrics.auth.calls_denied.inc();
+            shared.metrics.audit.refuse(&Refused {
+                door: Door::Admin,
+                act: "call",
+                reason: "acl",
+                user: caller.user().map(|user| &**user),
+                address: None,
+                client_id: None,
+            });
             let body = json!({"error": "permission_denied", "message": message});
             (StatusCode::FORBIDDEN, Json(body)).into_response()
         }
     }
 }
 
-fn check(caller: &Caller, is_for_users: bool) -> Result<(), String> {
+fn check(caller: &Caller, is_for_users: bool, is_look: bool) -> Result<(), String> {
     if is_for_users {
         return Ok(());
     }
-    let refused = caller.must_operate("this path");
+    let refused = if is_look {
+        caller.must_view("this path")
+    } else {
+        caller.must_operate("this path")
+    };
     refused.map_err(|refusal| refusal.message().to_owned())
 }

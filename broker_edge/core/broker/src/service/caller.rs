@@ -23,6 +23,8 @@ pub(crate) struct Caller {
     identity: Arc<Identity>,
     /// `None` where nothing is restricted.
     rights: Option<Arc<Rights>>,
+    /// Everybody may work on the broker.
+    opens_operation: bool,
     /// Of the authority that they come from.
     epoch: u64,
 }
@@ -58,6 +60,7 @@ impl Caller {
     pub fn renew(&self, shared: &Shared) -> Result<Caller, Refusal> {
         let epoch = shared.auth.epoch();
         let authority = shared.auth.current();
+        let opens_operation = authority.opens_operation();
         if self.identity.is_expired(now_us()) {
             return Err(Refusal::unauthenticated(Denied::ExpiredToken));
         }
@@ -67,6 +70,7 @@ impl Caller {
         Ok(Caller {
             identity: Arc::clone(&self.identity),
             rights: authority.rights(Arc::clone(&self.identity)),
+            opens_operation,
             epoch,
         })
     }
@@ -76,16 +80,37 @@ impl Caller {
     /// # Errors
     /// When the caller is no operator.
     pub fn must_operate(&self, what: &str) -> Result<(), Refusal> {
-        if self
-            .rights
-            .as_ref()
-            .is_none_or(|rights| rights.is_operator())
-        {
+        if self.is_operator() {
             return Ok(());
         }
         Err(Refusal::not_allowed(format!(
-            "{what} needs an operator: write `operator` into the user's section of the ACL file"
+            "{what} needs an operator: write `operator` into the user's section of the ACL file, or the user's name into \
+             `auth.operators`"
         )))
+    }
+
+    pub fn is_operator(&self) -> bool {
+        let rights = self.rights.as_ref();
+        self.opens_operation || rights.is_some_and(|rights| rights.is_operator())
+    }
+
+    /// For calls that only look at the broker.
+    ///
+    /// # Errors
+    /// When the caller is neither viewer nor operator.
+    pub fn must_view(&self, what: &str) -> Result<(), Refusal> {
+        let rights = self.rights.as_ref();
+        if self.opens_operation || rights.is_some_and(|rights| rights.is_viewer()) {
+            return Ok(());
+        }
+        Err(Refusal::not_allowed(format!(
+            "{what} needs a viewer or an operator: write `viewer` into the user's section of the ACL file"
+        )))
+    }
+
+    /// The user's name, where the caller has shown one.
+    pub fn user(&self) -> Option<&Arc<str>> {
+        self.identity.user.as_ref()
     }
 
     /// For consumer groups: whoever may not read history has no place in it to keep.
@@ -118,6 +143,7 @@ pub(crate) async fn identify(shared: &Shared, headers: &HeaderMap) -> Result<Cal
         return Ok(Caller {
             identity: Arc::default(),
             rights: None,
+            opens_operation: authority.opens_operation(),
             epoch,
         });
     }
@@ -130,6 +156,7 @@ pub(crate) async fn identify(shared: &Shared, headers: &HeaderMap) -> Result<Cal
     Ok(Caller {
         identity,
         rights,
+        opens_operation: false,
         epoch,
     })
 }

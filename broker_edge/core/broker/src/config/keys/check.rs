@@ -53,6 +53,18 @@ fn check_value(path: String, kind: Kind, value: &Value) -> Result<(), ConfigErro
                 }),
             })
         }
+        (Kind::Names, Value::Array(names)) => names.iter().try_for_each(|name| {
+            let is_good = |name: &str| !name.is_empty() && !name.contains(char::is_control);
+            match name.as_str() {
+                Some(name) if is_good(name) => Ok(()),
+                _ => Err(ConfigError::BadValue {
+                    key: path.clone(),
+                    reason: format!(
+                        "{name} is not a name; write a text without control characters"
+                    ),
+                }),
+            }
+        }),
         (Kind::Text, Value::String(text)) if text.len() > 65_535 || text.contains('\0') => {
             Err(ConfigError::BadValue {
                 key: path,

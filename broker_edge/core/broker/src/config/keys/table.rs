@@ -423,8 +423,20 @@ pub const KEYS: &[Key] = &[
     optional(
         "auth.acl_file",
         Kind::File,
-        "Who may do what, in Mosquitto's syntax; what it does not allow is denied. Without it who was let in may do \
-         everything.",
+        "Who may do what, in Mosquitto's syntax; what it does not allow is denied. Without it whoever was let in \
+         may use every topic.",
+    ),
+    key(
+        "auth.operators",
+        Kind::Names,
+        "Users who are operators, beside those whom the ACL makes one. An operator may remove groups, take backups, reload \
+         files and use all of `/api/v1`.",
+    ),
+    key(
+        "auth.client_ids",
+        Kind::Choice(&["auto", "any"]),
+        "Which client ids a rule with `%c` believes: with `auto`, of a user with a name only the user's name, the ids of \
+         its `client-id` lines and those in its certificate; `any` believes what the client says.",
     ),
     key(
         "auth.threads",

@@ -28,7 +28,9 @@ topic deny a/secret
 topic replay old/#
 topic read old/#
 topic write old/#
+client-id ann-*
 user bob
+client-id bob-*
 topic read #
 pattern readwrite own/%c/#
 ";
@@ -39,6 +41,17 @@ pub(super) struct Guarded {
     pub keeper: Arc<Keeper>,
     delivered: HashMap<ConnKey, Vec<String>>,
     dir: tempfile::TempDir,
+}
+
+fn guarded_rig(dir: &tempfile::TempDir, keeper: &Arc<Keeper>) -> Rig {
+    let mut rig = Rig::open(&dir.path().join("log"), SyncMode::Always);
+    let tell = rig.tell.clone();
+    // The test may have ended.
+    let wake = move || {
+        let _ = tell.lock().send(());
+    };
+    rig.engine.guard_with(Arc::clone(keeper), Arc::new(wake));
+    rig
 }
 
 impl Guarded {
@@ -54,14 +67,23 @@ impl Guarded {
             ..AuthSettings::default()
         };
         change(&mut settings);
-        let keeper = Keeper::start(&settings).expect("the files are right");
-        let mut rig = Rig::open(&dir.path().join("log"), SyncMode::Always);
-        let tell = rig.tell.clone();
-        // The test may have ended.
-        let wake = move || {
-            let _ = tell.lock().send(());
-        };
-        rig.engine.guard_with(Arc::clone(&keeper), Arc::new(wake));
+        let keeper = Keeper::start(&settings, true).expect("the files are right");
+        let rig = guarded_rig(&dir, &keeper);
+        Self {
+            rig,
+            keeper,
+            delivered: HashMap::new(),
+            dir,
+        }
+    }
+
+    /// The broker after a crash, with the same files.
+    pub fn restart(self) -> Self {
+        let Self {
+            rig, keeper, dir, ..
+        } = self;
+        rig.crash();
+        let rig = guarded_rig(&dir, &keeper);
         Self {
             rig,
             keeper,

@@ -1,0 +1,145 @@
+//! What is written about one user: in a section of the ACL file, or in the claim `acl` of a token.
+//!
+//! Beside the rules on topics these are the client ids and consumer groups that are the user's own, the tenant that the
+//! user belongs to, and whether the user may look at the broker or work on it.
+
+use std::sync::Arc;
+
+use super::Access;
+use super::rules::Rules;
+
+/// Longest name of a client id, group or tenant in a line.
+const NAME_BYTES_MAX: usize = 65_535;
+
+/// A name, or with `*` behind it the beginning of names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamePattern {
+    text: Box<str>,
+    is_prefix: bool,
+}
+
+impl NamePattern {
+    /// # Errors
+    /// What is wrong with it: empty, too long, or with characters that no name has.
+    pub fn parse(text: &str) -> Result<Self, &'static str> {
+        check(text)?;
+        let prefix = text.strip_suffix('*');
+        let name = prefix.unwrap_or(text);
+        if name.contains('*') {
+            return Err("has a `*` that is not its last character");
+        }
+        Ok(Self {
+            text: name.into(),
+            is_prefix: prefix.is_some(),
+        })
+    }
+
+    pub fn matches(&self, name: &str) -> bool {
+        if self.is_prefix {
+            name.starts_with(&*self.text)
+        } else {
+            *name == *self.text
+        }
+    }
+}
+
+fn check(text: &str) -> Result<(), &'static str> {
+    if text.is_empty() {
+        Err("has no name behind it")
+    } else if text.len() > NAME_BYTES_MAX {
+        Err("has a name of more than 65,535 bytes")
+    } else if text.contains(char::is_control) {
+        Err("has a control character in it")
+    } else {
+        Ok(())
+    }
+}
+
+/// The section of one user, or that of clients without credentials.
+#[derive(Debug, Default)]
+pub struct Section {
+    pub(super) rules: Rules,
+    client_ids: Vec<NamePattern>,
+    groups: Vec<NamePattern>,
+    tenant: Option<Arc<str>>,
+    pub(super) is_operator: bool,
+    pub(super) is_viewer: bool,
+}
+
+impl Section {
+    /// # Errors
+    /// What is wrong with the name.
+    pub fn add_client_id(&mut self, text: &str) -> Result<(), &'static str> {
+        self.client_ids.push(NamePattern::parse(text)?);
+        Ok(())
+    }
+
+    /// # Errors
+    /// What is wrong with the name.
+    pub fn add_group(&mut self, text: &str) -> Result<(), &'static str> {
+        self.groups.push(NamePattern::parse(text)?);
+        Ok(())
+    }
+
+    /// # Errors
+    /// What is wrong with the name, or that there is another one.
+    pub fn set_tenant(&mut self, name: &str) -> Result<(), &'static str> {
+        check(name)?;
+        if self.tenant.as_deref().is_some_and(|held| held != name) {
+            return Err("names a second tenant; a user belongs to one");
+        }
+        self.tenant = Some(name.into());
+        Ok(())
+    }
+
+    pub fn owns_client_id(&self, client_id: &str) -> bool {
+        self.client_ids.iter().any(|own| own.matches(client_id))
+    }
+
+    pub fn has_group(&self, group: &str) -> bool {
+        self.groups.iter().any(|own| own.matches(group))
+    }
+
+    pub fn tenant(&self) -> Option<&Arc<str>> {
+        self.tenant.as_ref()
+    }
+
+    pub fn is_operator(&self) -> bool {
+        self.is_operator
+    }
+
+    pub fn is_viewer(&self) -> bool {
+        self.is_viewer
+    }
+
+    /// Whether anything at all is allowed so.
+    pub fn allows_some(&self, access: Access) -> bool {
+        self.rules.allow_some(access)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_at_the_end_stands_for_any_rest_and_nowhere_else() {
+        let pattern = |text| NamePattern::parse(text).unwrap();
+        assert!(pattern("pump-7").matches("pump-7"));
+        assert!(!pattern("pump-7").matches("pump-77"));
+        assert!(pattern("pump-*").matches("pump-") && pattern("pump-*").matches("pump-77"));
+        assert!(!pattern("pump-*").matches("pum"));
+        assert!(pattern("*").matches("") && pattern("*").matches("anything"));
+        for text in ["", "a*b", "**", "*a", "a\u{7}"] {
+            assert!(NamePattern::parse(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_user_has_one_tenant() {
+        let mut section = Section::default();
+        assert!(section.set_tenant("north").is_ok() && section.set_tenant("north").is_ok());
+        assert!(section.set_tenant("south").is_err());
+        assert_eq!(section.tenant().map(|name| &**name), Some("north"));
+    }
+}

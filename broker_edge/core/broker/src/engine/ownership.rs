@@ -1,0 +1,155 @@
+//! Whom a session belongs to: the user who opened it. Another user is refused its client id as long as it lasts.
+//!
+//! There is one exception, so that nobody can keep a device out by taking its client id first: a user whose own the
+//! client id is (see [`Rights::proves`]) ends the session of a user whose own it is not, and begins a new one.
+//! A stored session of which no owner is known belongs to the first who is let in with its client id.
+
+use std::sync::Arc;
+
+use headwater_mqtt::ReasonCode;
+
+use crate::audit::{Door, Refused};
+use crate::auth::{Denied, Rights};
+use crate::peer::Transport;
+
+use super::close::Cause;
+use super::{ConnKey, Engine, SessionKey};
+
+/// One line in so many milliseconds says which client ids rules with `%c` do not believe.
+const UNPROVED_LOG_MS: u64 = 1000;
+
+impl Engine {
+    /// Whether a client may have the session of its client id, if there is one. The session of somebody who only took
+    /// the client id first is ended.
+    pub(super) fn claim_session(
+        &mut self,
+        client_id: &str,
+        rights: Option<&Arc<Rights>>,
+    ) -> Result<(), Denied> {
+        // An open broker tells nobody apart.
+        let Some(rights) = rights else {
+            return Ok(());
+        };
+        let Some(key) = self.by_client.get(client_id).copied() else {
+            return Ok(());
+        };
+        let Some(owner) = self
+            .sessions
+            .get(key)
+            .and_then(|session| session.rights.clone())
+        else {
+            let user = rights.user().map(|user| &**user);
+            tracing::info!(
+                client_id,
+                user,
+                "a session without an owner belongs to this user now"
+            );
+            return Ok(());
+        };
+        if owner.user() == rights.user() {
+            return Ok(());
+        }
+        // A client without credentials has nothing to show.
+        let is_own = |rights: &Rights| rights.user().is_some() && rights.proves(client_id);
+        if !is_own(rights) || is_own(&owner) {
+            return Err(Denied::ClientId);
+        }
+        let user = rights.user().map(|user| &**user);
+        tracing::warn!(
+            client_id,
+            user,
+            owner = owner.user().map(|user| &**user),
+            "the session of another user is ended: the client id belongs to this user"
+        );
+        if let Some(old) = self.sessions.get(key).and_then(|session| session.conn) {
+            self.close(old, Cause::Reason(ReasonCode::SessionTakenOver));
+        }
+        self.end_session(key);
+        Ok(())
+    }
+
+    /// Says which line makes rules with `%c` apply, where they do not because the client id is not shown to be the user's
+    /// own. It has not been refused anything yet, so this is no refusal.
+    pub(super) fn tell_unproved(&mut self, rights: Option<&Arc<Rights>>, client_id: &str) {
+        let Some(rights) = rights.filter(|rights| rights.misses_rules_by(client_id)) else {
+            return;
+        };
+        self.unproved_unlogged += 1;
+        if self.now.mono_ms < self.unproved_log_due_ms {
+            return;
+        }
+        self.unproved_log_due_ms = self.now.mono_ms + UNPROVED_LOG_MS;
+        let count = std::mem::take(&mut self.unproved_unlogged);
+        let user = rights.user().map_or("", |user| &**user);
+        let shown: String = client_id.chars().take(64).collect();
+        let add = format!("client-id {shown}");
+        tracing::warn!(
+            user,
+            client_id = shown,
+            count,
+            add,
+            "rules with %c do not apply to a client id that is not shown to be the user's own; to allow it, write the line \
+             `add` into the section of the user in the ACL file"
+        );
+    }
+
+    /// Tells the audit of something that was refused to the client of a connection.
+    pub(super) fn audit(&self, key: ConnKey, act: &'static str, reason: &'static str) {
+        let Some(conn) = self.conns.get(key) else {
+            return;
+        };
+        if let Some(session) = conn.session {
+            self.audit_session(key, session, act, reason);
+        }
+    }
+
+    /// The same where the connection is not that of the session yet.
+    pub(super) fn audit_session(
+        &self,
+        key: ConnKey,
+        session: SessionKey,
+        act: &'static str,
+        reason: &'static str,
+    ) {
+        let (Some(conn), session) = (self.conns.get(key), self.sessions.get(session)) else {
+            return;
+        };
+        let rights = session.and_then(|session| session.rights.as_ref());
+        self.metrics.audit.refuse(&Refused {
+            door: door_of(conn.peer.transport),
+            act,
+            reason,
+            user: rights.and_then(|rights| rights.user()).map(|user| &**user),
+            address: Some(conn.peer.address().ip()),
+            client_id: session.map(|session| &*session.client_id),
+        });
+    }
+
+    /// The same for a client that has no session yet.
+    pub(super) fn audit_connect(
+        &self,
+        key: ConnKey,
+        client_id: &str,
+        rights: Option<&Arc<Rights>>,
+        reason: &'static str,
+    ) {
+        let Some(conn) = self.conns.get(key) else {
+            return;
+        };
+        self.metrics.audit.refuse(&Refused {
+            door: door_of(conn.peer.transport),
+            act: "connect",
+            reason,
+            user: rights.and_then(|rights| rights.user()).map(|user| &**user),
+            address: Some(conn.peer.address().ip()),
+            client_id: Some(client_id),
+        });
+    }
+}
+
+fn door_of(transport: Transport) -> Door {
+    match transport {
+        Transport::Mqtt | Transport::Mqtts => Door::Mqtt,
+        Transport::Ws | Transport::Wss => Door::WebSocket,
+    }
+}
