@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::keys::{self, KEYS};
-use super::{Config, ConfigError, Source, json_schema, to_yaml};
+use super::{AuthSettings, Config, ConfigError, Source, json_schema, to_yaml};
 
 fn from_text(text: &str) -> Result<Config, ConfigError> {
     Config::load(&Source {
@@ -101,6 +101,14 @@ fn the_example_with_tls_is_valid() {
     assert_eq!(config.listeners.mqtts.bind.0.len(), 2);
     assert!(config.listeners.mqtts.bind.0[1].is_ipv6());
     assert!(config.listeners.ws.bind.0.is_empty());
+    // Beyond this machine there is an ACL, and its example is one.
+    assert!(!config.is_local() && config.auth.acl_file.is_some());
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../deploy/acl");
+    let settings = AuthSettings {
+        acl_file: Some(example),
+        ..AuthSettings::default()
+    };
+    assert!(crate::auth::Authority::load(&settings, false).is_ok());
 }
 
 #[test]

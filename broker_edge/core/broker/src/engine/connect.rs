@@ -61,7 +61,7 @@ impl Engine {
 
     /// Answers the CONNECT of somebody who is not let in.
     pub(super) fn deny_connect(&mut self, key: ConnKey, client_id: &str, denied: Denied) {
-        self.note_denied(key, client_id, denied);
+        self.note_denied(key, client_id, denied, None);
         self.refuse_with(key, denied.reason(), denied.return_code());
     }
 
@@ -74,8 +74,8 @@ impl Engine {
         proof: Option<&str>,
     ) {
         if let Err(denied) = self.claim_session(connect.client_id, rights.as_ref()) {
-            self.audit_connect(key, connect.client_id, rights.as_ref(), denied.label());
-            return self.deny_connect(key, connect.client_id, denied);
+            self.note_denied(key, connect.client_id, denied, rights.as_ref());
+            return self.refuse_with(key, denied.reason(), denied.return_code());
         }
         match self.refusal_of_session(connect) {
             Some(reason) => {

@@ -171,7 +171,7 @@ impl Engine {
     /// A failed re-authentication ends the connection (MQTT-4.12.1-2).
     fn fail_again(&mut self, key: ConnKey) {
         let client_id = self.client_id_of(key);
-        self.note_denied(key, &client_id, Denied::BadCredentials);
+        self.note_denied(key, &client_id, Denied::BadCredentials, None);
         self.close(key, Cause::Reason(ReasonCode::NotAuthorized));
     }
 

@@ -16,8 +16,6 @@ use super::{ConnKey, Engine};
 
 /// Wall clocks jump, so what expires is looked at this often at least.
 const EXPIRY_CHECK_MS_MAX: u64 = 60 * 60 * 1000;
-/// One refusal in so many milliseconds is logged; all are counted.
-const DENIED_LOG_MS: u64 = 1000;
 
 /// Where the authentication of a connection stands. Most connections need none of it to be remembered.
 #[derive(Debug)]
@@ -148,24 +146,16 @@ impl Engine {
         }
     }
 
-    /// Counts somebody who is not let in, and says so in the log, though not more often than a flood of them allows.
-    pub(super) fn note_denied(&mut self, key: ConnKey, client_id: &str, denied: Denied) {
+    /// Counts a client that is not let in, and tells the audit. `rights` are those of credentials that were good.
+    pub(super) fn note_denied(
+        &self,
+        key: ConnKey,
+        client_id: &str,
+        denied: Denied,
+        rights: Option<&Arc<Rights>>,
+    ) {
         self.metrics.auth.deny(denied);
-        let now_ms = self.now.mono_ms;
-        let Some(conn) = self.conns.get(key) else {
-            return;
-        };
-        self.denied_unlogged += 1;
-        if now_ms < self.denied_log_due_ms {
-            return;
-        }
-        self.denied_log_due_ms = now_ms + DENIED_LOG_MS;
-        let count = std::mem::take(&mut self.denied_unlogged);
-        // The client's own words are shortened: they may be 64 KiB of anything.
-        let client_id: String = client_id.chars().take(64).collect();
-        let (address, transport) = (conn.peer.address(), conn.peer.transport.name());
-        let reason = denied.label();
-        tracing::warn!(%address, transport, client_id, reason, count, "clients were not let in, this is the last");
+        self.audit_connect(key, client_id, rights, denied.label());
     }
 
     /// Sees to it that credentials are looked at when they expire.

@@ -128,12 +128,9 @@ pub struct Engine {
     metrics: Arc<Metrics>,
     settings: Settings,
     guard: Guard,
-    /// Refusals of credentials since the last that was logged, and when the next may be.
-    denied_unlogged: u64,
-    /// Clients whose client id is not believed, since the last line about them.
+    /// Clients whose client id rules with `%c` did not believe since the last line about them, and when the next may be.
     unproved_unlogged: u64,
     unproved_log_due_ms: u64,
-    denied_log_due_ms: u64,
     /// What is kept of clients that are not let in yet; bounded as what is being received is.
     unknown_bytes: Rc<Cell<usize>>,
     now: Now,
@@ -243,10 +240,8 @@ impl Engine {
             metrics,
             settings,
             guard: Guard::open(),
-            denied_unlogged: 0,
             unproved_unlogged: 0,
             unproved_log_due_ms: 0,
-            denied_log_due_ms: 0,
             unknown_bytes: Rc::default(),
             now,
             conns: Slab::default(),
