@@ -1,13 +1,15 @@
 """Appends to `action_events` and `quarantine`, each batch of a stream once, through deltalake.
 
-Delta remembers the newest batch per query and table; what is not newer is skipped. Like the engine's store this writes
-tables by path; on Unity Catalog the same two appends would go through Spark.
+Delta remembers the newest batch of events per query; what is not newer is skipped. Rows of quarantine are told apart
+by the place of their record. Like the engine's store this writes tables by path; on Unity Catalog the same two appends
+would go through Spark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -16,10 +18,28 @@ from deltalake.exceptions import DeltaError
 
 from pipelines.action_rows import arrow_of, rows_of
 from pipelines.errors import SetupError
-from pipelines.tables import ACTION_EVENTS, QUARANTINE, Table, add_missing_columns, uri_of
+from pipelines.sql_text import literal
+from pipelines.tables import ACTION_EVENTS, QUARANTINE, add_missing_columns, uri_of
 from sinks.conflicts import committed
 
 Row = Mapping[str, Any]
+
+_PLACE = ("log_id", "partition", "offset", "epoch")
+
+
+def _near(rows: Sequence[Row]) -> str:
+    """The query for places of `quarantine` that may be those of `rows`: the table may be large by now."""
+    ranges: dict[tuple[str, int], tuple[int, int]] = {}
+    for row in rows:
+        at, offset = (row["log_id"], row["partition"]), row["offset"]
+        low, high = ranges.get(at, (offset, offset))
+        ranges[at] = (min(low, offset), max(high, offset))
+    parts = [
+        f'(log_id = {literal(log_id)} AND "partition" = {partition:d} AND "offset" BETWEEN {low:d} AND {high:d})'
+        for (log_id, partition), (low, high) in ranges.items()
+    ]
+    select = 'SELECT log_id, "partition", "offset", epoch FROM e'
+    return f"{select} WHERE pipeline = 'status' AND ({' OR '.join(parts)})"
 
 
 class EventLog:
@@ -36,11 +56,25 @@ class EventLog:
             raise SetupError(f"the tables of actions are not under {root}; make them with {make}") from error
 
     def append(self, events: Sequence[Row], quarantine: Sequence[Row], *, query_id: str, batch_id: int) -> None:
-        """Both or, after a crash, the rest. Quarantine goes first: `places` looks at the events only."""
-        if quarantine:
-            self._append_once(self._quarantine, QUARANTINE, self._fresh(quarantine), f"{query_id}:quarantine", batch_id)
+        """Both or, after a crash, the rest. Quarantine goes first: `places` looks at the events only.
+
+        Raises one of `halving.CONTENT_ERRORS` for a row that a table cannot hold; then rows may be in `quarantine`
+        already, and may be given again.
+        """
+        values = arrow_of(events, ACTION_EVENTS)
+        fresh = self._fresh(quarantine)
+        if fresh:
+            # By place and not by batch: what another version has put there is not all that this one finds.
+            self._append(self._quarantine, arrow_of(fresh, QUARANTINE), f"batch {batch_id} of {QUARANTINE.name}")
         if events:
-            self._append_once(self._events, ACTION_EVENTS, events, f"{query_id}:events", batch_id)
+            self._append_once(self._events, values, f"{query_id}:events", batch_id)
+
+    def try_out(self, events: Sequence[Row], quarantine: Sequence[Row]) -> None:
+        """Raises what `append` would raise for the content of these rows, and leaves the tables alone."""
+        with TemporaryDirectory(prefix="headwater-try-") as folder:
+            for rows, kind in ((events, ACTION_EVENTS), (quarantine, QUARANTINE)):
+                if rows:
+                    write_deltalake(str(Path(folder) / kind.name), arrow_of(rows, kind))
 
     def places(self) -> dict[str, dict[str, list[int]]]:
         """Where a stream with an empty checkpoint goes on: `{log id: {partition: [next offset, epoch before it]}}`."""
@@ -55,25 +89,31 @@ class EventLog:
             found.setdefault(row["log_id"], {})[str(row["partition"])] = [row["last"] + 1, row["epoch"]]
         return found
 
-    def _append_once(self, table: DeltaTable, kind: Table, rows: Sequence[Row], app_id: str, version: int) -> None:
-        values = arrow_of(rows, kind)
-
+    def _append_once(self, table: DeltaTable, values: pa.Table, app_id: str, version: int) -> None:
         def write() -> None:
             table.update_incremental()
             newest = table.transaction_version(app_id)
-            if (newest is not None and newest >= version) or not rows:
+            if newest is not None and newest >= version:
                 return
             properties = CommitProperties(app_transactions=[Transaction(app_id, version)])
             write_deltalake(table, values, mode="append", commit_properties=properties)
 
-        committed(write, f"batch {version} of {kind.name}")
+        committed(write, f"batch {version} of {ACTION_EVENTS.name}")
+
+    @staticmethod
+    def _append(table: DeltaTable, values: pa.Table, what: str) -> None:
+        def write() -> None:
+            table.update_incremental()
+            write_deltalake(table, values, mode="append")
+
+        committed(write, what)
 
     def _fresh(self, rows: Sequence[Row]) -> list[Row]:
-        """Rows whose record is not there yet: another checkpoint may read them a second time."""
-        sql = 'SELECT log_id, "partition", "offset", epoch FROM e WHERE pipeline = \'status\''
-        known = {tuple(row.values()) for row in self._query(self._quarantine, sql)}
-        names = ("log_id", "partition", "offset", "epoch")
-        return [row for row in rows if tuple(row[name] for name in names) not in known]
+        """Rows whose record is not there yet: a batch is replayed, and another checkpoint may read it again."""
+        if not rows:
+            return []
+        known = {tuple(row.values()) for row in self._query(self._quarantine, _near(rows))}
+        return [row for row in rows if tuple(row[name] for name in _PLACE) not in known]
 
     @staticmethod
     def _query(table: DeltaTable, sql: str) -> list[dict[str, Any]]:

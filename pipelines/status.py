@@ -27,13 +27,17 @@ from pipelines.jvm_end import jvm_may_end
 from pipelines.session import session_of
 from pipelines.settings import load_settings
 from pipelines.source import headwater_stream
-from pipelines.status_rows import RECEIPTS, STATUS_FILTER, parse
+from pipelines.status_batch import StatusBatches
+from pipelines.status_rows import RECEIPTS, STATUS_FILTER
 from pipelines.tables import DEFAULT_TENANT
 from pipelines.uplink_status import UplinkTopic
 
 QUERY_NAME = "status"
 _START_S = 60.0
 """The first batch may begin before `start` has returned the query and with it the id of the checkpoint."""
+
+_BATCH_BYTES = 64 * 1024 * 1024
+"""About as much of payloads comes to the driver at once: anybody may send large ones."""
 
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "log_id", "epoch")
 
@@ -66,13 +70,14 @@ def start_status(spark: SparkSession, settings: StatusSettings, *, available_now
         places={} if _has_finished_a_batch(settings.checkpoint) else log.places(),
         max_offsets_per_trigger=settings.max_offsets_per_trigger,
         fail_on_data_loss=settings.fail_on_data_loss,
+        options={"maxBytesPerTrigger": str(_BATCH_BYTES)},
     )
+    batches = StatusBatches(log, tenant=settings.tenant, uplink=uplink)
     query_id: Future[str] = Future()
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        rows = rows_of(batch.select(*_COLUMNS).toArrow())
-        parsed = parse(rows, tenant=settings.tenant, recorded_us=now_us(), uplink=uplink)
-        log.append(parsed.events, parsed.quarantine, query_id=query_id.result(_START_S), batch_id=batch_id)
+        records = list(rows_of(batch.select(*_COLUMNS).toArrow()))
+        batches.write(records, recorded_us=now_us(), query_id=query_id.result(_START_S), batch_id=batch_id)
 
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", QUERY_NAME)
     writer = records.writeStream.queryName(QUERY_NAME).option("checkpointLocation", settings.checkpoint)

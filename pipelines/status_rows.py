@@ -6,17 +6,30 @@ Whether a report makes sense for its action is the engine's to judge.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pipelines import uplink_status
-from pipelines.json_fields import INT32_MAX, INT64_MAX, TIME_MAX_US, WrongField, number, object_of, text
+from pipelines.json_fields import (
+    ACTION_ID_MAX,
+    INT32_MAX,
+    INT64_MAX,
+    TIME_MAX_US,
+    WrongField,
+    json_text,
+    number,
+    object_of,
+    short,
+    text,
+    whole_number,
+)
 
 RECEIPTS = "$receipts"
 STATUS_FILTER = "devices/+/status"
 STATUS_BYTES_MAX = 64 * 1024
+DEVICE_ID_BYTES_MAX = 1_024
+"""The engine sends nothing to a device with a longer id."""
 _REASONS_MAX = 5
 ONLINE = "ONLINE"
 """What a device says after a start, about itself and no action."""
@@ -56,7 +69,7 @@ def parse(
                 continue
             said = _receipt(record) if record["topic"] == RECEIPTS else _status(record)
         except WrongField as error:
-            quarantine.append(_quarantined(record, str(error), tenant, recorded_us))
+            quarantine.append(quarantined(record, str(error), tenant=tenant, recorded_us=recorded_us))
             continue
         if said is None:
             foreign += 1
@@ -76,7 +89,8 @@ def _common(record: Mapping[str, Any], tenant: str, recorded_us: int) -> Row:
     }
 
 
-def _quarantined(record: Mapping[str, Any], reason: str, tenant: str, recorded_us: int) -> Row:
+def quarantined(record: Mapping[str, Any], reason: str, *, tenant: str, recorded_us: int) -> Row:
+    """The row of `quarantine` for a record that cannot be used."""
     names = ("topic", "key", "value", "log_id", "partition", "offset", "epoch")
     return {
         **{name: record[name] for name in names},
@@ -91,22 +105,22 @@ def _quarantined(record: Mapping[str, Any], reason: str, tenant: str, recorded_u
 def _status(record: Mapping[str, Any]) -> Row:
     levels = record["topic"].split("/")
     if len(levels) != 3 or levels[0] != "devices" or levels[2] != "status":
-        raise WrongField(f"the topic {record['topic']} is not devices/<id>/status")
+        raise WrongField(f"the topic {short(record['topic'])} is not devices/<id>/status")
     _refuse_too_large(record)
+    _refuse_long_id(levels[1])
     body = object_of(record["value"])
-    result = body.get("result")
     about_action = body.get("state") != ONLINE
     return {
         "source": "status",
         "device_id": levels[1],
-        "action_id": text(body, "action_id", required=True) if about_action else None,
+        "action_id": text(body, "action_id", required=True, longest=ACTION_ID_MAX) if about_action else None,
         "attempt": number(body, "attempt", 1, INT32_MAX, required=True) if about_action else None,
         "state": text(body, "state", required=True),
         "boot": text(body, "boot"),
         "seq": number(body, "seq", 0, INT64_MAX),
         "progress": number(body, "progress", 0, 100),
         "message": text(body, "message"),
-        "result": None if result is None else json.dumps(result, ensure_ascii=False),
+        "result": json_text(body, "result"),
         "version": text(body, "version"),
         "device_time": number(body, "ts", 0, TIME_MAX_US),
     }
@@ -115,6 +129,7 @@ def _status(record: Mapping[str, Any]) -> Row:
 def _uplink(record: Mapping[str, Any], device_id: str) -> tuple[list[tuple[str, Row]], list[str]]:
     """What each response adds to the id of the event, and its columns; then what is wrong with the others."""
     _refuse_too_large(record)
+    _refuse_long_id(device_id)
     found, wrong = uplink_status.responses(record["value"])
     rows = []
     for response in found:
@@ -134,15 +149,23 @@ def _refuse_too_large(record: Mapping[str, Any]) -> None:
         raise WrongField(f"the status has {len(record['value'])} bytes; {STATUS_BYTES_MAX} are the limit")
 
 
+def _refuse_long_id(device_id: str) -> None:
+    size_bytes = len(device_id.encode())
+    if size_bytes > DEVICE_ID_BYTES_MAX:
+        raise WrongField(f"the device's id has {size_bytes} bytes; {DEVICE_ID_BYTES_MAX} are the limit")
+
+
 def _receipt(record: Mapping[str, Any]) -> Row | None:
+    if len(record["value"]) > STATUS_BYTES_MAX:
+        return None  # The keys of the engine are short.
     body = object_of(record["value"])
     key = text(body, "idempotency_key")
     levels = key.split("/") if key else []
     cancel = len(levels) == 4 and levels[3] == "cancel"
-    if not (len(levels) == 3 or cancel) or not levels[2].isascii() or not levels[2].isdigit():
+    if not (len(levels) == 3 or cancel) or not levels[0] or not levels[1] or len(levels[0]) > ACTION_ID_MAX:
         return None
-    attempt = int(levels[2])
-    if not levels[0] or not levels[1] or not 1 <= attempt <= INT32_MAX:
+    attempt = whole_number(levels[2], 1, INT32_MAX)
+    if attempt is None:
         return None
     return {
         "source": "receipt",

@@ -10,7 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.json_fields import INT32_MAX, INT64_MAX, TIME_MAX_US, WrongField, loaded, number, short, text
+from pipelines.json_fields import (
+    ACTION_ID_MAX,
+    INT32_MAX,
+    INT64_MAX,
+    TIME_MAX_US,
+    WrongField,
+    loaded,
+    number,
+    short,
+    text,
+    whole_number,
+)
 
 TOPIC = "/tenants/{tenant}/devices/{id}/action/status"
 STATES = {
@@ -103,12 +114,13 @@ def _said(one: Any) -> dict[str, Any]:
 
 
 def _attempt(id_: str) -> tuple[str, int]:
-    action_id, slash, attempt = id_.partition("/")
-    if not slash:
-        return action_id, 1
-    if not action_id or not attempt.isascii() or not attempt.isdigit() or not 1 <= int(attempt[:11]) <= INT32_MAX:
+    action_id, slash, digits = id_.partition("/")
+    attempt = whole_number(digits, 1, INT32_MAX) if slash else 1
+    if not action_id or attempt is None:
         raise WrongField(f"id must be <action_id> or <action_id>/<attempt>, not {short(id_)}")
-    return action_id, int(attempt)
+    if len(action_id) > ACTION_ID_MAX:
+        raise WrongField(f"the action's id has {len(action_id)} characters; {ACTION_ID_MAX} are the limit")
+    return action_id, attempt
 
 
 def _message(one: Mapping[str, Any]) -> str | None:
