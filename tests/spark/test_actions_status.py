@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from support.flight_server import FlightServer
 
 from broker_edge import Client, Row
 from pipelines import tables
+from pipelines.action_rows import arrow_of
 from pipelines.action_store import DeltalakeStore
 from pipelines.actions import ActionJob
 from pipelines.event_log import EventLog
 from pipelines.status import StatusSettings, start_status
+from pipelines.status_batch import StatusBatches
+from pipelines.status_rows import parse
 from sinks.devices import DevicePublisher
 
 
@@ -36,14 +40,17 @@ class World:
         with Client(self.server.location) as client:
             client.produce([Row(topic=topic, value=value)])
 
-    def run(self) -> None:
-        settings = StatusSettings(
+    @property
+    def settings(self) -> StatusSettings:
+        return StatusSettings(
             servers=(self.server.location,),
             root=self.root,
             checkpoint=self.checkpoint,
             uplink_topic="/tenants/{tenant}/devices/{id}/action/status",
         )
-        query = start_status(self.spark, settings, available_now=True)
+
+    def run(self) -> None:
+        query = start_status(self.spark, self.settings, available_now=True)
         assert query.awaitTermination(60)
         assert query.exception() is None
 
@@ -99,6 +106,64 @@ def test_new_checkpoint_goes_on_behind_what_the_table_has(world: World) -> None:
     world.run()
     assert sorted(row["seq"] for row in world.rows("action_events")) == [1, 2]
     assert len(world.rows("quarantine")) == 1
+
+
+POISON = (
+    ("devices/x/status", b'{"action_id":"a","attempt":1,"state":"SUCCEEDED","result":"\\ud800"}'),
+    ("/tenants/demo/devices/x/action/status", b'[{"id":"a/00000000001' + b"9" * 9 + b'","state":"Completed"}]'),
+    ("/tenants/demo/devices/x/action/status", b'[{"id":"a/00000000001' + b"9" * 4_989 + b'","state":"Completed"}]'),
+)
+
+
+def test_poison_among_honest_reports_is_quarantined_and_the_job_stays_up(world: World) -> None:
+    world.status("d1")
+    for topic, value in POISON:
+        world.raw(topic, value)
+    world.status("d2")
+    query = start_status(world.spark, world.settings)
+    try:
+        query.processAllAvailable()
+        world.status("d3")
+        query.processAllAvailable()
+        assert query.isActive
+    finally:
+        query.stop()
+    assert sorted(row["device_id"] for row in world.rows("action_events")) == ["d1", "d2", "d3"]
+    bad = world.rows("quarantine")
+    assert sorted((row["topic"], bytes(row["value"])) for row in bad) == sorted(POISON)
+
+
+def test_a_checkpoint_that_an_older_version_left_stuck_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """583ec94 planned the batch, wrote its quarantine, and failed on its events at every start."""
+
+    def as_before(self: StatusBatches, records: Any, *, recorded_us: int, query_id: str, batch_id: int) -> None:
+        log = EventLog(world.root)
+        bad = [record for record in records if record["value"] == b"not json"]
+        found = parse(bad, tenant="default", recorded_us=recorded_us).quarantine
+        log.append([], found, query_id=query_id, batch_id=batch_id)
+        arrow_of([{"result": json.dumps("\ud800", ensure_ascii=False)}], tables.ACTION_EVENTS)
+
+    world.status("d1")
+    world.raw("devices/x/status", b"not json")
+    for topic, value in POISON:
+        world.raw(topic, value)
+    world.status("d2")
+    with monkeypatch.context() as before:
+        before.setattr(StatusBatches, "write", as_before)
+        for _ in range(2):
+            query = start_status(world.spark, world.settings, available_now=True)
+            with pytest.raises(StreamingQueryException, match="surrogates not allowed"):
+                query.awaitTermination(60)
+    left = {name: sorted(Path(world.checkpoint, name).glob("[0-9]*")) for name in ("offsets", "commits")}
+    assert ([path.name for path in left["offsets"]], left["commits"]) == (["0"], [])
+    world.run()
+    assert sorted(row["device_id"] for row in world.rows("action_events")) == ["d1", "d2"]
+    bad = world.rows("quarantine")
+    wanted = [*POISON, ("devices/x/status", b"not json")]
+    assert sorted((row["topic"], bytes(row["value"])) for row in bad) == sorted(wanted)
+    world.status("d3")
+    world.run()
+    assert len(world.rows("action_events")) == 3
 
 
 def test_control_without_transactions_a_replay_doubles_rows(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
