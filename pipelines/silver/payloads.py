@@ -25,6 +25,10 @@ from pipelines.silver.sparkplug import RepeatedMetricError, SparkplugError, read
 _DECODED = "struct<json string, problem string>"
 _ARROW = pa.struct([("json", pa.string()), ("problem", pa.string())])
 _DEPTH_MAX = 100
+_NUMBER_KEYS_BYTES_MAX = 128 * 1024
+"""Larger payloads have texts (or bytes) as the keys of their maps, or are refused."""
+_TEXT_TIMES, _TEXT_FREE = 16, 64 * 1024
+"""Text that comes out of a payload: so many times its size, and so much more."""
 
 
 class PayloadError(ValueError):
@@ -42,18 +46,35 @@ def decoded(value: Column, payload_format: PayloadFormat) -> Column:
 
 
 def cbor_to_json(payload: bytes) -> str:
-    """One CBOR item as JSON. Byte strings become base64, keys that are no text become text, NaN becomes null."""
+    """One CBOR item as JSON. Byte strings become base64, keys that are no text become text, NaN becomes null.
+
+    Items that refer to others (tags 28 and 29) are refused: two hundred bytes can mean more than any memory holds.
+    """
     source = io.BytesIO(payload)
     try:
-        item = cbor2.CBORDecoder(source).decode()
-    except (cbor2.CBORDecodeError, ValueError, TypeError, RecursionError, OverflowError, MemoryError) as error:
+        item = cbor2.CBORDecoder(
+            source,
+            semantic_decoders=_REFUSED_TAGS,
+            # Numbers can be chosen so that they meet in a hash table; texts cannot.
+            strict_hashable_types=len(payload) > _NUMBER_KEYS_BYTES_MAX,
+        ).decode()
+    except cbor2.CBORError as error:
+        if isinstance(error.__cause__, MemoryError | ImportError):
+            raise error.__cause__ from error  # Not the payload's fault.
         raise PayloadError(f"the payload is not CBOR: {_short(error)}") from error
     if source.read(1):
         raise PayloadError("the payload is not CBOR: something follows its first item")
     try:
-        return json.dumps(_plain(item, 0), ensure_ascii=False, allow_nan=False)
+        return json.dumps(_Plain(len(payload)).of(item, 0), ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError) as error:
         raise PayloadError(f"the payload is CBOR that JSON has no words for: {_short(error)}") from error
+
+
+def _no_references(*_: Any) -> Any:
+    raise ValueError("it refers to other items of its own")
+
+
+_REFUSED_TAGS = {28: _no_references, 29: _no_references}
 
 
 def sparkplug_to_json(payload: bytes) -> str:
@@ -79,31 +100,48 @@ def _by_rows(read: Callable[[bytes], str]) -> Callable[[pa.Array], pa.Array]:
     return decode
 
 
-def _plain(item: Any, depth: int) -> Any:
-    if depth > _DEPTH_MAX:
-        raise ValueError(f"it is nested deeper than {_DEPTH_MAX}")
-    match item:
-        case None | bool() | int():
-            return item
-        case _ if item is cbor2.undefined:
-            return None
-        case str():
-            # A lone surrogate cannot be written as UTF-8.
-            return item.encode("utf-8", "replace").decode()
-        case float():
-            return item if math.isfinite(item) else None
-        case bytes():
-            return base64.b64encode(item).decode()
-        case datetime.datetime() | datetime.date():
-            return item.isoformat()
-        case dict():
-            return {str(_plain(key, depth + 1)): _plain(value, depth + 1) for key, value in item.items()}
-        case list() | tuple() | set() | frozenset():
-            return [_plain(one, depth + 1) for one in item]
-        case cbor2.CBORTag():
-            return _plain(item.value, depth + 1)
-        case _:
-            return str(item)
+class _Plain:
+    """A CBOR item as what JSON has. Every item takes a byte of the payload at least; a text may come again by its
+    number (tag 25), which is counted, so that what comes out stays in proportion to what came in."""
+
+    def __init__(self, payload_bytes: int) -> None:
+        self._items_left = payload_bytes + 1
+        self._text_left = _TEXT_TIMES * payload_bytes + _TEXT_FREE
+
+    def of(self, item: Any, depth: int) -> Any:
+        self._items_left -= 1
+        if depth > _DEPTH_MAX:
+            raise ValueError(f"it is nested deeper than {_DEPTH_MAX}")
+        if self._items_left < 0:
+            raise ValueError("it has more items than bytes")
+        match item:
+            case None | bool() | int():
+                return item
+            case _ if item is cbor2.undefined:
+                return None
+            case str():
+                # A lone surrogate cannot be written as UTF-8.
+                return self._counted(item.encode("utf-8", "replace").decode())
+            case float():
+                return item if math.isfinite(item) else None
+            case bytes():
+                return self._counted(base64.b64encode(item).decode())
+            case datetime.datetime() | datetime.date():
+                return item.isoformat()
+            case dict():
+                return {str(self.of(key, depth + 1)): self.of(value, depth + 1) for key, value in item.items()}
+            case list() | tuple() | set() | frozenset():
+                return [self.of(one, depth + 1) for one in item]
+            case cbor2.CBORTag():
+                return self.of(item.value, depth + 1)
+            case _:
+                return self._counted(str(item).encode("utf-8", "replace").decode())
+
+    def _counted(self, text: str) -> str:
+        self._text_left -= len(text)
+        if self._text_left < 0:
+            raise ValueError("its texts come again and again")
+        return text
 
 
 def _short(error: BaseException) -> str:
