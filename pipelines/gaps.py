@@ -27,10 +27,11 @@ from pipelines.job import StopSignal, run_job
 from pipelines.job_options import add_place_options, with_options
 from pipelines.session import session_of
 from pipelines.settings import load_settings
+from pipelines.tables import QUARANTINE
 from sinks.once import append_few_once
 from sinks.table import Table
 from sources.errors import UnavailableError
-from sources.gaps import ReportedGap, reported_gaps
+from sources.gaps import TOPIC, BrokenReport, ReportedGap, read_reports
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +54,10 @@ class GapCopier:
         self._table = place.table(INGEST_GAPS.name)
         self._tenant = tenant
         self._spark = spark
-        place.make(spark, (INGEST_GAPS,))
+        self._quarantine = place.table(QUARANTINE.name)
+        place.make(spark, (INGEST_GAPS, QUARANTINE))
         self._newest = copied(self._table, spark)
+        self._newest_broken = _quarantined(self._quarantine, spark)
 
     def copy(self) -> int:
         """Copies what is new and returns how many reports that were. A broker that is away is passed over this time;
@@ -62,12 +65,13 @@ class GapCopier:
         count, answered, problem = 0, 0, None
         for server in self._servers:
             try:
-                found = reported_gaps([server])
+                found, broken = read_reports([server])
                 answered += 1
             except UnavailableError as error:
                 log.warning("no gaps from %s this time: %s", server, error)
                 problem = error
                 continue
+            self._set_aside(broken)
             count += self._append(found)
         if problem is not None and not answered:
             raise problem
@@ -84,6 +88,36 @@ class GapCopier:
             append_few_once(self._spark, rows, self._table, app_id=f"headwater-gaps:{log_id}", version=newest)
             self._newest[log_id] = newest
         return sum(len(gaps) for gaps in by_log.values())
+
+    def _set_aside(self, found: Iterable[BrokenReport]) -> None:
+        """What is no report goes to `quarantine`, once."""
+        by_log: dict[str, list[BrokenReport]] = {}
+        for report in found:
+            if report.offset > self._newest_broken.get(report.log_id, -1):
+                by_log.setdefault(report.log_id, []).append(report)
+        for log_id, reports in by_log.items():
+            newest = max(report.offset for report in reports)
+            rows = arrow_of([self._quarantine_row(report) for report in reports], QUARANTINE)
+            app_id = f"headwater-gaps:{log_id}:quarantine"
+            append_few_once(self._spark, rows, self._quarantine, app_id=app_id, version=newest)
+            self._newest_broken[log_id] = newest
+            log.warning("%d records of %s of log %s are no reports and are in quarantine", len(reports), TOPIC, log_id)
+
+    def _quarantine_row(self, report: BrokenReport) -> dict[str, Any]:
+        return {
+            "tenant": self._tenant,
+            "pipeline": JOB_NAME,
+            "reason": report.problem,
+            "topic": TOPIC,
+            "key": report.key,
+            "value": report.value,
+            "log_id": report.log_id,
+            "partition": report.partition,
+            "offset": report.offset,
+            "epoch": report.epoch,
+            "at": report.at_us,
+            "quarantined_at": now_us(),
+        }
 
     def _row(self, gap: ReportedGap) -> dict[str, Any]:
         return {
@@ -104,15 +138,29 @@ class GapCopier:
 
 def copied(table: Table, spark: SparkSession | None) -> Reports:
     """How far reports have been copied, as the table says."""
+    return _newest_of(table, spark, "report_log_id", "report_offset")
+
+
+def _quarantined(table: Table, spark: SparkSession | None) -> Reports:
+    """How far what is no report has been set aside."""
+    return _newest_of(table, spark, "log_id", "offset", pipeline=JOB_NAME)
+
+
+def _newest_of(
+    table: Table, spark: SparkSession | None, log_id: str, offset: str, *, pipeline: str | None = None
+) -> Reports:
     if table.path is None and spark is not None:
-        newest = table.read(spark).groupBy("report_log_id").agg(F.max("report_offset").alias("last"))
-        return {row["report_log_id"]: row["last"] for row in newest.collect()}
-    sql = "SELECT report_log_id, max(report_offset) AS last FROM gaps GROUP BY report_log_id"
+        rows = table.read(spark)
+        rows = rows if pipeline is None else rows.where(F.col("pipeline") == pipeline)
+        newest = rows.groupBy(F.col(log_id).alias("log_id")).agg(F.max(offset).alias("last"))
+        return {row["log_id"]: row["last"] for row in newest.collect()}
+    where = "" if pipeline is None else f"WHERE pipeline = '{pipeline}' "
+    sql = f'SELECT {log_id} AS log_id, max("{offset}") AS last FROM reports {where}GROUP BY {log_id}'
     try:
-        found = QueryBuilder().register("gaps", DeltaTable(table.path or "")).execute(sql).read_all()
+        found = QueryBuilder().register("reports", DeltaTable(table.path or "")).execute(sql).read_all()
     except DeltaError as error:
         raise JobFailedError(f"the table {table} cannot be read: {error}") from error
-    return {row["report_log_id"]: row["last"] for row in rows_of(pa.table(found))}
+    return {row["log_id"]: row["last"] for row in rows_of(pa.table(found))}
 
 
 def copy_until(copier: GapCopier, stop: Callable[[float], bool], *, every_s: float) -> None:

@@ -54,18 +54,26 @@ def add_missing_columns(spark: SparkSession, table: Table, columns: dict[str, tu
     another type, and then nothing was added."""
     known = column_types(table.read(spark).schema)
     for name, (type_, _) in columns.items():
-        there = known.get(name.lower())
+        there = known.get(folded(name))
         if there is not None and there != type_:
             raise SinkError(f"column {name} of {table} is {there}, and {type_} is wanted: give the field another name")
-    missing = [name for name in columns if name.lower() not in known]
+    missing = [name for name in columns if folded(name) not in known]
     if missing:
         added = ", ".join(f"`{name}` {columns[name][0]}{comment(columns[name][1])}" for name in missing)
         spark.sql(f"ALTER TABLE {table.identifier} ADD COLUMNS ({added})")
 
 
 def column_types(schema: StructType) -> dict[str, str]:
-    """Types by the names of columns in lower case, as Delta compares them."""
-    return {field.name.lower(): field.dataType.simpleString() for field in schema.fields}
+    """Types by the names of columns, `folded`."""
+    return {folded(field.name): field.dataType.simpleString() for field in schema.fields}
+
+
+def folded(name: str) -> str:
+    """The same text for names that Spark or Delta take for one column.
+
+    They compare as Java does, character by character and in upper case as well: `ſeq` is `seq`, and `ı` is `i`.
+    """
+    return name.upper().casefold().replace("\u0307", "")
 
 
 def comment(text: str) -> str:

@@ -7,17 +7,22 @@ of that topic, streaming or not; `reported_gaps` asks brokers without Spark. Wri
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
 
 from sources.options import parse_options
 from sources.servers import Servers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
+
+_LOGGER = logging.getLogger(__name__)
 
 TOPIC = "$gaps"
 
@@ -26,6 +31,10 @@ _VALUE = (
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _READ_SECONDS_MAX = 60.0
+_REPORT_BYTES_MAX = 64 * 1024
+_INT32_MAX, _INT64_MAX = 2**31 - 1, 2**63 - 1
+_TIME_MAX_US = 253_402_300_799 * 1_000_000
+"""The end of year 9999, where Python's and Spark's times end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +73,41 @@ def gap_rows(records: DataFrame) -> DataFrame:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class BrokenReport:
+    """A record of `$gaps` that does not say what a report says. `at_us`: when its broker appended it, Unix µs."""
+
+    log_id: str
+    partition: int
+    offset: int
+    epoch: int
+    key: bytes
+    value: bytes
+    at_us: int
+    problem: str
+
+
 def reported_gaps(servers: Sequence[str], *, options: Mapping[str, str] | None = None) -> list[ReportedGap]:
     """Every gap that the brokers have on record, in order of log and offset of the report.
 
     `options` are those of the source that say how brokers are reached (TLS, credentials, timeouts). Raises
-    `UnavailableError` when a broker does not answer.
+    `UnavailableError` when a broker does not answer. A record that is no report is left out, with a warning.
     """
+    found, broken = read_reports(servers, options=options)
+    for one in broken:
+        _LOGGER.warning("offset %d of partition %d of log %s: %s", one.offset, one.partition, one.log_id, one.problem)
+    return found
+
+
+def read_reports(
+    servers: Sequence[str], *, options: Mapping[str, str] | None = None
+) -> tuple[list[ReportedGap], list[BrokenReport]]:
+    """As `reported_gaps`, with the records that are no reports beside it."""
     parsed = parse_options({**(options or {}), "servers": ",".join(servers), "subscribe": TOPIC})
     brokers = Servers(parsed)
+    found: list[ReportedGap] = []
+    broken: list[BrokenReport] = []
     try:
-        found = []
         for log_id, server in sorted(brokers.all().items()):
             for number, row in server.offsets(filters=[TOPIC])["partitions"].items():
                 start, end = int(row["log_start"]), int(row["high_watermark"])
@@ -81,24 +115,77 @@ def reported_gaps(servers: Sequence[str], *, options: Mapping[str, str] | None =
                     continue
                 answer = server.get(int(number), start, end, filters=[TOPIC], timeout_seconds=_READ_SECONDS_MAX)
                 for batch, _ in answer:
-                    columns = zip(batch.column("value").to_pylist(), batch.column("offset").to_pylist(), strict=True)
-                    found += [_gap(value, log_id, offset) for value, offset in columns]
-        return found
+                    for record in _records(batch):
+                        try:
+                            found.append(_gap(record["value"], log_id, record["offset"]))
+                        except _ReportError as error:
+                            broken.append(BrokenReport(**record, log_id=log_id, problem=str(error)))
+        return found, broken
     finally:
         brokers.close()
 
 
+def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    times = batch.column("timestamp").cast(pa.int64()).to_pylist()
+    columns = [batch.column(name).to_pylist() for name in ("partition", "offset", "epoch", "key", "value")]
+    for at_us, partition, offset, epoch, key, value in zip(times, *columns, strict=True):
+        yield {"partition": partition, "offset": offset, "epoch": epoch, "key": key, "value": value, "at_us": at_us}
+
+
+class _ReportError(ValueError):
+    """Why a record is no report."""
+
+
 def _gap(value: bytes, log_id: str, offset: int) -> ReportedGap:
-    fields = json.loads(value)
+    """Raises _ReportError, and nothing else, for whatever stands there: readers choose the words of a report."""
+    if len(value) > _REPORT_BYTES_MAX:
+        raise _ReportError(f"the report has {len(value)} bytes; {_REPORT_BYTES_MAX} are the limit")
+    try:
+        fields = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise _ReportError(f"the report is not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise _ReportError("the report is not a JSON object")
     return ReportedGap(
-        log_id=fields.get("log_id") or log_id,
-        partition=fields["partition"],
-        name=fields.get("name"),
-        start=fields["start"],
-        end=fields.get("end"),
-        reason=fields["reason"],
-        group=fields.get("group"),
-        reported_at=_EPOCH + timedelta(microseconds=fields.get("time_us") or 0),
+        log_id=_text(fields, "log_id") or log_id,
+        partition=_needed("partition", _number(fields, "partition", _INT32_MAX)),
+        name=_text(fields, "name"),
+        start=_needed("start", _number(fields, "start", _INT64_MAX)),
+        end=_number(fields, "end", _INT64_MAX),
+        reason=_needed("reason", _text(fields, "reason")),
+        group=_text(fields, "group"),
+        reported_at=_EPOCH + timedelta(microseconds=_number(fields, "time_us", _TIME_MAX_US) or 0),
         report_log_id=log_id,
         report_offset=offset,
     )
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise _ReportError(f"{name} of the report must be a text, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise _ReportError(f"{name} of the report has characters that are not Unicode") from error
+    return value
+
+
+def _number(fields: Mapping[str, Any], name: str, high: int) -> int | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= high:
+        raise _ReportError(f"{name} of the report must be a whole number from 0 to {high}")
+    return value
+
+
+T = TypeVar("T")
+
+
+def _needed(name: str, value: T | None) -> T:
+    if value is None:
+        raise _ReportError(f"the report has no {name}")
+    return value

@@ -23,7 +23,7 @@ from pipelines.silver import split
 from pipelines.silver.plan import BatchPlan, PlanStore
 from pipelines.silver.schema import Evolution, MessageSchema, SchemaField, known_type
 from sinks.errors import SinkError
-from sinks.once import add_missing_columns, append_few_once, append_once, column_types, comment
+from sinks.once import add_missing_columns, append_few_once, append_once, column_types, comment, folded
 from sinks.table import Table
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class SilverBatches:
         kept: list[DataFrame] = [bronze]
         try:
             saved = self._plans.load(batch_id)
-            plan = saved or self._base(batch_id)
+            plan = self._base(batch_id) if saved is None else _without_doubles(saved)
             rules = {one.message: one for one in plan.rules}
             parts = [self._part(bronze, schema, rules.get(schema.name), kept) for schema in plan.schemas]
             parts = [part for part in parts if part.counts.rows]
@@ -113,9 +113,11 @@ class SilverBatches:
 
     def _as_the_table_has_it(self, schema: MessageSchema, field: SchemaField) -> SchemaField | None:
         """With a new checkpoint the table may have the column already: its type counts then."""
-        there = self._types(schema).get(field.name.lower())
+        there = self._types(schema).get(folded(field.name))
         if there is None:
             return field
+        if not self._has(schema, field.name):
+            return None  # Spark would take it for that one, and Delta not.
         try:
             return field.model_copy(update={"type": known_type(there)})
         except ValueError:
@@ -127,6 +129,13 @@ class SilverBatches:
         if spark is None or not table.exists(spark):
             return {}
         return column_types(table.read(spark).schema)
+
+    def _has(self, schema: MessageSchema, name: str) -> bool:
+        """Whether the table has the column under this very name, but for upper and lower case."""
+        spark = SparkSession.getActiveSession()
+        assert spark is not None, "a table was found, and a session found it"
+        names = self._setup.place.table(schema.table).read(spark).columns
+        return name.lower() in {column.lower() for column in names}
 
     def _write_part(
         self, spark: SparkSession, part: _Part, schema: MessageSchema, rules: Rules | None, batch_id: int, query_id: str
@@ -200,7 +209,7 @@ def check_tables(spark: SparkSession, setup: SilverSetup) -> None:
         table = setup.place.table(schema.table)
         known = column_types(table.read(spark).schema) if table.exists(spark) else {}
         for name, type_, _ in split.silver_columns(schema):
-            there = known.get(name.lower())
+            there = known.get(folded(name))
             if there is not None and there != type_:
                 raise SinkError(
                     f"column {name} of {table} is {there}, and the schema {schema.name} says {type_}: give the field "
@@ -210,6 +219,24 @@ def check_tables(spark: SparkSession, setup: SilverSetup) -> None:
 
 def _still_free(schema: MessageSchema, brought: Sequence[SchemaField]) -> list[SchemaField]:
     """Of the fields that payloads brought, those that the file does not declare by now."""
-    names = {field.name.lower() for field in schema.fields}
+    names = {folded(field.name) for field in schema.fields}
     paths = {schema.path_of(field) for field in schema.fields}
-    return [field for field in brought if field.name.lower() not in names and schema.path_of(field) not in paths]
+    free = []
+    for field in brought:
+        if folded(field.name) not in names and schema.path_of(field) not in paths:
+            names.add(folded(field.name))
+            free.append(field)
+    return free
+
+
+def _without_doubles(plan: BatchPlan) -> BatchPlan:
+    """A plan without the inferred columns that a table cannot have beside others: an older version planned them, and
+    then the batch failed at every start."""
+    schemas = []
+    for schema in plan.schemas:
+        declared = [field for field in schema.fields if not field.inferred]
+        brought = [field for field in schema.fields if field.inferred]
+        base = schema.model_copy(update={"fields": declared})
+        free = _still_free(base, brought)
+        schemas.append(schema if len(free) == len(brought) else base.with_fields(free))
+    return plan.model_copy(update={"schemas": schemas})

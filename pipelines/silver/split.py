@@ -16,6 +16,7 @@ from pipelines.quality.rules import OnFail, Rule, Rules, breach, broken, column_
 from pipelines.silver import columns
 from pipelines.silver.payloads import decoded
 from pipelines.silver.schema import ENVELOPE, MessageSchema, SchemaField, column_name, known_type, quotable, sql_type
+from sinks.once import folded
 
 REASON = "_reason"
 _JSON, _PROBLEM = "_json", "_problem"
@@ -25,6 +26,9 @@ _PLACE = ("log_id", "partition", "offset", "epoch")
 _RECORD = (*_PLACE, "topic", _KEY, _VALUE, _TIME, "tenant", "ingest_date")
 _FOUND_MAX = 5_000
 """Kinds of new fields that are looked at; payloads with random keys must not fill the driver."""
+
+_NAME_MAX = 255
+"""Characters of a new field's name; longer ones stay in `_rescued_data`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,7 @@ def new_fields(rows: DataFrame, schema: MessageSchema) -> list[NewField]:
     all_prefixes = columns.new_column_prefixes(schema)
     for number, prefix in enumerate(all_prefixes):
         entries = good.select(F.explode(columns.unnamed_kinds(prefix)).alias("entry"))
+        entries = entries.where(F.length("entry.key") <= _NAME_MAX)
         parts.append(entries.select(F.lit(number).alias("prefix"), "entry.key", "entry.kind"))
     together = functools.reduce(DataFrame.unionByName, parts).groupBy("prefix", "key", "kind").count()
     found = together.orderBy(F.desc("count"), "prefix", "key", "kind").limit(_FOUND_MAX).collect()
@@ -121,14 +126,16 @@ def new_fields(rows: DataFrame, schema: MessageSchema) -> list[NewField]:
 
 def fields_for(schema: MessageSchema, found: Sequence[NewField]) -> list[SchemaField]:
     """The columns that are added for new fields; those that cannot have one stay in `_rescued_data`."""
-    taken = {name.lower() for name in ENVELOPE} | {field.name.lower() for field in schema.fields}
+    taken = {folded(name) for name in ENVELOPE} | {folded(field.name) for field in schema.fields}
     left = schema.new_columns_max - sum(field.inferred for field in schema.fields)
     added: list[SchemaField] = []
     for new in found:
         name = column_name(new.path)
-        if len(added) >= left or name.lower() in taken or not all(quotable(key) for key in new.path):
+        if len(added) >= left or len(name) > _NAME_MAX or not all(quotable(key) for key in new.path):
             continue
-        taken.add(name.lower())
+        if folded(name) in taken:
+            continue
+        taken.add(folded(name))
         hint = schema.hint(new.path)
         type_ = known_type(hint) if hint is not None else columns.inferred_type(new.kinds)
         added.append(SchemaField(name=name, type=type_, path=list(new.path), inferred=True))

@@ -17,7 +17,9 @@ from support.sparkplug_bytes import reading
 
 from pipelines.errors import own_error
 from pipelines.settings import Settings
+from pipelines.silver import batch, split
 from pipelines.silver.job import start_silver
+from sinks import once
 
 SCHEMA: dict[str, Any] = {
     "name": "weather",
@@ -226,3 +228,58 @@ def test_cbor_and_sparkplug_arrive_as_json_does(world: World) -> None:
     reasons = {row["pipeline"]: row["reason"] for row in world.rows("quarantine")}
     assert reasons["silver/plant"] == "the payload is not Sparkplug B: it ends within field 2"
     assert reasons["silver/weather"].startswith("the payload is not CBOR: ")
+
+
+DOUBLES = {"ſeq": 1, "ıngest_time": 2, "celſius": 3, "İmage": 4, "image": 5, "y" * 300: 6}
+
+
+def test_a_field_that_spark_takes_for_another_column_is_rescued_and_a_batch_stuck_on_it_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any device may send such a key: the plan of its batch was saved, and failed at every start."""
+    world.bronze.append([{"seq": 1}])
+    world.run()
+    world.bronze.append([{"seq": 2, **DOUBLES}, {"seq": 3}])
+    with monkeypatch.context() as before:
+        for module in (batch, split, once):
+            before.setattr(module, "folded", str.lower)
+        before.setattr(batch, "_without_doubles", lambda plan: plan)
+        for _ in range(2):
+            with pytest.raises(PySparkException, match="FIELD_ALREADY_EXISTS"):
+                world.run()
+    world.run()
+    good = world.rows()
+    assert [row["seq"] for row in good] == [1, 2, 3]
+    rescued = json.loads(good[1]["_rescued_data"])
+    assert {name: rescued[name] for name in ("ſeq", "ıngest_time", "celſius")} == {
+        "ſeq": 1,
+        "ıngest_time": 2,
+        "celſius": 3,
+    }
+    assert len({"İmage", "image"} & set(good[1])) == 1
+    assert rescued["y" * 300] == 6
+
+
+HOSTILE = (
+    b'{"seq":2,"x":"\\ud800"}',
+    b'{"seq":3,"x":' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+    b'{"seq":' + b"1" * 5_000 + b"}",
+    b'{"seq":5,"air":{"temperature":1e999}}',
+    b'{"seq":9223372036854775808}',
+    b'{"seq":7,"ts":99999999999999999999999999999999999999}',
+    b'{"seq":8,"ts":253402300800000000}',
+    b'{"seq":9,"ts":1e300}',
+    b'{"seq":10,"x":"\\u0000","a\\u0000b":"\\u202e"}',
+    b"\xed\xa0\x80",
+    b'{"seq":12,"_rescued_data":"x","_payload":3,"_wrong":"y","offset":2}',
+    json.dumps({"seq": 13, **{f"a{chr(code)}b": 1 for code in range(256)}}).encode(),
+    json.dumps({"seq": 14, "']['": 1, '"]': 1, "$.x": 1, "[0]": 1, "a`b": 1, "--": 1, "\u2028": 1}).encode(),
+)
+
+
+def test_hostile_payloads_and_names_end_no_batch(world: World) -> None:
+    world.bronze.append([{"seq": 1}, *HOSTILE, {"seq": 99}])
+    world.run()
+    good = [row["seq"] for row in world.rows()]
+    assert (good[0], good[-1]) == (1, 99)
+    assert len(good) + len(world.rows("quarantine")) == len(HOSTILE) + 2

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 from support.flight_server import FlightServer
+from support.poison import SEED, junk, mutated
 
 from broker_edge import Client
+from pipelines.action_rows import arrow_of
 from pipelines.errors import SettingsError
 from pipelines.gaps import GapCopier, main
-from pipelines.ingest_tables import TablePlace
+from pipelines.ingest_tables import INGEST_GAPS, TablePlace
 from pipelines.job import EXIT_UNREACHABLE
+from sources import gaps
 from sources.errors import UnavailableError
+from sources.gaps import reported_gaps
 
 
 def rows(root: Path) -> list[dict[str, Any]]:
@@ -52,6 +58,65 @@ def test_a_broker_that_is_away_keeps_no_other_waiting(flight_server: FlightServe
         with pytest.raises(UnavailableError):
             GapCopier([away.location], TablePlace(root=str(tmp_path)), tenant="t1").copy()
         assert main(["--once", "--root", str(tmp_path), "--server", away.location]) == EXIT_UNREACHABLE
+
+
+NO_REPORTS = [
+    b"not json",
+    b"\xff\xfe",
+    b"",
+    b"[]",
+    b"[" * 60_000,
+    b'"' + b"x" * 70_000 + b'"',
+    b'{"partition":3,"start":0,"end":5}',
+    b'{"partition":3,"start":0,"end":5,"reason":"\\ud800"}',
+    b'{"partition":3,"start":0,"end":5,"reason":"r","group":"\\udfff"}',
+    b'{"partition":3,"start":0,"end":5,"reason":["r"]}',
+    b'{"partition":3,"start":-1,"end":5,"reason":"r"}',
+    b'{"partition":3,"start":0,"end":9223372036854775808,"reason":"r"}',
+    b'{"partition":3,"start":18446744073709551615,"end":null,"reason":"r"}',
+    b'{"partition":2147483648,"start":0,"end":5,"reason":"r"}',
+    b'{"partition":3,"start":0,"end":5,"reason":"r","time_us":9223372036854775807}',
+    b'{"partition":3,"start":0,"end":5,"reason":"r","time_us":-1}',
+    b'{"partition":3,"start":0,"end":5,"reason":"r","time_us":1e999}',
+    b'{"partition":3,"start":' + b"1" * 5_000 + b',"end":5,"reason":"r"}',
+    b'{"partition":true,"start":0,"end":5,"reason":"r"}',
+]
+
+
+def test_what_is_no_report_is_quarantined_once_and_holds_up_no_other(
+    flight_server: FlightServer, tmp_path: Path
+) -> None:
+    place = TablePlace(root=str(tmp_path))
+    report(flight_server, 0, 5)
+    for value in NO_REPORTS:
+        flight_server.log.append("$gaps", value)
+    report(flight_server, 7, 9)
+    for _ in range(2):
+        copier = GapCopier([flight_server.location], place, tenant="t1")
+        copier.copy()
+        copier.copy()
+    assert [(row["start"], row["end"]) for row in rows(tmp_path)] == [(0, 5), (7, 9)]
+    bad = DeltaTable(tmp_path / "quarantine").to_pyarrow_table().sort_by("offset").to_pylist()
+    assert [row["value"] for row in bad] == NO_REPORTS
+    assert {(row["pipeline"], row["topic"], row["tenant"]) for row in bad} == {("gaps", "$gaps", "t1")}
+    assert all("report" in row["reason"] for row in bad)
+    assert len(reported_gaps([flight_server.location])) == 2
+
+
+def test_whatever_stands_in_gaps_is_a_report_that_fits_the_table_or_none() -> None:
+    chance = random.Random(SEED)
+    honest = b'{"log_id":null,"partition":3,"name":"n","start":0,"end":5,"reason":"r","group":"g","time_us":5}'
+    for turn in range(3_000):
+        value = mutated(chance, honest) if turn % 2 else json.dumps(junk(chance)).encode()
+        try:
+            gap = gaps._gap(value, "log", 1)
+        except gaps._ReportError:
+            continue
+        except Exception as error:
+            pytest.fail(f"seed {SEED}, turn {turn}: {value[:200]!r}: {error!r}")
+        names = {"partition": gap.partition, "start": gap.start, "end": gap.end, "reason": gap.reason}
+        more = {"log_id": gap.log_id, "partition_name": gap.name, "consumer_group": gap.group}
+        arrow_of([{**names, **more, "reported_at": gap.reported_at}], INGEST_GAPS)
 
 
 def test_tables_with_names_need_a_session(flight_server: FlightServer) -> None:
