@@ -48,6 +48,7 @@ from pipelines.engine import (
     Target,
 )
 from pipelines.errors import PipelineError, SetupError
+from pipelines.sql_text import literal
 from pipelines.tables import TABLES, add_missing_columns, uri_of
 from sinks.conflicts import committed
 
@@ -192,7 +193,7 @@ class DeltalakeStore:
             definitions=self._as_inserted([action_of(row, commit_version=0) for row in definitions], started),
             states=started,
             targets=tuple(target_of(row) for row in targets),
-            said=frozenset(row["event_id"] for row in said),
+            said=frozenset(row["event_id"] for row in said if row["event_id"] is not None),
         )
 
     def _as_inserted(self, found: list[Action], started: Iterable[ActionState]) -> tuple[Action, ...]:
@@ -224,7 +225,7 @@ class DeltalakeStore:
                 for row in requests
                 if row["request_id"]
             },
-            reports={report_of(row): row["_commit_version"] for row in events if row["source"] != "engine"},
+            reports=_reports(events),
             devices=self._changed_devices(),
             artifacts=self._changed_artifacts(),
             read=self._read,
@@ -279,6 +280,8 @@ class DeltalakeStore:
             builder = builder.register(name, table)
         try:
             return list(rows_of(pa.table(builder.execute(sql).read_all())))
+        except (MemoryError, ImportError):
+            raise
         except Exception as error:  # A file that is gone or cannot be reached is no DeltaError here.
             names = " and ".join(tables)
             raise TableStoreError(f"the table {names} under {self._root} cannot be read: {error}") from error
@@ -296,6 +299,8 @@ class DeltalakeStore:
         try:
             feed = pa.table(table.load_cdf(starting_version=start, ending_version=version).read_all())
             rows = [row for row in rows_of(feed) if row["_change_type"] == "insert"]
+        except (MemoryError, ImportError):
+            raise
         except Exception:  # What a missing file raises has no class of its own.
             # The log of those versions is gone, or a VACUUM took their files. What is left has no order of commits any
             # more; what was started is known by its digest, and what was applied is dropped as a repeat.
@@ -386,7 +391,25 @@ def _settled(table: DeltaTable, name: str) -> int:
     return -1
 
 
+_REPORT_COLUMNS = ("log_id", "partition", "offset", "device_id", "state", "at", "recorded_at")
+
+
+def _reports(events: Iterable[Mapping[str, Any]]) -> dict[Report, int]:
+    """The reports of devices and brokers, with the version that brought them. The status job writes whole rows; others
+    may have written to the table, too."""
+    found: dict[Report, int] = {}
+    for row in events:
+        if row["source"] == "engine":
+            continue
+        lacking = [name for name in _REPORT_COLUMNS if row[name] is None]
+        if row["source"] not in ("status", "receipt") or lacking:
+            what = f"no {lacking[0]}" if lacking else f"the source {row['source']!r:.60}"
+            log.warning("a row of the table action_events has %s and is left alone: %r", what, row["event_id"])
+            continue
+        found[report_of(row)] = row["_commit_version"]
+    return found
+
+
 def _literals(texts: Sequence[str]) -> str:
     """A list for SQL's IN."""
-    quoted = ("'" + text.replace("'", "''") + "'" for text in texts)
-    return f"({', '.join(quoted)})"
+    return f"({', '.join(literal(text) for text in texts)})"

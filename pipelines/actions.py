@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from broker_edge import HeadwaterError, Row
+from broker_edge import HeadwaterError, RefusedError, Row
 from broker_edge import Place as LogPlace
 from pipelines.action_rows import now_us
 from pipelines.action_store import DeltalakeStore, News, TableStore, Versions
@@ -39,6 +39,7 @@ from pipelines.engine import (
     rests_until_us,
     tick,
 )
+from pipelines.halving import said
 from pipelines.job import StopSignal, run_job
 from pipelines.jobs.kinds import LoopJob
 from pipelines.jobs.runner import run_alone
@@ -49,6 +50,12 @@ log = logging.getLogger(__name__)
 
 _KEEP_ENDED_US = 600 * 1_000_000
 _BACKOFF_MAX_S = 30.0
+_RECORD_FIELDS = ("topic", "key", "value", "headers", "idempotency_key")
+"""What of a record a broker can refuse, whoever sends it."""
+_REFUSED_MAX = 64
+"""Records that one tick gives up at most: each is looked for with some more calls."""
+_KNOWN_FREE = 10_000
+"""Ids of actions that are nowhere and may be remembered as that."""
 
 
 class Publisher(Protocol):
@@ -232,6 +239,10 @@ class ActionJob:
         """Let go of actions that ended a while ago; the tables have them if news about them come."""
         before_us = self._clock_us() - _KEEP_ENDED_US
         state = self._state
+        there = state.actions.keys() | self._definitions.keys()
+        if len(self._known) > len(there) + _KNOWN_FREE:
+            # Devices may speak of any number of actions that nobody inserted.
+            self._known &= there
         old = {id_ for id_, row in state.actions.items() if row.ended_us is not None and row.updated_us < before_us}
         for id_, rows in self._definitions.items():
             if id_ not in old:
@@ -244,7 +255,7 @@ class ActionJob:
             state,
             actions={id_: row for id_, row in state.actions.items() if id_ not in old},
             targets={id_: rows for id_, rows in state.targets.items() if id_ not in old},
-            said=frozenset(event_id for event_id in state.said if event_id.split("/")[1] not in old),
+            said=frozenset(event_id for event_id in state.said if _action_of(event_id) not in old),
         )
         self._known -= old
 
@@ -264,18 +275,44 @@ class ActionJob:
         self._state = apply(self._state, decision)
 
     def _publish(self, publishes: Sequence[Publish]) -> None:
-        rows = [Row(topic=p.topic, value=p.value, idempotency_key=p.idempotency_key) for p in publishes]
+        found: dict[Publish, Place] = {}
+        refused: dict[Publish, str] = {}
         try:
-            places = self._publisher.publish(rows)
+            self._place(publishes, found, refused)
         except HeadwaterError as error:
             self._failures += 1
             wait_s = min(_BACKOFF_MAX_S, 0.5 * 2 ** min(self._failures, 10))
             self._publish_from = time.monotonic() + wait_s
-            log.warning("%d records for devices wait, next try in %.1f s: %s", len(rows), wait_s, error)
+            left = len(publishes) - len(found) - len(refused)
+            log.warning("%d records for devices wait, next try in %.1f s: %s", left, wait_s, error)
+        else:
+            self._failures = 0
+        if found or refused:
+            self._commit(record_places(self._state, found, self._clock_us(), refused=refused))
+
+    def _place(self, publishes: Sequence[Publish], found: dict[Publish, Place], refused: dict[Publish, str]) -> None:
+        """Publish, and where the broker refuses a record for what it is, find it and keep the others. Raises what
+        publishing raises; what has a place by then is in `found`."""
+        rows = [Row(topic=p.topic, value=p.value, idempotency_key=p.idempotency_key) for p in publishes]
+        try:
+            places = self._publisher.publish(rows)
+        except RefusedError as error:
+            if error.field not in _RECORD_FIELDS or len(refused) >= _REFUSED_MAX:
+                raise
+            if len(publishes) == 1:
+                log.warning("the record %s is given up: %s", publishes[0].idempotency_key, error)
+                refused[publishes[0]] = said(error)
+                return
+            middle = len(publishes) // 2
+            self._place(publishes[:middle], found, refused)
+            self._place(publishes[middle:], found, refused)
             return
-        self._failures = 0
-        found = {p: Place(at.partition, at.offset) for p, at in zip(publishes, places, strict=True)}
-        self._commit(record_places(self._state, found, self._clock_us()))
+        found.update((p, Place(at.partition, at.offset)) for p, at in zip(publishes, places, strict=True))
+
+
+def _action_of(event_id: str) -> str:
+    """The action in the id of an event of the engine; whatever else somebody wrote there is no action's."""
+    return event_id.split("/", 2)[1] if event_id.count("/") >= 2 else ""
 
 
 def limits_of(given: ActionsSection) -> Limits:

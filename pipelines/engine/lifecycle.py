@@ -178,6 +178,17 @@ def with_place(target: Target, kind: str, partition: int, offset: int, now_us: i
     return _advanced(target, S.QUEUED, now_us, placed)
 
 
+def unplaceable(target: Target, kind: str, reason: str, now_us: int) -> Target:
+    """The target whose record the broker never takes, as it is: an id or params that no topic or record can have."""
+    if target.outbox != kind:
+        return target
+    if kind == "command":
+        return skipped(target, f"the broker refuses its command: {reason}", now_us)
+    # What was sent is governed by its timeouts.
+    message = f"the broker refuses its {kind}: {reason}"
+    return replace(target, outbox=None, since_us=now_us, updated_us=now_us, message=message)
+
+
 def cancelled(target: Target, reason: str, now_us: int) -> Target:
     """The target after a cancel: ended at once if nothing can have been published, else the device is asked."""
     if target.final or target.state is S.CANCELLING:

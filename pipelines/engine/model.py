@@ -106,6 +106,12 @@ class Report:
     def place(self) -> tuple[str, int, int]:
         return (self.log_id, self.partition, self.offset)
 
+    @property
+    def about_bytes(self) -> int:
+        """About how much memory it takes."""
+        texts = (self.device_id, self.action_id, self.state, self.boot, self.message, self.result, self.version)
+        return 500 + sum(len(text) for text in texts if text is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -270,6 +276,8 @@ class Limits:
     step_s: int = 24 * 3600
     waiting_max: int = 50_000
     """Reports that may wait for their action; more go to quarantine at once."""
+    waiting_bytes_max: int = 64 * 1024 * 1024
+    """About as much memory they may take: any device may say much about an action that is not there."""
     allow_unsigned: bool = False
     """Whether artifacts without a signature may be installed."""
     trusted_keys: frozenset[str] = frozenset()

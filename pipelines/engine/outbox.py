@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from .action import Action, Artifacts
-from .lifecycle import with_place
+from .lifecycle import unplaceable, with_place
 from .model import LATE_US, Decision, EngineState, Place, Publish, Target
 from .sending import counted
 from .summary import summarized
@@ -66,9 +66,24 @@ def _installation(target: Target, action: Action, artifacts: Artifacts) -> dict[
     return {"mode": target.mode, "artifact": what, "target_version": action.target_version}
 
 
-def record_places(state: EngineState, places: Mapping[Publish, Place], now_us: int) -> Decision:
-    """The rows to write after a publish: QUEUED with the place in the log, or the cancel no longer owed."""
+_NOTHING_REFUSED: Mapping[Publish, str] = {}
+
+
+def record_places(
+    state: EngineState,
+    places: Mapping[Publish, Place],
+    now_us: int,
+    *,
+    refused: Mapping[Publish, str] = _NOTHING_REFUSED,
+) -> Decision:
+    """The rows to write after a publish: QUEUED with the place in the log, or the cancel no longer owed. `refused` are
+    the records that the broker will never take, with its words."""
     updates: dict[str, dict[str, Target]] = {}
+    for publish, reason in refused.items():
+        target = state.targets[publish.action_id][publish.device_id]
+        ended = unplaceable(target, publish.kind, reason, now_us)
+        if ended is not target:
+            updates.setdefault(publish.action_id, {})[publish.device_id] = ended
     overdue: Counter[str] = Counter()
     for publish, place in places.items():
         target = state.targets[publish.action_id][publish.device_id]

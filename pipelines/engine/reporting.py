@@ -9,6 +9,9 @@ from .lifecycle import REPORTABLE, confirmed, runs_it_already, settled_by_earlie
 from .model import SECOND_US, Quarantined, Report, Target, TargetState
 from .work import Work
 
+_SHOWN_MAX = 100
+"""Characters of what a device says that a sentence repeats."""
+
 
 def apply_reports(work: Work, reports: Iterable[Report]) -> None:
     """Move targets by the reports that waited and the new ones, in the order of their places in the log."""
@@ -19,7 +22,7 @@ def apply_reports(work: Work, reports: Iterable[Report]) -> None:
         if report.source == "status":
             if report.state not in REPORTABLE and report.state != ONLINE:
                 names = ", ".join(sorted((*REPORTABLE, ONLINE)))
-                reason = f"unknown state {report.state!r}; a device reports {names}"
+                reason = f"unknown state {report.state[:_SHOWN_MAX]!r}; a device reports {names}"
                 work.quarantine.append(Quarantined(report, reason))
                 continue
             _note(work, report)
@@ -50,14 +53,17 @@ def _note(work: Work, report: Report) -> None:
 
 def _wait(work: Work, report: Report) -> None:
     limit_s = work.limits.wait_unmatched_s
-    what = f"action {report.action_id}, device {report.device_id}, attempt {report.attempt}"
+    named = (report.action_id[:_SHOWN_MAX], report.device_id[:_SHOWN_MAX])
+    what = f"action {named[0]}, device {named[1]}, attempt {report.attempt}"
+    size = report.about_bytes
     if work.now_us - report.recorded_us >= limit_s * SECOND_US:
         work.quarantine.append(Quarantined(report, f"no target matched within {limit_s} s: {what}"))
-    elif len(work.waiting) >= work.limits.waiting_max:
-        reason = f"no target matches, and {work.limits.waiting_max} reports wait already: {what}"
+    elif len(work.waiting) >= work.limits.waiting_max or work.waiting_bytes + size > work.limits.waiting_bytes_max:
+        reason = f"no target matches, and {len(work.waiting)} reports wait already: {what}"
         work.quarantine.append(Quarantined(report, reason))
     else:
         work.waiting.append(report)
+        work.waiting_bytes += size
 
 
 def _apply(work: Work, target: Target, report: Report) -> None:

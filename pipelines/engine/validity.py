@@ -5,8 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
+
+from pipelines.json_fields import DEPTH_MAX, is_deeper
 
 from .action import Action, Artifacts
 from .labels import ExpressionError, compiled
@@ -78,7 +81,7 @@ def _content(action: Action) -> Iterator[str]:
     if len(action.params) > _PARAMS_BYTES_MAX:
         yield f"params has {len(action.params)} characters; {_PARAMS_BYTES_MAX} bytes are the limit"
     try:
-        params = json.loads(action.params or "{}", parse_constant=_no_number)
+        params = json.loads(action.params or "{}", parse_constant=_no_number, parse_float=_finite)
         # As devices get it, which may be longer: 1e15 becomes 1000000000000000.0.
         size_bytes = len(json.dumps(params, ensure_ascii=False, separators=(",", ":")).encode())
     except (ValueError, RecursionError) as error:
@@ -86,6 +89,8 @@ def _content(action: Action) -> Iterator[str]:
         return
     if not isinstance(params, dict):
         yield "params must be a JSON object"
+    if is_deeper(params, DEPTH_MAX):
+        yield f"params is nested deeper than {DEPTH_MAX}"
     if size_bytes > _PARAMS_BYTES_MAX:
         yield f"params has {size_bytes} bytes; {_PARAMS_BYTES_MAX} are the limit"
     for column, seconds in (
@@ -100,6 +105,13 @@ def _content(action: Action) -> Iterator[str]:
 
 def _no_number(word: str) -> None:
     raise ValueError(f"{word} is no number")
+
+
+def _finite(digits: str) -> float:
+    found = float(digits)
+    if math.isinf(found):
+        raise ValueError(f"{digits[:20]} is beyond the numbers that devices can read")
+    return found
 
 
 def _rollout(action: Action) -> Iterator[str]:

@@ -47,6 +47,7 @@ class Work:
         self.facts: dict[str, DeviceState] = {}
         self.events: dict[str, AuditEvent] = {}
         self.waiting: list[Report] = []
+        self.waiting_bytes = 0
         self.quarantine: list[Quarantined] = []
         self.late: Counter[str] = Counter()
         """By action: commands that were owed for long and are no more, so that they count for the rate now."""

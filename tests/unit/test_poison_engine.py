@@ -1,0 +1,270 @@
+"""Rows and reports that would end the engine for ever: it refuses or drops each, and goes on with the others."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.engine import START_US, Engine, action_of, devices_of
+from support.engine_world import EngineWorld
+from support.poison import SEED, TEXTS
+
+from broker_edge import ConnectError, Place, RefusedError, Row
+from pipelines import tables
+from pipelines.action_rows import events_table, quarantine_table, targets_table
+from pipelines.action_store import DeltalakeStore
+from pipelines.engine import Limits, Rollout, Selector, TargetState
+
+S = TargetState
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> EngineWorld:
+    world = EngineWorld(tmp_path / "tables")
+    world.devices("d1", "d2", "d3")
+    return world
+
+
+def deep(levels: int) -> str:
+    return '{"x":' + "[" * levels + "]" * levels + "}"
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ('{"x": 1e999}', "params is not JSON: 1e999 is beyond the numbers that devices can read"),
+        ('{"x": [-1e400]}', "params is not JSON: -1e400 is beyond"),
+        ('{"x": ' + "1" * 5_000 + "}", "params is not JSON: Exceeds the limit"),
+        (deep(100), "params is nested deeper than 100"),
+        (deep(900), "params is nested deeper than 100"),
+        (deep(50_000), "params is not JSON"),
+    ],
+    ids=lambda value: value[:40],
+)
+def test_params_that_no_command_can_carry_are_refused(params: str, said: str) -> None:
+    engine = Engine(devices=devices_of("d1"), actions=[action_of(params=params), action_of("good")])
+    engine.tick()
+    assert (engine.phase(), engine.published) == ("REFUSED", ["good/d1/1"])
+    assert said in engine.state.actions["a1"].message
+
+
+def test_params_at_every_depth_are_sent_or_refused_however_deep_the_caller_is() -> None:
+    """Between what can be read and what can be written again lies a depth at which writing alone fails."""
+
+    def ticked(depth: int, frames: int) -> list[str]:
+        if frames:
+            return ticked(depth, frames - 1)
+        engine = Engine(devices=devices_of("d1"), actions=[action_of(params=deep(depth))])
+        engine.tick()
+        return engine.published
+
+    found = {depth: ticked(depth, 60) for depth in (1, 90, 99, 100, *range(700, 1_000, 3))}
+    assert [depth for depth, published in found.items() if published] == [1, 90, 99]
+
+
+@pytest.mark.parametrize(
+    "waves",
+    [
+        '[{"percentage": 100, "soak_s": ' + "9" * 4_000 + "}]",
+        '[{"percentage": 50, "min_reported": ' + "9" * 4_000 + '}, {"percentage": 100}]',
+        '[{"percentage": 1e-320}, {"percentage": 100}]',
+        '[{"percentage": 1e999}]',
+        '[{"percentage": ' + "9" * 5_000 + "}]",
+        '[{"percentage": 100, "' + "\\ud800" + '": 1}]',
+        '[{"percentage": "\\ud800"}]',
+        '[{"percentage": ' + "[" * 900 + "]" * 900 + "}]",
+        "[" * 900 + "]" * 900,
+    ],
+    ids=lambda text: text[:40],
+)
+def test_waves_of_any_size_are_refused_or_carried_out(waves: str) -> None:
+    rollout = Rollout(waves=waves, abort_percentage=5)
+    actions = [action_of(rollout=rollout, selector=Selector(percentage=100)), action_of("good")]
+    engine = Engine(devices=devices_of("d1", "d2"), actions=actions)
+    for _ in range(3):
+        engine.tick()
+    engine.tick(engine.report("SUCCEEDED", 1), engine.report("SUCCEEDED", 2, action_id="good"))
+    engine.tick(after_s=3_600)
+    assert engine.target("d1", "good").state is S.SUCCEEDED
+    assert engine.state.actions["a1"].message.encode()
+
+
+def test_reports_that_match_nothing_wait_within_a_bound_of_bytes() -> None:
+    engine = Engine(devices=devices_of("d1"), limits=Limits(waiting_bytes_max=10 * 70_000))
+    reports = [engine.report("FAILED", n, action_id=f"none{n}", message="x" * 65_000) for n in range(1, 101)]
+    engine.tick(*reports)
+    assert 5 <= len(engine.state.waiting) <= 10
+    assert len(engine.last.quarantine) + len(engine.state.waiting) == 100
+    assert all(len(entry.reason) < 500 for entry in engine.last.quarantine)
+    engine.tick()
+    assert len(engine.state.waiting) <= 10
+
+
+def test_a_state_of_any_length_is_said_in_short() -> None:
+    engine = Engine(devices=devices_of("d1"))
+    engine.tick(engine.report("x\x00" * 30_000, 1))
+    (entry,) = engine.last.quarantine
+    assert len(entry.reason) < 700
+    quarantine_table(engine.last.quarantine, quarantined_us=1)
+
+
+def test_whatever_devices_report_the_decision_fits_the_tables() -> None:
+    """Texts as the status job lets them through: any but those that UTF-8 cannot hold."""
+    chance = random.Random(SEED)
+    texts = [text for text in (*TEXTS, "SUCCEEDED", "FAILED", "IN_PROGRESS", "ONLINE", "d1") if text.isascii()]
+    engine = Engine(devices=devices_of("d1"), actions=[action_of(), action_of("a2", rollout=Rollout(retries=3))])
+    engine.tick()
+    for turn in range(1, 600):
+        said: dict[str, Any] = {
+            "action_id": chance.choice(("a1", "a2", *texts)),
+            "attempt": chance.choice((1, 2, 2**31 - 1)),
+            "message": chance.choice((None, *texts)),
+            "result": chance.choice((None, *texts)),
+            "version": chance.choice((None, *texts)),
+            "boot": chance.choice((None, *texts)),
+            "seq": chance.choice((None, 0, 2**63 - 1)),
+            "progress": chance.choice((None, 0, 100)),
+        }
+        place = chance.choice((turn, 2**63 - 1 - turn))
+        try:
+            engine.tick(
+                engine.report(chance.choice(texts) or "X", place, device_id=chance.choice(("d1", "d9")), **said)
+            )
+            targets_table(engine.last.target_updates)
+            events_table(engine.last.events, recorded_us=START_US)
+            quarantine_table(engine.last.quarantine, quarantined_us=START_US)
+        except Exception as error:
+            pytest.fail(f"seed {SEED}, turn {turn}: {said!r:.500}: {error!r}")
+
+
+# -- through the tables ------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_action_events_that_somebody_else_wrote_hold_up_nobody(world: EngineWorld) -> None:
+    world.action("a1", device_ids=["d1"])
+    job = world.job()
+    job.turn()
+    whole = {"source": "status", "device_id": "d1", "state": "FAILED", "action_id": "a1", "attempt": 1}
+    place = {"log_id": "log", "partition": 5, "offset": 1, "epoch": 1, "at": START_US, "recorded_at": START_US}
+    for name in ("log_id", "partition", "offset", "at", "recorded_at"):
+        world.insert(tables.ACTION_EVENTS, {**whole, **place, name: None, "event_id": f"no {name}"})
+    for fields in ({"device_id": None}, {"state": None}, {"source": None}, {"source": "me"}):
+        world.insert(tables.ACTION_EVENTS, {**whole, **place, "event_id": str(fields), **fields})
+    for event_id in (None, "", "x", "engine", "engine/a1"):
+        world.insert(tables.ACTION_EVENTS, {"event_id": event_id, "source": "engine", "action_id": "a1"})
+    world.status("d1", "SUCCEEDED")
+    job.turn()
+    job = world.job()
+    world.now_us += 700 * 1_000_000
+    job.turn()
+    world.action("a2", device_ids=["d1"])
+    job.turn()
+    (target,) = [row for row in world.rows("action_targets") if row["action_id"] == "a1"]
+    assert target["state"] == "SUCCEEDED"
+
+
+def test_ids_with_any_character_are_found_by_sql(world: EngineWorld) -> None:
+    ids = ["a\x00b", "\\", "\\'", "''", "--", "/*", "\r\n", "\u2028", "\x1b[0m", "$1", "?", ":x", "\ufffe", "\x80", "`"]
+    for id_ in ids:
+        world.insert(tables.ACTIONS, {"action_id": id_, "name": "n"})
+    store = DeltalakeStore(world.root)
+    for id_ in ids:
+        assert [action.action_id for action in store.load([id_]).definitions] == [id_]
+
+
+def test_ids_that_devices_make_up_are_forgotten(world: EngineWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipelines.actions._KNOWN_FREE", 10)
+    world.action("a1", device_ids=["d1"])
+    job = world.job()
+    job.turn()
+    for turn in range(3):
+        for number in range(20):
+            world.status("d2", "FAILED", action_id=f"none-{turn}-{number}")
+        job.turn()
+    assert len(job._known) <= 11
+    world.status("d1", "SUCCEEDED")
+    job.turn()
+    assert {row["state"] for row in world.rows("action_targets")} == {"SUCCEEDED"}
+
+
+class StrictLog:
+    """A broker that refuses some records, whoever sends them."""
+
+    def __init__(self, *bad: str, field: str | None = "topic") -> None:
+        self.bad, self.field = bad, field
+        self.keys: list[str | None] = []
+        self.calls = 0
+
+    def publish(self, rows: Sequence[Row]) -> list[Place]:
+        self.calls += 1
+        if any(row.topic.split("/")[1] in self.bad for row in rows):
+            raise RefusedError("row 0 has a topic that cannot be", field=self.field)
+        self.keys += [row.idempotency_key for row in rows]
+        return [Place(1, len(self.keys) + number, False) for number in range(len(rows))]
+
+
+def test_a_record_that_the_broker_never_takes_keeps_no_other_device_waiting(world: EngineWorld) -> None:
+    world.devices("bad\u0085")
+    world.log = StrictLog("bad\u0085")  # type: ignore[assignment]
+    world.action("a1")
+    job = world.job()
+    job.turn()
+    job.turn()
+    assert sorted(str(key) for key in world.log.keys) == ["a1/d1/1", "a1/d2/1", "a1/d3/1"]
+    (refused,) = [row for row in world.rows("action_targets") if row["device_id"] == "bad\u0085"]
+    assert (refused["state"], refused["outbox"]) == ("SKIPPED", None)
+    assert refused["message"] == "the broker refuses its command: row 0 has a topic that cannot be"
+    for device in ("d1", "d2", "d3"):
+        world.status(device, "SUCCEEDED")
+    job.turn()
+    assert world.rows("action_state")[0]["phase"] == "ENDED"
+
+
+def test_refusals_of_a_tick_are_bounded_and_the_rest_follows(world: EngineWorld) -> None:
+    many = [f"bad{n:03}" for n in range(150)]
+    world.devices(*many)
+    world.log = StrictLog(*many)  # type: ignore[assignment]
+    world.action("a1")
+    job = world.job()
+    for _ in range(4):
+        job._publish_from = 0.0
+        job.turn()
+    assert sorted(str(key) for key in world.log.keys) == ["a1/d1/1", "a1/d2/1", "a1/d3/1"]
+    states = [row["state"] for row in world.rows("action_targets")]
+    assert (states.count("SKIPPED"), states.count("QUEUED")) == (150, 3)
+
+
+@pytest.mark.parametrize("error", [RefusedError("not allowed"), ConnectError("away"), MemoryError("full")])
+def test_what_is_not_the_fault_of_a_record_gives_nobody_up(world: EngineWorld, error: Exception) -> None:
+    class Failing(StrictLog):
+        def publish(self, rows: Sequence[Row]) -> list[Place]:
+            self.calls += 1
+            raise error
+
+    world.log = log = Failing()  # type: ignore[assignment]
+    world.action("a1")
+    job = world.job()
+    if isinstance(error, MemoryError):
+        with pytest.raises(MemoryError):
+            job.turn()
+    else:
+        job.turn()
+    assert log.calls == 1, "no search for a record to blame"
+    assert {(row["state"], row["outbox"]) for row in world.rows("action_targets")} == {("PENDING", "command")}
+
+
+def test_memory_that_ends_is_not_taken_for_a_history_that_is_gone(
+    world: EngineWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DeltalakeStore(world.root)
+    world.action("a1")
+
+    def full(*_: Any) -> Any:
+        raise MemoryError("full")
+
+    monkeypatch.setattr("pipelines.action_store.rows_of", full)
+    with pytest.raises(MemoryError):
+        store.news()
