@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from broker_edge._escape import SafeFormatter, shown_lines
 from broker_edge.errors import HeadwaterError
 from pipelines.errors import PipelineError, own_error
 from pipelines.jvm_end import jvm_may_end
@@ -88,7 +89,9 @@ def mute_query_traces(spark: SparkSession) -> None:
 
 def run_job(work: Callable[[], None]) -> int:
     """Runs a job to its exit code; a failure is one sentence on stderr."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(SafeFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
         work()
@@ -108,5 +111,5 @@ def exit_code(name: str) -> int:
 
 
 def _failed(name: str, sentence: str) -> int:
-    sys.stderr.write(f"error: {sentence}\n")
+    sys.stderr.write(f"error: {shown_lines(sentence)}\n")
     return exit_code(name)

@@ -6,6 +6,7 @@ Bad input and a broker that is away end in one sentence; `--debug` shows where i
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -14,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from broker_edge._escape import SafeFormatter
 from broker_edge.broker import native
 from broker_edge.cli import (
     actions,
@@ -36,7 +38,7 @@ from broker_edge.cli import (
     torture,
     users,
 )
-from broker_edge.cli._output import put, say
+from broker_edge.cli._output import put, say, say_lines
 from broker_edge.credentials import PASSWORD_VARIABLE, TOKEN_VARIABLE, USER_VARIABLE, Credentials
 from broker_edge.errors import (
     ConfigError,
@@ -128,6 +130,9 @@ def options(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code; the console script exits with it."""
+    if logging.lastResort is not None:
+        # A command configures no logging: this is what shows the warnings of the library.
+        logging.lastResort.setFormatter(SafeFormatter())
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given or bool(os.environ.get("HEADWATER_DEBUG"))
     given = [word for word in given if word != "--debug"]
@@ -140,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except BaseException as error:
         if debug:
-            traceback.print_exc()
+            say_lines(traceback.format_exc().rstrip("\n"))
         return _report(error)
     return code if isinstance(code, int) else 0
 
@@ -155,7 +160,8 @@ def _report(error: BaseException) -> int:
         case SystemExit():
             return error.code if isinstance(error.code, int) else 1
         case HeadwaterError():
-            say(f"headwater: {error}")
+            # Settings have lines: where in the file the mistake is. The others name things from outside.
+            (say_lines if isinstance(error, ConfigError) else say)(f"headwater: {error}")
             return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1)
         case typer.TyperException():
             return _report_usage(error)
@@ -172,7 +178,7 @@ def _report_usage(error: typer.TyperException) -> int:
     context = getattr(error, "ctx", None)
     message = getattr(error, "format_message", lambda: str(error))()
     if type(error).__name__ == "NoArgsIsHelpError":
-        say(message)
+        say_lines(message)
         return 2
     command = context.command_path if context is not None else "headwater"
     say(f"headwater: {message.removeprefix('Invalid value: ').rstrip('.')} (see `{command} --help`)")

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from broker_edge.cli._output import put, put_json
+from broker_edge.cli._output import put_fields, put_json, text_cell
 from broker_edge.errors import DeadlineError, NotFoundError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _said(json: bool) -> Callable[[dict[str, Any]], None]:
             names = ("action_id", "phase", "wave", "waves", "targets", "open", "counts", "message", "updated_at")
             put_json({name: row.get(name) for name in names})
         else:
-            put(f"{row['phase']}\t{row['message']}")
+            put_fields(row["phase"], row["message"])
 
     return say
 
@@ -71,8 +71,8 @@ def _follow(
 
 def picture(row: dict[str, Any], waves: list[dict[str, Any]]) -> Table:
     """A bar for each wave: what succeeded, what ended otherwise, what is under way."""
-    table = Table("wave", "devices", "", *_ORDER, box=box.SIMPLE_HEAD, title=f"{row['action_id']}: {row['phase']}")
-    table.caption = row["message"]
+    table = Table("wave", "devices", "", *_ORDER, box=box.SIMPLE_HEAD)
+    table.title, table.caption = text_cell(f"{row['action_id']}: {row['phase']}"), text_cell(row["message"])
     by_wave: dict[int, dict[str, int]] = {}
     for cell in waves:
         by_wave.setdefault(cell["wave"] or 0, {})[cell["state"]] = cell["number"]

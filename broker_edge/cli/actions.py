@@ -9,15 +9,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from broker_edge._escape import moment
 from broker_edge.cli._options import DEFAULT_SERVER, JsonOption, ServerOption, connect
 from broker_edge.cli._order import labels_of, with_order
-from broker_edge.cli._output import put, put_json, put_rows, say
+from broker_edge.cli._output import put_fields, put_json, put_rows, say
 from broker_edge.cli._watch import is_over, watched
 from broker_edge.errors import ConfigError, DeadlineError, NotFoundError, RefusedError
 
@@ -60,7 +60,7 @@ def create(
         if json:
             put_json(_plain(row))
         else:
-            put(row["message"])
+            put_fields(row["message"])
         if row["counts"].get("SUCCEEDED", 0) != row["targets"] or row["targets"] == 0:
             raise typer.Exit(1)
 
@@ -235,7 +235,7 @@ def _answer(name: str, value: str, json: bool) -> None:
     if json:
         put_json({name: value})
     else:
-        put(value)
+        put_fields(value)
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
@@ -244,7 +244,7 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _moment(at_us: int | None) -> str | None:
-    return None if at_us is None else datetime.fromtimestamp(at_us / 1_000_000, UTC).isoformat(timespec="milliseconds")
+    return None if at_us is None else moment(at_us, "milliseconds")
 
 
 def register(parent: typer.Typer) -> None:

@@ -158,7 +158,7 @@ def _row(manifest: Manifest) -> dict[str, Any]:
 
 def _fields(manifest: Manifest) -> tuple[object, ...]:
     row = _row(manifest)
-    pushed = datetime.fromtimestamp(manifest.pushed_us / 1e6, UTC).isoformat(timespec="seconds")
+    pushed = moment(manifest.pushed_us)
     place = f"{row['partition']}:{row['first']}"
     names = ("name", "version", "size", "chunks", "sha256", "key_id")
     return (*(row[name] for name in names), pushed, place)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -14,9 +13,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from broker_edge._escape import moment
 from broker_edge._admin import DEFAULT_ADMIN, Admin, parse_admin
 from broker_edge.cli._options import JsonOption, TimeoutOption
-from broker_edge.cli._output import put_json, put_rows, say
+from broker_edge.cli._output import put_json, put_rows, say, text_cell
 from broker_edge.errors import ConfigError
 
 app = typer.Typer(help="The clients of a broker.", no_args_is_help=True, rich_markup_mode=None)
@@ -130,14 +130,12 @@ def _watch(broker: Admin, part: str | None, connected: bool | None, limit: int, 
 def _table(rows: Sequence[Sequence[object]]) -> Table:
     table = Table(*_COLUMNS, box=box.SIMPLE_HEAD, title=f"{len(rows)} clients")
     for row in rows:
-        table.add_row(*("-" if field is None else str(field) for field in row))
+        table.add_row(*(text_cell(field) for field in row))
     return table
 
 
 def _row(one: Mapping[str, Any]) -> tuple[object, ...]:
-    since = None
-    if one["since_us"] is not None:
-        since = datetime.fromtimestamp(one["since_us"] / 1e6, UTC).isoformat(timespec="seconds")
+    since = None if one["since_us"] is None else moment(one["since_us"])
     rates = one["per_second"]
     return (
         one["client_id"],

@@ -14,7 +14,7 @@ import typer
 
 from broker_edge.cli._mqtt import WINDOW, Ack, Mqtt
 from broker_edge.cli._options import DEFAULT_MQTT, JsonOption, MqttOption
-from broker_edge.cli._output import put, put_json, say
+from broker_edge.cli._output import put_fields, put_json, say
 from broker_edge.errors import RefusedError
 
 
@@ -40,7 +40,7 @@ class _Progress:
             place = {"partition": name, "offset": int(offset)} if offset else {"partition": None, "offset": None}
             put_json({"topic": self.topic, **place, "durability": ack.durability})
         else:
-            put(f"{ack.place or '-'}\t{ack.durability or '-'}")
+            put_fields(ack.place, ack.durability)
 
 
 def pub(

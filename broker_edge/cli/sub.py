@@ -9,7 +9,7 @@ import typer
 
 from broker_edge.cli._mqtt import Message, Mqtt
 from broker_edge.cli._options import DEFAULT_MQTT, CountOption, JsonOption, LimitOption, MqttOption
-from broker_edge.cli._output import payload_json, payload_text, put, put_json, say
+from broker_edge.cli._output import payload_json, payload_text, put_fields, put_json, say
 from broker_edge.errors import DeadlineError, RefusedError
 from broker_edge.positions import parse_position
 
@@ -76,8 +76,8 @@ def _show(message: Message, *, as_json: bool, with_place: bool) -> None:
             found["ts"] = message.ts
         put_json(found)
         return
-    place = f"{message.place or '-'}\t" if with_place else ""
-    put(f"{place}{message.topic}\t{payload_text(message.payload)}")
+    place = (message.place,) if with_place else ()
+    put_fields(*place, message.topic, payload_text(message.payload))
 
 
 def register(app: typer.Typer) -> None:

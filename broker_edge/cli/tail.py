@@ -13,7 +13,7 @@ import pyarrow as pa
 import typer
 
 from broker_edge.cli._options import DEFAULT_SERVER, CountOption, FiltersArgument, JsonOption, LimitOption, ServerOption
-from broker_edge.cli._output import payload_json, payload_text, put, put_json
+from broker_edge.cli._output import payload_json, payload_text, put_fields, put_json
 from broker_edge.client import Client
 from broker_edge.errors import DeadlineError, HeadwaterError, RefusedError
 from broker_edge.positions import parse_position, resolve
@@ -123,7 +123,7 @@ def _follow(
 
 def _show(row: Mapping[str, Any], name: str, *, as_json: bool) -> None:
     if not as_json:
-        put(f"{name}:{row['offset']}\t{row['topic']}\t{payload_text(row['value'])}")
+        put_fields(f"{name}:{row['offset']}", row["topic"], payload_text(row["value"]))
         return
     headers = [{"key": one["key"], **payload_json(one["value"])} for one in row["headers"] or ()]
     put_json(

@@ -14,6 +14,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+from broker_edge._escape import shown_lines
 from pipelines.job import StopSignal, exit_code, mute_query_traces
 from pipelines.jobs.alerts import Alert, Webhook
 from pipelines.jobs.catalogue import make_job, names_of, needs_spark, stages
@@ -56,7 +57,7 @@ def run(wanted: Sequence[str], *, config: Path | None, available_now: bool, as_j
         except RunFailedError as error:
             if stop.is_set() and isinstance(error.__cause__, CALL_ERRORS):
                 return 0
-            sys.stderr.write(f"error: {error}\n")
+            sys.stderr.write(f"error: {shown_lines(str(error))}\n")
             return exit_code(error.cause_name)
     return 0
 

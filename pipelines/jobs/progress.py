@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TextIO
@@ -12,7 +11,9 @@ from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
+from broker_edge._escape import json_line, shown
 from pipelines.jobs.alerts import Alert
 from pipelines.jobs.runner import JobView
 
@@ -28,13 +29,13 @@ class JsonLines:
         for view in views:
             if self._last.get(view.job) != view:
                 self._last[view.job] = view
-                self._out.write(json.dumps({"at": _now(), **_flat(view)}) + "\n")
+                self._out.write(json_line({"at": _now(), **_flat(view)}, ascii_only=True) + "\n")
         self._out.flush()
 
     def alert(self, alert: Alert) -> None:
-        self._out.write(json.dumps({"at": _now(), "alert": asdict(alert)}) + "\n")
+        self._out.write(json_line({"at": _now(), "alert": asdict(alert)}, ascii_only=True) + "\n")
         self._out.flush()
-        self._talk.write(f"alert: {alert.sentence}\n")
+        self._talk.write(f"alert: {shown(alert.sentence)}\n")
         self._talk.flush()
 
     def __enter__(self) -> JsonLines:
@@ -56,11 +57,11 @@ class LiveTable:
             one = view.progress
             numbers = (one.batch, one.rows, _round(one.rows_per_s), _round(one.batch_s), one.lag_records, view.restarts)
             state = str(view.state) if view.said is None else f"{view.state}: {view.said}"
-            table.add_row(view.job, state, *("" if value is None else str(value) for value in numbers))
+            table.add_row(view.job, Text(shown(state)), *("" if value is None else str(value) for value in numbers))
         self._live.update(table)
 
     def alert(self, alert: Alert) -> None:
-        self._live.console.print(f"alert: {alert.sentence}", markup=False, highlight=False)
+        self._live.console.print(f"alert: {shown(alert.sentence)}", markup=False, highlight=False)
 
     def __enter__(self) -> LiveTable:
         self._live.start()

@@ -21,7 +21,7 @@ from pipelines.ingest_tables import DQ_RESULTS, TablePlace
 from pipelines.quality.rules import Rules
 from pipelines.silver import split
 from pipelines.silver.plan import BatchPlan, PlanStore
-from pipelines.silver.schema import Evolution, MessageSchema, SchemaField, known_type
+from pipelines.silver.schema import ENVELOPE, Evolution, MessageSchema, SchemaField, known_type
 from sinks.errors import SinkError
 from sinks.once import add_missing_columns, append_few_once, append_once, column_types, comment, folded
 from sinks.table import Table
@@ -218,8 +218,8 @@ def check_tables(spark: SparkSession, setup: SilverSetup) -> None:
 
 
 def _still_free(schema: MessageSchema, brought: Sequence[SchemaField]) -> list[SchemaField]:
-    """Of the fields that payloads brought, those that the file does not declare by now."""
-    names = {folded(field.name) for field in schema.fields}
+    """Of the fields that payloads brought, those that a table can have beside what the file declares by now."""
+    names = {folded(field.name) for field in schema.fields} | {folded(name) for name in ENVELOPE}
     paths = {schema.path_of(field) for field in schema.fields}
     free = []
     for field in brought:

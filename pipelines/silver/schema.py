@@ -17,7 +17,6 @@ from pydantic import Field, field_validator, model_validator
 from pipelines.errors import SettingsError
 from pipelines.silver.topics import topic_pattern
 from pipelines.yaml_file import Section, read_yaml, yaml_files
-from sinks.once import folded
 
 ENVELOPE = (
     "tenant",
@@ -100,7 +99,7 @@ class SchemaField(Section):
     def _is_free(cls, name: str) -> str:
         if _COLUMN.fullmatch(name) is None:
             raise ValueError(f"{name!r} is not a column name: a letter, then letters, digits and _")
-        if folded(name) in ENVELOPE:
+        if name.lower() in ENVELOPE:
             raise ValueError(f"{name!r} is a column that every silver table has")
         return name
 
@@ -172,7 +171,7 @@ class MessageSchema(Section):
 
     @model_validator(mode="after")
     def _columns_and_paths_are_unique(self) -> MessageSchema:
-        names = [folded(field.name) for field in self.fields]
+        names = [field.name.lower() for field in self.fields]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"two fields are named {twice}")

@@ -245,9 +245,7 @@ def test_a_field_that_spark_takes_for_another_column_is_rescued_and_a_batch_stuc
             before.setattr(module, "folded", str.lower)
         before.setattr(batch, "_without_doubles", lambda plan: plan)
         for _ in range(2):
-            with pytest.raises(
-                PySparkException, match="FIELD_ALREADY_EXISTS|AMBIGUOUS_REFERENCE|DUPLICATE|already exists"
-            ):
+            with pytest.raises(PySparkException, match="already exists"):
                 world.run()
     world.run()
     good = world.rows()
