@@ -7,6 +7,7 @@ is full, paho's thread stops reading and TCP slows the broker.
 from __future__ import annotations
 
 import queue
+import re
 import threading
 import time
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ from broker_edge.errors import ConnectError, DeadlineError, RefusedError
 QUEUE_MESSAGES = 1_000
 # So many publishes may wait for their acknowledgement; the next one waits.
 WINDOW = 200
+_DIGITS = re.compile(r"[0-9]{1,19}")
+_PLACE = re.compile(r"[^:]{1,100}:[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,8 +272,11 @@ class Mqtt:
         topic, place = message.topic, users.get("stream-offset")
         if topic.startswith("$at/"):
             _, place, topic = topic.split("/", 2)
-        ts = users.get("ts")
-        found = Message(topic, bytes(message.payload), message.qos, message.retain, place, int(ts) if ts else None)
+        # Whoever publishes may send properties of these names, too.
+        place = place if place is not None and _PLACE.fullmatch(place) else None
+        ts = users.get("ts", "")
+        at_us = int(ts) if _DIGITS.fullmatch(ts) else None
+        found = Message(topic, bytes(message.payload), message.qos, message.retain, place, at_us)
         while not self._closing.is_set():
             try:
                 self.messages.put(found, timeout=0.2)

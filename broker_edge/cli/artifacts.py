@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,8 +15,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from broker_edge._escape import moment
 from broker_edge.cli._options import DEFAULT_SERVER, JsonOption, ServerOption, TimeoutOption, connect
-from broker_edge.cli._output import put, put_json, put_rows, say
+from broker_edge.cli._output import put_fields, put_json, put_rows, say
 
 if TYPE_CHECKING:
     from broker_edge.artifacts import Manifest
@@ -56,7 +56,7 @@ def push(
     place = done.manifest.place
     found = f", {done.found} were there" if done.found else ""
     how = "was there already" if done.existed else f"{done.stored} chunks stored{found}"
-    put(f"{name} {version}: {how}; {place.partition} from offset {place.offset_of(0)}")
+    put_fields(f"{name} {version}: {how}; {place.partition} from offset {place.offset_of(0)}")
 
 
 @app.command("list")
@@ -102,7 +102,7 @@ def verify(
         put_json({**_row(checked.manifest), "verified": True, "signature_checked": checked.key_id is not None})
         return
     signed = f", signed with key {checked.key_id}" if checked.key_id else ", signature not checked (--trust FILE does)"
-    put(f"{name} {version}: {len(checked.manifest.artifact.chunks)} chunks are right{signed}")
+    put_fields(f"{name} {version}: {len(checked.manifest.artifact.chunks)} chunks are right{signed}")
 
 
 @app.command()
@@ -121,7 +121,7 @@ def rm(
     if json:
         put_json({"name": name, "version": version, "removed": True})
     else:
-        put(f"{name} {version} removed")
+        put_fields(f"{name} {version} removed")
 
 
 @app.command()
@@ -137,7 +137,7 @@ def keygen(
     if json:
         put_json({"key_id": key.key_id, "private": str(file), "public": str(public)})
     else:
-        put(f"key {key.key_id}: {file} signs, {public} is what devices trust")
+        put_fields(f"key {key.key_id}: {file} signs, {public} is what devices trust")
 
 
 def _row(manifest: Manifest) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from broker_edge._escape import moment
 from broker_edge._admin import DEFAULT_ADMIN, Admin, parse_admin
+from broker_edge._escape import moment
 from broker_edge.cli._options import JsonOption, TimeoutOption
 from broker_edge.cli._output import put_json, put_rows, say, text_cell
 from broker_edge.errors import ConfigError

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker_edge.cli._options import DEFAULT_MQTT, JsonOption, MqttOption, parse_mqtt
-from broker_edge.cli._output import put, put_json, say
+from broker_edge.cli._output import put, put_fields, put_json, say
 from broker_edge.credentials import Credentials
 from broker_edge.errors import ConfigError, ConnectError, HeadwaterError, RefusedError
 
@@ -82,7 +82,7 @@ def simulate(
 
     if fault == ["list"]:
         for name, meaning in FAULTS.items():
-            put(f"{name}\t{meaning}")
+            put_fields(name, meaning)
         return
     host, port = parse_mqtt(mqtt)
     policy = _policy(trust, allow_unsigned) if trust or allow_unsigned else None
@@ -113,7 +113,7 @@ def simulate(
     else:
         put(f"published {counts['published']}, acknowledged {counts['acked']}, refused {counts['refused']}")
         for what, number in sorted(counts["events"].items()):
-            put(f"{what}\t{number}")
+            put_fields(what, number)
 
 
 def _run_fleet(settings: FleetSettings, series: Path | None, seconds: float | None) -> dict[str, Any]:
@@ -223,7 +223,7 @@ def _show(said: Said, json: bool) -> None:
         return
     progress = None if said.progress is None else f"{said.progress} %"
     words = (said.state, said.action_id, said.step, progress, said.message)
-    put("\t".join(str(word) for word in words if word))
+    put_fields(*(word for word in words if word))
 
 
 def _policy(trust: list[Path] | None, allow_unsigned: bool) -> UpdatePolicy:

@@ -35,16 +35,16 @@ def groups(
         found = [one for one in client.groups() if group in (None, one.group)]
         if group is not None and not found:
             raise NotFoundError(f"there is no consumer group `{group}` at {client.server}; see `headwater groups`")
-        numbers = sorted({number for one in found for number in one.partitions})
-        bounds = client.offsets(partitions=numbers).partitions if numbers else {}
+        bounds = client.offsets().partitions if any(one.partitions for one in found) else {}
     names = ("group", "reader_epoch", "partition", "name", "initial", "committed", "scanned", "lag")
     rows = []
     for one in found:
         for number, place in one.partitions.items():
-            end = bounds[number].high_watermark
+            # A group may name partitions that the broker does not have.
+            there = bounds.get(number)
             reached = next((at for at in (place.scanned, place.committed, place.initial) if at is not None), None)
-            lag = None if reached is None else max(end - reached, 0)
-            name = bounds[number].name
+            lag = None if reached is None or there is None else max(there.high_watermark - reached, 0)
+            name = None if there is None else there.name
             rows.append((one.group, one.reader_epoch, number, name, place.initial, place.committed, place.scanned, lag))
     if json:
         put_json({"groups": [dict(zip(names, row, strict=True)) for row in rows]})
