@@ -32,6 +32,7 @@ from pipelines.engine import (
     TargetState,
     Timeouts,
 )
+from pipelines.table_query import valid_texts
 from pipelines.tables import (
     ACTION_EVENTS,
     ACTION_STATE,
@@ -58,11 +59,20 @@ def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
             table = table.set_column(index, field.name, column)
         elif pa.types.is_map(field.type):
             maps.append(field.name)
-    for row in table.to_pylist():
+    for row in _listed(table):
         for name in maps:
             if row[name] is not None:
                 row[name] = dict(row[name])
         yield row
+
+
+def _listed(table: pa.Table) -> list[dict[str, Any]]:
+    try:
+        found: list[dict[str, Any]] = table.to_pylist()
+    except UnicodeDecodeError:
+        # Whoever wrote it did not look: such bytes become U+FFFD, and the row is judged as any other.
+        found = valid_texts(table).to_pylist()
+    return found
 
 
 def arrow_of(rows: Iterable[Row], table: Table) -> pa.Table:

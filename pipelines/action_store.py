@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from pipelines.action_rows import (
@@ -48,7 +48,8 @@ from pipelines.engine import (
     Target,
 )
 from pipelines.errors import PipelineError, SetupError
-from pipelines.sql_text import literal
+from pipelines.sql_text import literal, near
+from pipelines.table_query import queried
 from pipelines.tables import TABLES, add_missing_columns, uri_of
 from sinks.conflicts import committed
 
@@ -275,11 +276,8 @@ class DeltalakeStore:
         return self._select({name: self._current(name)}, sql)
 
     def _select(self, tables: Mapping[str, DeltaTable], sql: str) -> list[dict[str, Any]]:
-        builder = QueryBuilder()
-        for name, table in tables.items():
-            builder = builder.register(name, table)
         try:
-            return list(rows_of(pa.table(builder.execute(sql).read_all())))
+            return list(rows_of(queried(tables, sql)))
         except (MemoryError, ImportError):
             raise
         except Exception as error:  # A file that is gone or cannot be reached is no DeltaError here.
@@ -329,11 +327,11 @@ class DeltalakeStore:
 
     def _not_quarantined(self, entries: Iterable[Quarantined]) -> list[Quarantined]:
         """Those whose place is not in the table yet: a tick that is repeated after a crash decides them again."""
-        rows = self._query(
-            "quarantine", 'SELECT log_id, "partition", "offset" FROM quarantine WHERE pipeline = \'actions\''
-        )
+        found = list(entries)
+        where = near((entry.report.place for entry in found), pipeline="actions")
+        rows = self._query("quarantine", f'SELECT log_id, "partition", "offset" FROM quarantine WHERE {where}')
         known = {(row["log_id"], row["partition"], row["offset"]) for row in rows}
-        return [entry for entry in entries if entry.report.place not in known]
+        return [entry for entry in found if entry.report.place not in known]
 
     # -- writing -----------------------------------------------------------------------------------------------------
 

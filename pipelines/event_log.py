@@ -18,28 +18,13 @@ from deltalake.exceptions import DeltaError
 
 from pipelines.action_rows import arrow_of, rows_of
 from pipelines.errors import SetupError
-from pipelines.sql_text import literal
+from pipelines.sql_text import near
 from pipelines.tables import ACTION_EVENTS, QUARANTINE, add_missing_columns, uri_of
 from sinks.conflicts import committed
 
 Row = Mapping[str, Any]
 
 _PLACE = ("log_id", "partition", "offset", "epoch")
-
-
-def _near(rows: Sequence[Row]) -> str:
-    """The query for places of `quarantine` that may be those of `rows`: the table may be large by now."""
-    ranges: dict[tuple[str, int], tuple[int, int]] = {}
-    for row in rows:
-        at, offset = (row["log_id"], row["partition"]), row["offset"]
-        low, high = ranges.get(at, (offset, offset))
-        ranges[at] = (min(low, offset), max(high, offset))
-    parts = [
-        f'(log_id = {literal(log_id)} AND "partition" = {partition:d} AND "offset" BETWEEN {low:d} AND {high:d})'
-        for (log_id, partition), (low, high) in ranges.items()
-    ]
-    select = 'SELECT log_id, "partition", "offset", epoch FROM e'
-    return f"{select} WHERE pipeline = 'status' AND ({' OR '.join(parts)})"
 
 
 class EventLog:
@@ -112,7 +97,9 @@ class EventLog:
         """Rows whose record is not there yet: a batch is replayed, and another checkpoint may read it again."""
         if not rows:
             return []
-        known = {tuple(row.values()) for row in self._query(self._quarantine, _near(rows))}
+        where = near(((row["log_id"], row["partition"], row["offset"]) for row in rows), pipeline="status")
+        found = self._query(self._quarantine, f'SELECT log_id, "partition", "offset", epoch FROM e WHERE {where}')
+        known = {tuple(row.values()) for row in found}
         return [row for row in rows if tuple(row[name] for name in _PLACE) not in known]
 
     @staticmethod

@@ -12,8 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from pipelines.action_rows import (
@@ -32,6 +31,8 @@ from pipelines.engine import EngineState
 from pipelines.engine.foresight import Foresight, foresee
 from pipelines.engine.validity import refusal
 from pipelines.errors import SettingsError, SetupError
+from pipelines.sql_text import literal
+from pipelines.table_query import queried
 from pipelines.tables import ACTION_REQUESTS, ACTIONS, ARTIFACTS, DEFAULT_TENANT, DEVICES, Table, create_by_path, uri_of
 
 
@@ -182,7 +183,7 @@ class FleetDesk:
                 int(what["size"]),
             )
             signature, key_id = signed.get("value"), signed.get("key_id")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise SettingsError(f"this is not the manifest of an artifact: {error!r}") from error
         known = self._query("artifacts", "SELECT name, version, tenant FROM artifacts")
         if any((row["name"], row["version"], row["tenant"]) == (name, version, self._tenant) for row in known):
@@ -245,7 +246,7 @@ class FleetDesk:
             table = DeltaTable(uri_of(self._root, name))
         except DeltaError as error:
             raise self._missing(name) from error
-        return list(rows_of(pa.table(QueryBuilder().register(name, table).execute(sql).read_all())))
+        return list(rows_of(queried({name: table}, sql)))
 
     def _missing(self, name: str) -> SetupError:
         return SetupError(f"there is no table {name} under {self._root}; name the folder of the tables with --root")
@@ -256,5 +257,4 @@ def _where(table: str, action_id: str) -> str:
 
 
 def _of(action_id: str) -> str:
-    text = action_id.replace("'", "''")
-    return f"WHERE action_id = '{text}'"
+    return f"WHERE action_id = {literal(action_id)}"

@@ -1,8 +1,24 @@
-"""Texts from outside in SQL for deltalake."""
+"""Texts and places from outside in SQL for deltalake."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 
 def literal(text: str) -> str:
     """A text as a literal of DataFusion's SQL, in which a backslash is an ordinary character."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def near(places: Iterable[tuple[str, int, int]], *, pipeline: str) -> str:
+    """A condition on `quarantine` that holds for what `pipeline` put there of these places (log id, partition, offset),
+    and for little else: the table may be large by now, and is not read whole."""
+    ranges: dict[tuple[str, int], tuple[int, int]] = {}
+    for log_id, partition, offset in places:
+        low, high = ranges.get((log_id, partition), (offset, offset))
+        ranges[log_id, partition] = (min(low, offset), max(high, offset))
+    parts = [
+        f'(log_id = {literal(log_id)} AND "partition" = {partition:d} AND "offset" BETWEEN {low:d} AND {high:d})'
+        for (log_id, partition), (low, high) in ranges.items()
+    ]
+    return f"pipeline = {literal(pipeline)} AND ({' OR '.join(parts) or 'false'})"

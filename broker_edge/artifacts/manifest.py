@@ -212,7 +212,7 @@ class Manifest:
             )
         except RefusedError as error:
             raise ArtifactError(f"this is no manifest: {error}") from error
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
             raise ArtifactError(f"this is no manifest: wrong or missing {error}") from error
 
 

@@ -220,7 +220,7 @@ class SimulatedDevice:
         return self.fault is not None and self.fault.name == fault
 
     async def _received(self, topic: str, payload: bytes) -> None:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError, AttributeError):
             body = json.loads(payload)
             named = {name: body.get(name) for name in ("type", "action_id", "attempt")}
             self._log.add(self.device_id, "ignored" if self._is("silent") else "command", **named)

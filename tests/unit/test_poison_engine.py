@@ -7,16 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from deltalake.transaction import AddAction
 from support.engine import START_US, Engine, action_of, devices_of
 from support.engine_world import EngineWorld
 from support.poison import SEED, TEXTS
 
 from broker_edge import ConnectError, Place, RefusedError, Row
 from pipelines import tables
-from pipelines.action_rows import events_table, quarantine_table, targets_table
+from pipelines.action_rows import arrow_of, events_table, quarantine_table, rows_of, targets_table
 from pipelines.action_store import DeltalakeStore
 from pipelines.engine import Limits, Rollout, Selector, TargetState
+from pipelines.fleet_desk import FleetDesk
+from pipelines.sql_text import near
 
 S = TargetState
 
@@ -268,3 +273,64 @@ def test_memory_that_ends_is_not_taken_for_a_history_that_is_gone(
     monkeypatch.setattr("pipelines.action_store.rows_of", full)
     with pytest.raises(MemoryError):
         store.news()
+
+
+# -- bytes that are no text --------------------------------------------------------------------------------------------
+
+
+def broken(kind: pa.DataType) -> pa.Array:
+    """A value as Spark writes it for CAST(X'78FF' AS STRING), alone, in a list, or in a map."""
+    text = pa.array([b"x\xff", b"y\xfe"]).view(pa.string())
+    if pa.types.is_map(kind):
+        return pa.MapArray.from_arrays([0, 1], text[:1], text[1:])
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays([0, 1], text[:1])
+    return text[:1]
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        (tables.ACTIONS, "created_by"),
+        (tables.ACTIONS, "labels"),
+        (tables.ACTIONS, "depends_on"),
+        (tables.ACTION_REQUESTS, "reason"),
+        (tables.DEVICES, "time_zone"),
+        (tables.DEVICES, "labels"),
+        (tables.ARTIFACTS, "key_id"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_bytes_that_are_no_text_hold_up_nobody(world: EngineWorld, table: tables.Table, column: str) -> None:
+    world.action("good", device_ids=["d1"])
+    row = {"action_id": "bad", "request_id": "r", "device_id": "d9", "name": "n", "version": "1", "percentage": 100.0}
+    rows = arrow_of([row], table)
+    at = rows.schema.get_field_index(column)
+    rows = rows.set_column(at, rows.schema.field(at), broken(rows.schema.field(at).type))
+    path = world.root / table.name / "by-spark.parquet"
+    pq.write_table(rows, path)
+    add = AddAction(path.name, path.stat().st_size, {}, 0, True, '{"numRecords":1}')
+    there = world.table(table.name)
+    there.create_write_transaction([add], "append", there.schema())
+    job = world.job()
+    job.turn()
+    assert "good/d1/1" in world.log.keys
+    world.status("d1", "SUCCEEDED", action_id="good")
+    job.turn()
+    world.job().turn()
+    assert {row["state"] for row in world.rows("action_targets") if row["action_id"] == "good"} == {"SUCCEEDED"}
+    assert FleetDesk(world.root).audit("good")
+
+
+def test_a_record_whose_topic_is_no_text_is_shown_with_marks() -> None:
+    table = pa.table({"topic": pa.array([b"a", b"d\xff", None]).view(pa.string()), "n": [1, 2, 3]})
+    assert [row["topic"] for row in rows_of(table)] == ["a", "d\ufffd", None]
+
+
+def test_only_what_is_near_is_looked_up_in_quarantine() -> None:
+    places = [("l", 1, 5), ("l", 1, 9), ("l'", 2, 7)]
+    assert near(places, pipeline="p") == (
+        "pipeline = 'p' AND ((log_id = 'l' AND \"partition\" = 1 AND \"offset\" BETWEEN 5 AND 9) OR "
+        "(log_id = 'l''' AND \"partition\" = 2 AND \"offset\" BETWEEN 7 AND 7))"
+    )
+    assert near([], pipeline="p").endswith("(false)")

@@ -1,0 +1,67 @@
+"""SQL over Delta tables without a JVM, whoever wrote them.
+
+Spark writes any bytes as a string (`CAST(X'FF' AS STRING)`), and DataFusion refuses a whole table for one of them. Then
+a copy is asked in which each such text has U+FFFD where its bytes are no UTF-8.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
+
+log = logging.getLogger(__name__)
+
+_NO_UTF8 = "utf-8"
+"""What the error says, in one spelling or the other."""
+
+
+def queried(tables: Mapping[str, DeltaTable], sql: str) -> pa.Table:
+    """What `sql` finds in tables without deletion vectors. Raises what DataFusion raises: of no class of its own."""
+    try:
+        return _asked(tables, sql)
+    except Exception as error:
+        if _NO_UTF8 not in str(error).lower():
+            raise
+        log.warning("a text of the table %s is no UTF-8: such bytes are read as U+FFFD", " or ".join(tables))
+    with TemporaryDirectory(prefix="headwater-utf8-") as folder:
+        copies = {}
+        for name, table in tables.items():
+            path = str(Path(folder) / name)
+            write_deltalake(path, valid_texts(table.to_pyarrow_dataset().to_table()))
+            copies[name] = DeltaTable(path)
+        return _asked(copies, sql)
+
+
+def _asked(tables: Mapping[str, DeltaTable], sql: str) -> pa.Table:
+    builder = QueryBuilder()
+    for name, table in tables.items():
+        builder = builder.register(name, table)
+    return pa.table(builder.execute(sql).read_all())
+
+
+def valid_texts(table: pa.Table) -> pa.Table:
+    """The table with every text as UTF-8."""
+    columns = [_valid(column) for column in table.columns]
+    return pa.Table.from_arrays(columns, schema=table.schema)
+
+
+def _valid(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pa.chunked_array([_valid_array(chunk) for chunk in column.chunks], type=column.type)
+
+
+def _valid_array(array: pa.Array) -> pa.Array:
+    kind = array.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        found = array.cast(pa.large_binary() if pa.types.is_large_string(kind) else pa.binary()).to_pylist()
+        return pa.array([None if one is None else one.decode(errors="replace") for one in found], kind)
+    if pa.types.is_map(kind):
+        keys, items = _valid_array(array.keys), _valid_array(array.items)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, kind, mask=array.is_null())
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(array.offsets, _valid_array(array.values), kind, mask=array.is_null())
+    return array
