@@ -113,7 +113,7 @@ def _read_places(log_id: str, value: object) -> dict[int, Place]:
         raise OffsetError(f"the places of log {log_id} are a JSON object, not {json.dumps(value)}")
     places = {}
     for partition, place in value.items():
-        if not (isinstance(partition, str) and partition.isascii() and partition.isdigit()):
+        if not (isinstance(partition, str) and partition.isascii() and partition.isdigit() and len(partition) <= 10):
             raise OffsetError(f"partition {partition!r} of log {log_id} is not a number")
         places[int(partition)] = _read_place(log_id, partition, place)
     return places

@@ -17,7 +17,9 @@ from sources.offsets import FORMAT_VERSION, Place, read_logs
 _TIMESTAMP_MS_MAX = 7_258_118_400_000
 
 _UNIT_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION = re.compile(r"(\d+)\s*([a-z]*)", re.ASCII)
+_DURATION = re.compile(r"(\d{1,15})\s*([a-z]*)", re.ASCII)
+# Before Python makes a number of them, which it refuses from some thousand on; none has a use for more.
+_DIGITS_MAX = 18
 
 
 def servers_value(value: str | None) -> tuple[str, ...]:
@@ -64,7 +66,7 @@ def assign_value(value: str) -> dict[str, tuple[int, ...]]:
     wrong = OptionError(f'option assign is JSON of the form {{"<log id>": [3, 4]}}, not {value}')
     try:
         logs = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise wrong from None
     if not isinstance(logs, dict) or not logs:
         raise wrong
@@ -83,15 +85,15 @@ def places_value(name: str, text: str) -> dict[str, dict[int, Place]]:
     form = f'option {name} is earliest, latest or JSON of the form {{"<log id>": {{"<partition>": 17}}}}'
     try:
         value = json.loads(text)
-    except ValueError:
-        raise OptionError(f"{form}, not {text}") from None
+    except (ValueError, RecursionError):
+        raise OptionError(f"{form}, not {text:.200}") from None
     if isinstance(value, dict) and set(value) == {"v", "logs"} and value["v"] == FORMAT_VERSION:
         value = value["logs"]
     try:
         if isinstance(value, dict):
             value = {log_id: _pairs(name, places) for log_id, places in value.items()}
         return read_logs(value)
-    except OffsetError as error:
+    except (OffsetError, RecursionError) as error:
         raise OptionError(f"{form}: {error}") from error
 
 
@@ -113,7 +115,7 @@ def time_us_value(name: str, text: str) -> int:
     """Unix milliseconds, as with Kafka, or ISO 8601 with a zone."""
     text = text.strip()
     if text.isascii() and text.isdigit():
-        if int(text) > _TIMESTAMP_MS_MAX:
+        if len(text) > _DIGITS_MAX or int(text) > _TIMESTAMP_MS_MAX:
             raise OptionError(f"option {name} is in milliseconds since 1970, and {text} is after the year 2200")
         return int(text) * 1_000
     try:
@@ -124,7 +126,10 @@ def time_us_value(name: str, text: str) -> int:
         ) from None
     if moment.tzinfo is None:
         raise OptionError(f"option {name} needs a time zone: {text}Z for UTC")
-    return max(0, microseconds(moment))
+    try:
+        return max(0, microseconds(moment))
+    except OverflowError:
+        raise OptionError(f"option {name} is before the year 1 or after the year 9999 in UTC: {text}") from None
 
 
 def microseconds(moment: datetime) -> int:
@@ -169,7 +174,7 @@ def count_value(values: Mapping[str, str], name: str, *, at_least: int = 1) -> i
     text = values.get(name)
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit() and int(text) >= at_least):
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX and int(text) >= at_least):
         kind = "a positive whole number" if at_least else "a whole number"
         raise OptionError(f"option {name} is {kind}, not {text}")
     return int(text)

@@ -13,6 +13,13 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
+_SENTENCE_MAX = 1_000
+
+
+def shortened(sentence: str) -> str:
+    """A sentence that may quote what somebody wrote, within bounds: it stands in many rows."""
+    return sentence if len(sentence) <= _SENTENCE_MAX else f"{sentence[:_SENTENCE_MAX]}…"
+
 
 @dataclass(frozen=True, slots=True)
 class Selector:
@@ -151,7 +158,7 @@ class Request:
     @property
     def who(self) -> str:
         """For a sentence: who asked, and why."""
-        return f"{self.by or 'somebody'}" + (f": {self.reason}" if self.reason else "")
+        return shortened(f"{self.by or 'somebody'}" + (f": {self.reason}" if self.reason else ""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from dataclasses import replace
 
-from .action import Action
+from .action import Action, shortened
 from .lifecycle import removed, skipped
 from .model import ActionPhase, ActionState, AuditEvent, Target, TargetState
 from .selection import select
@@ -17,8 +17,6 @@ from .work import Work
 
 _NO_LEVEL = re.compile(r"[/+#\x00-\x1f\x7f]|^$")
 _ID_BYTES_MAX = 1_024
-_MESSAGE_MAX = 1_000
-"""What is wrong may quote what somebody wrote."""
 
 
 def admit(work: Work, actions: Collection[Action]) -> None:
@@ -74,8 +72,7 @@ def _start(work: Work, action: Action) -> None:
     )
     wrong = refusal(action, work.artifacts, work.limits) or _unknown_dependency(work, action)
     if wrong is not None:
-        message = f"refused, nothing was sent: {wrong}"
-        message = message if len(message) <= _MESSAGE_MAX else f"{message[:_MESSAGE_MAX]}…"
+        message = shortened(f"refused, nothing was sent: {wrong}")
         work.put_row(replace(row, phase=ActionPhase.REFUSED, ended_us=now_us, message=message))
         work.say_of_action(action, "REFUSED", message)
         return
@@ -89,7 +86,7 @@ def _start(work: Work, action: Action) -> None:
         new = _new(work, action, device_id, 0)
         work.put(None, replace(new, state=TargetState.SKIPPED, finished_us=now_us, message=message))
     if not selection.selected and not action.rollout.dynamic:
-        row = replace(row, message=said_of_nobody(action, len(selection.unknown)))
+        row = replace(row, message=shortened(said_of_nobody(action, len(selection.unknown))))
         work.say_of_action(action, "ENDED", row.message)
     work.put_row(row)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-from .action import Action
+from .action import Action, shortened
 from .model import LATE_US, SECOND_US, DeviceState, Limits, Report, Target, TargetState
 
 S = TargetState
@@ -208,7 +208,8 @@ def removed(target: Target, reason: str, now_us: int) -> Target:
 
 
 def skipped(target: Target, reason: str, now_us: int) -> Target:
-    return _finished(target, S.SKIPPED, now_us, message=reason, updated_us=now_us)
+    # What it quotes is what people wrote, and is kept with each target.
+    return _finished(target, S.SKIPPED, now_us, message=shortened(reason), updated_us=now_us)
 
 
 def forced(target: Target, reason: str, now_us: int) -> Target:

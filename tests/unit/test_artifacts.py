@@ -256,6 +256,7 @@ def body() -> dict[str, object]:
         (("place", "runs"), [[7, 0], [8, 3]]),
         (("place", "runs"), [[7, 3, 1]]),
         (("place", "runs"), "777"),
+        (("place", "runs"), [[0, 2**62], [2**62, 2**63 - 1]]),
         (("pushed_us",), "soon"),
     ],
 )
@@ -275,6 +276,14 @@ def test_manifest_that_cannot_be_is_refused(path: tuple[str, ...], value: object
 def test_bytes_that_are_no_manifest_are_refused(text: bytes) -> None:
     with pytest.raises(ArtifactError):
         Manifest.parse(text)
+
+
+def test_a_manifest_is_refused_at_whatever_depth_its_values_are_nested() -> None:
+    """Between what can be read and what can be shown lies a depth at which showing alone fails."""
+    text = json.dumps({**body(), "pushed_us": "@"})
+    for depth in (1, 50, *range(300, 1_000, 3)):
+        with pytest.raises(ArtifactError):
+            Manifest.parse(text.replace('"@"', "[" * depth + "]" * depth).encode())
 
 
 def test_broken_and_foreign_manifests_are_named_and_disturb_nothing_else(client: Client, image: Path) -> None:

@@ -334,3 +334,16 @@ def test_only_what_is_near_is_looked_up_in_quarantine() -> None:
         "(log_id = 'l''' AND \"partition\" = 2 AND \"offset\" BETWEEN 7 AND 7))"
     )
     assert near([], pipeline="p").endswith("(false)")
+
+
+def test_what_people_wrote_is_quoted_in_short() -> None:
+    long = "x" * 300_000
+    engine = Engine(devices=devices_of("d1"))
+    engine.actions += [action_of("nobody", selector=Selector(labels={"a": long})), action_of("cancelled")]
+    engine.broker_up = False
+    engine.tick()
+    engine.cancel(action_id="cancelled", by=long, reason=long)
+    engine.tick()
+    messages = [row.message for row in engine.state.actions.values()] + [engine.target("d1", "cancelled").message or ""]
+    assert all(len(message) < 2_100 for message in messages)
+    assert engine.phase("nobody") == "ENDED"

@@ -223,3 +223,31 @@ def test_words_and_retries_are_checked() -> None:
 def test_options_travel_to_the_workers() -> None:
     options = parsed(startingOffsets='{"x":{"3":17}}')
     assert pickle.loads(pickle.dumps(options)) == options
+
+
+DIGITS = "9" * 5_000
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"maxOffsetsPerTrigger": DIGITS},
+        {"minPartitions": DIGITS},
+        {"maxTriggerDelay": f"{DIGITS}s", "minOffsetsPerTrigger": "1"},
+        {"pollTimeoutMs": DIGITS},
+        {"startingTimestamp": DIGITS},
+        {"startingTimestamp": "0001-01-01T00:00:00+14:00"},
+        {"startingTimestamp": "9999-12-31T23:59:59-14:00"},
+        {"startingOffsets": f'{{"l":{{"{DIGITS}":1}}}}'},
+        {"startingOffsets": f'{{"l":{{"1":{DIGITS}}}}}'},
+        {"startingOffsets": "[" * 60_000},
+        {"startingOffsets": '{"l":{"1":' + "[" * 900 + "]" * 900 + "}}"},
+        {"startingOffsets": '{"l":{"1":NaN}}'},
+        {"startingOffsets": '{"l":{"1":1e999}}'},
+        {"assign": "[" * 60_000, "subscribe": ""},
+    ],
+    ids=lambda given: " ".join(f"{name}={value[:20]}" for name, value in given.items()),
+)
+def test_numbers_and_times_of_any_size_are_refused_by_the_name_of_their_option(given: dict[str, str]) -> None:
+    with pytest.raises(OptionError):
+        parse_options({"servers": "grpc://127.0.0.1:1", "subscribe": "a", **given})
