@@ -67,7 +67,8 @@ class EventLog:
         # higher one of the older epoch is no place to go on at.
         sql = (
             'SELECT log_id, "partition", max(epoch) AS epoch, last_value("offset" ORDER BY epoch, "offset") AS last '
-            "FROM e WHERE source <> 'engine' GROUP BY log_id, \"partition\""
+            "FROM e WHERE source <> 'engine' AND log_id IS NOT NULL AND \"partition\" IS NOT NULL "
+            'AND "offset" IS NOT NULL GROUP BY log_id, "partition"'
         )
         found: dict[str, dict[str, list[int]]] = {}
         for row in self._query(self._events, sql):

@@ -153,9 +153,9 @@ def _newest_of(
         rows = table.read(spark)
         rows = rows if pipeline is None else rows.where(F.col("pipeline") == pipeline)
         newest = rows.groupBy(F.col(log_id).alias("log_id")).agg(F.max(offset).alias("last"))
-        return {row["log_id"]: row["last"] for row in newest.collect()}
-    where = "" if pipeline is None else f"WHERE pipeline = '{pipeline}' "
-    sql = f'SELECT {log_id} AS log_id, max("{offset}") AS last FROM reports {where}GROUP BY {log_id}'
+        return {row["log_id"]: row["last"] for row in newest.collect() if row["last"] is not None}
+    where = f'"{offset}" IS NOT NULL' + ("" if pipeline is None else f" AND pipeline = '{pipeline}'")
+    sql = f'SELECT {log_id} AS log_id, max("{offset}") AS last FROM reports WHERE {where} GROUP BY {log_id}'
     try:
         found = QueryBuilder().register("reports", DeltaTable(table.path or "")).execute(sql).read_all()
     except DeltaError as error:

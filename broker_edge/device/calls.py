@@ -89,7 +89,7 @@ class Command:
             deadline_us=body.get("deadline_us"),
         )
         texts = {"action_id": command.action_id, "type": command.type, "name": command.name}
-        wrong = [name for name, value in texts.items() if not isinstance(value, str)]
+        wrong = [name for name, value in texts.items() if not _is_text(value)]
         wrong += ["action_id"] if command.action_id == "" else []
         wrong += ["attempt"] if type(command.attempt) is not int or command.attempt < 1 else []
         wrong += ["params"] if not isinstance(command.params, dict) else []
@@ -99,6 +99,14 @@ class Command:
         if command.type != "ota":
             return command
         return replace(command, order=_order(command, body))
+
+
+def _is_text(value: object) -> bool:
+    """JSON can spell characters that no answer could repeat."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def _order(command: Command, body: Mapping[str, Any]) -> Order:

@@ -25,6 +25,8 @@ Path = tuple[str, ...]
 ALIASES: Path = ("aliases",)
 """Where Sparkplug B payloads have the metrics that came by alias alone."""
 _ALIASES_SHOWN = 10
+_KIND_MAX = 64
+"""Characters of a type: enough for every scalar. That of an object names all that is in it, which may be a payload."""
 
 # What `schema_of_variant` says of values that a column of the type can take. Larger numbers than fit are told later.
 _NUMBER = r"BIGINT|DOUBLE|FLOAT|DECIMAL\(.*\)"
@@ -165,10 +167,13 @@ def unnamed(prefix: Prefix) -> Column:
 
 
 def unnamed_kinds(prefix: Prefix) -> Column:
-    """`array<struct<key, kind>>` of what `unnamed` gives: the names, and the types as they were written."""
+    """`array<struct<key, kind>>` of what `unnamed` gives: the names, and the types as they were written, or how their
+    names begin."""
     return F.transform(
         F.map_entries(unnamed(prefix)),
-        lambda entry: F.struct(entry["key"].alias("key"), F.schema_of_variant(entry["value"]).alias("kind")),
+        lambda entry: F.struct(
+            entry["key"].alias("key"), F.substring(F.schema_of_variant(entry["value"]), 1, _KIND_MAX).alias("kind")
+        ),
     )
 
 

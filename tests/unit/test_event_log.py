@@ -29,7 +29,8 @@ def test_an_empty_table_names_no_place(log: EventLog) -> None:
 
 def test_each_log_and_partition_goes_on_behind_its_newest_record(log: EventLog) -> None:
     events = [event(7, 2), event(4, 1), event(11, 5, partition=4), event(0, 9, log_id="log-b", source="receipt")]
-    log.append([*events, event(99, 99, source="engine")], [], query_id="q", batch_id=0)
+    by_others = [{**event(50, 50), name: None} for name in ("log_id", "partition", "offset")]
+    log.append([*events, event(99, 99, source="engine"), *by_others], [], query_id="q", batch_id=0)
     assert log.places() == {"log-a": {"3": [8, 2], "4": [12, 5]}, "log-b": {"3": [1, 9]}}
 
 
