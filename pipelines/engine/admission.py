@@ -15,7 +15,9 @@ from .validity import refusal
 from .waves import placed, placed_later, waves_of
 from .work import Work
 
-_NO_LEVEL = re.compile(r"[/+#\x00-\x1f\x7f]|^$")
+_NO_CHARACTERS = "".join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
+_NO_LEVEL = re.compile(rf"[/+#\x00-\x1f\x7f-\x9f\ufdd0-\ufdef{_NO_CHARACTERS}]|^$")
+"""What a broker takes in no topic (MQTT 5, 1.5.4)."""
 _ID_BYTES_MAX = 1_024
 
 

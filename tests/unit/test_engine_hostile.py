@@ -144,7 +144,9 @@ def test_what_would_not_reach_a_device_is_refused_by_its_column(fields: dict[str
     assert len(state.message) <= 1_001
 
 
-@pytest.mark.parametrize("device_id", ["a/b", "a+b", "#", "a\x00b", "a\nb", "x" * 2_000])
+@pytest.mark.parametrize(
+    "device_id", ["a/b", "a+b", "#", "a\x00b", "a\nb", "a\x85", "\ufdd0", "\U0010ffff", "x" * 2_000]
+)
 def test_device_whose_id_cannot_be_in_a_topic_is_skipped_and_holds_nobody_up(device_id: str) -> None:
     engine = Engine(devices=devices_of("d1", device_id), actions=[action_of(selector=Selector(percentage=100))])
     engine.tick()
