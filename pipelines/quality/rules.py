@@ -215,9 +215,11 @@ def broken(rule: Rule, types: Mapping[str, str]) -> Column:
 
 def breach(rule: Rule, types: Mapping[str, str]) -> Column:
     """The reason for `quarantine` when a row breaks the rule, else null."""
-    shown = F.coalesce(F.substring(F.col(f"`{rule.column}`").cast("string"), 1, 60), F.lit("null"))
-    text = F.concat(F.lit(f"rule {rule.name}: {rule.column} is "), shown, F.lit(f", not {_promise(rule)}"))
-    return F.when(broken(rule, types), text)
+    # Bytes as text need not be UTF-8, and who reads the reason may refuse the whole table for it.
+    text = F.make_valid_utf8(F.col(f"`{rule.column}`").cast("string"))
+    shown = F.coalesce(F.substring(text, 1, 60), F.lit("null"))
+    sentence = F.concat(F.lit(f"rule {rule.name}: {rule.column} is "), shown, F.lit(f", not {_promise(rule)}"))
+    return F.when(broken(rule, types), sentence)
 
 
 def _promise(rule: Rule) -> str:

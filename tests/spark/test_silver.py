@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import struct
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import yaml
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from support.bronze_rows import BronzeTable
+from support.poison import SEED, junk, mutated
 from support.sparkplug_bytes import reading
 
 from pipelines.errors import own_error
@@ -283,3 +285,30 @@ def test_hostile_payloads_and_names_end_no_batch(world: World) -> None:
     good = [row["seq"] for row in world.rows()]
     assert (good[0], good[-1]) == (1, 99)
     assert len(good) + len(world.rows("quarantine")) == len(HOSTILE) + 2
+
+
+EVERY_TYPE = [
+    *[{"name": f"c_{kind}", "type": kind} for kind in ("string", "boolean", "int", "bigint", "float", "double")],
+    *[{"name": f"c_{kind}", "type": kind} for kind in ("binary", "json")],
+    {"name": "c_decimal", "type": "decimal(38,18)"},
+    *[{"name": f"at_{unit}", "type": "timestamp", "unit": unit} for unit in ("s", "ms", "us", "ns", "iso")],
+    *[{"name": f"a_{kind}", "type": f"array<{kind}>"} for kind in ("string", "boolean", "int", "bigint", "double")],
+]
+MOMENTS = ("now", "epoch", "0000-00-00", "9999-12-31T23:59:59Z", "+294247-01-10", "2026-01-01T00:00:00+99:99", "24:00")
+
+
+def test_whatever_comes_is_a_row_or_is_quarantined(world: World) -> None:
+    """Junk for columns of every type, and honest payloads that were changed, in one batch: it ends."""
+    chance = random.Random(SEED)
+    world.schema = {**SCHEMA, "time": {"path": "at_iso", "unit": "iso"}, "fields": EVERY_TYPE, "new_columns_max": 20}
+    rule = {"column": "c_binary", "check": "at_most_column", "other": "c_binary", "on_fail": "quarantine"}
+    world.rules = {"message": "weather", "rules": [{"name": "bytes", **rule}]}
+    names = [field["name"] for field in EVERY_TYPE]
+    honest = json.dumps(dict.fromkeys(names, 1)).encode()
+    payloads = []
+    for turn in range(3_000):
+        found = {chance.choice(names): chance.choice((junk(chance), chance.choice(MOMENTS))) for _ in range(4)}
+        payloads.append((json.dumps(found).encode(), mutated(chance, honest))[turn % 2])
+    world.bronze.append(payloads)
+    world.run()
+    assert len(world.rows()) + len(world.rows("quarantine")) == len(payloads), f"seed {SEED}"
