@@ -12,7 +12,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -174,6 +174,8 @@ class ActionJob:
         ids |= {row.action_id for row in news.reports if row.action_id}
         ids |= {id_ for row in news.actions for id_ in row.rollout.depends_on}
         self._load(ids - self._known)
+        # A request may open again what has ended.
+        self._load(self._needed(row.action_id for row in news.requests) - self._known)
         self._read = news.read
         for action in news.actions:
             rows = self._definitions.setdefault(action.action_id, [])
@@ -191,8 +193,22 @@ class ActionJob:
         return list(news.reports)
 
     def _load(self, action_ids: set[str] | frozenset[str]) -> None:
-        if not action_ids:
-            return
+        """What the tables say of these actions, and of what the open ones among them depend on."""
+        wanted = set(action_ids)
+        while wanted:
+            self._load_these(wanted)
+            # What has ended waits for nothing any more: a chain of actions is not followed to its beginning.
+            wanted = self._needed(id_ for id_ in self._definitions if not self._is_over(id_)) - self._known
+
+    def _needed(self, action_ids: Iterable[str]) -> set[str]:
+        """What these actions depend on."""
+        return {id_ for one in action_ids for row in self._definitions.get(one, ()) for id_ in row.rollout.depends_on}
+
+    def _is_over(self, action_id: str) -> bool:
+        row = self._state.actions.get(action_id)
+        return row is not None and row.phase.over
+
+    def _load_these(self, action_ids: set[str]) -> None:
         loaded = self._store.load(action_ids)
         self._known |= action_ids
         started = {row.action_id: row for row in loaded.states}
@@ -207,8 +223,6 @@ class ActionJob:
         decision = Decision(target_updates=loaded.targets, state_updates=loaded.states, waiting=self._state.waiting)
         state = apply(self._state, decision)
         self._state = replace(state, said=state.said | loaded.said, devices=self._state.devices)
-        needed = {id_ for rows in self._definitions.values() for row in rows for id_ in row.rollout.depends_on}
-        self._load(needed - self._known)
 
     def _settle(self, decision: Decision) -> None:
         """Drop the requests that this decision handles, and the versions of the reports that no longer wait."""

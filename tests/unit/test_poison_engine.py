@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake.transaction import AddAction
 from support.engine import START_US, Engine, action_of, devices_of
 from support.engine_world import EngineWorld
@@ -17,9 +18,10 @@ from support.poison import SEED, TEXTS
 
 from broker_edge import ConnectError, Place, RefusedError, Row
 from pipelines import tables
-from pipelines.action_rows import arrow_of, events_table, quarantine_table, rows_of, targets_table
+from pipelines.action_rows import action_of as action_of_row
+from pipelines.action_rows import arrow_of, events_table, quarantine_table, rows_of, states_table, targets_table
 from pipelines.action_store import DeltalakeStore
-from pipelines.engine import Limits, Rollout, Selector, TargetState
+from pipelines.engine import ActionPhase, ActionState, Limits, Rollout, Selector, Target, TargetState
 from pipelines.fleet_desk import FleetDesk
 from pipelines.sql_text import near
 
@@ -193,6 +195,74 @@ def test_ids_that_devices_make_up_are_forgotten(world: EngineWorld, monkeypatch:
     world.status("d1", "SUCCEEDED")
     job.turn()
     assert {row["state"] for row in world.rows("action_targets")} == {"SUCCEEDED"}
+
+
+def chain(world: EngineWorld, length: int) -> None:
+    """Actions that have ended, each of which depended on the one before."""
+    rows = [
+        {"action_id": f"c{n}", "name": "echo", "device_ids": ["d1"], "depends_on": [f"c{n - 1}"] if n else None}
+        for n in range(length)
+    ]
+    world.insert(tables.ACTIONS, *rows)
+    actions = [action_of_row(row, commit_version=1) for row in rows_of(arrow_of(rows, tables.ACTIONS))]
+    states = [
+        ActionState(
+            action_id=action.action_id,
+            tenant="default",
+            phase=ActionPhase.ENDED,
+            digest=action.digest,
+            targets=1,
+            open=0,
+            counts={"SUCCEEDED": 1},
+            message="",
+            started_us=1,
+            ended_us=START_US,
+            updated_us=START_US,
+        )
+        for action in actions
+    ]
+    targets = [Target(action.action_id, "default", "d1", S.SUCCEEDED, 1, 1, 1) for action in actions]
+    for name, found in (("action_state", states_table(states)), ("action_targets", targets_table(targets))):
+        marks = [Transaction(f"headwater-actions:{mark}", 1) for mark in ("actions", "requests")]
+        properties = CommitProperties(app_transactions=marks)
+        write_deltalake(world.root / name, found, mode="append", commit_properties=properties)
+
+
+def test_an_action_at_the_end_of_a_long_chain_is_sent_without_reading_the_chain(
+    world: EngineWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain(world, 1_200)
+    loads: list[int] = []
+    load = DeltalakeStore.load
+
+    def counted(self: DeltalakeStore, action_ids: Collection[str]) -> Any:
+        loads.append(len(action_ids))
+        return load(self, action_ids)
+
+    monkeypatch.setattr(DeltalakeStore, "load", counted)
+    world.action("last", device_ids=["d1"], depends_on=["c1199"])
+    job = world.job()
+    job.turn()
+    assert world.log.keys == ["last/d1/1"]
+    assert sum(loads) < 10
+
+
+def test_what_is_opened_again_knows_what_it_depends_on(world: EngineWorld) -> None:
+    world.action("first", device_ids=["d1"])
+    world.action("second", device_ids=["d1"], depends_on=["first"])
+    world.action("third", device_ids=["d1"], depends_on=["second"])
+    job = world.job()
+    job.turn()
+    for action_id, state in (("first", "SUCCEEDED"), ("second", "FAILED")):
+        world.status("d1", state, action_id=action_id)
+        job.turn()
+    job.turn()
+    job = world.job()
+    ask = {"request_id": "r", "action_id": "second", "kind": "retry", "by": "ann", "at": world.now_us}
+    world.insert(tables.ACTION_REQUESTS, ask)
+    job.turn()
+    job.turn()
+    assert world.log.keys == ["first/d1/1", "second/d1/1", "second/d1/2"]
 
 
 class StrictLog:
