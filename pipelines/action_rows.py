@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
@@ -43,7 +44,11 @@ from pipelines.tables import (
     Table,
 )
 
+log = logging.getLogger(__name__)
+
 Row = Mapping[str, Any]
+
+_REPORT_COLUMNS = ("log_id", "partition", "offset", "device_id", "state", "at", "recorded_at")
 
 
 def now_us() -> int:
@@ -205,6 +210,22 @@ def report_of(row: Row) -> Report:
         command_partition=row["command_partition"],
         command_offset=row["command_offset"],
     )
+
+
+def reports_of(events: Iterable[Mapping[str, Any]]) -> dict[Report, int]:
+    """The reports of devices and brokers, with the version that brought them. The status job writes whole rows; others
+    may have written to the table, too."""
+    found: dict[Report, int] = {}
+    for row in events:
+        if row["source"] == "engine":
+            continue
+        lacking = [name for name in _REPORT_COLUMNS if row[name] is None]
+        if row["source"] not in ("status", "receipt") or lacking:
+            what = f"no {lacking[0]}" if lacking else f"the source {row['source']!r:.60}"
+            log.warning("a row of the table action_events has %s and is left alone: %r", what, row["event_id"])
+            continue
+        found[report_of(row)] = row["_commit_version"]
+    return found
 
 
 def target_of(row: Row) -> Target:

@@ -27,7 +27,7 @@ from pipelines.action_rows import (
     events_table,
     now_us,
     quarantine_table,
-    report_of,
+    reports_of,
     request_of,
     rows_of,
     state_of,
@@ -226,7 +226,7 @@ class DeltalakeStore:
                 for row in requests
                 if row["request_id"]
             },
-            reports=_reports(events),
+            reports=reports_of(events),
             devices=self._changed_devices(),
             artifacts=self._changed_artifacts(),
             read=self._read,
@@ -387,25 +387,6 @@ def _settled(table: DeltaTable, name: str) -> int:
         if version is not None:
             return int(version)
     return -1
-
-
-_REPORT_COLUMNS = ("log_id", "partition", "offset", "device_id", "state", "at", "recorded_at")
-
-
-def _reports(events: Iterable[Mapping[str, Any]]) -> dict[Report, int]:
-    """The reports of devices and brokers, with the version that brought them. The status job writes whole rows; others
-    may have written to the table, too."""
-    found: dict[Report, int] = {}
-    for row in events:
-        if row["source"] == "engine":
-            continue
-        lacking = [name for name in _REPORT_COLUMNS if row[name] is None]
-        if row["source"] not in ("status", "receipt") or lacking:
-            what = f"no {lacking[0]}" if lacking else f"the source {row['source']!r:.60}"
-            log.warning("a row of the table action_events has %s and is left alone: %r", what, row["event_id"])
-            continue
-        found[report_of(row)] = row["_commit_version"]
-    return found
 
 
 def _literals(texts: Sequence[str]) -> str:
