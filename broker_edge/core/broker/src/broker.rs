@@ -11,10 +11,9 @@ use headwater_log::{
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::auth::{self, Keeper};
-use crate::config::{
-    Ack, ClassSettings, Config, Disk, DiskAction, Listeners, LogSettings, Sync, TlsSettings,
-};
+use crate::config::{Ack, ClassSettings, Config, Disk, DiskAction, LogSettings, Sync, TlsSettings};
 use crate::data_plane::{self, DataPlane, DataPlaneConfig, Seat};
+use crate::hosts::{Hosts, Origins};
 use crate::metrics::Metrics;
 use crate::reload::Reloads;
 use crate::service::{self, Service, ServiceConfig, ServiceDoor, Ties};
@@ -83,7 +82,7 @@ impl Broker {
     /// One sentence that names the address, folder or file, and what to do about it.
     pub fn start(config: Config) -> Result<Broker, StartError> {
         // Listeners first: a busy port must not cost a recovery.
-        let (mqtt, mut certificates) = listen_mqtt(&config.listeners)?;
+        let (mqtt, mut certificates) = listen_mqtt(&config)?;
         let flight = listen("flight", config.listeners.flight.bind.0)?;
         let admin = listen("admin", config.listeners.admin.bind.0)?;
         let (flight_at, admin_at) = (address(&flight)?, address(&admin)?);
@@ -272,7 +271,9 @@ fn start_on(
 }
 
 /// Binds the listeners of the data plane and reads their certificates.
-fn listen_mqtt(listeners: &Listeners) -> Result<(Vec<Bound>, Certificates), StartError> {
+fn listen_mqtt(config: &Config) -> Result<(Vec<Bound>, Certificates), StartError> {
+    let listeners = &config.listeners;
+    let hosts = Hosts::new(&config.admin.hosts);
     let mut bound = Vec::new();
     let mut certificates = Certificates::default();
     let no_tls = TlsSettings::default();
@@ -282,16 +283,29 @@ fn listen_mqtt(listeners: &Listeners) -> Result<(Vec<Bound>, Certificates), Star
         &listeners.ws,
         &listeners.wss,
     );
-    for (name, bind, proxy, tls) in [
-        ("mqtt", &mqtt.bind, mqtt.proxy_protocol, &no_tls),
-        ("mqtts", &mqtts.bind, mqtts.proxy_protocol, &mqtts.tls),
-        ("ws", &ws.bind, ws.proxy_protocol, &no_tls),
-        ("wss", &wss.bind, wss.proxy_protocol, &wss.tls),
+    for (name, bind, proxy, tls, origins) in [
+        ("mqtt", &mqtt.bind, mqtt.proxy_protocol, &no_tls, &[][..]),
+        (
+            "mqtts",
+            &mqtts.bind,
+            mqtts.proxy_protocol,
+            &mqtts.tls,
+            &[][..],
+        ),
+        ("ws", &ws.bind, ws.proxy_protocol, &no_tls, &ws.origins[..]),
+        (
+            "wss",
+            &wss.bind,
+            wss.proxy_protocol,
+            &wss.tls,
+            &wss.origins[..],
+        ),
     ] {
         if bind.0.is_empty() {
             continue;
         }
         let tls = certificates.load(name, tls, &[])?;
+        let origins = Arc::new(Origins::new(origins, &hosts));
         for address in &bind.0 {
             bound.push(Bound {
                 listener: reserve(name, *address)?,
@@ -299,6 +313,7 @@ fn listen_mqtt(listeners: &Listeners) -> Result<(Vec<Bound>, Certificates), Star
                     proxy,
                     tls: tls.clone(),
                     websocket: matches!(name, "ws" | "wss"),
+                    origins: Arc::clone(&origins),
                 },
             });
         }

@@ -5,6 +5,7 @@
 
 mod auth;
 mod detail;
+mod doors;
 mod durations;
 mod log;
 mod transport;
@@ -21,6 +22,7 @@ use crate::audit::Audit;
 
 pub use auth::AuthMetrics;
 pub use detail::{DetailMetrics, OfStatus};
+pub use doors::{Closed, DoorMetrics};
 pub use durations::Durations;
 pub use log::LogMetrics;
 pub use transport::{ConnectFailure, TransportMetrics};
@@ -35,6 +37,7 @@ pub struct Metrics {
     pub audit: Audit,
     pub transport: TransportMetrics,
     pub detail: DetailMetrics,
+    pub doors: DoorMetrics,
     partitions: PartitionMetrics,
     pub log: LogMetrics,
 }
@@ -166,6 +169,7 @@ impl Metrics {
         self.partitions
             .register_damage(registry.sub_registry_with_prefix("log"));
         self.detail.register(&mut registry);
+        self.doors.register(&mut registry);
         self.log.register(&mut registry);
         self.transport.register(&mut registry);
         registry

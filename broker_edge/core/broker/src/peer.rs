@@ -40,6 +40,8 @@ pub struct Peer {
     pub transport: Transport,
     /// `None` without TLS, and when the client showed no certificate.
     pub certificate: Option<Arc<CertificateNames>>,
+    /// A web page of another host opened it: what lets everybody or a certificate in does not count for it.
+    pub foreign_origin: bool,
     address: Address,
 }
 
@@ -67,6 +69,7 @@ impl Peer {
         Self {
             transport,
             certificate,
+            foreign_origin: false,
             address: Address {
                 octets,
                 port: address.port(),
@@ -103,6 +106,16 @@ impl Peer {
             IpAddr::V6(Ipv6Addr::from(octets))
         };
         SocketAddr::new(ip, port)
+    }
+}
+
+/// A host has all addresses of an IPv6 network, so they count together.
+pub fn site_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) if !address.is_loopback() => {
+            IpAddr::V6(Ipv6Addr::from(u128::from(address) >> 64 << 64))
+        }
+        other => other,
     }
 }
 

@@ -19,6 +19,7 @@ mod signature;
 mod token;
 pub mod users;
 mod verifier;
+mod waiting;
 
 use std::sync::Arc;
 
@@ -33,7 +34,8 @@ pub use authority::{Admission, Authority, Check, Credentials};
 pub use file::FileError;
 pub use keeper::{Keeper, StartError};
 pub use rights::Rights;
-pub use verifier::{Answer, Busy, Verifier};
+pub use verifier::{Answer, Asker, Busy, Verifier};
+pub use waiting::Line;
 
 /// What somebody wants to do with a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -60,6 +62,8 @@ pub enum Denied {
     /// An authentication method that is not served.
     Method,
     Busy,
+    /// A web page of another host, which showed neither password nor token.
+    Origin,
 }
 
 impl Denied {
@@ -73,13 +77,14 @@ impl Denied {
             Self::ClientId => "client_id",
             Self::Method => "method",
             Self::Busy => "busy",
+            Self::Origin => "origin",
         }
     }
 
     /// What MQTT 5 calls it.
     pub fn reason(self) -> ReasonCode {
         match self {
-            Self::NoCredentials => ReasonCode::NotAuthorized,
+            Self::NoCredentials | Self::Origin => ReasonCode::NotAuthorized,
             Self::BadCredentials | Self::BadToken | Self::ExpiredToken => {
                 ReasonCode::BadUserNameOrPassword
             }
@@ -113,6 +118,13 @@ pub enum Proof {
     Certificate,
     /// None yet: the owner of a stored session, who has not been here since the start.
     Stored,
+}
+
+impl Proof {
+    /// Whether the client showed a secret itself: a browser shows a certificate for any page.
+    pub fn is_shown(self) -> bool {
+        matches!(self, Self::Password(_) | Self::Scram(_) | Self::Token(_))
+    }
 }
 
 /// A client that was let in.

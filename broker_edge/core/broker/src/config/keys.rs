@@ -40,9 +40,14 @@ pub enum Kind {
     /// A list of texts.
     Names,
     Template,
+    /// Names of hosts, without a port.
+    Hosts,
+    /// Origins of web pages: scheme, host, and the port if it is not the usual one.
+    Origins,
 }
 
-/// One key. `*` in the path stands for each configurable class, `<mqtt>` and `<tls>` for each of those listeners.
+/// One key. `*` in the path stands for each configurable class, `<mqtt>`, `<ws>` and `<tls>` for each of those
+/// listeners.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
     pub path: &'static str,
@@ -53,9 +58,10 @@ pub struct Key {
 }
 
 /// What stands in a path for several words.
-const PLACES: [(&str, &[&str]); 3] = [
+const PLACES: [(&str, &[&str]); 4] = [
     ("*", &["control", "artifacts", "telemetry"]),
     ("<mqtt>", &["mqtt", "mqtts", "ws", "wss"]),
+    ("<ws>", &["ws", "wss"]),
     ("<tls>", &["mqtts", "wss", "flight", "admin"]),
 ];
 

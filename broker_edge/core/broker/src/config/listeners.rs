@@ -16,16 +16,16 @@ pub struct Listeners {
     #[serde(deserialize_with = "or_default")]
     pub mqtts: SecureListener,
     #[serde(deserialize_with = "or_default")]
-    pub ws: PlainListener,
+    pub ws: WebListener,
     #[serde(deserialize_with = "or_default")]
-    pub wss: SecureListener,
+    pub wss: SecureWebListener,
     #[serde(deserialize_with = "or_default")]
     pub flight: ServiceListener,
     #[serde(deserialize_with = "or_default")]
     pub admin: ServiceListener,
 }
 
-/// MQTT, or MQTT in WebSocket.
+/// MQTT.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PlainListener {
@@ -41,6 +41,27 @@ pub struct PlainListener {
 pub struct SecureListener {
     pub bind: Binds,
     pub proxy_protocol: bool,
+    #[serde(deserialize_with = "or_default")]
+    pub tls: TlsSettings,
+}
+
+/// MQTT in WebSocket.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WebListener {
+    pub bind: Binds,
+    pub proxy_protocol: bool,
+    /// Pages of other hosts that count as pages of this one, such as `https://app.example.com`.
+    pub origins: Vec<String>,
+}
+
+/// The same over TLS.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SecureWebListener {
+    pub bind: Binds,
+    pub proxy_protocol: bool,
+    pub origins: Vec<String>,
     #[serde(deserialize_with = "or_default")]
     pub tls: TlsSettings,
 }
@@ -96,8 +117,8 @@ impl Default for Listeners {
                 proxy_protocol: false,
             },
             mqtts: SecureListener::default(),
-            ws: PlainListener::default(),
-            wss: SecureListener::default(),
+            ws: WebListener::default(),
+            wss: SecureWebListener::default(),
             flight: service(8815),
             admin: service(8080),
         }

@@ -20,7 +20,8 @@ pub use auth::{AuthSettings, CertificateSettings, CertificateUser, ClientIds, To
 pub use error::ConfigError;
 pub use layers::Source;
 pub use listeners::{
-    ClientAuth, Listeners, PlainListener, SecureListener, ServiceListener, TlsSettings, TlsVersion,
+    ClientAuth, Listeners, PlainListener, SecureListener, SecureWebListener, ServiceListener,
+    TlsSettings, TlsVersion, WebListener,
 };
 pub use print::{json_schema, to_json, to_yaml};
 use units::{Age, ByteSize};
@@ -184,6 +185,17 @@ pub struct FlightSettings {
     pub threads: u16,
     pub max_reads: u16,
     pub max_message_bytes: ByteSize,
+    /// Calls of one connection at the same time.
+    pub max_streams: u16,
+    pub max_connections: u16,
+    /// Of one address, while they show no user. `None`: no limit of its own.
+    pub max_connections_per_ip: Option<u16>,
+    /// Of one user. `None`: half of `max_connections`.
+    pub max_connections_per_user: Option<u16>,
+    /// Connections that have not made an authenticated call.
+    pub max_pending_connections: u16,
+    /// From the first packet of the socket to the first authenticated call.
+    pub connect_timeout: Age,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -213,6 +225,13 @@ pub enum LogFormat {
 #[serde(default, deny_unknown_fields)]
 pub struct AdminSettings {
     pub max_connections: u16,
+    /// These are as in [`FlightSettings`].
+    pub max_connections_per_ip: Option<u16>,
+    pub max_connections_per_user: Option<u16>,
+    pub max_pending_connections: u16,
+    pub connect_timeout: Age,
+    /// Names by which a browser may call this listener, beside addresses, `localhost` and the machine's own name.
+    pub hosts: Vec<String>,
     pub max_body_bytes: ByteSize,
     pub request_timeout: Age,
 }
@@ -348,6 +367,12 @@ impl Default for FlightSettings {
             threads: 2,
             max_reads: 32,
             max_message_bytes: ByteSize::mib(64),
+            max_streams: 128,
+            max_connections: 256,
+            max_connections_per_ip: None,
+            max_connections_per_user: None,
+            max_pending_connections: 128,
+            connect_timeout: Age::from_secs(10),
         }
     }
 }
@@ -369,6 +394,11 @@ impl Default for AdminSettings {
     fn default() -> Self {
         AdminSettings {
             max_connections: 64,
+            max_connections_per_ip: None,
+            max_connections_per_user: None,
+            max_pending_connections: 32,
+            connect_timeout: Age::from_secs(10),
+            hosts: Vec::new(),
             max_body_bytes: ByteSize::kib(64),
             request_timeout: Age::from_secs(10),
         }

@@ -93,7 +93,9 @@ fn leaf(key: &Key, default: &Value) -> Value {
             "x-maximum": max.to_string(),
         }),
         Kind::Choice(choices) => json!({"enum": choices}),
-        Kind::Filters | Kind::Names => json!({"type": "array", "items": {"type": "string"}}),
+        Kind::Filters | Kind::Names | Kind::Hosts | Kind::Origins => {
+            json!({"type": "array", "items": {"type": "string"}})
+        }
     };
     if key.optional {
         leaf["type"] = match leaf["type"].take() {

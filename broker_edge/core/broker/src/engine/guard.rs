@@ -1,13 +1,14 @@
 //! What the loop knows of authentication: the current authority, answers of the threads that check credentials, and
 //! which publishes were found to be allowed.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use crate::auth::{Answer, Authority, Identity, Keeper, Rights};
+use crate::auth::{Answer, Authority, Identity, Keeper, Line, Rights};
 
 use super::ConnKey;
 use super::topics::TopicId;
@@ -94,14 +95,20 @@ impl Guard {
     }
 
     /// Has credentials checked on another thread; the answer comes with [`Guard::take_answers`].
-    pub fn check(&self, key: ConnKey, check: crate::auth::Check) -> Result<(), crate::auth::Busy> {
+    pub fn check(
+        &self,
+        key: ConnKey,
+        address: IpAddr,
+        check: crate::auth::Check,
+    ) -> Result<(), crate::auth::Busy> {
         let keeper = self.keeper.as_ref().ok_or(crate::auth::Busy)?;
         let (answers, wake) = (Arc::clone(&self.answers), Arc::clone(&self.wake));
-        keeper.verifier().check(check, move |answer| {
+        let tell = move |answer| {
             answers.list.lock().push((key, answer));
             answers.is_filled.store(true, Ordering::Release);
             wake();
-        })
+        };
+        keeper.verifier().check(Line::Mqtt, address, check, tell)
     }
 
     pub fn take_answers(&self) -> Vec<(ConnKey, Answer)> {

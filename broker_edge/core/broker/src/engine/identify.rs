@@ -67,8 +67,13 @@ impl Engine {
         let Some(conn) = self.conns.get_mut(key) else {
             return Identified::Refused(Denied::NoCredentials);
         };
+        let is_foreign = conn.peer.foreign_origin;
         if self.guard.authority.is_open() {
-            return Identified::As(None);
+            return if is_foreign {
+                Identified::Refused(Denied::Origin)
+            } else {
+                Identified::As(None)
+            };
         }
         if let Some(AuthStep::Answered(answer)) = conn.take_auth() {
             return match answer {
@@ -79,15 +84,20 @@ impl Engine {
         let shown = Credentials {
             user: connect.username,
             password: connect.password,
-            certificate: conn.peer.certificate.as_ref(),
+            // A browser shows it for any page.
+            certificate: conn.peer.certificate.as_ref().filter(|_| !is_foreign),
         };
         match self.guard.authority.admit(&shown) {
+            Admission::In(identity) if is_foreign && !identity.proof.is_shown() => {
+                Identified::Refused(Denied::Origin)
+            }
             Admission::In(identity) => self.identified(identity, connect),
             Admission::Out(denied) => Identified::Refused(denied),
             Admission::Check(check) => {
                 conn.extras.auth = Some(Box::new(AuthStep::Checking(None)));
                 conn.paused_on_auth = true;
-                match self.guard.check(key, check) {
+                let address = conn.peer.address().ip();
+                match self.guard.check(key, address, check) {
                     Ok(()) => Identified::Waits,
                     Err(_) => Identified::Refused(Denied::Busy),
                 }

@@ -1,9 +1,10 @@
 //! How many connections may come: in a second, and from one address.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use crate::engine::ConnKey;
+use crate::peer::site_of;
 
 /// A bucket that holds the connections of one second.
 #[derive(Debug)]
@@ -103,16 +104,6 @@ impl PerAddress {
         {
             self.leave(address);
         }
-    }
-}
-
-/// A host has all addresses of an IPv6 network, so they count together.
-fn site_of(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) if !address.is_loopback() => {
-            IpAddr::V6(Ipv6Addr::from(u128::from(address) >> 64 << 64))
-        }
-        other => other,
     }
 }
 

@@ -32,6 +32,7 @@ pub struct Arrival {
     pub address: SocketAddr,
     stage: Stage,
     certificate: Option<Arc<CertificateNames>>,
+    is_foreign: bool,
     /// Received, and not enough for the stage.
     held: Vec<u8>,
     pub opened_ms: u64,
@@ -84,6 +85,7 @@ impl Arrival {
             address,
             stage: Stage::Proxy,
             certificate: None,
+            is_foreign: false,
             held: Vec::new(),
             opened_ms: now_ms,
             is_queued: false,
@@ -123,7 +125,8 @@ impl Arrival {
     }
 
     pub fn into_stream(self) -> (Stream, Peer) {
-        let peer = Peer::new(self.address, self.speaks.transport(), self.certificate);
+        let mut peer = Peer::new(self.address, self.speaks.transport(), self.certificate);
+        peer.foreign_origin = self.is_foreign;
         (self.stream, peer)
     }
 
@@ -242,13 +245,18 @@ impl Arrival {
             Some(Spoken::Http) => {}
             Some(other) => return Err(self.refuse_on_websocket(other, bytes)),
         }
-        match upgrade::parse(bytes) {
+        match upgrade::parse(bytes, &self.speaks.origins) {
             Upgrade::Incomplete if bytes.len() < bytes_max => Ok(0),
             Upgrade::Incomplete => Err(self.answer(
                 &upgrade::too_large(),
                 Failure::new(ConnectFailure::TooLarge, "the request is too large"),
             )),
-            Upgrade::Accepted { len, answer } => {
+            Upgrade::Accepted {
+                len,
+                answer,
+                is_foreign,
+            } => {
+                self.is_foreign = is_foreign;
                 // The first bytes that the socket is given always fit.
                 let sent = self.stream.send(&answer);
                 if !matches!(sent, Ok(count) if count == answer.len()) {

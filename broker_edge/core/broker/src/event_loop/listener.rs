@@ -14,16 +14,13 @@ use mio::{Interest, Registry, Token};
 use rustix::io::fcntl_dupfd_cloexec;
 use socket2::SockRef;
 
+use crate::descriptors::{RESERVE_MAX, open_files_max, reserve_from};
 use crate::transport::{BACKLOG, Bound, Speaks};
 
 /// Connections accepted in a turn, so that a storm of them does not hold up those that are there.
 const ACCEPTS_MAX: usize = 64;
 /// When the reserve is used up as well, connections wait in the backlog and the listener rests this long.
 const REST: Duration = Duration::from_millis(500);
-/// The reserve is this part of the limit, within bounds.
-const RESERVE_PART: u64 = 8;
-const RESERVE_MIN: u64 = 16;
-const RESERVE_MAX: u64 = 256;
 /// A lack of descriptors is told at most this often.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
@@ -115,13 +112,6 @@ impl Listener {
     }
 }
 
-/// The limit of open files of this process.
-fn open_files_max() -> u64 {
-    rustix::process::getrlimit(rustix::process::Resource::Nofile)
-        .current
-        .unwrap_or(u64::MAX)
-}
-
 /// Lets the process's table of descriptors have its full size now. It grows by doubling, and each time the kernel waits,
 /// ten milliseconds and more, until no other thread looks at the old one: while clients come, the loop would stand.
 pub fn prepare_descriptors(any: impl AsFd, connections_max: usize) {
@@ -133,28 +123,13 @@ pub fn prepare_descriptors(any: impl AsFd, connections_max: usize) {
     let _ = fcntl_dupfd_cloexec(any, i32::try_from(last).unwrap_or(i32::MAX));
 }
 
-fn reserve_from(limit: u64) -> u64 {
-    limit.saturating_sub((limit / RESERVE_PART).clamp(RESERVE_MIN, RESERVE_MAX))
-}
-
-/// How many connections may wait before they speak, whatever is set: a quarter of the descriptors is left to those that do.
-pub fn pending_room() -> usize {
-    room_of(open_files_max())
-}
-
-fn room_of(limit: u64) -> usize {
-    usize::try_from(reserve_from(limit) / 4 * 3)
-        .unwrap_or(usize::MAX)
-        .max(1)
-}
-
 fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{open_files_max, prepare_descriptors, reserve_from, room_of};
+    use super::{open_files_max, prepare_descriptors};
 
     #[test]
     fn the_table_of_descriptors_has_its_full_size_before_anybody_comes() {
@@ -167,20 +142,5 @@ mod tests {
             .expect("the size of its table");
         let size: u64 = size.trim().parse().expect("a number");
         assert!(size >= open_files_max().min(5_000), "{size}");
-    }
-
-    #[test]
-    fn the_reserve_is_an_eighth_of_the_limit_within_bounds() {
-        assert_eq!(reserve_from(60), 44);
-        assert_eq!(reserve_from(1024), 896);
-        assert_eq!(reserve_from(1 << 20), (1 << 20) - 256);
-        assert_eq!(reserve_from(8), 0);
-    }
-
-    #[test]
-    fn connections_that_say_nothing_leave_descriptors_to_those_that_speak() {
-        assert_eq!(room_of(1024), 672);
-        assert!(room_of(20_000) > 10_000);
-        assert_eq!(room_of(8), 1);
     }
 }

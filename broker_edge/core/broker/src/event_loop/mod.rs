@@ -20,6 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mio::{Events, Poll, Token, Waker};
 
+use crate::descriptors::{open_files_max, pending_room};
 use crate::engine::{ConnKey, Engine, Now, ReadPlan};
 use crate::metrics::{ConnectFailure, Metrics};
 use crate::transport::Bound;
@@ -124,7 +125,7 @@ impl EventLoop {
             .map(|(index, bound)| Listener::new(bound, poll.registry(), Token(LISTENER.0 - index)))
             .collect::<io::Result<_>>()?;
         let limits = Limits {
-            pending_max: settings.pending_max.min(listener::pending_room()),
+            pending_max: settings.pending_max.min(pending_room(open_files_max())),
             connect_bytes_max: settings.connect_bytes_max,
             timeout_ms: settings.connect_timeout_ms,
         };

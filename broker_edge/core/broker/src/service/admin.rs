@@ -12,6 +12,7 @@ use headwater_log::{Cause, DiskLevel, Partition, PartitionState};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
+use super::browser::{self, Browser};
 use super::incoming::Incoming;
 use super::offsets::gap_rows;
 use super::{Shared, admin_guard, artifacts, clients, http, operate};
@@ -27,6 +28,7 @@ const HELD_BY_MAX: usize = 16;
 pub(super) async fn serve(
     shared: Arc<Shared>,
     listener: Incoming,
+    browser: Browser,
     stopping: watch::Receiver<bool>,
 ) {
     let routes = Router::new()
@@ -40,6 +42,7 @@ pub(super) async fn serve(
         .merge(artifacts::routes())
         .route("/api/v1/reload", post(reload))
         .layer(from_fn_with_state(Arc::clone(&shared), admin_guard::guard))
+        .layer(from_fn_with_state(Arc::new(browser), browser::guard))
         .with_state(Arc::clone(&shared));
     let (limits, metrics) = (shared.config.admin.clone(), Arc::clone(&shared.metrics));
     http::serve(listener, routes, limits, metrics, stopping).await;

@@ -13,21 +13,34 @@ use serde_json::json;
 
 use super::Shared;
 use super::caller::{Caller, identify};
-use crate::audit::{Door, Refused};
+use super::gate::{Pass, Stage};
 
 pub(super) async fn guard(
     State(shared): State<Arc<Shared>>,
     mut request: Request,
     next: Next,
 ) -> Response {
+    let Some(pass) = request.extensions().get::<Arc<Pass>>().cloned() else {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    };
     let path = request.uri().path();
     let is_metrics = path == "/metrics";
     let is_artifact = path.starts_with("/artifacts/");
     if matches!(path, "/healthz" | "/readyz") || (is_metrics && shared.auth.opens_metrics()) {
-        return next.run(request).await;
+        let mut response = next.run(request).await;
+        if pass.stage() == Stage::Pending {
+            // Otherwise a prober that keeps it would be cut off in the middle of a request when its time is over.
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+        }
+        return response;
     }
-    let caller = match identify(&shared, request.headers()).await {
+    let caller = match identify(&shared, request.headers(), &pass).await {
         Ok(caller) => caller,
+        Err(refusal) if refusal.is_too_many() => {
+            let body = json!({"error": "resource_exhausted", "message": refusal.message()});
+            return (StatusCode::TOO_MANY_REQUESTS, Json(body)).into_response();
+        }
         Err(refusal) => {
             let body = json!({"error": "unauthenticated", "message": refusal.message()});
             let mut response = (StatusCode::UNAUTHORIZED, Json(body)).into_response();
@@ -49,14 +62,8 @@ pub(super) async fn guard(
         }
         Err(message) => {
             shared.metrics.auth.calls_denied.inc();
-            shared.metrics.audit.refuse(&Refused {
-                door: Door::Admin,
-                act: "call",
-                reason: "acl",
-                user: caller.user().map(|user| &**user),
-                address: None,
-                client_id: None,
-            });
+            let user = caller.user().map(|user| &**user);
+            shared.refuse_call(&pass, "acl", user);
             let body = json!({"error": "permission_denied", "message": message});
             (StatusCode::FORBIDDEN, Json(body)).into_response()
         }

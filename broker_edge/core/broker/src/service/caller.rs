@@ -15,7 +15,11 @@ use tonic::codegen::http::header::AUTHORIZATION;
 use super::Shared;
 use super::bearer::Bearers;
 use super::error::Refusal;
-use crate::auth::{Access, Admission, Credentials, Denied, Identity, Rights};
+use super::gate::{Pass, TooMany};
+use crate::audit::{Door, Refused};
+use crate::auth::{
+    Access, Admission, Answer, Asker, Credentials, Denied, Identity, Line, Rights,
+};
 
 /// Whoever makes a call.
 #[derive(Clone, Debug)]
@@ -135,33 +139,45 @@ impl Caller {
 ///
 /// # Errors
 /// Credentials that are missing or not good.
-pub(crate) async fn identify(shared: &Shared, headers: &HeaderMap) -> Result<Caller, Refusal> {
+pub(crate) async fn identify(
+    shared: &Shared,
+    headers: &HeaderMap,
+    pass: &Arc<Pass>,
+) -> Result<Caller, Refusal> {
     // In this order a reload in between is seen the next time.
     let epoch = shared.auth.epoch();
     let authority = shared.auth.current();
-    if authority.is_open() {
-        return Ok(Caller {
-            identity: Arc::default(),
-            rights: None,
-            opens_operation: authority.opens_operation(),
-            epoch,
-        });
-    }
-    let identity = identity_of(shared, headers).await.map_err(|denied| {
-        shared.metrics.auth.deny(denied);
-        tracing::debug!(reason = denied.label(), "a caller was not let in");
-        Refusal::unauthenticated(denied)
-    })?;
+    let is_open = authority.is_open();
+    let identity = if is_open {
+        Arc::default()
+    } else {
+        let identified = identity_of(shared, headers, pass).await;
+        identified.map_err(|denied| {
+            shared.note_denied(denied, pass);
+            Refusal::unauthenticated(denied)
+        })?
+    };
     let rights = authority.rights(Arc::clone(&identity));
+    let tenant = rights.as_ref().and_then(|rights| rights.tenant());
+    pass.let_in(&identity, tenant, !is_open)
+        .map_err(|TooMany { max, of }| {
+            shared.refuse_call(pass, "quota_connections", identity.user.as_deref());
+            let setting = format!("{}.{}", pass.line().name(), of.setting());
+            Refusal::too_many_connections(of.name(), max, &setting)
+        })?;
     Ok(Caller {
         identity,
         rights,
-        opens_operation: false,
+        opens_operation: is_open && authority.opens_operation(),
         epoch,
     })
 }
 
-async fn identity_of(shared: &Shared, headers: &HeaderMap) -> Result<Arc<Identity>, Denied> {
+async fn identity_of(
+    shared: &Shared,
+    headers: &HeaderMap,
+    pass: &Arc<Pass>,
+) -> Result<Arc<Identity>, Denied> {
     let authority = shared.auth.current();
     let given = headers.get(AUTHORIZATION);
     let given = given.map(|value| value.to_str().map_err(|_| Denied::BadCredentials));
@@ -188,8 +204,9 @@ async fn identity_of(shared: &Shared, headers: &HeaderMap) -> Result<Arc<Identit
         Admission::Check(check) => {
             let (tell, answer) = oneshot::channel();
             let verifier = shared.auth.verifier();
-            // Who hung up meanwhile does not hear the answer.
-            let asked = verifier.check(check, move |answer| drop(tell.send(answer)));
+            let _checking = pass.begin_check();
+            let address = pass.address.ip();
+            let asked = verifier.check(pass.line(), address, check, Waiting(tell));
             asked.map_err(|_| Denied::Busy)?;
             answer.await.map_err(|_| Denied::Busy)??
         }
@@ -198,6 +215,43 @@ async fn identity_of(shared: &Shared, headers: &HeaderMap) -> Result<Arc<Identit
         return Err(Denied::ExpiredToken);
     }
     Ok(identity)
+}
+
+/// A call that waits for an answer, until its client hangs up or resets it.
+struct Waiting(oneshot::Sender<Answer>);
+
+impl Asker for Waiting {
+    fn is_there(&self) -> bool {
+        !self.0.is_closed()
+    }
+
+    fn tell(self: Box<Self>, answer: Answer) {
+        // Who hung up meanwhile does not hear it.
+        let _ = self.0.send(answer);
+    }
+}
+
+impl Shared {
+    /// Counts a call that was not let in, and has it logged.
+    fn note_denied(&self, denied: Denied, pass: &Pass) {
+        self.metrics.auth.deny(denied);
+        self.refuse_call(pass, denied.label(), None);
+    }
+
+    /// Has a refusal before or beside the rights of a call counted and logged.
+    pub(super) fn refuse_call(&self, pass: &Pass, reason: &'static str, user: Option<&str>) {
+        self.metrics.audit.refuse(&Refused {
+            door: match pass.line() {
+                Line::Flight => Door::Flight,
+                Line::Admin | Line::Mqtt => Door::Admin,
+            },
+            act: "call",
+            reason,
+            user,
+            address: Some(pass.address.ip()),
+            client_id: None,
+        });
+    }
 }
 
 /// What an `Authorization` header shows.

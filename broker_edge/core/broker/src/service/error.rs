@@ -124,6 +124,19 @@ impl Refusal {
         &self.message
     }
 
+    /// The caller has as many connections as it may.
+    pub fn too_many_connections(of: &str, max: usize, setting: &str) -> Refusal {
+        let message = format!(
+            "the {of} has {max} connections, as many as {setting} allows: close some, or raise it"
+        );
+        let code = Code::ResourceExhausted;
+        Refusal::new("resource_exhausted", code, message, Value::Null)
+    }
+
+    pub fn is_too_many(&self) -> bool {
+        self.code == Code::ResourceExhausted
+    }
+
     pub fn is_not_allowed(&self) -> bool {
         self.code == Code::PermissionDenied
     }

@@ -1,7 +1,6 @@
 //! The admin listener's HTTP: connections at a time, time for a request's head and for its answer, size of a body.
 //!
-//! Routes know nothing of it. A connection beyond the limit waits in the backlog until another ends, so that whoever
-//! opens many costs nobody memory; one that says nothing is closed.
+//! Routes know nothing of it. How many connections there may be is the matter of their gate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +10,15 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
+use hyper::body::Incoming as Body;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
+use tonic::codegen::Service as _;
 
-use super::incoming::Incoming;
-use super::stopped;
+use super::incoming::{Conn, Incoming};
+use super::{browser, stopped};
 use crate::config::AdminSettings;
 use crate::metrics::{Metrics, OfStatus};
 
@@ -33,20 +33,16 @@ pub(super) async fn serve(
     metrics: Arc<Metrics>,
     stopping: watch::Receiver<bool>,
 ) {
-    let connections = Arc::new(Semaphore::new(usize::from(limits.max_connections)));
     let routes = limited(routes, &limits, &metrics);
     loop {
         let stop = stopped(stopping.clone());
         tokio::pin!(stop);
         let accepted = tokio::select! {
             () = &mut stop => return,
-            accepted = async {
-                let permit = Arc::clone(&connections).acquire_owned().await;
-                (permit, incoming.next().await)
-            } => accepted,
+            accepted = incoming.next() => accepted,
         };
         // Nothing more can come.
-        let (Ok(permit), Some(stream)) = accepted else {
+        let Some(stream) = accepted else {
             return;
         };
         let (routes, metrics) = (routes.clone(), Arc::clone(&metrics));
@@ -55,22 +51,21 @@ pub(super) async fn serve(
             metrics.detail.admin_connections.inc();
             serve_one(stream, routes, time, stopping).await;
             metrics.detail.admin_connections.dec();
-            drop(permit);
         });
     }
 }
 
-async fn serve_one<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    stream: S,
-    routes: Router,
-    time: Duration,
-    stopping: watch::Receiver<bool>,
-) {
+async fn serve_one(stream: Conn, routes: Router, time: Duration, stopping: watch::Receiver<bool>) {
+    let pass = Arc::clone(stream.pass());
+    let service = service_fn(move |mut request: hyper::Request<Body>| {
+        request.extensions_mut().insert(Arc::clone(&pass));
+        routes.clone().call(request)
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(time)
         .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
+        .serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
@@ -93,7 +88,7 @@ fn limited(routes: Router, limits: &AdminSettings, metrics: &Arc<Metrics>) -> Ro
         .layer(from_fn(move |request: Request, next: Next| {
             let metrics = Arc::clone(&metrics);
             async move {
-                let response = if announced(&request) > body_bytes_max {
+                let mut response = if announced(&request) > body_bytes_max {
                     too_large(body_bytes_max)
                 } else {
                     let answered = tokio::time::timeout(time, next.run(request)).await;
@@ -103,6 +98,7 @@ fn limited(routes: Router, limits: &AdminSettings, metrics: &Arc<Metrics>) -> Ro
                     status: class_of(response.status()),
                 };
                 metrics.detail.admin_requests.get_or_create(&status).inc();
+                browser::bind(&mut response);
                 response
             }
         }))

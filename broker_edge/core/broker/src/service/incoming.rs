@@ -1,35 +1,58 @@
-//! Connections of Flight and admin HTTP, with or without TLS, each ready to be served.
+//! Connections of Flight and admin HTTP, with or without TLS, each with its place and ready to be served.
 //!
-//! Handshakes run beside each other, so many at a time and for a bounded time, so that a client which begins one and
-//! says no more holds up nobody. Who speaks the wrong protocol is closed.
+//! A connection is watched from the socket up: until a call on it was let in it has one deadline for everything, may
+//! send so many bytes and no more, and is closed when its [`Pass`] is. So one that says nothing, does not finish its
+//! handshake or never authenticates costs a place for a while and nothing else. Who speaks the wrong protocol is closed.
 
+use std::future::Future;
 use std::io::{self, IoSlice};
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
+use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use tonic::transport::server::{Connected, TcpConnectInfo};
+use tonic::transport::server::Connected;
 
+use super::gate::{Gate, Pass, Refused, Stage};
+use crate::metrics::Closed;
 use crate::transport::certificates::TlsContext;
 
-const HANDSHAKES_MAX: usize = 32;
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections that wait to be served; more wait in the backlog.
 const WAITING_MAX: usize = 16;
 /// Between attempts when the system has no descriptors.
 const REST: Duration = Duration::from_millis(500);
+/// How soon to look whether there is room again.
+const ROOM: Duration = Duration::from_millis(10);
+/// After so many connections that took the place of others, those that are served have their turn.
+const CLOSINGS_MAX: u32 = 8;
+const TURN: Duration = Duration::from_millis(1);
+/// What a connection may send before a call on it was let in: handshakes, heads of requests, and the beginning of a body.
+/// More stays in the socket.
+const PENDING_BYTES_MAX: usize = 128 << 10;
+/// A lack of descriptors is told at most this often.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// A socket that is closed when its pass is.
+pub struct Watched {
+    socket: TcpStream,
+    pass: Arc<Pass>,
+    /// While nobody was let in on it.
+    deadline: Option<Pin<Box<Sleep>>>,
+    received: usize,
+}
 
 /// A connection whose handshake, if any, is over.
 pub enum Conn {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Plain(Watched),
+    Tls(Box<TlsStream<Watched>>),
 }
 
 /// Connections of one listener. Dropping it closes the listener.
@@ -42,11 +65,23 @@ impl Incoming {
     ///
     /// # Errors
     /// The system refuses the listener.
-    pub fn new(listener: std::net::TcpListener, tls: Option<Arc<TlsContext>>) -> io::Result<Self> {
+    pub fn new(
+        listener: std::net::TcpListener,
+        tls: Option<Arc<TlsContext>>,
+        gate: Arc<Gate>,
+    ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
         let (sender, ready) = mpsc::channel(WAITING_MAX);
-        tokio::spawn(accept(listener, tls, sender));
+        let door = Door {
+            listener,
+            tls,
+            gate,
+            ready: sender,
+            told_at: None,
+            closings: 0,
+        };
+        tokio::spawn(door.accept());
         Ok(Self { ready })
     }
 
@@ -56,45 +91,219 @@ impl Incoming {
     }
 }
 
-async fn accept(listener: TcpListener, tls: Option<Arc<TlsContext>>, ready: mpsc::Sender<Conn>) {
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
-    loop {
-        let accepted = tokio::select! {
-            () = ready.closed() => return,
-            accepted = listener.accept() => accepted,
-        };
-        let (stream, address) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::debug!(%error, "a connection could not be accepted");
-                tokio::time::sleep(REST).await;
+struct Door {
+    listener: TcpListener,
+    tls: Option<Arc<TlsContext>>,
+    gate: Arc<Gate>,
+    ready: mpsc::Sender<Conn>,
+    told_at: Option<Instant>,
+    /// Places taken from others in a row.
+    closings: u32,
+}
+
+impl Door {
+    /// Takes connections until nobody serves them any more.
+    async fn accept(mut self) {
+        loop {
+            let accepted = tokio::select! {
+                () = self.ready.closed() => return,
+                accepted = async {
+                    self.gate.place().await;
+                    self.listener.accept().await
+                } => accepted,
+            };
+            let (stream, address) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    self.tell(&error.to_string());
+                    tokio::time::sleep(REST).await;
+                    continue;
+                }
+            };
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!(%error, "a connection ended before it began");
                 continue;
             }
-        };
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "a connection ended before it began");
-            continue;
+            let Some(pass) = self.place_for(&stream, address).await else {
+                continue;
+            };
+            self.open(Watched::new(stream, pass)).await;
         }
-        let Some(tls) = &tls else {
+    }
+
+    /// A place, as soon as there is one; `None` when the connection is not to have one.
+    async fn place_for(
+        &mut self,
+        stream: &TcpStream,
+        address: std::net::SocketAddr,
+    ) -> Option<Arc<Pass>> {
+        let number = u64::try_from(stream.as_raw_fd()).unwrap_or(u64::MAX);
+        loop {
+            match self.gate.enter(address, number) {
+                Ok((pass, closed)) => {
+                    self.let_others_go(closed).await;
+                    return Some(pass);
+                }
+                Err(Refused::For(why)) => {
+                    if why == Closed::Descriptors {
+                        self.tell("a new connection was closed");
+                    }
+                    self.let_others_go(true).await;
+                    return None;
+                }
+                Err(Refused::Later) => tokio::select! {
+                    () = self.ready.closed() => return None,
+                    () = tokio::time::sleep(ROOM) => {}
+                },
+            }
+        }
+    }
+
+    /// In a flood, gives the connections that were closed the time to end, and the others theirs to be served.
+    async fn let_others_go(&mut self, is_flood: bool) {
+        if !is_flood {
+            self.closings = 0;
+            return;
+        }
+        self.closings += 1;
+        if self.closings.is_multiple_of(CLOSINGS_MAX) {
+            tokio::time::sleep(TURN).await;
+        } else {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn open(&self, stream: Watched) {
+        let ready = self.ready.clone();
+        let Some(tls) = &self.tls else {
             // An error means that nobody serves any more.
             let _ = ready.send(Conn::Plain(stream)).await;
-            continue;
-        };
-        let acceptor = TlsAcceptor::from(tls.current());
-        let Ok(permit) = Arc::clone(&handshakes).acquire_owned().await else {
             return;
         };
-        let ready = ready.clone();
+        let acceptor = TlsAcceptor::from(tls.current());
+        let (gate, address) = (Arc::clone(&self.gate), stream.pass.address);
         tokio::spawn(async move {
-            match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => {
-                    drop(permit);
+            // Its deadline is that of the connection.
+            match acceptor.accept(stream).await {
+                Ok(stream) => {
                     let _ = ready.send(Conn::Tls(Box::new(stream))).await;
                 }
-                Ok(Err(error)) => tracing::debug!(%address, %error, "a TLS handshake failed"),
-                Err(_) => tracing::debug!(%address, "a TLS handshake took too long"),
+                Err(error) => {
+                    gate.count_failed_handshake();
+                    tracing::debug!(%address, %error, "a TLS handshake failed");
+                }
             }
         });
+    }
+
+    fn tell(&mut self, what: &str) {
+        if self.told_at.is_none_or(|at| at.elapsed() > TELL_EVERY) {
+            self.told_at = Some(Instant::now());
+            let listener = self.gate.line().name();
+            tracing::warn!(
+                listener,
+                "{what}: file descriptors run out; raise the limit of open files"
+            );
+        }
+    }
+}
+
+impl Watched {
+    fn new(socket: TcpStream, pass: Arc<Pass>) -> Watched {
+        let deadline = Box::pin(tokio::time::sleep(pass.timeout()));
+        Watched {
+            socket,
+            pass,
+            deadline: Some(deadline),
+            received: 0,
+        }
+    }
+
+    /// Whether it may go on; its task is woken when that changes.
+    fn look(&mut self, context: &mut Context<'_>) -> io::Result<Stage> {
+        self.pass.watch(context.waker());
+        let stage = self.pass.stage();
+        match stage {
+            Stage::Closed => return Err(io::ErrorKind::ConnectionAborted.into()),
+            Stage::In => self.deadline = None,
+            Stage::Pending => {}
+        }
+        while let Some(deadline) = &mut self.deadline
+            && deadline.as_mut().poll(context).is_ready()
+        {
+            if !self.pass.is_checking() {
+                self.pass.expire();
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            // The broker is slower than the client. It is not forgotten: the place may still be given to another.
+            self.deadline = Some(Box::pin(tokio::time::sleep(self.pass.timeout())));
+        }
+        Ok(stage)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.pass.leave();
+    }
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let stage = this.look(context)?;
+        if stage == Stage::In {
+            return Pin::new(&mut this.socket).poll_read(context, buffer);
+        }
+        if this.received >= PENDING_BYTES_MAX {
+            return Poll::Pending;
+        }
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut this.socket).poll_read(context, buffer);
+        let count = buffer.filled().len() - before;
+        if count > 0 {
+            this.received += count;
+            this.pass.spoke();
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        this.look(context)?;
+        Pin::new(&mut this.socket).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        this.look(context)?;
+        Pin::new(&mut this.socket).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
     }
 }
 
@@ -106,14 +315,20 @@ impl Stream for Incoming {
     }
 }
 
-impl Connected for Conn {
-    type ConnectInfo = TcpConnectInfo;
-
-    fn connect_info(&self) -> TcpConnectInfo {
+impl Conn {
+    pub fn pass(&self) -> &Arc<Pass> {
         match self {
-            Conn::Plain(stream) => stream.connect_info(),
-            Conn::Tls(stream) => stream.get_ref().0.connect_info(),
+            Conn::Plain(stream) => &stream.pass,
+            Conn::Tls(stream) => &stream.get_ref().0.pass,
         }
+    }
+}
+
+impl Connected for Conn {
+    type ConnectInfo = Arc<Pass>;
+
+    fn connect_info(&self) -> Arc<Pass> {
+        Arc::clone(self.pass())
     }
 }
 

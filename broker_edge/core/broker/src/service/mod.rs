@@ -9,6 +9,7 @@ mod artifact_manifest;
 mod artifacts;
 mod backup;
 mod bearer;
+mod browser;
 mod byte_range;
 mod caller;
 mod clients;
@@ -16,6 +17,7 @@ mod columns;
 mod error;
 mod flight;
 mod gaps;
+mod gate;
 mod groups;
 mod headers;
 mod holds;
@@ -42,16 +44,20 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-use crate::auth::Keeper;
+use crate::auth::{Keeper, Line};
 use crate::broker::log_config;
 use crate::config::{AdminSettings, Config, FlightSettings};
+use crate::descriptors::{admin_share, flight_share, open_files_max};
 use crate::event_loop::CommandSender;
+use crate::hosts::Hosts;
 use crate::metrics::Metrics;
 use crate::reload::Reloads;
 use crate::state::StateStore;
 use crate::transport::certificates::TlsContext;
 use bearer::Bearers;
+use browser::Browser;
 use error::Refusal;
+use gate::Gate;
 use groups::Groups;
 use holds::GroupHolds;
 use incoming::Incoming;
@@ -61,6 +67,15 @@ use progress::Progress;
 const OTHER_BLOCKING_THREADS: usize = 32;
 /// What a client may send before it must wait, per stream and per connection.
 const WINDOW_BYTES: u32 = 8 << 20;
+/// Bytes of the headers of a call, as large as a token may make them.
+const HEADERS_BYTES_MAX: u32 = 16 << 10;
+/// Calls that a client may reset before they were looked at, and that may be ended by its mistakes: one more closes the
+/// connection. A flood of them costs a client nothing.
+const RESETS_MAX: usize = 20;
+const MISTAKES_MAX: usize = 64;
+/// How often a connection is asked whether it is there, and how long it may take to say so.
+const ALIVE_EVERY: Duration = Duration::from_secs(30);
+const ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long calls in progress may take to end when the broker stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -205,11 +220,17 @@ pub(crate) fn start(
         stopping: stopping.clone(),
     });
     let entered = runtime.enter();
-    let flight = Incoming::new(flight.listener, flight.tls)?;
-    let admin = Incoming::new(admin.listener, admin.tls)?;
+    let gates = Gates::new(&shared);
+    let browser = Browser {
+        hosts: Hosts::new(&shared.config.admin.hosts),
+        metrics: Arc::clone(&shared.metrics),
+        scheme: if admin.tls.is_some() { "https" } else { "http" },
+    };
+    let flight = Incoming::new(flight.listener, flight.tls, gates.flight)?;
+    let admin = Incoming::new(admin.listener, admin.tls, gates.admin)?;
     drop(entered);
     let flight = runtime.spawn(serve_flight(Arc::clone(&shared), flight, stopping.clone()));
-    let admin = runtime.spawn(admin::serve(shared, admin, stopping));
+    let admin = runtime.spawn(admin::serve(shared, admin, browser, stopping));
     let running = Running {
         runtime,
         flight,
@@ -222,6 +243,49 @@ pub(crate) fn start(
     })
 }
 
+/// Who may hold a connection, for each listener.
+struct Gates {
+    flight: Arc<Gate>,
+    admin: Arc<Gate>,
+}
+
+impl Gates {
+    fn new(shared: &Arc<Shared>) -> Gates {
+        let open_files = open_files_max();
+        let (flight, admin) = (&shared.config.flight, &shared.config.admin);
+        let flight = gate::Limits::new(
+            flight_share(open_files),
+            flight.max_connections,
+            flight.max_pending_connections,
+            flight.max_connections_per_ip,
+            flight.max_connections_per_user,
+            flight.connect_timeout.0,
+        );
+        let admin = gate::Limits::new(
+            admin_share(open_files),
+            admin.max_connections,
+            admin.max_pending_connections,
+            admin.max_connections_per_ip,
+            admin.max_connections_per_user,
+            admin.connect_timeout.0,
+        );
+        let gate = |line, limits| {
+            let gate = Gate::new(line, limits, Arc::clone(&shared.metrics));
+            let (of_reload, keeper) = (Arc::downgrade(&gate), Arc::downgrade(&shared.auth));
+            shared.auth.watch(move || {
+                if let (Some(gate), Some(keeper)) = (of_reload.upgrade(), keeper.upgrade()) {
+                    gate.review(&keeper.current());
+                }
+            });
+            gate
+        };
+        Gates {
+            flight: gate(Line::Flight, flight),
+            admin: gate(Line::Admin, admin),
+        }
+    }
+}
+
 async fn serve_flight(shared: Arc<Shared>, incoming: Incoming, stopping: watch::Receiver<bool>) {
     let message_bytes = shared.config.flight.max_message_bytes.as_usize();
     let service = FlightServiceServer::new(flight::Flight::new(Arc::clone(&shared)))
@@ -230,7 +294,12 @@ async fn serve_flight(shared: Arc<Shared>, incoming: Incoming, stopping: watch::
     let served = tonic::transport::Server::builder()
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
-        .http2_keepalive_interval(Some(Duration::from_secs(30)))
+        .max_concurrent_streams(u32::from(shared.config.flight.max_streams))
+        .http2_max_header_list_size(HEADERS_BYTES_MAX)
+        .http2_max_pending_accept_reset_streams(Some(RESETS_MAX))
+        .http2_max_local_error_reset_streams(Some(MISTAKES_MAX))
+        .http2_keepalive_interval(Some(ALIVE_EVERY))
+        .http2_keepalive_timeout(Some(ALIVE_TIMEOUT))
         .add_service(wire::WireService { service, shared })
         .serve_with_incoming_shutdown(incoming, stopped(stopping))
         .await;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
-use axum::response::Html;
+use axum::http::header;
+use axum::response::{Html, IntoResponse};
 use axum::routing::{get, put};
 use axum::{Json, Router};
 use serde::Deserialize;
@@ -16,14 +17,26 @@ use crate::engine::Drain;
 use crate::event_loop::Command;
 use crate::talk;
 
-/// The dashboard: one page without anything from elsewhere.
+/// The dashboard: one page without anything from elsewhere. Script and style are files of their own, because the policy
+/// that is sent with every answer runs no others.
 const PAGE: &str = include_str!("dashboard.html");
+const SCRIPT: &str = include_str!("dashboard.js");
+const STYLE: &str = include_str!("dashboard.css");
 
 pub(super) fn routes() -> Router<Arc<Shared>> {
     Router::new()
         .route("/", get(async || Html(PAGE)))
+        .route(
+            "/dashboard.js",
+            get(async || of_type("text/javascript", SCRIPT)),
+        )
+        .route("/dashboard.css", get(async || of_type("text/css", STYLE)))
         .route("/api/v1/drain", put(drain).delete(serve_again))
         .route("/api/v1/log-level", get(level).put(set_level))
+}
+
+fn of_type(kind: &'static str, text: &'static str) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, kind)], text)
 }
 
 #[derive(Debug, Deserialize)]

@@ -28,6 +28,7 @@ use tonic::{Response, Status};
 
 use super::Shared;
 use super::caller::identify;
+use super::gate::Pass;
 
 /// `FlightData.data_body`, the last field of a message.
 const BODY_FIELD: u32 = 1000;
@@ -177,7 +178,15 @@ where
         let mut service = std::mem::replace(&mut self.service, fresh);
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
-            match identify(&shared, request.headers()).await {
+            let Some(pass) = request.extensions().get::<Arc<Pass>>().cloned() else {
+                return Ok(Status::internal("a connection without a pass").into_http());
+            };
+            if is_of_a_browser(request.headers()) {
+                shared.refuse_call(&pass, "origin", None);
+                let refused = Status::permission_denied("web pages are not served here");
+                return Ok(refused.into_http());
+            }
+            match identify(&shared, request.headers(), &pass).await {
                 Ok(caller) => request.extensions_mut().insert(caller),
                 Err(refusal) => {
                     shared.metrics.flight.errors.inc();
@@ -192,6 +201,16 @@ where
             })
         })
     }
+}
+
+/// Whether a web page may have made the call. A browser speaks HTTP/2 over TLS only, and to a host whose certificate it
+/// trusts, so rebinding does not reach Flight; and no page can send gRPC's type of content without asking first, which
+/// nothing here answers. What any page can send is refused.
+fn is_of_a_browser(headers: &http::HeaderMap) -> bool {
+    let is_grpc = headers
+        .get(http::header::CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+    !is_grpc || headers.contains_key(http::header::ORIGIN) || headers.contains_key("sec-fetch-site")
 }
 
 /// The body of a read: its messages part by part, then the status as trailers.

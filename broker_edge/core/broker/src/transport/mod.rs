@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use certificates::TlsContext;
 
+use crate::hosts::Origins;
 use crate::peer::Transport;
 
 pub use stream::{Stream, Taken};
@@ -39,6 +40,8 @@ pub struct Speaks {
     pub proxy: bool,
     pub tls: Option<Arc<TlsContext>>,
     pub websocket: bool,
+    /// With WebSocket, the web pages that count as the broker's own.
+    pub origins: Arc<Origins>,
 }
 
 impl Speaks {

@@ -5,6 +5,7 @@ use tungstenite::handshake::server::{Request, create_response, write_response};
 use tungstenite::http::{HeaderValue, Method, header};
 
 use super::first_bytes::http_answer;
+use crate::hosts::Origins;
 
 const PATH: &str = "/mqtt";
 const SUBPROTOCOL: &str = "mqtt";
@@ -17,6 +18,8 @@ pub enum Upgrade {
     Accepted {
         len: usize,
         answer: Vec<u8>,
+        /// A web page of another host asks.
+        is_foreign: bool,
     },
     Refused {
         reason: &'static str,
@@ -24,8 +27,8 @@ pub enum Upgrade {
     },
 }
 
-/// Reads the request at the front of `bytes`.
-pub fn parse(bytes: &[u8]) -> Upgrade {
+/// Reads the request at the front of `bytes`; `origins` are the pages that count as the broker's own.
+pub fn parse(bytes: &[u8], origins: &Origins) -> Upgrade {
     let (len, request) = match Request::try_parse(bytes) {
         Ok(Some(parsed)) => parsed,
         Ok(None) => return Upgrade::Incomplete,
@@ -84,7 +87,27 @@ pub fn parse(bytes: &[u8]) -> Upgrade {
     );
     let mut answer = Vec::new();
     write_response(&mut answer, &response).expect("writing to memory does not fail");
-    Upgrade::Accepted { len, answer }
+    Upgrade::Accepted {
+        len,
+        answer,
+        is_foreign: is_foreign(&request, origins),
+    }
+}
+
+/// Browsers name the page's origin, programs need not. Whatever could be read in two ways is foreign.
+fn is_foreign(request: &Request, origins: &Origins) -> bool {
+    let all = |name| request.headers().get_all(name).iter().collect::<Vec<_>>();
+    let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
+    let origin = match all(header::ORIGIN)[..] {
+        [] => return false,
+        [origin] => text(origin),
+        _ => None,
+    };
+    let host = match all(header::HOST)[..] {
+        [host] if request.uri().authority().is_none() => text(host),
+        _ => None,
+    };
+    origin.is_none_or(|origin| origins.is_foreign(&origin, host.as_deref()))
 }
 
 fn refused(status: &str, headers: &str, reason: &'static str) -> Upgrade {
@@ -112,7 +135,7 @@ mod tests {
         13\r\nSec-WebSocket-Protocol: mqttv3.1, mqtt\r\n\r\n";
 
     fn status(request: &str) -> String {
-        match parse(request.as_bytes()) {
+        match parse(request.as_bytes(), &Origins::default()) {
             Upgrade::Refused { answer, .. } => {
                 let text = String::from_utf8(answer).unwrap();
                 text.split("\r\n").next().unwrap().to_owned()
@@ -124,7 +147,12 @@ mod tests {
     #[test]
     fn a_good_request_is_accepted_and_every_beginning_of_it_is_incomplete() {
         let bytes = [GOOD.as_bytes(), b"\x82\x80"].concat();
-        let Upgrade::Accepted { len, answer } = parse(&bytes) else {
+        let Upgrade::Accepted {
+            len,
+            answer,
+            is_foreign: false,
+        } = parse(&bytes, &Origins::default())
+        else {
             panic!("refused");
         };
         assert_eq!(len, GOOD.len());
@@ -134,7 +162,8 @@ mod tests {
         assert!(answer.contains("\r\nsec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=\r\n"));
         assert!(answer.contains("\r\nsec-websocket-protocol: mqtt\r\n"));
         for end in 0..GOOD.len() {
-            assert_eq!(parse(&GOOD.as_bytes()[..end]), Upgrade::Incomplete);
+            let begun = parse(&GOOD.as_bytes()[..end], &Origins::default());
+            assert_eq!(begun, Upgrade::Incomplete);
         }
     }
 

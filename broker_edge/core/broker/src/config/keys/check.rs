@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::{Kind, at, each};
 use crate::config::units::{Age, ByteSize};
 use crate::config::{Config, ConfigError};
+use crate::hosts;
 
 pub(in crate::config) fn check_limits(config: &Config) -> Result<(), ConfigError> {
     let settings = serde_json::to_value(config).expect("settings are plain values");
@@ -65,6 +66,8 @@ fn check_value(path: String, kind: Kind, value: &Value) -> Result<(), ConfigErro
                 }),
             }
         }),
+        (Kind::Hosts, Value::Array(hosts)) => each_text(&path, hosts, hosts::check_name),
+        (Kind::Origins, Value::Array(origins)) => each_text(&path, origins, hosts::check_origin),
         (Kind::Text, Value::String(text)) if text.len() > 65_535 || text.contains('\0') => {
             Err(ConfigError::BadValue {
                 key: path,
@@ -79,6 +82,21 @@ fn check_value(path: String, kind: Kind, value: &Value) -> Result<(), ConfigErro
         }),
         _ => Ok(()),
     }
+}
+
+fn each_text(
+    path: &str,
+    values: &[Value],
+    check: impl Fn(&str) -> Result<(), String>,
+) -> Result<(), ConfigError> {
+    let texts = values.iter().filter_map(Value::as_str);
+    texts
+        .map(check)
+        .collect::<Result<_, _>>()
+        .map_err(|reason| ConfigError::BadValue {
+            key: path.to_owned(),
+            reason,
+        })
 }
 
 fn within<T: PartialOrd + std::fmt::Display>(

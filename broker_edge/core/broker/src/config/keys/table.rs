@@ -52,6 +52,12 @@ pub const KEYS: &[Key] = &[
         "Whether every connection begins with a header of PROXY protocol v2, which names the client; without it a \
          connection is closed.",
     ),
+    key(
+        "listeners.<ws>.origins",
+        Kind::Origins,
+        "Pages of other hosts that may act as those of this host do, such as https://app.example.com. A page of any other \
+         host is let in with a password or token only.",
+    ),
     optional(
         "listeners.<tls>.tls.cert",
         Kind::File,
@@ -358,6 +364,38 @@ pub const KEYS: &[Key] = &[
         "Largest message over Flight.",
     ),
     key(
+        "flight.max_streams",
+        whole(1, 10_000),
+        "Calls of one connection at the same time.",
+    ),
+    key(
+        "flight.max_connections",
+        whole(1, 60_000),
+        "Connections at the same time, and a quarter of the file descriptors at most; more wait.",
+    ),
+    optional(
+        "flight.max_connections_per_ip",
+        whole(1, 60_000),
+        "Connections of one address (IPv6: of one /64) that have shown no user; without it there is no such limit.",
+    ),
+    optional(
+        "flight.max_connections_per_user",
+        whole(1, 60_000),
+        "Connections of one user, wherever they come from; without it half of `max_connections`. Calls on one more are \
+         refused.",
+    ),
+    key(
+        "flight.max_pending_connections",
+        whole(1, 60_000),
+        "Connections that have not made an authenticated call. For one more the oldest is closed, of the address that has \
+         the most of them.",
+    ),
+    key(
+        "flight.connect_timeout",
+        age(100, 1),
+        "Time that a connection has for its handshakes and its first authenticated call together.",
+    ),
+    key(
         "broker.loops",
         whole(1, 1),
         "Threads that serve MQTT connections; this version has one.",
@@ -393,7 +431,34 @@ pub const KEYS: &[Key] = &[
     key(
         "admin.max_connections",
         whole(1, 10_000),
-        "HTTP connections at the same time; more wait.",
+        "HTTP connections at the same time, and a sixteenth of the file descriptors at most; more wait.",
+    ),
+    optional(
+        "admin.max_connections_per_ip",
+        whole(1, 10_000),
+        "Connections of one address, as `flight.max_connections_per_ip`.",
+    ),
+    optional(
+        "admin.max_connections_per_user",
+        whole(1, 10_000),
+        "Connections of one user, as `flight.max_connections_per_user`.",
+    ),
+    key(
+        "admin.max_pending_connections",
+        whole(1, 10_000),
+        "Connections that have not made an authenticated request, as `flight.max_pending_connections`.",
+    ),
+    key(
+        "admin.connect_timeout",
+        age(100, 1),
+        "Time that a connection has until its first authenticated request.",
+    ),
+    key(
+        "admin.hosts",
+        Kind::Hosts,
+        "Names by which this listener may be called, such as broker.example.com or *.example.com, beside addresses, \
+         localhost and the machine's own name. A request by another name is refused with 421, except for /healthz, /readyz \
+         and /metrics.",
     ),
     key(
         "admin.max_body_bytes",

@@ -1,0 +1,286 @@
+//! The places in which credentials wait to be checked, shared out so that a flood takes its own places only.
+//!
+//! A source is a listener and the address behind it. Each listener has an eighth of the places for itself; the others go
+//! to whoever comes, and when there are none left, the source that holds the most gives up its newest, if that makes the
+//! two more alike. Listeners are served in turn, and so are the sources of each: somebody who waits alone waits for one
+//! check of each other source at most.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+
+use crate::peer::site_of;
+
+/// Where somebody asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Line {
+    /// MQTT, also in WebSocket.
+    Mqtt,
+    Flight,
+    Admin,
+}
+
+impl Line {
+    /// As the configuration calls the listener.
+    pub fn name(self) -> &'static str {
+        match self {
+            Line::Mqtt => "mqtt",
+            Line::Flight => "flight",
+            Line::Admin => "admin",
+        }
+    }
+}
+
+const LINES: [Line; 3] = [Line::Mqtt, Line::Flight, Line::Admin];
+/// Each listener has this part of the places for itself.
+const RESERVED_PART: usize = 8;
+
+/// Who asks, as far as that is known before the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Source {
+    line: Line,
+    site: IpAddr,
+}
+
+impl Source {
+    pub fn new(line: Line, address: IpAddr) -> Source {
+        let site = site_of(address);
+        Source { line, site }
+    }
+}
+
+/// One listener's part.
+#[derive(Debug)]
+struct Part<T> {
+    waiting: usize,
+    by_site: HashMap<IpAddr, VecDeque<T>>,
+    /// Sites with somebody waiting, in the order in which they are served.
+    turns: VecDeque<IpAddr>,
+}
+
+impl<T> Default for Part<T> {
+    fn default() -> Self {
+        Part {
+            waiting: 0,
+            by_site: HashMap::new(),
+            turns: VecDeque::new(),
+        }
+    }
+}
+
+impl<T> Part<T> {
+    fn held_by(&self, site: IpAddr) -> usize {
+        self.by_site.get(&site).map_or(0, VecDeque::len)
+    }
+
+    fn push(&mut self, site: IpAddr, job: T) {
+        let jobs = self.by_site.entry(site).or_default();
+        if jobs.is_empty() {
+            self.turns.push_back(site);
+        }
+        jobs.push_back(job);
+        self.waiting += 1;
+    }
+
+    fn pop(&mut self) -> Option<T> {
+        let site = self.turns.pop_front()?;
+        let jobs = self.by_site.get_mut(&site)?;
+        let job = jobs.pop_front()?;
+        self.waiting -= 1;
+        if jobs.is_empty() {
+            self.by_site.remove(&site);
+        } else {
+            self.turns.push_back(site);
+        }
+        Some(job)
+    }
+
+    /// The newest of a site.
+    fn give_up(&mut self, site: IpAddr) -> Option<T> {
+        let jobs = self.by_site.get_mut(&site)?;
+        let job = jobs.pop_back()?;
+        self.waiting -= 1;
+        if jobs.is_empty() {
+            self.by_site.remove(&site);
+            self.turns.retain(|turn| *turn != site);
+        }
+        Some(job)
+    }
+
+    /// The site that holds the most.
+    fn greediest(&self) -> Option<(IpAddr, usize)> {
+        let sites = self.by_site.iter().map(|(site, jobs)| (*site, jobs.len()));
+        sites.max_by_key(|(_, held)| *held)
+    }
+}
+
+/// What became of somebody who wants to wait.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Queued<T> {
+    Waits,
+    /// In the place of this one.
+    Instead(T),
+    /// There is no place.
+    Full(T),
+}
+
+#[derive(Debug)]
+pub struct Waiting<T> {
+    max: usize,
+    parts: [Part<T>; LINES.len()],
+    /// The part that is served next.
+    next: usize,
+}
+
+impl<T> Waiting<T> {
+    pub fn new(max: usize) -> Self {
+        Waiting {
+            max,
+            parts: std::array::from_fn(|_| Part::default()),
+            next: 0,
+        }
+    }
+
+    pub fn push(&mut self, source: Source, job: T) -> Queued<T> {
+        let (line, site) = (source.line as usize, source.site);
+        if self.has_place(line) {
+            self.parts[line].push(site, job);
+            return Queued::Waits;
+        }
+        let held = self.parts[line].held_by(site);
+        let Some((from, greedy, most)) = self.greediest(line) else {
+            return Queued::Full(job);
+        };
+        // Otherwise two that hold alike would take each other's place for ever.
+        if most <= held + 1 {
+            return Queued::Full(job);
+        }
+        match self.parts[from].give_up(greedy) {
+            Some(other) => {
+                self.parts[line].push(site, job);
+                Queued::Instead(other)
+            }
+            None => Queued::Full(job),
+        }
+    }
+
+    /// Whoever is served next.
+    pub fn pop(&mut self) -> Option<T> {
+        for _ in 0..self.parts.len() {
+            let part = &mut self.parts[self.next];
+            self.next = (self.next + 1) % LINES.len();
+            if let Some(job) = part.pop() {
+                return Some(job);
+            }
+        }
+        None
+    }
+
+    fn reserved(&self) -> usize {
+        self.max / RESERVED_PART
+    }
+
+    fn has_place(&self, line: usize) -> bool {
+        let reserved = self.reserved();
+        if self.parts[line].waiting < reserved {
+            return true;
+        }
+        let taken: usize = (0..LINES.len())
+            .map(|at| {
+                let waiting = self.parts[at].waiting;
+                if at == line {
+                    waiting
+                } else {
+                    waiting.max(reserved)
+                }
+            })
+            .sum();
+        taken < self.max
+    }
+
+    /// The source that holds the most, among those whose place could be given to `line`.
+    fn greediest(&self, line: usize) -> Option<(usize, IpAddr, usize)> {
+        let reserved = self.reserved();
+        (0..LINES.len())
+            .filter(|at| *at == line || self.parts[*at].waiting > reserved)
+            .filter_map(|at| {
+                let (site, held) = self.parts[at].greediest()?;
+                Some((at, site, held))
+            })
+            .max_by_key(|(_, _, held)| *held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(line: Line, site: u8) -> Source {
+        Source::new(line, IpAddr::from([192, 0, 2, site]))
+    }
+
+    fn fill(waiting: &mut Waiting<u32>, source: Source, count: u32) {
+        for job in 0..count {
+            let _ = waiting.push(source, job);
+        }
+    }
+
+    #[test]
+    fn a_flood_of_one_source_leaves_places_to_every_other_address_and_listener() {
+        let mut waiting = Waiting::new(64);
+        fill(&mut waiting, source(Line::Flight, 1), 5000);
+        for line in LINES {
+            for site in 2..10 {
+                let queued = waiting.push(source(line, site), 7);
+                assert!(!matches!(queued, Queued::Full(_)), "{line:?} {site}");
+            }
+        }
+        assert!(matches!(
+            waiting.push(source(Line::Flight, 1), 9),
+            Queued::Full(9)
+        ));
+    }
+
+    #[test]
+    fn a_listener_keeps_its_own_places_against_floods_of_many_addresses() {
+        let mut waiting = Waiting::new(64);
+        for site in 0..=255 {
+            let _ = waiting.push(source(Line::Mqtt, site), 0);
+        }
+        for line in [Line::Flight, Line::Admin] {
+            for site in 0..8 {
+                assert_eq!(waiting.push(source(line, site), 1), Queued::Waits);
+            }
+            assert_eq!(waiting.push(source(line, 9), 1), Queued::Full(1));
+        }
+        let total: usize = waiting.parts.iter().map(|part| part.waiting).sum();
+        assert_eq!(total, 64);
+    }
+
+    #[test]
+    fn sources_and_listeners_are_served_in_turn() {
+        let mut waiting = Waiting::new(64);
+        fill(&mut waiting, source(Line::Mqtt, 1), 20);
+        assert_eq!(waiting.push(source(Line::Mqtt, 2), 100), Queued::Waits);
+        assert_eq!(waiting.push(source(Line::Admin, 1), 200), Queued::Waits);
+        let served: Vec<u32> = std::iter::from_fn(|| waiting.pop()).collect();
+        assert_eq!(served[..4], [0, 200, 100, 1]);
+        assert_eq!(served.len(), 22);
+    }
+
+    #[test]
+    fn an_ipv6_network_is_one_source() {
+        let ip = |text: &str| Source::new(Line::Mqtt, text.parse().unwrap());
+        assert_eq!(ip("2001:db8:1:2::1"), ip("2001:db8:1:2:ffff::9"));
+        assert_ne!(ip("2001:db8:1:2::1"), ip("2001:db8:1:3::1"));
+    }
+
+    #[test]
+    fn one_place_is_given_to_whoever_comes_first() {
+        let mut waiting = Waiting::new(1);
+        assert_eq!(waiting.push(source(Line::Mqtt, 1), 1), Queued::Waits);
+        assert_eq!(waiting.push(source(Line::Flight, 2), 2), Queued::Full(2));
+        assert_eq!(waiting.pop(), Some(1));
+        assert_eq!(waiting.pop(), None);
+        assert_eq!(waiting.push(source(Line::Flight, 2), 2), Queued::Waits);
+    }
+}

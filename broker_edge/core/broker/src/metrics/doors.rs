@@ -1,0 +1,116 @@
+//! Connections of Flight and admin HTTP, and why they were closed before their time.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use crate::auth::Line;
+
+/// Why a connection was not served, or a call on it not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Closed {
+    /// It gave its place to another before it had authenticated.
+    Pending,
+    Timeout,
+    PerAddress,
+    PerUser,
+    Descriptors,
+    /// Its user, password or key is gone.
+    Revoked,
+    /// Its TLS handshake failed.
+    Tls,
+}
+
+impl Closed {
+    const ALL: [Closed; 7] = [
+        Closed::Pending,
+        Closed::Timeout,
+        Closed::PerAddress,
+        Closed::PerUser,
+        Closed::Descriptors,
+        Closed::Revoked,
+        Closed::Tls,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Closed::Pending => "pending",
+            Closed::Timeout => "timeout",
+            Closed::PerAddress => "per_ip",
+            Closed::PerUser => "per_user",
+            Closed::Descriptors => "descriptors",
+            Closed::Revoked => "revoked",
+            Closed::Tls => "tls",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfListener {
+    listener: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfReason {
+    listener: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Default)]
+pub struct DoorMetrics {
+    connections: Family<OfListener, Gauge>,
+    pending: Family<OfListener, Gauge>,
+    closed: Family<OfReason, Counter>,
+}
+
+impl DoorMetrics {
+    pub fn set(&self, line: Line, connections: usize, pending: usize) {
+        let label = OfListener {
+            listener: line.name(),
+        };
+        for (family, count) in [(&self.connections, connections), (&self.pending, pending)] {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            family.get_or_create(&label).set(count);
+        }
+    }
+
+    pub fn count_closed(&self, line: Line, why: Closed) {
+        let (listener, reason) = (line.name(), why.name());
+        self.closed
+            .get_or_create(&OfReason { listener, reason })
+            .inc();
+    }
+
+    pub(super) fn register(&self, registry: &mut Registry) {
+        // What has not happened yet is 0, not unknown.
+        for line in [Line::Flight, Line::Admin] {
+            let listener = line.name();
+            for family in [&self.connections, &self.pending] {
+                drop(family.get_or_create(&OfListener { listener }));
+            }
+            for why in Closed::ALL {
+                let reason = why.name();
+                let label = OfReason { listener, reason };
+                self.closed.get_or_create(&label).inc_by(0);
+            }
+        }
+        let service = registry.sub_registry_with_prefix("service");
+        service.register(
+            "connections",
+            "Connections of Flight and admin HTTP",
+            self.connections.clone(),
+        );
+        service.register(
+            "pending_connections",
+            "Connections on which no call has been let in yet",
+            self.pending.clone(),
+        );
+        service.register(
+            "connections_closed",
+            "Connections closed by the broker before their time, or refused",
+            self.closed.clone(),
+        );
+    }
+}

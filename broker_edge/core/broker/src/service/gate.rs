@@ -1,0 +1,468 @@
+//! Who may hold a connection of Flight or admin HTTP: one gate for each, with places that are counted.
+//!
+//! A connection is *pending* from its first packet until a call on it showed good credentials; then it counts against its
+//! user, and no more against its address, because the executors of a cluster share one. Pending ones have a deadline and
+//! few places. When those are taken, one is closed for the next: of the address that holds the most, the oldest that has
+//! sent nothing, else the oldest. So a flood of one address closes its own connections and no other's.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use futures::task::AtomicWaker;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::auth::{Authority, Identity, Line};
+use crate::descriptors::Share;
+use crate::metrics::{Closed, Metrics};
+use crate::peer::site_of;
+
+/// When all hold alike, one that has sent nothing is closed for another only if it had so much time, and one that has
+/// sent something so much.
+const SILENT_GRACE: Duration = Duration::from_millis(100);
+const GRACE: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Debug)]
+pub struct Limits {
+    pub connections: usize,
+    pub pending: usize,
+    pub per_site: Option<usize>,
+    pub per_user: usize,
+    pub timeout: Duration,
+    /// Descriptors from this number on are not for these connections.
+    pub descriptors: u64,
+}
+
+impl Limits {
+    /// What is set, within what the process has descriptors for.
+    pub fn new(
+        share: Share,
+        connections: u16,
+        pending: u16,
+        per_site: Option<u16>,
+        per_user: Option<u16>,
+        timeout: Duration,
+    ) -> Limits {
+        let connections = usize::from(connections).min(share.connections);
+        Limits {
+            connections,
+            pending: usize::from(pending).min(connections),
+            per_site: per_site.map(usize::from),
+            per_user: per_user.map_or((connections / 2).max(1), usize::from),
+            timeout,
+            descriptors: share.below,
+        }
+    }
+}
+
+pub struct Gate {
+    line: Line,
+    limits: Limits,
+    metrics: Arc<Metrics>,
+    state: Mutex<State>,
+    /// Somebody left.
+    left: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    passes: HashMap<u64, (Arc<Pass>, Place)>,
+    /// The pending ones by site, each in the order in which they came.
+    sites: BTreeMap<IpAddr, BTreeSet<u64>>,
+    pending: usize,
+    /// Connections of each site that have shown no user: pending ones and anonymous ones.
+    unknown: HashMap<IpAddr, usize>,
+    users: HashMap<Arc<str>, usize>,
+    /// Clients without credentials are like one user.
+    anonymous: usize,
+}
+
+/// What a connection counts against.
+#[derive(Clone)]
+enum Place {
+    Pending,
+    Anonymous,
+    Verified(Arc<Identity>),
+}
+
+/// The stages of a pass, as its connection sees them without a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    Pending,
+    In,
+    Closed,
+}
+
+/// The place of one connection.
+pub struct Pass {
+    number: u64,
+    pub address: SocketAddr,
+    gate: Arc<Gate>,
+    came: Instant,
+    spoke: AtomicBool,
+    /// Credentials of so many calls are being checked.
+    checking: AtomicU32,
+    is_in: AtomicBool,
+    is_verified: AtomicBool,
+    is_closed: AtomicBool,
+    waker: AtomicWaker,
+}
+
+/// Why a connection is not let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// Nobody may be closed for it yet: it has to wait.
+    Later,
+    For(Closed),
+}
+
+/// A user has as many connections as may be.
+#[derive(Debug)]
+pub struct TooMany(pub usize);
+
+impl Gate {
+    pub fn new(line: Line, limits: Limits, metrics: Arc<Metrics>) -> Arc<Gate> {
+        Arc::new(Gate {
+            line,
+            limits,
+            metrics,
+            state: Mutex::default(),
+            left: Notify::new(),
+        })
+    }
+
+    pub fn line(&self) -> Line {
+        self.line
+    }
+
+    /// Waits until not every place is taken by somebody who has been let in.
+    pub async fn place(&self) {
+        loop {
+            let left = self.left.notified();
+            {
+                let state = self.state.lock();
+                if state.passes.len() - state.pending < self.limits.connections {
+                    return;
+                }
+            }
+            left.await;
+        }
+    }
+
+    /// Gives a connection its place, and says whether it was that of another.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn enter(
+        self: &Arc<Self>,
+        address: SocketAddr,
+        descriptor: u64,
+    ) -> Result<(Arc<Pass>, bool), Refused> {
+        let site = site_of(address.ip());
+        let mut state = self.state.lock();
+        if descriptor >= self.limits.descriptors {
+            return Err(self.refuse(Closed::Descriptors));
+        }
+        let unknown = state.unknown.get(&site).copied().unwrap_or(0);
+        if self.limits.per_site.is_some_and(|max| unknown >= max) {
+            return Err(self.refuse(Closed::PerAddress));
+        }
+        let is_full =
+            state.pending >= self.limits.pending || state.passes.len() >= self.limits.connections;
+        if is_full {
+            let victim = state.victim(site, self.limits.pending);
+            let number = victim.map_err(|refused| match refused {
+                Refused::For(why) => self.refuse(why),
+                Refused::Later => refused,
+            })?;
+            if let Some(pass) = state.remove(number) {
+                pass.close();
+                self.refuse(Closed::Pending);
+            }
+        }
+        let number = state.next;
+        state.next += 1;
+        let pass = Arc::new(Pass {
+            number,
+            address,
+            gate: Arc::clone(self),
+            came: Instant::now(),
+            spoke: AtomicBool::new(false),
+            checking: AtomicU32::new(0),
+            is_in: AtomicBool::new(false),
+            is_verified: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            waker: AtomicWaker::new(),
+        });
+        state.add(Arc::clone(&pass), site);
+        self.show(&state);
+        Ok((pass, is_full))
+    }
+
+    /// A TLS handshake failed.
+    pub fn count_failed_handshake(&self) {
+        self.metrics.doors.count_closed(self.line, Closed::Tls);
+    }
+
+    fn refuse(&self, why: Closed) -> Refused {
+        self.metrics.doors.count_closed(self.line, why);
+        Refused::For(why)
+    }
+
+    fn show(&self, state: &State) {
+        self.metrics
+            .doors
+            .set(self.line, state.passes.len(), state.pending);
+    }
+
+    /// Closes the connections of those whom the authority of now would not let in.
+    pub fn review(&self, authority: &Authority) {
+        let mut state = self.state.lock();
+        let gone: Vec<u64> = state
+            .passes
+            .iter()
+            .filter(|(_, (_, place))| match place {
+                Place::Verified(identity) => !authority.still_admits(identity),
+                Place::Pending | Place::Anonymous => false,
+            })
+            .map(|(number, _)| *number)
+            .collect();
+        for number in gone {
+            if let Some(pass) = state.remove(number) {
+                pass.close();
+                self.refuse(Closed::Revoked);
+            }
+        }
+        self.show(&state);
+        drop(state);
+        self.left.notify_one();
+    }
+}
+
+impl State {
+    fn add(&mut self, pass: Arc<Pass>, site: IpAddr) {
+        self.sites.entry(site).or_default().insert(pass.number);
+        self.pending += 1;
+        *self.unknown.entry(site).or_default() += 1;
+        self.passes.insert(pass.number, (pass, Place::Pending));
+    }
+
+    /// Takes a connection out of every count.
+    fn remove(&mut self, number: u64) -> Option<Arc<Pass>> {
+        let (pass, place) = self.passes.remove(&number)?;
+        self.uncount(&pass, &place);
+        Some(pass)
+    }
+
+    fn uncount(&mut self, pass: &Pass, place: &Place) {
+        let site = pass.site();
+        if let Place::Verified(identity) = place {
+            if let Some(user) = &identity.user {
+                lower(&mut self.users, user);
+            }
+            return;
+        }
+        lower(&mut self.unknown, &site);
+        if matches!(place, Place::Anonymous) {
+            self.anonymous -= 1;
+        } else if let Some(numbers) = self.sites.get_mut(&site) {
+            self.pending -= 1;
+            numbers.remove(&pass.number);
+            if numbers.is_empty() {
+                self.sites.remove(&site);
+            }
+        }
+    }
+
+    /// The pending connection that gives its place to one from `site`.
+    fn victim(&self, site: IpAddr, pending_max: usize) -> Result<u64, Refused> {
+        let own = self.sites.get(&site).map_or(0, BTreeSet::len);
+        let now = Instant::now();
+        let age = |pass: &Pass| now.saturating_duration_since(pass.came);
+        let most = self.sites.iter().max_by_key(|(_, numbers)| numbers.len());
+        let from = if own >= (pending_max / 2).max(1) {
+            Some(site)
+        } else {
+            most.filter(|(_, numbers)| numbers.len() > own + 1)
+                .map(|(site, _)| *site)
+        };
+        if let Some(numbers) = from.and_then(|site| self.sites.get(&site)) {
+            let found = self
+                .oldest(numbers.iter(), |pass| !pass.has_spoken())
+                .or_else(|| self.oldest(numbers.iter(), |pass| !pass.is_checking()));
+            return match found {
+                Some(number) => Ok(number),
+                // All of them wait for the answer about a password.
+                None if from == Some(site) => Err(Refused::For(Closed::Pending)),
+                None => numbers.first().copied().ok_or(Refused::Later),
+            };
+        }
+        let all = || self.sites.values().flatten();
+        self.oldest(all(), |pass| {
+            !pass.has_spoken() && age(pass) >= SILENT_GRACE
+        })
+        .or_else(|| self.oldest(all(), |pass| !pass.is_checking() && age(pass) >= GRACE))
+        .ok_or(Refused::Later)
+    }
+
+    fn oldest<'a>(
+        &self,
+        numbers: impl Iterator<Item = &'a u64>,
+        wanted: impl Fn(&Pass) -> bool,
+    ) -> Option<u64> {
+        numbers
+            .filter(|number| {
+                self.passes
+                    .get(number)
+                    .is_some_and(|(pass, _)| wanted(pass))
+            })
+            .min()
+            .copied()
+    }
+}
+
+fn lower<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
+    }
+}
+
+impl Pass {
+    fn site(&self) -> IpAddr {
+        site_of(self.address.ip())
+    }
+
+    pub fn line(&self) -> Line {
+        self.gate.line
+    }
+
+    pub fn stage(&self) -> Stage {
+        if self.is_closed.load(Ordering::Acquire) {
+            Stage::Closed
+        } else if self.is_in.load(Ordering::Acquire) {
+            Stage::In
+        } else {
+            Stage::Pending
+        }
+    }
+
+    /// Has the connection's task woken when the stage changes.
+    pub fn watch(&self, waker: &std::task::Waker) {
+        self.waker.register(waker);
+    }
+
+    /// Time until the first call has to be let in.
+    pub fn timeout(&self) -> Duration {
+        self.gate.limits.timeout
+    }
+
+    /// The client has sent something.
+    pub fn spoke(&self) {
+        self.spoke.store(true, Ordering::Relaxed);
+    }
+
+    fn has_spoken(&self) -> bool {
+        self.spoke.load(Ordering::Relaxed)
+    }
+
+    /// Credentials of a call on it are being checked until the answer is dropped.
+    pub fn begin_check(self: &Arc<Self>) -> Checking {
+        self.checking.fetch_add(1, Ordering::Relaxed);
+        Checking(Arc::clone(self))
+    }
+
+    pub fn is_checking(&self) -> bool {
+        self.checking.load(Ordering::Relaxed) > 0
+    }
+
+    /// A call on it was let in. `limits` says whether users have limits.
+    ///
+    /// # Errors
+    /// The user has as many connections as may be.
+    pub fn let_in(&self, identity: &Arc<Identity>, limits: bool) -> Result<(), TooMany> {
+        let is_verified = identity.user.is_some();
+        if self.is_verified.load(Ordering::Acquire)
+            || (!is_verified && self.is_in.load(Ordering::Acquire))
+        {
+            return Ok(());
+        }
+        let mut state = self.gate.state.lock();
+        let Some((pass, old)) = state.passes.get(&self.number).cloned() else {
+            // It was closed meanwhile.
+            return Ok(());
+        };
+        let max = self.gate.limits.per_user;
+        let held = match &identity.user {
+            Some(user) => state.users.get(user).copied().unwrap_or(0),
+            None => state.anonymous,
+        };
+        if limits && held >= max {
+            self.gate.refuse(Closed::PerUser);
+            return Err(TooMany(max));
+        }
+        let new = match &identity.user {
+            Some(user) => {
+                *state.users.entry(Arc::clone(user)).or_default() += 1;
+                Place::Verified(Arc::clone(identity))
+            }
+            None => {
+                state.anonymous += 1;
+                *state.unknown.entry(self.site()).or_default() += 1;
+                Place::Anonymous
+            }
+        };
+        state.uncount(&pass, &old);
+        state.passes.insert(self.number, (pass, new));
+        self.gate.show(&state);
+        self.is_in.store(true, Ordering::Release);
+        self.is_verified.store(is_verified, Ordering::Release);
+        drop(state);
+        self.waker.wake();
+        Ok(())
+    }
+
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Its time is over.
+    pub fn expire(&self) {
+        self.close();
+        self.leave();
+        self.gate
+            .metrics
+            .doors
+            .count_closed(self.gate.line, Closed::Timeout);
+    }
+
+    /// The connection is closed.
+    pub fn leave(&self) {
+        let mut state = self.gate.state.lock();
+        if state.remove(self.number).is_some() {
+            self.gate.show(&state);
+            drop(state);
+            self.gate.left.notify_one();
+        }
+    }
+}
+
+/// A check of credentials that is under way.
+pub struct Checking(Arc<Pass>);
+
+impl Drop for Checking {
+    fn drop(&mut self) {
+        self.0.checking.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+#[path = "gate_tests.rs"]
+mod tests;
