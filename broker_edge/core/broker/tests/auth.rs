@@ -89,7 +89,7 @@ fn http(admin: SocketAddr, method: &str, path: &str, user: Option<&str>) -> (u16
     });
     write!(
         stream,
-        "{method} {path} HTTP/1.1\r\nHost: t\r\n{shown}Connection: close\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{shown}Connection: close\r\n\r\n"
     )
     .unwrap();
     let mut answer = String::new();
@@ -430,4 +430,150 @@ fn metrics_can_be_opened_and_nothing_else_with_them() {
     let admin = broker.admin_address();
     assert_eq!(http(admin, "GET", "/metrics", None).0, 200);
     assert_eq!(http(admin, "GET", "/api/v1/status", None).0, 401);
+}
+
+/// Users whose passwords are slow to check, as argon2id makes them.
+fn write_slow_users(dir: &Path) {
+    let slow = headwater_broker::auth::users::new_lines("root", "pw-root", false).unwrap();
+    write(dir, "users", &(slow + &line("reader") + &line("writer")));
+}
+
+/// A channel from an address of this machine's own choice.
+async fn flight_from(broker: &Broker, site: u8, authorization: String) -> Flight {
+    let address = format!("http://{}", broker.flight_address());
+    let local = std::net::IpAddr::from([127, 0, 0, site]);
+    let channel = Channel::from_shared(address)
+        .unwrap()
+        .local_address(Some(local))
+        .connect()
+        .await
+        .unwrap();
+    Flight {
+        service: FlightServiceClient::new(channel),
+        authorization: Some(authorization),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_calls_with_bad_passwords_makes_nobody_else_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start(dir.path(), |auth| auth.max_waiting = 64);
+    write_slow_users(dir.path());
+    broker.reload().unwrap();
+    let flood = Flight::open(&broker, None).await;
+    let (tell_busy, mut busy) = tokio::sync::mpsc::channel(1);
+    let mut streams = tokio::task::JoinSet::new();
+    for stream in 0..4200 {
+        let (mut service, tell_busy) = (flood.service.clone(), tell_busy.clone());
+        streams.spawn(async move {
+            for guess in 0.. {
+                let shown = STANDARD.encode(format!("root:guess-{stream}-{guess}"));
+                let mut request = Request::new(Action::new("version", "{}"));
+                let shown = format!("Basic {shown}").parse().unwrap();
+                request.metadata_mut().insert("authorization", shown);
+                let refused = service.do_action(request).await.err().unwrap();
+                if refused.code() == Code::Unavailable {
+                    let _ = tell_busy.try_send(());
+                    // So that this process has time for the others.
+                    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                }
+            }
+        });
+    }
+    busy.recv().await.expect("the flood takes all its places");
+    // Each for the first time, so each needs a check.
+    let admin = broker.admin_address();
+    let (mqtt, http) = tokio::task::block_in_place(|| {
+        let mqtt = connect(&broker, "good", "writer", "pw-writer").1;
+        (mqtt, http(admin, "GET", "/metrics", Some("reader")).0)
+    });
+    assert_eq!((mqtt, http), (0, 200));
+    let mut other = flight_from(&broker, 2, basic("root")).await;
+    assert_eq!(other.code("version", json!({})).await, Code::Ok);
+    streams.shutdown().await;
+    let (_, metrics) =
+        tokio::task::block_in_place(|| self::http(admin, "GET", "/metrics", Some("root")));
+    let counted = "headwater_auth_denied_total{reason=\"busy\"}";
+    assert!(metrics.contains(counted), "{metrics}");
+}
+
+#[test]
+fn many_devices_behind_one_address_all_get_in_when_they_try_again() {
+    const DEVICES: usize = 400;
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start(dir.path(), |auth| {
+        auth.max_waiting = 8;
+        auth.threads = 1;
+    });
+    let names: Vec<String> = (0..DEVICES).map(|n| format!("d{n}")).collect();
+    let lines: String = names.iter().map(|name| line(name)).collect();
+    write(dir.path(), "users", &lines);
+    broker.reload().unwrap();
+    std::thread::scope(|scope| {
+        for part in names.chunks(DEVICES / 40) {
+            let broker = &broker;
+            scope.spawn(move || {
+                for name in part {
+                    loop {
+                        match connect(broker, name, name, &format!("pw-{name}")).1 {
+                            0 => break,
+                            code => assert_eq!(code, 0x89, "busy, and nothing else"),
+                        }
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_takes_so_many_connections_of_flight_and_leaves_the_others_to_others() {
+    let dir = tempfile::tempdir().unwrap();
+    write(
+        dir.path(),
+        "users",
+        &["root", "reader", "writer"].map(line).concat(),
+    );
+    write(dir.path(), "acl", ACL);
+    let broker = start_with(&dir.path().join("log"), |config| {
+        config.auth.password_file = Some(dir.path().join("users"));
+        config.auth.acl_file = Some(dir.path().join("acl"));
+        config.flight.max_connections = 4;
+    });
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let mut flight = Flight::open(&broker, Some(basic("reader"))).await;
+        assert_eq!(flight.code("version", json!({})).await, Code::Ok);
+        held.push(flight);
+    }
+    let mut third = Flight::open(&broker, Some(basic("reader"))).await;
+    let refused = third.act("version", json!({})).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(
+        refused
+            .message()
+            .contains("flight.max_connections_per_user")
+    );
+    let mut root = Flight::open(&broker, Some(basic("root"))).await;
+    assert_eq!(root.code("version", json!({})).await, Code::Ok);
+    held.clear();
+    // The place is free as soon as the broker has seen the end of the connection.
+    while third.code("version", json!({})).await != Code::Ok {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flight_takes_no_call_that_a_web_page_can_make() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start(dir.path(), |_| {});
+    let mut root = Flight::open(&broker, Some(basic("root"))).await;
+    for (name, value) in [
+        ("origin", "https://evil.example"),
+        ("sec-fetch-site", "cross-site"),
+    ] {
+        let mut request = root.request(Action::new("version", "{}"));
+        request.metadata_mut().insert(name, value.parse().unwrap());
+        let refused = root.service.do_action(request).await.err().unwrap();
+        assert_eq!(refused.code(), Code::PermissionDenied, "{name}");
+    }
+    assert_eq!(root.code("version", json!({})).await, Code::Ok);
 }

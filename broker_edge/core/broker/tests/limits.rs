@@ -2,11 +2,15 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
+use arrow_flight::flight_service_client::FlightServiceClient;
 use common::{Client, Got, start, start_with};
+use headwater_broker::config::units::Age;
 use headwater_mqtt::Version;
 use headwater_mqtt::encode::{self, ConnectFields};
 
@@ -46,7 +50,7 @@ fn address_in(ready: &str, prefix: &str) -> SocketAddr {
 fn health(admin: SocketAddr) -> String {
     let mut stream = TcpStream::connect(admin).expect("the admin listener takes connections");
     stream
-        .write_all(b"GET /healthz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         .expect("the request is taken");
     let mut line = String::new();
     BufReader::new(stream)
@@ -65,19 +69,14 @@ impl Drop for Process {
     }
 }
 
-#[test]
-fn without_file_descriptors_new_connections_are_closed_and_the_others_go_on() {
-    let dir = tempfile::tempdir().expect("a temporary folder");
+/// A broker with so many file descriptors, and the line with its addresses.
+fn start_limited(dir: &Path, open_files: u32) -> (Process, String) {
     let mut command = Command::new("sh");
-    command.args([
-        "-c",
-        "ulimit -n 60; exec \"$@\"",
-        "sh",
-        env!("CARGO_BIN_EXE_headwaterd"),
-    ]);
+    let limited = format!("ulimit -n {open_files}; exec \"$@\"");
+    command.args(["-c", &limited, "sh", env!("CARGO_BIN_EXE_headwaterd")]);
     command
         .arg("--set")
-        .arg(format!("data_dir={}", dir.path().display()));
+        .arg(format!("data_dir={}", dir.display()));
     for listener in ["mqtt", "flight", "admin"] {
         command
             .arg("--set")
@@ -90,6 +89,13 @@ fn without_file_descriptors_new_connections_are_closed_and_the_others_go_on() {
     BufReader::new(stdout)
         .read_line(&mut line)
         .expect("a line when it listens");
+    (process, line)
+}
+
+#[test]
+fn without_file_descriptors_new_connections_are_closed_and_the_others_go_on() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (_process, line) = start_limited(dir.path(), 60);
     let address = address_in(&line, "mqtt=");
 
     let mut early = is_served(address, "early").expect("descriptors are left");
@@ -104,6 +110,124 @@ fn without_file_descriptors_new_connections_are_closed_and_the_others_go_on() {
     assert_eq!(health(address_in(&line, "admin=")), "HTTP/1.1 200 OK");
     drop(served);
     while is_served(address, "late").is_none() {}
+}
+
+/// Lets this process hold the connections of a test.
+fn raise_open_files(wanted: u64) {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.current.map(|now| now.max(wanted));
+    setrlimit(Resource::Nofile, limit)
+        .expect("this test needs 4096 open files: raise `ulimit -Hn`");
+}
+
+/// The answer of Flight to somebody who has credentials, or needs none.
+fn flight_answers(flight: SocketAddr) -> Result<(), tonic::Status> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all();
+    let runtime = { runtime }.build().expect("a runtime");
+    runtime.block_on(async {
+        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{flight}"));
+        let channel = endpoint.expect("an address").connect().await;
+        let channel = channel.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
+        let mut service = FlightServiceClient::new(channel);
+        let action = arrow_flight::Action::new("version", "{}");
+        service.do_action(action).await.map(|_| ())
+    })
+}
+
+#[test]
+fn connections_that_say_nothing_to_flight_and_admin_take_nothing_from_anybody() {
+    raise_open_files(4096);
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (_process, line) = start_limited(dir.path(), 1024);
+    let [mqtt, flight, admin] =
+        ["mqtt=", "flight=", "admin="].map(|listener| address_in(&line, listener));
+    let mut early = is_served(mqtt, "early").expect("descriptors are left");
+    early.subscribe("t", 1);
+    let silent = |address, count| -> Vec<TcpStream> {
+        let open = |_| TcpStream::connect(address).expect("the backlog takes it");
+        (0..count).map(open).collect()
+    };
+    let held = [silent(flight, 1500), silent(admin, 500)];
+    // While they stay, everything goes on: new clients, appends, health, and Flight itself.
+    let mut late = is_served(mqtt, "late").expect("MQTT takes clients");
+    late.publish("t", "appended");
+    assert_eq!(early.message().text(), "appended");
+    assert_eq!(health(admin), "HTTP/1.1 200 OK");
+    flight_answers(flight).expect("Flight takes calls");
+    let more: Vec<Client> = (0..200)
+        .map(|n| is_served(mqtt, &format!("more-{n}")).expect("MQTT takes clients"))
+        .collect();
+    drop((held, more));
+}
+
+/// Waits for the other side to close; panics at the deadline.
+fn wait_for_end(mut stream: TcpStream) {
+    stream
+        .set_read_timeout(Some(common::DEADLINE))
+        .expect("a timeout");
+    let mut buffer = [0; 4096];
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return,
+            Err(error) => panic!("it was not closed: {error}"),
+        }
+    }
+}
+
+#[test]
+fn a_flight_connection_without_a_call_ends_at_its_deadline_and_one_with_a_call_stays() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let broker = start_with(dir.path(), |config| {
+        config.flight.connect_timeout = Age(Duration::from_millis(1500));
+    });
+    let flight = broker.flight_address();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.expect("a runtime");
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{flight}"));
+    let channel = runtime.block_on(endpoint.expect("an address").connect());
+    let mut service = FlightServiceClient::new(channel.expect("it listens"));
+    let mut call = || {
+        let action = arrow_flight::Action::new("version", "{}");
+        runtime
+            .block_on(service.do_action(action))
+            .expect("it answers");
+    };
+    call();
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let begun: Vec<TcpStream> = [0, 5, 24, preface.len()]
+        .into_iter()
+        .map(|count| {
+            let mut stream = TcpStream::connect(flight).expect("it listens");
+            stream.write_all(&preface[..count]).expect("it is taken");
+            stream
+        })
+        .collect();
+    begun.into_iter().for_each(wait_for_end);
+    // It was opened before those that were closed, and is the same connection.
+    call();
+    let metrics = admin_metrics(broker.admin_address());
+    assert!(
+        metrics.contains("headwater_service_connections{listener=\"flight\"} 1"),
+        "{metrics}"
+    );
+    let timeouts =
+        "headwater_service_connections_closed_total{listener=\"flight\",reason=\"timeout\"} 4";
+    assert!(metrics.contains(timeouts), "{metrics}");
+    broker.shutdown();
+}
+
+fn admin_metrics(admin: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(admin).expect("it listens");
+    let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).expect("it is taken");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("it answers");
+    text
 }
 
 #[test]

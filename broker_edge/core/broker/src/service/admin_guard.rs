@@ -38,8 +38,8 @@ pub(super) async fn guard(
     let caller = match identify(&shared, request.headers(), &pass).await {
         Ok(caller) => caller,
         Err(refusal) if refusal.is_too_many() => {
-            let body = json!({"error": "resource_exhausted", "message": refusal.message()});
-            return (StatusCode::TOO_MANY_REQUESTS, Json(body)).into_response();
+            let body = json!({"error": "unavailable", "message": refusal.message()});
+            return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
         }
         Err(refusal) => {
             let body = json!({"error": "unauthenticated", "message": refusal.message()});

@@ -129,12 +129,12 @@ impl Refusal {
         let message = format!(
             "the {of} has {max} connections, as many as {setting} allows: close some, or raise it"
         );
-        let code = Code::ResourceExhausted;
-        Refusal::new("resource_exhausted", code, message, Value::Null)
+        let more = json!({"limit": setting});
+        Refusal::new("unavailable", Code::Unavailable, message, more)
     }
 
     pub fn is_too_many(&self) -> bool {
-        self.code == Code::ResourceExhausted
+        self.more.contains_key("limit")
     }
 
     pub fn is_not_allowed(&self) -> bool {

@@ -11,7 +11,8 @@ use crate::common::DEADLINE;
 pub fn text(admin: SocketAddr, method: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(admin).expect("the admin listener takes connections");
     stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
-    let request = format!("{method} {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+    let request =
+        format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("it is taken");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers");

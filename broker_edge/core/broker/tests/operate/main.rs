@@ -4,6 +4,7 @@
 mod common;
 
 mod admin;
+mod browser;
 mod clients;
 mod figures;
 mod http;

@@ -90,7 +90,7 @@ fn use_it(mqtt: SocketAddr, admin: SocketAddr) {
     client.send(|out| out.extend_from_slice(&[0x00, 0x00]));
     while client.next() != Got::Closed {}
     let mut stream = TcpStream::connect(admin).expect("the admin listener");
-    let request = "GET /api/v1/clients HTTP/1.1\r\nHost: h\r\nAuthorization: Basic aGVsbG86cGFzcy00NzEx\r\nConnection: close\r\n\r\n";
+    let request = "GET /api/v1/clients HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic aGVsbG86cGFzcy00NzEx\r\nConnection: close\r\n\r\n";
     stream.write_all(request.as_bytes()).expect("it is taken");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers");

@@ -97,7 +97,7 @@ impl TestBroker {
         stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
         write!(
             stream,
-            "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         )
         .expect("a request");
         let mut answer = String::new();

@@ -91,7 +91,8 @@ fn admin_and_flight_speak_tls_only_where_they_have_a_certificate() {
         let config = client_config(&authority, identity);
         let mut wire = tls(tcp(broker.admin_address()), &config);
         // A refused certificate may be told while this is sent.
-        let _ = wire.write_all(b"GET /healthz HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+        let _ = wire
+            .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         String::from_utf8(answer(&mut wire)).expect("text")
     };
     assert!(ask(Some(&client)).starts_with("HTTP/1.1 200 OK\r\n"));

@@ -4,7 +4,11 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use headwater_broker::Broker;
+use headwater_mqtt::Version;
+use headwater_mqtt::encode::{self, ConnectFields};
 use tungstenite::client::IntoClientRequest;
 use tungstenite::http::HeaderValue;
 use tungstenite::protocol::frame::Frame;
@@ -61,12 +65,21 @@ impl<S: Wire> Write for WsWire<S> {
 }
 
 fn open<S: Wire>(stream: S) -> WsWire<S> {
-    let mut request = "ws://localhost/mqtt"
+    open_from(stream, "localhost", None)
+}
+
+/// As a page at `origin` does that calls the broker `host`.
+fn open_from<S: Wire>(stream: S, host: &str, origin: Option<&'static str>) -> WsWire<S> {
+    let mut request = format!("ws://{host}/mqtt")
         .into_client_request()
         .expect("a request");
     request
         .headers_mut()
         .insert("Sec-WebSocket-Protocol", HeaderValue::from_static("mqtt"));
+    if let Some(origin) = origin {
+        let origin = HeaderValue::from_static(origin);
+        request.headers_mut().insert("Origin", origin);
+    }
     match tungstenite::client(request, stream) {
         Ok((socket, _)) => WsWire(socket, Vec::new()),
         Err(_) => panic!("the broker opens a WebSocket"),
@@ -175,4 +188,73 @@ fn a_request_for_something_else_gets_an_answer_of_http() {
     );
     assert_eq!(failures(&broker, "websocket"), 2.0);
     assert_eq!(failures(&broker, "too_large"), 1.0);
+}
+
+/// The code of the CONNACK that a page gets.
+fn code_of(broker: &Broker, host: &str, origin: Option<&'static str>, password: bool) -> u8 {
+    let wire = open_from(tcp(broker.addresses("ws")[0]), host, origin);
+    let mut client = Mqtt::over(wire);
+    let mut fields = ConnectFields::new(Version::V311, "page");
+    if password {
+        fields.username = Some("ann");
+        fields.password = Some(b"pw");
+    }
+    let mut packet = Vec::new();
+    encode::connect(&mut packet, &fields);
+    client.send(&packet);
+    let connack = client.packet().expect("an answer");
+    assert_eq!(connack[..3], [0x20, 2, 0]);
+    connack[3]
+}
+
+const EVIL: Option<&str> = Some("https://evil.example");
+
+#[test]
+fn a_page_of_another_host_is_not_let_in_by_what_lets_everybody_in() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let broker = start_with(dir.path(), |config| {
+        config.listeners.ws.bind.0 = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+        config.listeners.ws.origins = vec!["https://app.example".to_owned()];
+    });
+    let code = |host, origin| code_of(&broker, host, origin, false);
+    assert_eq!(code("localhost", None), 0, "a program");
+    assert_eq!(
+        code("localhost", Some("http://localhost:3000")),
+        0,
+        "the same host"
+    );
+    assert_eq!(code("127.0.0.1:8083", Some("http://127.0.0.1")), 0);
+    assert_eq!(
+        code("localhost", Some("https://app.example")),
+        0,
+        "a listed page"
+    );
+    assert_eq!(code("localhost", EVIL), 5);
+    assert_eq!(code("localhost", Some("null")), 5);
+    assert_eq!(
+        code("evil.example", EVIL),
+        5,
+        "a name that was made to resolve here"
+    );
+    // On an open broker nothing tells a good password.
+    assert_eq!(code_of(&broker, "localhost", EVIL, true), 5);
+    broker.shutdown();
+}
+
+#[test]
+fn a_page_of_another_host_is_let_in_with_a_password() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let users = dir.path().join("users");
+    let digest = ring::digest::digest(&ring::digest::SHA512, b"pwsalt");
+    let (salt, hash) = (STANDARD.encode("salt"), STANDARD.encode(digest));
+    std::fs::write(&users, format!("ann:$6${salt}${hash}\n")).expect("a file");
+    let broker = start_with(&dir.path().join("log"), |config| {
+        config.listeners.ws.bind.0 = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+        config.auth.password_file = Some(users);
+        config.auth.allow_anonymous = true;
+    });
+    assert_eq!(code_of(&broker, "localhost", EVIL, true), 0);
+    assert_eq!(code_of(&broker, "localhost", EVIL, false), 5, "anonymous");
+    assert_eq!(code_of(&broker, "localhost", None, false), 0, "a program");
+    broker.shutdown();
 }

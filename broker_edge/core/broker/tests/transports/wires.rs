@@ -248,7 +248,7 @@ pub fn failures(broker: &Broker, reason: &str) -> f64 {
 
 pub fn http(broker: &Broker, path: &str) -> String {
     let mut stream = tcp(broker.admin_address());
-    let request = format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("it reads");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("it answers");

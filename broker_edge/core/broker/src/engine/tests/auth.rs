@@ -264,6 +264,29 @@ fn a_certificate_names_the_user_and_binds_the_client_id() {
 }
 
 #[test]
+fn a_certificate_that_a_browser_shows_for_a_page_of_another_host_lets_nobody_in() {
+    let mut broker = Guarded::new(|settings| {
+        settings.certificate.user = CertificateUser::CommonName;
+    });
+    let peer = || {
+        let names = CertificateNames {
+            common_name: Some("ann".into()),
+            alternative_names: Vec::new(),
+        };
+        let address = Peer::nobody().address();
+        let mut peer = Peer::new(address, Transport::Wss, Some(Arc::new(names)));
+        peer.foreign_origin = true;
+        peer
+    };
+    let mut fields = ConnectFields::new(Version::V5, "ann");
+    assert_eq!(broker.try_connect_as(peer(), &fields).1, 0x87);
+    fields.username = Some("ann");
+    fields.password = Some(b"pw-a");
+    assert_eq!(broker.try_connect_as(peer(), &fields).1, 0);
+    broker.rig.crash();
+}
+
+#[test]
 fn a_password_that_was_wrong_before_is_refused_without_a_check() {
     let mut broker = Guarded::new(|_| {});
     for user in ["ann", "nobody"] {
