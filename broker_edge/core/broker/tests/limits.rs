@@ -123,8 +123,8 @@ fn raise_open_files(wanted: u64) {
 
 /// The answer of Flight to somebody who has credentials, or needs none.
 fn flight_answers(flight: SocketAddr) -> Result<(), tonic::Status> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all();
-    let runtime = { runtime }.build().expect("a runtime");
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{flight}"));
         let channel = endpoint.expect("an address").connect().await;

@@ -17,20 +17,17 @@ pub enum Closed {
     PerAddress,
     PerUser,
     Descriptors,
-    /// Its user, password or key is gone.
-    Revoked,
     /// Its TLS handshake failed.
     Tls,
 }
 
 impl Closed {
-    const ALL: [Closed; 7] = [
+    const ALL: [Closed; 6] = [
         Closed::Pending,
         Closed::Timeout,
         Closed::PerAddress,
         Closed::PerUser,
         Closed::Descriptors,
-        Closed::Revoked,
         Closed::Tls,
     ];
 
@@ -41,7 +38,6 @@ impl Closed {
             Closed::PerAddress => "per_ip",
             Closed::PerUser => "per_user",
             Closed::Descriptors => "descriptors",
-            Closed::Revoked => "revoked",
             Closed::Tls => "tls",
         }
     }

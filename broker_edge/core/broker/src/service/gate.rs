@@ -219,7 +219,8 @@ impl Gate {
             .set(self.line, state.passes.len(), state.pending);
     }
 
-    /// Closes the connections of those whom the authority of now would not let in.
+    /// Has those whom the authority of now would not let in show other credentials, before the deadline that everybody
+    /// has for it. Their calls end by themselves, and say why.
     pub fn review(&self, authority: &Authority) {
         let mut state = self.state.lock();
         let gone: Vec<u64> = state
@@ -233,8 +234,11 @@ impl Gate {
             .collect();
         for number in gone {
             if let Some(pass) = state.remove(number) {
-                pass.close();
-                self.refuse(Closed::Revoked);
+                pass.is_verified.store(false, Ordering::Release);
+                pass.is_in.store(false, Ordering::Release);
+                pass.waker.wake();
+                let site = pass.site();
+                state.add(pass, site);
             }
         }
         self.show(&state);

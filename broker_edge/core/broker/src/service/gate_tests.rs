@@ -134,12 +134,18 @@ fn descriptors_of_others_are_not_taken() {
 }
 
 #[test]
-fn connections_of_a_user_that_is_gone_are_closed() {
+fn connections_of_a_user_that_is_gone_have_to_show_other_credentials() {
     let gate = gate(100, 8, |_| {});
     let (pass, other) = (enter(&gate, 1), enter(&gate, 1));
     pass.let_in(&user("ann"), true).expect("a place");
     gate.review(&Authority::open());
-    assert!(!is_open(&pass) && is_open(&other));
+    assert_eq!(
+        (pass.stage(), other.stage()),
+        (Stage::Pending, Stage::Pending)
+    );
+    assert!(gate.state.lock().users.is_empty());
+    pass.let_in(&user("bob"), true).expect("a place");
+    assert_eq!(pass.stage(), Stage::In);
 }
 
 #[test]

@@ -226,6 +226,11 @@ impl Watched {
         match stage {
             Stage::Closed => return Err(io::ErrorKind::ConnectionAborted.into()),
             Stage::In => self.deadline = None,
+            // Who had been let in has to be let in again.
+            Stage::Pending if self.deadline.is_none() => {
+                self.deadline = Some(Box::pin(tokio::time::sleep(self.pass.timeout())));
+                self.received = 0;
+            }
             Stage::Pending => {}
         }
         while let Some(deadline) = &mut self.deadline
