@@ -15,11 +15,10 @@ use tonic::codegen::http::header::AUTHORIZATION;
 use super::Shared;
 use super::bearer::Bearers;
 use super::error::Refusal;
-use super::gate::{Pass, TooMany};
+use super::gate::Pass;
+use super::places::TooMany;
 use crate::audit::{Door, Refused};
-use crate::auth::{
-    Access, Admission, Answer, Asker, Credentials, Denied, Identity, Line, Rights,
-};
+use crate::auth::{Access, Admission, Answer, Asker, Credentials, Denied, Identity, Line, Rights};
 
 /// Whoever makes a call.
 #[derive(Clone, Debug)]

@@ -5,7 +5,6 @@
 //! few places. When those are taken, one is closed for the next: of the address that holds the most, the oldest that has
 //! sent nothing, else the oldest. So a flood of one address closes its own connections and no other's.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -15,15 +14,11 @@ use futures::task::AtomicWaker;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::places::{Place, Places, TooMany};
 use crate::auth::{Authority, Identity, Line};
 use crate::descriptors::Share;
 use crate::metrics::{Closed, Metrics};
 use crate::peer::site_of;
-
-/// When all hold alike, one that has sent nothing is closed for another only if it had so much time, and one that has
-/// sent something so much.
-const SILENT_GRACE: Duration = Duration::from_millis(100);
-const GRACE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -31,6 +26,7 @@ pub struct Limits {
     pub pending: usize,
     pub per_site: Option<usize>,
     pub per_user: usize,
+    pub per_tenant: usize,
     pub timeout: Duration,
     /// Descriptors from this number on are not for these connections.
     pub descriptors: u64,
@@ -47,11 +43,14 @@ impl Limits {
         timeout: Duration,
     ) -> Limits {
         let connections = usize::from(connections).min(share.connections);
+        let half = (connections / 2).max(1);
+        let per_user = per_user.map_or(half, usize::from);
         Limits {
             connections,
             pending: usize::from(pending).min(connections),
             per_site: per_site.map(usize::from),
-            per_user: per_user.map_or((connections / 2).max(1), usize::from),
+            per_user,
+            per_tenant: half.max(per_user),
             timeout,
             descriptors: share.below,
         }
@@ -62,31 +61,9 @@ pub struct Gate {
     line: Line,
     limits: Limits,
     metrics: Arc<Metrics>,
-    state: Mutex<State>,
+    state: Mutex<Places>,
     /// Somebody left.
     left: Notify,
-}
-
-#[derive(Default)]
-struct State {
-    next: u64,
-    passes: HashMap<u64, (Arc<Pass>, Place)>,
-    /// The pending ones by site, each in the order in which they came.
-    sites: BTreeMap<IpAddr, BTreeSet<u64>>,
-    pending: usize,
-    /// Connections of each site that have shown no user: pending ones and anonymous ones.
-    unknown: HashMap<IpAddr, usize>,
-    users: HashMap<Arc<str>, usize>,
-    /// Clients without credentials are like one user.
-    anonymous: usize,
-}
-
-/// What a connection counts against.
-#[derive(Clone)]
-enum Place {
-    Pending,
-    Anonymous,
-    Verified(Arc<Identity>),
 }
 
 /// The stages of a pass, as its connection sees them without a lock.
@@ -99,10 +76,10 @@ pub enum Stage {
 
 /// The place of one connection.
 pub struct Pass {
-    number: u64,
+    pub(super) number: u64,
     pub address: SocketAddr,
     gate: Arc<Gate>,
-    came: Instant,
+    pub(super) came: Instant,
     spoke: AtomicBool,
     /// Credentials of so many calls are being checked.
     checking: AtomicU32,
@@ -119,10 +96,6 @@ pub enum Refused {
     Later,
     For(Closed),
 }
-
-/// A user has as many connections as may be.
-#[derive(Debug)]
-pub struct TooMany(pub usize);
 
 impl Gate {
     pub fn new(line: Line, limits: Limits, metrics: Arc<Metrics>) -> Arc<Gate> {
@@ -213,7 +186,7 @@ impl Gate {
         Refused::For(why)
     }
 
-    fn show(&self, state: &State) {
+    fn show(&self, state: &Places) {
         self.metrics
             .doors
             .set(self.line, state.passes.len(), state.pending);
@@ -227,7 +200,7 @@ impl Gate {
             .passes
             .iter()
             .filter(|(_, (_, place))| match place {
-                Place::Verified(identity) => !authority.still_admits(identity),
+                Place::Verified { identity, .. } => !authority.still_admits(identity),
                 Place::Pending | Place::Anonymous => false,
             })
             .map(|(number, _)| *number)
@@ -247,99 +220,8 @@ impl Gate {
     }
 }
 
-impl State {
-    fn add(&mut self, pass: Arc<Pass>, site: IpAddr) {
-        self.sites.entry(site).or_default().insert(pass.number);
-        self.pending += 1;
-        *self.unknown.entry(site).or_default() += 1;
-        self.passes.insert(pass.number, (pass, Place::Pending));
-    }
-
-    /// Takes a connection out of every count.
-    fn remove(&mut self, number: u64) -> Option<Arc<Pass>> {
-        let (pass, place) = self.passes.remove(&number)?;
-        self.uncount(&pass, &place);
-        Some(pass)
-    }
-
-    fn uncount(&mut self, pass: &Pass, place: &Place) {
-        let site = pass.site();
-        if let Place::Verified(identity) = place {
-            if let Some(user) = &identity.user {
-                lower(&mut self.users, user);
-            }
-            return;
-        }
-        lower(&mut self.unknown, &site);
-        if matches!(place, Place::Anonymous) {
-            self.anonymous -= 1;
-        } else if let Some(numbers) = self.sites.get_mut(&site) {
-            self.pending -= 1;
-            numbers.remove(&pass.number);
-            if numbers.is_empty() {
-                self.sites.remove(&site);
-            }
-        }
-    }
-
-    /// The pending connection that gives its place to one from `site`.
-    fn victim(&self, site: IpAddr, pending_max: usize) -> Result<u64, Refused> {
-        let own = self.sites.get(&site).map_or(0, BTreeSet::len);
-        let now = Instant::now();
-        let age = |pass: &Pass| now.saturating_duration_since(pass.came);
-        let most = self.sites.iter().max_by_key(|(_, numbers)| numbers.len());
-        let from = if own >= (pending_max / 2).max(1) {
-            Some(site)
-        } else {
-            most.filter(|(_, numbers)| numbers.len() > own + 1)
-                .map(|(site, _)| *site)
-        };
-        if let Some(numbers) = from.and_then(|site| self.sites.get(&site)) {
-            let found = self
-                .oldest(numbers.iter(), |pass| !pass.has_spoken())
-                .or_else(|| self.oldest(numbers.iter(), |pass| !pass.is_checking()));
-            return match found {
-                Some(number) => Ok(number),
-                // All of them wait for the answer about a password.
-                None if from == Some(site) => Err(Refused::For(Closed::Pending)),
-                None => numbers.first().copied().ok_or(Refused::Later),
-            };
-        }
-        let all = || self.sites.values().flatten();
-        self.oldest(all(), |pass| {
-            !pass.has_spoken() && age(pass) >= SILENT_GRACE
-        })
-        .or_else(|| self.oldest(all(), |pass| !pass.is_checking() && age(pass) >= GRACE))
-        .ok_or(Refused::Later)
-    }
-
-    fn oldest<'a>(
-        &self,
-        numbers: impl Iterator<Item = &'a u64>,
-        wanted: impl Fn(&Pass) -> bool,
-    ) -> Option<u64> {
-        numbers
-            .filter(|number| {
-                self.passes
-                    .get(number)
-                    .is_some_and(|(pass, _)| wanted(pass))
-            })
-            .min()
-            .copied()
-    }
-}
-
-fn lower<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
-    if let Some(count) = counts.get_mut(key) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(key);
-        }
-    }
-}
-
 impl Pass {
-    fn site(&self) -> IpAddr {
+    pub(super) fn site(&self) -> IpAddr {
         site_of(self.address.ip())
     }
 
@@ -372,7 +254,7 @@ impl Pass {
         self.spoke.store(true, Ordering::Relaxed);
     }
 
-    fn has_spoken(&self) -> bool {
+    pub(super) fn has_spoken(&self) -> bool {
         self.spoke.load(Ordering::Relaxed)
     }
 
@@ -386,11 +268,16 @@ impl Pass {
         self.checking.load(Ordering::Relaxed) > 0
     }
 
-    /// A call on it was let in. `limits` says whether users have limits.
+    /// A call on it was let in. `has_limits` says whether users have limits.
     ///
     /// # Errors
-    /// The user has as many connections as may be.
-    pub fn let_in(&self, identity: &Arc<Identity>, limits: bool) -> Result<(), TooMany> {
+    /// The user or tenant has as many connections as may be.
+    pub fn let_in(
+        &self,
+        identity: &Arc<Identity>,
+        tenant: Option<&Arc<str>>,
+        has_limits: bool,
+    ) -> Result<(), TooMany> {
         let is_verified = identity.user.is_some();
         if self.is_verified.load(Ordering::Acquire)
             || (!is_verified && self.is_in.load(Ordering::Acquire))
@@ -402,19 +289,20 @@ impl Pass {
             // It was closed meanwhile.
             return Ok(());
         };
-        let max = self.gate.limits.per_user;
-        let held = match &identity.user {
-            Some(user) => state.users.get(user).copied().unwrap_or(0),
-            None => state.anonymous,
-        };
-        if limits && held >= max {
-            self.gate.refuse(Closed::PerUser);
-            return Err(TooMany(max));
+        if has_limits {
+            let checked = state.check_quota(&self.gate.limits, identity.user.as_ref(), tenant);
+            checked.inspect_err(|_| drop(self.gate.refuse(Closed::PerUser)))?;
         }
         let new = match &identity.user {
             Some(user) => {
                 *state.users.entry(Arc::clone(user)).or_default() += 1;
-                Place::Verified(Arc::clone(identity))
+                if let Some(tenant) = tenant {
+                    *state.tenants.entry(Arc::clone(tenant)).or_default() += 1;
+                }
+                Place::Verified {
+                    identity: Arc::clone(identity),
+                    tenant: tenant.cloned(),
+                }
             }
             None => {
                 state.anonymous += 1;

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use super::super::places::Whole;
 use super::*;
 use crate::auth::{Authority, users::Fingerprint};
 
@@ -93,18 +94,45 @@ fn who_was_let_in_counts_against_the_user_and_no_more_against_the_address() {
     let mut held = Vec::new();
     for _ in 0..4 {
         let pass = enter(&gate, 1);
-        pass.let_in(&user("ann"), true).expect("half of all");
+        pass.let_in(&user("ann"), None, true).expect("half of all");
         held.push(pass);
     }
     let fifth = enter(&gate, 1);
-    assert!(fifth.let_in(&user("ann"), true).is_err());
+    assert!(fifth.let_in(&user("ann"), None, true).is_err());
     assert_eq!(fifth.stage(), Stage::Pending);
-    fifth.let_in(&user("bob"), true).expect("another user");
+    fifth
+        .let_in(&user("bob"), None, true)
+        .expect("another user");
     held[0].leave();
     let again = enter(&gate, 1);
-    again.let_in(&user("ann"), true).expect("a place is free");
+    again
+        .let_in(&user("ann"), None, true)
+        .expect("a place is free");
     // A second call on the same connection costs nothing.
-    again.let_in(&user("ann"), true).expect("it has its place");
+    again
+        .let_in(&user("ann"), None, true)
+        .expect("it has its place");
+}
+
+#[test]
+fn the_users_of_a_tenant_have_half_of_all_together() {
+    let gate = gate(8, 4, |limits| limits.per_user = 2);
+    let (one, other): (Arc<str>, Arc<str>) = ("one".into(), "other".into());
+    let mut held = Vec::new();
+    for name in ["a", "a", "b", "b"] {
+        let pass = enter(&gate, 1);
+        pass.let_in(&user(name), Some(&one), true).expect("half");
+        held.push(pass);
+    }
+    let late = enter(&gate, 1);
+    let refused = late.let_in(&user("c"), Some(&one), true).unwrap_err();
+    assert_eq!((refused.of, refused.max), (Whole::Tenant, 4));
+    late.let_in(&user("d"), Some(&other), true)
+        .expect("another");
+    held[3].leave();
+    enter(&gate, 1)
+        .let_in(&user("c"), Some(&one), true)
+        .expect("a place is free");
 }
 
 #[test]
@@ -114,15 +142,18 @@ fn clients_without_credentials_are_like_one_user_unless_all_are() {
     let nobody = Arc::new(Identity::default());
     let taken: Vec<_> = passes
         .iter()
-        .map(|pass| pass.let_in(&nobody, true).is_ok())
+        .map(|pass| pass.let_in(&nobody, None, true).is_ok())
         .collect();
     assert_eq!(taken, [true, true, false]);
     // Credentials free the anonymous place.
-    passes[0].let_in(&user("ann"), true).expect("a user");
-    assert!(passes[2].let_in(&nobody, true).is_ok());
+    passes[0].let_in(&user("ann"), None, true).expect("a user");
+    assert!(passes[2].let_in(&nobody, None, true).is_ok());
     let open = gate(4, 4, |_| {});
     let all: Vec<_> = (0..4).map(|_| enter(&open, 1)).collect();
-    assert!(all.iter().all(|pass| pass.let_in(&nobody, false).is_ok()));
+    assert!(
+        all.iter()
+            .all(|pass| pass.let_in(&nobody, None, false).is_ok())
+    );
 }
 
 #[test]
@@ -137,14 +168,14 @@ fn descriptors_of_others_are_not_taken() {
 fn connections_of_a_user_that_is_gone_have_to_show_other_credentials() {
     let gate = gate(100, 8, |_| {});
     let (pass, other) = (enter(&gate, 1), enter(&gate, 1));
-    pass.let_in(&user("ann"), true).expect("a place");
+    pass.let_in(&user("ann"), None, true).expect("a place");
     gate.review(&Authority::open());
     assert_eq!(
         (pass.stage(), other.stage()),
         (Stage::Pending, Stage::Pending)
     );
     assert!(gate.state.lock().users.is_empty());
-    pass.let_in(&user("bob"), true).expect("a place");
+    pass.let_in(&user("bob"), None, true).expect("a place");
     assert_eq!(pass.stage(), Stage::In);
 }
 
@@ -154,8 +185,8 @@ fn nothing_is_left_of_connections_that_are_gone() {
     for site in 0..50 {
         let pass = enter(&gate, site);
         match site % 3 {
-            0 => pass.let_in(&user("ann"), true).expect("a place"),
-            1 => pass.let_in(&Arc::default(), true).expect("a place"),
+            0 => pass.let_in(&user("ann"), None, true).expect("a place"),
+            1 => pass.let_in(&Arc::default(), None, true).expect("a place"),
             _ => {}
         }
         pass.leave();
@@ -163,6 +194,6 @@ fn nothing_is_left_of_connections_that_are_gone() {
     }
     let state = gate.state.lock();
     assert!(state.passes.is_empty() && state.sites.is_empty() && state.users.is_empty());
-    assert!(state.unknown.is_empty());
+    assert!(state.unknown.is_empty() && state.tenants.is_empty());
     assert_eq!((state.pending, state.anonymous), (0, 0));
 }

@@ -25,6 +25,7 @@ mod http;
 mod incoming;
 mod offsets;
 mod operate;
+mod places;
 mod plan;
 mod produce;
 mod progress;

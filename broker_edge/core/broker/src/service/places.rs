@@ -1,0 +1,194 @@
+//! The places of one listener's connections: what each counts against, and which gives way to the next.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::gate::{Limits, Pass, Refused};
+use crate::auth::Identity;
+use crate::metrics::Closed;
+
+/// When all hold alike, one that has sent nothing is closed for another only if it had so much time, and one that has
+/// sent something so much.
+const SILENT_GRACE: Duration = Duration::from_millis(100);
+const GRACE: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+pub(super) struct Places {
+    pub(super) next: u64,
+    pub(super) passes: HashMap<u64, (Arc<Pass>, Place)>,
+    /// The pending ones by site, each in the order in which they came.
+    pub(super) sites: BTreeMap<IpAddr, BTreeSet<u64>>,
+    pub(super) pending: usize,
+    /// Connections of each site that have shown no user: pending ones and anonymous ones.
+    pub(super) unknown: HashMap<IpAddr, usize>,
+    pub(super) users: HashMap<Arc<str>, usize>,
+    pub(super) tenants: HashMap<Arc<str>, usize>,
+    /// Clients without credentials are like one user.
+    pub(super) anonymous: usize,
+}
+
+/// What a connection counts against.
+#[derive(Clone)]
+pub(super) enum Place {
+    Pending,
+    Anonymous,
+    Verified {
+        identity: Arc<Identity>,
+        tenant: Option<Arc<str>>,
+    },
+}
+
+/// A user or tenant has as many connections as may be.
+#[derive(Debug)]
+pub struct TooMany {
+    pub max: usize,
+    pub of: Whole,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whole {
+    User,
+    Tenant,
+}
+
+impl Whole {
+    pub fn name(self) -> &'static str {
+        match self {
+            Whole::User => "user",
+            Whole::Tenant => "tenant",
+        }
+    }
+
+    /// The setting that says how many there may be: a tenant gets half of all.
+    pub fn setting(self) -> &'static str {
+        match self {
+            Whole::User => "max_connections_per_user",
+            Whole::Tenant => "max_connections",
+        }
+    }
+}
+
+impl Places {
+    pub(super) fn add(&mut self, pass: Arc<Pass>, site: IpAddr) {
+        self.sites.entry(site).or_default().insert(pass.number);
+        self.pending += 1;
+        *self.unknown.entry(site).or_default() += 1;
+        self.passes.insert(pass.number, (pass, Place::Pending));
+    }
+
+    /// Takes a connection out of every count.
+    pub(super) fn remove(&mut self, number: u64) -> Option<Arc<Pass>> {
+        let (pass, place) = self.passes.remove(&number)?;
+        self.uncount(&pass, &place);
+        Some(pass)
+    }
+
+    pub(super) fn uncount(&mut self, pass: &Pass, place: &Place) {
+        let site = pass.site();
+        if let Place::Verified { identity, tenant } = place {
+            if let Some(user) = &identity.user {
+                lower(&mut self.users, user);
+            }
+            if let Some(tenant) = tenant {
+                lower(&mut self.tenants, tenant);
+            }
+            return;
+        }
+        lower(&mut self.unknown, &site);
+        if matches!(place, Place::Anonymous) {
+            self.anonymous -= 1;
+        } else if let Some(numbers) = self.sites.get_mut(&site) {
+            self.pending -= 1;
+            numbers.remove(&pass.number);
+            if numbers.is_empty() {
+                self.sites.remove(&site);
+            }
+        }
+    }
+
+    /// The pending connection that gives its place to one from `site`.
+    pub(super) fn victim(&self, site: IpAddr, pending_max: usize) -> Result<u64, Refused> {
+        let own = self.sites.get(&site).map_or(0, BTreeSet::len);
+        let now = Instant::now();
+        let age = |pass: &Pass| now.saturating_duration_since(pass.came);
+        let most = self.sites.iter().max_by_key(|(_, numbers)| numbers.len());
+        let from = if own >= (pending_max / 2).max(1) {
+            Some(site)
+        } else {
+            most.filter(|(_, numbers)| numbers.len() > own + 1)
+                .map(|(site, _)| *site)
+        };
+        if let Some(numbers) = from.and_then(|site| self.sites.get(&site)) {
+            let found = self
+                .oldest(numbers.iter(), |pass| !pass.has_spoken())
+                .or_else(|| self.oldest(numbers.iter(), |pass| !pass.is_checking()));
+            return match found {
+                Some(number) => Ok(number),
+                // All of them wait for the answer about a password.
+                None if from == Some(site) => Err(Refused::For(Closed::Pending)),
+                None => numbers.first().copied().ok_or(Refused::Later),
+            };
+        }
+        let all = || self.sites.values().flatten();
+        self.oldest(all(), |pass| {
+            !pass.has_spoken() && age(pass) >= SILENT_GRACE
+        })
+        .or_else(|| self.oldest(all(), |pass| !pass.is_checking() && age(pass) >= GRACE))
+        .ok_or(Refused::Later)
+    }
+
+    /// Whether one more of this user, or of clients without credentials, and of this tenant may be let in.
+    pub(super) fn check_quota(
+        &self,
+        limits: &Limits,
+        user: Option<&Arc<str>>,
+        tenant: Option<&Arc<str>>,
+    ) -> Result<(), TooMany> {
+        let held = match user {
+            Some(user) => self.users.get(user).copied().unwrap_or(0),
+            None => self.anonymous,
+        };
+        let of_tenant = tenant.and_then(|tenant| self.tenants.get(tenant).copied());
+        let max = limits.per_user;
+        if held >= max {
+            return Err(TooMany {
+                max,
+                of: Whole::User,
+            });
+        }
+        let max = limits.per_tenant;
+        if of_tenant.unwrap_or(0) >= max {
+            return Err(TooMany {
+                max,
+                of: Whole::Tenant,
+            });
+        }
+        Ok(())
+    }
+
+    fn oldest<'a>(
+        &self,
+        numbers: impl Iterator<Item = &'a u64>,
+        wanted: impl Fn(&Pass) -> bool,
+    ) -> Option<u64> {
+        numbers
+            .filter(|number| {
+                self.passes
+                    .get(number)
+                    .is_some_and(|(pass, _)| wanted(pass))
+            })
+            .min()
+            .copied()
+    }
+}
+
+fn lower<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
+    }
+}
