@@ -154,7 +154,7 @@ impl Gate {
             })?;
             if let Some(pass) = state.remove(number) {
                 pass.close();
-                self.refuse(Closed::Pending);
+                self.count(Closed::Pending);
             }
         }
         let number = state.next;
@@ -178,12 +178,16 @@ impl Gate {
 
     /// A TLS handshake failed.
     pub fn count_failed_handshake(&self) {
-        self.metrics.doors.count_closed(self.line, Closed::Tls);
+        self.count(Closed::Tls);
     }
 
     fn refuse(&self, why: Closed) -> Refused {
-        self.metrics.doors.count_closed(self.line, why);
+        self.count(why);
         Refused::For(why)
+    }
+
+    fn count(&self, why: Closed) {
+        self.metrics.doors.count_closed(self.line, why);
     }
 
     fn show(&self, state: &Places) {
@@ -291,7 +295,7 @@ impl Pass {
         };
         if has_limits {
             let checked = state.check_quota(&self.gate.limits, identity.user.as_ref(), tenant);
-            checked.inspect_err(|_| drop(self.gate.refuse(Closed::PerUser)))?;
+            checked.inspect_err(|_| self.gate.count(Closed::PerUser))?;
         }
         let new = match &identity.user {
             Some(user) => {
@@ -329,10 +333,7 @@ impl Pass {
     pub fn expire(&self) {
         self.close();
         self.leave();
-        self.gate
-            .metrics
-            .doors
-            .count_closed(self.gate.line, Closed::Timeout);
+        self.gate.count(Closed::Timeout);
     }
 
     /// The connection is closed.

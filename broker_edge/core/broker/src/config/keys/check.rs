@@ -89,10 +89,10 @@ fn each_text(
     values: &[Value],
     check: impl Fn(&str) -> Result<(), String>,
 ) -> Result<(), ConfigError> {
-    let texts = values.iter().filter_map(Value::as_str);
-    texts
-        .map(check)
-        .collect::<Result<_, _>>()
+    values
+        .iter()
+        .filter_map(Value::as_str)
+        .try_for_each(check)
         .map_err(|reason| ConfigError::BadValue {
             key: path.to_owned(),
             reason,
