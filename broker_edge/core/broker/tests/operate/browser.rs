@@ -115,6 +115,7 @@ fn every_answer_forbids_frames_and_whatever_comes_from_elsewhere() {
     std::fs::write(&users, stored).expect("a file");
     let broker = start_with(&dir.path().join("log"), |config| {
         config.auth.password_file = Some(users);
+        config.auth.operators = vec!["ann".to_owned()];
     });
     let ann = format!("Authorization: Basic {}", STANDARD.encode("ann:pw"));
     for (line, headers, code) in [

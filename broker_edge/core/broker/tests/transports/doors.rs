@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::common::start_with;
 use super::wires::{
-    Authority, Identity, Mqtt, answer, client_config, connect_packet, failures, http, tcp, tls,
-    tls_settings,
+    Authority, Identity, Mqtt, answer, client_config, connect_packet, failures, http, http_as_ann,
+    password_of_ann, tcp, tls, tls_settings,
 };
 
 fn free(host: &str) -> SocketAddr {
@@ -46,6 +46,9 @@ fn a_proxys_header_names_the_client_and_is_required_where_it_is_configured() {
     let settings = tls_settings(dir.path(), &authority.sign("broker", None), None);
     let broker = start_with(dir.path(), |config| {
         config.listeners.mqtt.proxy_protocol = true;
+        config.auth.allow_anonymous = true;
+        config.auth.password_file = Some(password_of_ann(dir.path()));
+        config.auth.operators = vec!["ann".to_owned()];
         config.listeners.mqtts.bind.0 = vec![free("127.0.0.1")];
         config.listeners.mqtts.proxy_protocol = true;
         config.listeners.mqtts.tls = settings;
@@ -68,7 +71,7 @@ fn a_proxys_header_names_the_client_and_is_required_where_it_is_configured() {
     local.send(&[LOCAL, &connect_packet("local")].concat());
     assert_eq!(local.packet().expect("a CONNACK"), [0x20, 2, 0, 0]);
 
-    let clients = http(&broker, "/api/v1/clients");
+    let clients = http_as_ann(&broker, "/api/v1/clients");
     assert_eq!(clients.matches("192.0.2.7:12345").count(), 3, "{clients}");
     assert!(clients.contains("127.0.0.1:"), "{clients}");
 

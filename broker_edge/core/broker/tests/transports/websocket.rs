@@ -4,8 +4,6 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use headwater_broker::Broker;
 use headwater_mqtt::Version;
 use headwater_mqtt::encode::{self, ConnectFields};
@@ -17,8 +15,8 @@ use tungstenite::{Message, WebSocket};
 
 use super::common::start_with;
 use super::wires::{
-    Authority, Mqtt, Wire, answer, client_config, connect_packet, failures, publish_packet, tcp,
-    tls, tls_settings,
+    Authority, Mqtt, Wire, answer, client_config, connect_packet, failures, password_of_ann,
+    publish_packet, tcp, tls, tls_settings,
 };
 
 fn start(dir: &Path) -> (Broker, Authority) {
@@ -244,10 +242,7 @@ fn a_page_of_another_host_is_not_let_in_by_what_lets_everybody_in() {
 #[test]
 fn a_page_of_another_host_is_let_in_with_a_password() {
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let users = dir.path().join("users");
-    let digest = ring::digest::digest(&ring::digest::SHA512, b"pwsalt");
-    let (salt, hash) = (STANDARD.encode("salt"), STANDARD.encode(digest));
-    std::fs::write(&users, format!("ann:$6${salt}${hash}\n")).expect("a file");
+    let users = password_of_ann(dir.path());
     let broker = start_with(&dir.path().join("log"), |config| {
         config.listeners.ws.bind.0 = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
         config.auth.password_file = Some(users);

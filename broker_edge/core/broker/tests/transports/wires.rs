@@ -3,9 +3,11 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use headwater_broker::Broker;
 use headwater_broker::config::{ClientAuth, TlsSettings};
 use headwater_mqtt::encode::{self, ConnectFields, PublishFields};
@@ -247,12 +249,31 @@ pub fn failures(broker: &Broker, reason: &str) -> f64 {
 }
 
 pub fn http(broker: &Broker, path: &str) -> String {
+    ask(broker, path, "")
+}
+
+pub fn http_as_ann(broker: &Broker, path: &str) -> String {
+    let shown = STANDARD.encode("ann:pw");
+    ask(broker, path, &format!("Authorization: Basic {shown}\r\n"))
+}
+
+fn ask(broker: &Broker, path: &str, header: &str) -> String {
     let mut stream = tcp(broker.admin_address());
-    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{header}");
+    let request = format!("{head}Connection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("it reads");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("it answers");
     text
+}
+
+/// A file with the user ann, whose password is quick to check.
+pub fn password_of_ann(dir: &Path) -> PathBuf {
+    let digest = ring::digest::digest(&ring::digest::SHA512, b"pwsalt");
+    let (salt, hash) = (STANDARD.encode("salt"), STANDARD.encode(digest));
+    let file = dir.join("users");
+    fs::write(&file, format!("ann:$6${salt}${hash}\n")).expect("the folder takes files");
+    file
 }
 
 /// All that comes until the end of the connection.
