@@ -184,6 +184,11 @@ pub struct MqttSettings {
 pub struct FlightSettings {
     pub threads: u16,
     pub max_reads: u16,
+    /// `None`: half of `max_reads`.
+    pub max_reads_per_user: Option<u16>,
+    /// What all readers together have been sent and have not taken.
+    pub read_budget_bytes: ByteSize,
+    pub stall_timeout: Age,
     pub max_message_bytes: ByteSize,
     /// Calls of one connection at the same time.
     pub max_streams: u16,
@@ -196,6 +201,11 @@ pub struct FlightSettings {
     pub max_pending_connections: u16,
     /// From the first packet of the socket to the first authenticated call.
     pub connect_timeout: Age,
+    /// `None`: `mqtt.max_packet_bytes`.
+    pub max_record_bytes: Option<ByteSize>,
+    pub max_groups: u32,
+    /// `None`: half of `max_groups`.
+    pub max_groups_per_user: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -366,6 +376,9 @@ impl Default for FlightSettings {
         FlightSettings {
             threads: 2,
             max_reads: 32,
+            max_reads_per_user: None,
+            read_budget_bytes: ByteSize::mib(128),
+            stall_timeout: Age::from_secs(60),
             max_message_bytes: ByteSize::mib(64),
             max_streams: 128,
             max_connections: 256,
@@ -373,6 +386,9 @@ impl Default for FlightSettings {
             max_connections_per_user: None,
             max_pending_connections: 128,
             connect_timeout: Age::from_secs(10),
+            max_record_bytes: None,
+            max_groups: 1_000,
+            max_groups_per_user: None,
         }
     }
 }

@@ -116,6 +116,45 @@ impl Caller {
         self.identity.user.as_ref()
     }
 
+    /// For DoPut, before anything of it is decoded.
+    ///
+    /// # Errors
+    /// When the caller may publish nothing.
+    pub fn must_publish(&self) -> Result<(), Refusal> {
+        let may = self
+            .rights
+            .as_ref()
+            .is_none_or(|rights| rights.may_some(Access::Publish));
+        if may {
+            return Ok(());
+        }
+        Err(Refusal::not_allowed(
+            "this user may not publish to any topic",
+        ))
+    }
+
+    /// In whose name consumer groups and shares are: empty for clients without a name, none on a broker that asks nobody.
+    pub fn owner(&self) -> Option<&str> {
+        self.rights.as_ref()?;
+        Some(self.identity.user.as_deref().unwrap_or_default())
+    }
+
+    pub fn tenant(&self) -> Option<&str> {
+        let tenant = self.rights.as_ref()?.tenant();
+        tenant.map(|tenant| &**tenant)
+    }
+
+    /// Whether a consumer group of another may be used.
+    pub fn may_group(&self, name: &str) -> bool {
+        let rights = self.rights.as_ref();
+        rights.is_none_or(|rights| self.is_operator() || rights.may_group(name))
+    }
+
+    pub fn sees_all_groups(&self) -> bool {
+        let rights = self.rights.as_ref();
+        rights.is_none_or(|rights| self.is_operator() || rights.is_viewer())
+    }
+
     /// For consumer groups: whoever may not read history has no place in it to keep.
     ///
     /// # Errors

@@ -3,9 +3,6 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use arrow_array::RecordBatch;
-use arrow_flight::decode::FlightRecordBatchStream;
-use arrow_flight::error::FlightError;
 use arrow_flight::flight_descriptor::DescriptorType;
 use arrow_flight::flight_service_server::FlightService;
 use arrow_flight::{
@@ -13,7 +10,7 @@ use arrow_flight::{
     HandshakeRequest, HandshakeResponse, PollInfo, PutResult, SchemaAsIpc, SchemaResult, Ticket,
 };
 use arrow_ipc::writer::IpcWriteOptions;
-use futures::{Stream, StreamExt, TryStreamExt, stream};
+use futures::{Stream, StreamExt, stream};
 use headwater_log::Partition;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -25,6 +22,7 @@ use super::caller::{Caller, now_us};
 use super::columns::SCHEMA;
 use super::error::Refusal;
 use super::gaps::{GapRecord, Gaps};
+use super::ipc::Decoder;
 use super::{Shared, offsets, plan, produce, read, request, wire};
 use crate::auth::Access;
 use crate::filter::Filters;
@@ -210,10 +208,8 @@ fn command<T: DeserializeOwned>(descriptor: &FlightDescriptor) -> Result<T, Refu
     request::read("the descriptor", &descriptor.cmd)
 }
 
-/// The rows of a DoPut, after its descriptor was checked.
-async fn produced_batches(
-    mut messages: Streaming<FlightData>,
-) -> Result<impl Stream<Item = Result<RecordBatch, Refusal>> + Send, Refusal> {
+/// The first message of a DoPut, whose descriptor says what is put.
+async fn first_put(messages: &mut Streaming<FlightData>) -> Result<FlightData, Refusal> {
     let first = match messages.message().await {
         Ok(Some(first)) => first,
         Ok(None) => {
@@ -229,19 +225,65 @@ async fn produced_batches(
             ));
         }
     };
-    let descriptor = first.flight_descriptor.clone().unwrap_or_default();
-    let put: request::Put = command(&descriptor)?;
+    let put: request::Put = match &first.flight_descriptor {
+        Some(descriptor) => command(descriptor)?,
+        None => command(&FlightDescriptor::default())?,
+    };
     if put.op != "produce" {
         return Err(Refusal::invalid(
             "op",
-            format!("`op` is `{}`, not `produce`", put.op),
+            format!("`op` is `{}`, not `produce`", put.op.escape_debug()),
         ));
     }
-    let messages = stream::iter([Ok(first)])
-        .chain(messages)
-        .map_err(|status| FlightError::Tonic(Box::new(status)));
-    let batches = FlightRecordBatchStream::new_from_flight_data(messages);
-    Ok(batches.map_err(|error| Refusal::invalid("", format!("the rows cannot be read: {error}"))))
+    Ok(first)
+}
+
+/// A DoPut in progress.
+struct Put<S> {
+    messages: S,
+    decoder: Decoder,
+    flight: Flight,
+    caller: Caller,
+}
+
+impl<S: Stream<Item = Result<FlightData, Status>> + Unpin> Put<S> {
+    /// The answer to the next batch of rows; none at the end.
+    async fn next(&mut self) -> Option<Result<Value, Refusal>> {
+        loop {
+            let answer = match self.messages.next().await {
+                Some(Ok(message)) => self.take(message).await,
+                Some(Err(status)) => Err(Refusal::invalid(
+                    "",
+                    format!("the rows cannot be read: {}", status.message()),
+                )),
+                None if *self.flight.shared.stopping.borrow() => {
+                    Err(Refusal::unavailable("the broker is stopping"))
+                }
+                None => return None,
+            };
+            if let Some(answer) = answer.transpose() {
+                return Some(answer);
+            }
+        }
+    }
+
+    /// Decodes a message and appends its rows, if it has any.
+    async fn take(&mut self, message: FlightData) -> Result<Option<Value>, Refusal> {
+        let (runtime, by) = (Handle::current(), self.caller.clone());
+        let mut decoder = std::mem::take(&mut self.decoder);
+        let (decoder, answer) = self
+            .flight
+            .blocking(move |shared| {
+                let answer = match decoder.decode(&message)? {
+                    Some(batch) => Some(produce::produce(shared, &by, &batch, &runtime)?),
+                    None => None,
+                };
+                Ok((decoder, answer))
+            })
+            .await?;
+        self.decoder = decoder;
+        Ok(answer)
+    }
 }
 
 #[tonic::async_trait]
@@ -266,38 +308,37 @@ impl FlightService for Flight {
 
     async fn do_put(&self, request: Request<Streaming<FlightData>>) -> Answer<Self::DoPutStream> {
         let caller = caller_of(&request).map_err(|refusal| self.refuse(refusal))?;
-        let batches = produced_batches(request.into_inner())
+        caller
+            .must_publish()
+            .map_err(|refusal| self.refuse(refusal))?;
+        let mut messages = request.into_inner();
+        let first = first_put(&mut messages)
             .await
             .map_err(|refusal| self.refuse(refusal))?;
-        let flight = Flight::new(Arc::clone(&self.shared));
         let mut stopping = self.shared.stopping.clone();
-        let batches = batches.take_until(async move {
-            let _ = stopping.wait_for(|stop| *stop).await;
+        let messages = stream::iter([Ok(first)])
+            .chain(messages)
+            .take_until(async move {
+                let _ = stopping.wait_for(|stop| *stop).await;
+            });
+        let put = Put {
+            messages: Box::pin(messages),
+            decoder: Decoder::default(),
+            flight: Flight::new(Arc::clone(&self.shared)),
+            caller,
+        };
+        // What was refused ends the call: rows after it would be out of order.
+        let answers = stream::unfold(Some(put), async |put| {
+            let mut put = put?;
+            let answer = put.next().await?;
+            let answer = answer
+                .map(|answer| PutResult {
+                    app_metadata: answer.to_string().into(),
+                })
+                .map_err(|refusal| put.flight.refuse(refusal));
+            let go_on = answer.is_ok().then_some(put);
+            Some((answer, go_on))
         });
-        let answers = stream::unfold(
-            (Box::pin(batches), flight, caller),
-            async |(mut batches, flight, caller)| {
-                let produced = match batches.next().await {
-                    Some(Ok(batch)) => {
-                        let (runtime, by) = (Handle::current(), caller.clone());
-                        flight
-                            .blocking(move |shared| produce::produce(shared, &by, &batch, &runtime))
-                            .await
-                    }
-                    Some(Err(refusal)) => Err(refusal),
-                    None if *flight.shared.stopping.borrow() => {
-                        Err(Refusal::unavailable("the broker is stopping"))
-                    }
-                    None => return None,
-                };
-                let answer = produced
-                    .map(|answer| PutResult {
-                        app_metadata: answer.to_string().into(),
-                    })
-                    .map_err(|refusal| flight.refuse(refusal));
-                Some((answer, (batches, flight, caller)))
-            },
-        );
         Ok(Response::new(Box::pin(answers)))
     }
 

@@ -23,6 +23,8 @@ mod headers;
 mod holds;
 mod http;
 mod incoming;
+mod ipc;
+mod limits;
 mod offsets;
 mod operate;
 mod places;
@@ -31,6 +33,7 @@ mod produce;
 mod progress;
 mod read;
 mod request;
+mod rows;
 mod wire;
 
 use std::net::TcpListener;
@@ -62,6 +65,7 @@ use gate::Gate;
 use groups::Groups;
 use holds::GroupHolds;
 use incoming::Incoming;
+use limits::Limits;
 use progress::Progress;
 
 /// Calls that wait for the disk beside the reads: actions and produced batches.
@@ -91,6 +95,7 @@ pub struct ServiceConfig {
     /// Largest append that is handed to a partition at once.
     append_bytes: usize,
     group_idle: Option<Duration>,
+    limits: Limits,
 }
 
 impl ServiceConfig {
@@ -106,6 +111,7 @@ impl ServiceConfig {
             backup_dir: config.log.backup_dir.clone(),
             append_bytes,
             group_idle: config.log.group_idle.map(|idle| idle.0),
+            limits: Limits::of(config),
         }
     }
 }

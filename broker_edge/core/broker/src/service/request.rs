@@ -109,8 +109,18 @@ pub(super) struct Put {
     pub op: String,
 }
 
+/// Bodies are decoded into several times their size.
+const BODY_BYTES_MAX: usize = 1 << 20;
+
 /// Reads the body of `what`; nothing at all is the empty object.
 pub(super) fn read<T: DeserializeOwned>(what: &str, body: &[u8]) -> Result<T, Refusal> {
+    if body.len() > BODY_BYTES_MAX {
+        let message = format!(
+            "{what}: {} bytes of JSON, the most is {BODY_BYTES_MAX}",
+            body.len()
+        );
+        return Err(Refusal::invalid("", message));
+    }
     let body = if body.is_empty() { b"{}" } else { body };
     serde_json::from_slice(body).map_err(|error| {
         let reason = error.to_string();

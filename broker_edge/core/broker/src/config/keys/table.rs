@@ -358,10 +358,41 @@ pub const KEYS: &[Key] = &[
         whole(1, 1_024),
         "Reads that run at the same time, following ones included.",
     ),
+    optional(
+        "flight.max_reads_per_user",
+        whole(1, 1_024),
+        "Of these, how many one user may have; without it half of `max_reads`. Clients without a name count as one user.",
+    ),
+    key(
+        "flight.read_budget_bytes",
+        bytes(ByteSize::mib(16), ByteSize::gib(64)),
+        "Memory for rows that readers have not taken yet, all together; one user may have half of it.",
+    ),
+    key(
+        "flight.stall_timeout",
+        age(1_000, 1),
+        "A reader that takes nothing for so long loses its place; it may go on with a new read.",
+    ),
     key(
         "flight.max_message_bytes",
         bytes(ByteSize::mib(1), ByteSize::gib(1)),
         "Largest message over Flight.",
+    ),
+    optional(
+        "flight.max_record_bytes",
+        bytes(ByteSize::kib(1), ByteSize(268_435_460)),
+        "Largest record that is taken over Flight, with topic and headers; without it `mqtt.max_packet_bytes`, and for \
+         artifacts at least 1MiB.",
+    ),
+    key(
+        "flight.max_groups",
+        whole(1, 1_000_000),
+        "Consumer groups of the broker.",
+    ),
+    optional(
+        "flight.max_groups_per_user",
+        whole(1, 1_000_000),
+        "Of these, how many one user or tenant may own; without it half of `max_groups`.",
     ),
     key(
         "flight.max_streams",
