@@ -1,6 +1,8 @@
 //! What Flight readers want: a list of MQTT filters of which any may match, or a pattern, and which classes that can reach.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use headwater_log::{Class, ClassConfig};
 use headwater_mqtt::filter_matches;
@@ -16,6 +18,57 @@ pub struct Filters {
     pattern: Option<Arc<Pattern>>,
     /// What of the topics that are wanted may be had.
     rights: Option<(Arc<Rights>, Access)>,
+    /// What matching may cost; without it there is no bound.
+    work: Option<Arc<Work>>,
+}
+
+/// The time that a call may spend on matching topics.
+const WORK_MAX: Duration = Duration::from_secs(5);
+/// About what one filter on one topic costs.
+const FILTER_NS: u64 = 50;
+
+#[derive(Debug, Default)]
+struct Work {
+    spent_ns: AtomicU64,
+    /// Length of a topic that is too long for the pattern; zero for none.
+    too_long: AtomicUsize,
+    /// Set when nobody waits for the answer any more.
+    stop: Arc<AtomicBool>,
+}
+
+/// Why matching ended early: from there on no topic is wanted, so what was found must not be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WorkOver {
+    #[error(
+        "a topic of {bytes} bytes is too long for this pattern: begin it with whole levels that leave such topics out, \
+         write it with fewer repetitions, or use filters"
+    )]
+    TooLong { bytes: usize },
+    #[error(
+        "matching topics took more than {} s: begin the pattern with whole levels, or use fewer and narrower filters",
+        WORK_MAX.as_secs()
+    )]
+    Spent,
+    #[error("nobody waits for the answer any more")]
+    Stopped,
+}
+
+impl Work {
+    fn over(&self) -> Option<WorkOver> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Some(WorkOver::Stopped);
+        }
+        match self.too_long.load(Ordering::Relaxed) {
+            0 => {}
+            bytes => return Some(WorkOver::TooLong { bytes }),
+        }
+        let spent = Duration::from_nanos(self.spent_ns.load(Ordering::Relaxed));
+        (spent > WORK_MAX).then_some(WorkOver::Spent)
+    }
+
+    fn spend(&self, ns: u64) {
+        self.spent_ns.fetch_add(ns, Ordering::Relaxed);
+    }
 }
 
 /// A text that is not a filter by the rules of MQTT 4.7.1.
@@ -41,6 +94,7 @@ impl Filters {
                 filters,
                 pattern: None,
                 rights: None,
+                work: None,
             }),
         }
     }
@@ -51,6 +105,33 @@ impl Filters {
             filters: Some(pattern.reach().to_vec()),
             pattern: Some(Arc::new(pattern)),
             rights: None,
+            work: None,
+        }
+    }
+
+    /// Bounds what matching may cost, and ends it when `stop` is set.
+    #[must_use]
+    pub fn within_work(mut self, stop: &Arc<AtomicBool>) -> Filters {
+        self.work = Some(Arc::new(Work {
+            stop: Arc::clone(stop),
+            ..Work::default()
+        }));
+        self
+    }
+
+    /// Begins to count the cost anew: the next part of something that may last.
+    pub fn work_anew(&self) {
+        if let Some(work) = &self.work {
+            work.spent_ns.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// # Errors
+    /// When matching has ended early: what was found since is not all.
+    pub fn check_work(&self) -> Result<(), WorkOver> {
+        match self.work.as_ref().and_then(|work| work.over()) {
+            Some(over) => Err(over),
+            None => Ok(()),
         }
     }
 
@@ -80,18 +161,43 @@ impl Filters {
     }
 
     pub fn wants(&self, topic: &str) -> bool {
-        let is_wanted = match &self.pattern {
-            Some(pattern) => pattern.matches(topic),
-            None => self
-                .filters
-                .as_ref()
-                .is_none_or(|filters| filters.iter().any(|filter| filter_matches(filter, topic))),
-        };
-        is_wanted
+        if self.want_all() {
+            return true;
+        }
+        if let Some(work) = &self.work {
+            if work.over().is_some() {
+                return false;
+            }
+            work.spend(FILTER_NS * self.filters.as_ref().map_or(1, Vec::len) as u64);
+        }
+        let is_reached = self
+            .filters
+            .as_ref()
+            .is_none_or(|filters| filters.iter().any(|filter| filter_matches(filter, topic)));
+        // The pattern last: it costs most.
+        is_reached
             && self
                 .rights
                 .as_ref()
                 .is_none_or(|(rights, access)| rights.may(*access, topic, None))
+            && self
+                .pattern
+                .as_ref()
+                .is_none_or(|pattern| self.matches(pattern, topic))
+    }
+
+    fn matches(&self, pattern: &Pattern, topic: &str) -> bool {
+        let Some(work) = &self.work else {
+            return pattern.matches(topic);
+        };
+        if pattern.is_too_much_for(topic) {
+            work.too_long.store(topic.len(), Ordering::Relaxed);
+            return false;
+        }
+        let began = Instant::now();
+        let is_match = pattern.matches(topic);
+        work.spend(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        is_match
     }
 
     /// Whether some topic of `class` may be wanted. `classes` are all classes in the order in which they are asked;
@@ -163,9 +269,38 @@ fn overlap(left: &str, right: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Filters, covers, filter_matches, overlap};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::{Filters, WorkOver, covers, filter_matches, overlap};
     use crate::pattern::Pattern;
     use headwater_log::{Class, ClassConfig};
+
+    #[test]
+    fn matching_ends_when_it_costs_too_much_or_nobody_waits() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let pattern = || Filters::of_pattern(Pattern::new("a/.*a.{800}c.*").unwrap());
+        let filters = pattern().within_work(&stop);
+        assert!(!filters.wants("a/b"));
+        assert_eq!(filters.check_work(), Ok(()));
+        let long = format!("a/{}", "a".repeat(60_000));
+        assert!(!filters.wants(&format!("b/{long}")));
+        assert_eq!(filters.check_work(), Ok(()), "it is not in reach");
+        assert!(!filters.wants(&long));
+        let bytes = long.len();
+        assert_eq!(filters.check_work(), Err(WorkOver::TooLong { bytes }));
+
+        let many = vec!["a/b".to_owned(); 1_000];
+        let filters = Filters::new(Some(many)).unwrap().within_work(&stop);
+        let found = (0..200_000).take_while(|_| filters.wants("a/b")).count();
+        assert!(found < 200_000);
+        assert_eq!(filters.check_work(), Err(WorkOver::Spent));
+        filters.work_anew();
+        assert!(filters.wants("a/b"));
+        stop.store(true, Ordering::Relaxed);
+        assert!(!filters.wants("a/b"));
+        assert_eq!(filters.check_work(), Err(WorkOver::Stopped));
+    }
 
     #[test]
     fn filters_match_by_the_rules_of_mqtt() {

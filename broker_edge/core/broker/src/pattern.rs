@@ -2,11 +2,14 @@
 //! the expression: there are no look-around and no backreferences, and what one compiles to is bounded.
 
 use regex_automata::meta::{Config, Regex};
+use regex_automata::nfa::thompson;
 use regex_automata::util::syntax;
 
 const TEXT_BYTES_MAX: usize = 4_096;
 const PROGRAM_BYTES_MAX: usize = 1 << 20;
 const CACHE_BYTES: usize = 256 << 10;
+/// States times bytes of the topic: the most work that one match may be, a tenth of a second or so.
+const STEPS_MAX: usize = 16_000_000;
 
 /// An expression that a whole topic must match. Built once per request.
 #[derive(Debug)]
@@ -16,6 +19,8 @@ pub struct Pattern {
     is_of_dollar: bool,
     /// Filters that match at least what this does.
     reach: Vec<String>,
+    /// Of the expression: each byte of a topic may cost a step in each.
+    states: usize,
 }
 
 /// A text that is no expression, or too large a one.
@@ -56,15 +61,27 @@ impl Pattern {
         // Alone first: brackets that close what they did not open must not close the anchors'.
         build(text)?;
         let regex = build(&format!("^(?:{text})$"))?;
+        let syntax = syntax::Config::new().dot_matches_new_line(true);
+        let program = thompson::Compiler::new()
+            .configure(thompson::Config::new().nfa_size_limit(Some(PROGRAM_BYTES_MAX)))
+            .syntax(syntax)
+            .build(text)
+            .map_err(|error| bad(error.to_string()))?;
         Ok(Pattern {
             regex,
             is_of_dollar: text.starts_with(r"\$") || text.starts_with(r"^\$"),
             reach: reach(text),
+            states: program.states().len(),
         })
     }
 
     pub fn matches(&self, topic: &str) -> bool {
         (self.is_of_dollar || !topic.starts_with('$')) && self.regex.is_match(topic)
+    }
+
+    /// Whether matching a topic of that length takes too long, whatever its text.
+    pub fn is_too_much_for(&self, topic: &str) -> bool {
+        topic.len().saturating_mul(self.states) > STEPS_MAX
     }
 
     /// Filters that match at least what this does.
@@ -129,6 +146,15 @@ mod tests {
             assert!(Pattern::new(text).is_err(), "{text}");
         }
         assert!(Pattern::new(&"a".repeat(5_000)).is_err());
+    }
+
+    #[test]
+    fn a_topic_that_is_too_long_for_the_expression_is_told_before_it_is_matched() {
+        let wide = Pattern::new("a/.*a.{800}c.*").unwrap();
+        assert!(wide.is_too_much_for(&"a".repeat(60_000)));
+        assert!(!wide.is_too_much_for("a/b/c"));
+        let plain = Pattern::new("devices/.*/telemetry").unwrap();
+        assert!(!plain.is_too_much_for(&"a".repeat(65_535)));
     }
 
     #[test]

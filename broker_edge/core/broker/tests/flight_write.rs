@@ -185,8 +185,9 @@ async fn produced_records_are_there_after_a_restart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_newer_reader_fences_the_older_and_initial_is_kept_once() {
-    let mut broker = TestBroker::start(&[]);
+    let mut broker = TestBroker::start(&["log.classes.telemetry.partitions=2"]);
     let mut client = broker.client().await;
+    fill(&mut client).await;
     let unknown = client
         .act("committed", json!({"group": "g"}))
         .await
@@ -229,7 +230,7 @@ async fn a_newer_reader_fences_the_older_and_initial_is_kept_once() {
     );
     assert_eq!(
         client.act("groups", json!({})).await.unwrap(),
-        json!({"groups": [expected]})
+        json!({"groups": [expected], "next": null})
     );
     assert_eq!(
         client
@@ -375,4 +376,215 @@ async fn a_producer_is_slowed_by_a_full_queue_and_loses_nothing() {
             .zip(&sent)
             .all(|(row, sent)| row.value == sent.value)
     );
+}
+
+/// Gives both telemetry partitions at least 100 records.
+async fn fill(client: &mut support::Client) {
+    let sent: Vec<Sent> = (0..400)
+        .map(|number| Sent::new(&format!("devices/d{number}/telemetry"), "1"))
+        .collect();
+    client.produce(&sent).await.unwrap();
+    let marks = client.high_watermarks().await;
+    assert!(marks.iter().filter(|(_, mark)| *mark >= 100).count() == 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_keeps_only_offsets_of_the_log() {
+    let broker = TestBroker::start(&[]);
+    let mut client = broker.client().await;
+    fill(&mut client).await;
+    let beyond = 1_000_000_000_000_000_000_u64;
+    for commit in [
+        json!({"offsets": {"3": {"committed": beyond}}}),
+        json!({"offsets": {"3": {"committed": 1, "scanned": beyond}}}),
+        json!({"initial": {"3": beyond}}),
+    ] {
+        let mut body = json!({"group": "g", "reader_epoch": 1});
+        body.as_object_mut()
+            .unwrap()
+            .extend(commit.as_object().unwrap().clone());
+        let refused = client.refusal("commit", body).await;
+        assert_eq!(refused.code, Code::OutOfRange);
+        assert_eq!(refused.body["wanted"], json!(beyond));
+    }
+    let unknown = json!({"group": "g", "reader_epoch": 1, "initial": {"77": 0}});
+    assert_eq!(client.refusal("commit", unknown).await.code, Code::NotFound);
+    assert_eq!(
+        client.act("groups", json!({})).await.unwrap(),
+        json!({"groups": [], "next": null})
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_are_limited_and_come_in_pages() {
+    let broker = TestBroker::start(&["flight.max_groups=7"]);
+    let mut client = broker.client().await;
+    for number in 0..7 {
+        let commit = json!({"group": format!("g{number}"), "reader_epoch": 1});
+        client.act("commit", commit).await.unwrap();
+    }
+    let refused = client
+        .refusal("commit", json!({"group": "g7", "reader_epoch": 1}))
+        .await;
+    assert_eq!(refused.code, Code::ResourceExhausted);
+    let message = refused.body["message"].as_str().unwrap();
+    assert!(message.contains("flight.max_groups"), "{message}");
+
+    let (mut names, mut after) = (Vec::new(), json!(null));
+    loop {
+        let mut body = json!({"limit": 3});
+        if !after.is_null() {
+            body["after"] = after;
+        }
+        let page = client.act("groups", body).await.unwrap();
+        let groups = page["groups"].as_array().unwrap();
+        assert!(groups.len() <= 3);
+        names.extend(groups.iter().map(|group| group["group"].clone()));
+        after = page["next"].clone();
+        if after.is_null() {
+            break;
+        }
+    }
+    assert_eq!(names, ["g0", "g1", "g2", "g3", "g4", "g5", "g6"]);
+    client
+        .act("remove_group", json!({"group": "g0"}))
+        .await
+        .unwrap();
+    client
+        .act("commit", json!({"group": "g7", "reader_epoch": 1}))
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_names_partitions_without_end_is_refused() {
+    let broker = TestBroker::start(&[]);
+    let mut client = broker.client().await;
+    let many: serde_json::Map<String, serde_json::Value> = (0..300_000)
+        .map(|number| (number.to_string(), json!(0)))
+        .collect();
+    let commit = json!({"group": "g", "reader_epoch": 1, "initial": many});
+    assert_eq!(
+        client.refusal("commit", commit).await.code,
+        Code::InvalidArgument
+    );
+    let again = |count: usize| (0..count).map(|zeros| ("0".repeat(zeros) + "3", json!(0)));
+    let from: serde_json::Map<String, serde_json::Value> = again(500).collect();
+    let plan = json!({"from": from});
+    assert_eq!(client.refusal("plan", plan).await.body["field"], "from");
+    let listed = json!({"partitions": vec![3; 500]});
+    let refused = client.refusal("offsets", listed).await;
+    assert_eq!(refused.body["field"], "partitions");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_keep_the_rules_of_a_publish() {
+    let broker = TestBroker::start(&["mqtt.max_packet_bytes=64KiB", "mqtt.max_topic_bytes=1000"]);
+    let mut client = broker.client().await;
+    for topic in [
+        "a\u{1b}[31m/b".to_owned(),
+        "a\0b".to_owned(),
+        "a\n".to_owned(),
+        "a/".repeat(100),
+        "/".repeat(30_000),
+        "t".repeat(1_001),
+    ] {
+        let sent = [Sent::new("good", "1"), Sent::new(&topic, "2")];
+        let refused = refused(&client.produce(&sent).await.unwrap_err());
+        assert_eq!(refused.body["field"], json!("topic"), "{topic:.20?}");
+        let message = refused.body["message"].as_str().unwrap();
+        assert!(!message.contains(char::is_control), "{message:?}");
+    }
+    let large = [Sent::new("good", vec![0; 64 << 10])];
+    let refused = refused(&client.produce(&large).await.unwrap_err());
+    assert_eq!(refused.body["field"], json!("value"));
+    let message = refused.body["message"].as_str().unwrap();
+    assert!(message.contains("flight.max_record_bytes"), "{message}");
+    assert!(client.high_watermarks().await.is_empty());
+    // A chunk of an artifact is larger than this broker's packets and is taken.
+    let chunk = Sent::new("artifacts/pump/1/chunks", vec![0; 960 << 10]);
+    client.produce(&[chunk]).await.unwrap();
+    client
+        .produce(&[Sent::new("good", vec![0; 60 << 10])])
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idempotency_key_counts_for_its_topic() {
+    let mut broker = TestBroker::start(&["log.classes.telemetry.partitions=1"]);
+    let mut client = broker.client().await;
+    let taken = client
+        .produce(&[Sent::new("plants/1/a", "forged").keyed("k")])
+        .await
+        .unwrap();
+    for _ in 0..2 {
+        let rows = [
+            Sent::new("plants/2/a", "mine").keyed("k"),
+            Sent::new("plants/1/a", "again").keyed("k"),
+        ];
+        let places = client.produce(&rows).await.unwrap();
+        assert_ne!(places[0].1, taken[0].1, "another topic's key takes nothing");
+        assert_eq!((places[1].1, places[1].2), (taken[0].1, true));
+        broker.restart();
+        client = broker.client().await;
+    }
+    let marks = client.high_watermarks().await;
+    assert_eq!(marks, [(3, 2)]);
+}
+
+/// Numbers that do not repeat soon, the same in each run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % limit.max(1) as u64).unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mutated_arrow_is_answered_without_a_panic() {
+    static PANICS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if std::thread::current().name() == Some("service") {
+            PANICS.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        } else {
+            before(info);
+        }
+    }));
+    let broker = TestBroker::start(&[]);
+    let mut client = broker.client().await;
+    let sent: Vec<Sent> = (0..9)
+        .map(|number| Sent::new("devices/d1/telemetry", vec![7; number]).keyed("k"))
+        .collect();
+    let valid = client.messages_of(batch_of(&sent)).await;
+    let mut numbers = Numbers(0x5eed_0002);
+    let mut refused = 0;
+    for _ in 0..3_000 {
+        let mut messages = valid.clone();
+        let message = &mut messages[numbers.below(valid.len())];
+        let is_header = message.data_body.is_empty() || numbers.below(4) > 0;
+        let part = if is_header {
+            &mut message.data_header
+        } else {
+            &mut message.data_body
+        };
+        let mut bytes = part.to_vec();
+        for _ in 0..=numbers.below(3) {
+            let at = numbers.below(bytes.len());
+            bytes[at] = [0xff, 0, bytes[at] ^ 0x40, bytes[at] ^ 1][numbers.below(4)];
+        }
+        *part = bytes.into();
+        if let Err(status) = client.put(messages).await {
+            assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 500, "{refused} refused");
+    assert_eq!(PANICS.load(std::sync::atomic::Ordering::SeqCst), 0);
+    client.produce(&sent).await.unwrap();
 }

@@ -17,17 +17,21 @@ use crate::writer::Halt;
 /// MQTT's largest packet, with room for what headers and keys add.
 const MAX_RECORD_BYTES: usize = (256 << 20) + (64 << 10);
 
+/// Records with one key, of as many topics, that are read to find a repeat. Whoever fills this up gets repeats appended,
+/// and nobody waits longer.
+const CANDIDATES_MAX: usize = 256;
+
 impl Core {
     pub(crate) fn append(&self, records: Records) -> Result<Range<Offset>, AppendError> {
         if records.keyed.is_empty() {
             return self.enqueue(records);
         }
-        let keyed: Vec<(u32, Box<str>)> = keyed_records(&records);
+        let keyed = keyed_records(&records);
         let mut keys = self.keys.lock();
         keys.settle(self.high_watermark());
         let range = self.enqueue(records)?;
         for (index, key) in keyed {
-            keys.add_queued(&key, range.start.plus(u64::from(index)));
+            keys.add_queued(&key.key, &key.name(), range.start.plus(u64::from(index)));
         }
         Ok(range)
     }
@@ -127,13 +131,13 @@ impl Core {
         // What is durable is read and compared below, so that a record that was removed does not count.
         keys.settle(self.high_watermark());
         let mut placed: Vec<Option<Placed>> = vec![None; records.len()];
-        let mut firsts: Vec<(u32, Box<str>)> = Vec::new();
+        let mut firsts: Vec<(u32, TopicKey)> = Vec::new();
         for (index, key) in keyed_records(&records) {
             // The oldest record with the key counts, and what is durable is older than what is queued.
-            let durable = keys.candidates(&key, self.high_watermark());
+            let durable = keys.candidates(&key.key, self.high_watermark());
             let known = match self.find_key(&key, &durable)? {
                 Some(offset) => Some(offset),
-                None => keys.queued(&key),
+                None => keys.queued(&key.name()),
             };
             if let Some(offset) = known {
                 placed[index as usize] = Some(Placed {
@@ -147,14 +151,17 @@ impl Core {
         // A key that these records have twice is appended once.
         let mut repeats: Vec<(u32, u32)> = Vec::new();
         let mut seen = ByName::default();
-        firsts.retain(|(index, key)| match seen.get(key) {
-            Some(first) => {
-                repeats.push((*index, *first));
-                false
-            }
-            None => {
-                seen.insert(key.clone(), *index);
-                true
+        firsts.retain(|(index, key)| {
+            let name = key.name();
+            match seen.get(&name) {
+                Some(first) => {
+                    repeats.push((*index, *first));
+                    false
+                }
+                None => {
+                    seen.insert(name, *index);
+                    true
+                }
             }
         });
         let mut drop: Vec<bool> = placed.iter().map(Option::is_some).collect();
@@ -200,21 +207,27 @@ impl Core {
         }
         for (index, key) in firsts {
             if let Some(place) = placed[index as usize] {
-                keys.add_queued(&key, place.offset);
+                keys.add_queued(&key.key, &key.name(), place.offset);
             }
         }
         Ok(placed.into_iter().flatten().collect())
     }
 
-    /// The first of the candidates whose record is still there and carries this key.
-    fn find_key(&self, key: &str, candidates: &[Offset]) -> Result<Option<Offset>, AppendError> {
+    /// The first of the candidates whose record is still there, has this topic and carries this key.
+    fn find_key(
+        &self,
+        key: &TopicKey,
+        candidates: &[Offset],
+    ) -> Result<Option<Offset>, AppendError> {
         for offset in candidates
             .iter()
             .filter(|offset| **offset >= self.log_start())
+            .take(CANDIDATES_MAX)
         {
             match self.read_record(*offset) {
                 Ok(record) => {
-                    if record.view().idempotency_key == Some(key) {
+                    let view = record.view();
+                    if view.idempotency_key == Some(&*key.key) && view.topic == &*key.topic {
                         return Ok(Some(*offset));
                     }
                 }
@@ -233,11 +246,26 @@ impl Core {
     }
 }
 
-fn keyed_records(records: &Records) -> Vec<(u32, Box<str>)> {
+/// An idempotency key and the topic that it counts for: who may not write a topic must not take a key from it.
+struct TopicKey {
+    topic: Box<str>,
+    key: Box<str>,
+}
+
+impl TopicKey {
+    /// Both in one; a topic has no NUL.
+    fn name(&self) -> Box<str> {
+        format!("{}\0{}", self.topic, self.key).into()
+    }
+}
+
+fn keyed_records(records: &Records) -> Vec<(u32, TopicKey)> {
+    let topics = records.topic_names();
     let key = |index: &u32| {
-        records
-            .idempotency_key(*index as usize)
-            .map(|key| (*index, Box::<str>::from(key)))
+        let key = records.idempotency_key(*index as usize)?;
+        let topic = topics.get(usize::from(records.entry(*index as usize).topic))?;
+        let (topic, key) = ((*topic).into(), key.into());
+        Some((*index, TopicKey { topic, key }))
     };
     records.keyed.iter().filter_map(key).collect()
 }

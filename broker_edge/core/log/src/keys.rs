@@ -12,7 +12,7 @@ use crate::index::{KeyPlace, key_hash};
 pub(crate) struct Keys {
     /// Hash, then offset: the places of a hash are neighbours, oldest first.
     places: BTreeSet<(u64, Offset)>,
-    /// Keys of records that may not be below the high watermark yet, so that they need not be read to be compared.
+    /// Keys with their topics, of records that may not be below the high watermark yet, so that they need not be read to be compared.
     queued: ByName<Offset>,
 }
 
@@ -22,16 +22,16 @@ impl Keys {
             .extend(places.iter().map(|place| (place.hash, place.offset)));
     }
 
-    /// Notes a key that was just given an offset.
-    pub fn add_queued(&mut self, key: &str, offset: Offset) {
+    /// Notes a key that was just given an offset; `name` is the key with its topic.
+    pub fn add_queued(&mut self, key: &str, name: &str, offset: Offset) {
         self.places.insert((key_hash(key), offset));
         // The first record with a key is the one that counts.
-        self.queued.entry(key.into()).or_insert(offset);
+        self.queued.entry(name.into()).or_insert(offset);
     }
 
-    /// Offset of a queued record with this key.
-    pub fn queued(&self, key: &str) -> Option<Offset> {
-        self.queued.get(key).copied()
+    /// Offset of a queued record with this key and topic.
+    pub fn queued(&self, name: &str) -> Option<Offset> {
+        self.queued.get(name).copied()
     }
 
     /// Offsets of the records below `high_watermark` that may carry the key, oldest first.

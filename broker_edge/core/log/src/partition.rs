@@ -203,7 +203,7 @@ impl Partition {
         self.0.append_inline(records)
     }
 
-    /// Appends the records whose idempotency key no retained or queued record carries; one place per record. A place may
+    /// Appends the records whose idempotency key no retained or queued record of the same topic carries; one place per record. A place may
     /// be that of a record that is still queued: acknowledge once the high watermark is above it.
     pub fn append_unique(&self, records: Records) -> Result<Vec<Placed>, AppendError> {
         self.0.append_unique(records)

@@ -266,6 +266,23 @@ impl Records {
         (entry.payload_end as usize, entry.extension_end as usize)
     }
 
+    /// The table of topics.
+    pub(crate) fn topic_names(&self) -> Vec<&str> {
+        let mut names = Vec::with_capacity(usize::from(self.topic_count));
+        let mut bytes = &self.topics[..];
+        while let Some((length, rest)) = bytes.split_first_chunk::<2>() {
+            let length = usize::from(u16::from_le_bytes(*length));
+            // The length is followed by the place of the key.
+            let Some((name, rest)) = rest.get(4..).and_then(|rest| rest.split_at_checked(length))
+            else {
+                break;
+            };
+            names.push(std::str::from_utf8(name).unwrap_or_default());
+            bytes = rest;
+        }
+        names
+    }
+
     /// The idempotency key of record `index`, when it has one.
     pub(crate) fn idempotency_key(&self, index: usize) -> Option<&str> {
         let (_, start) = self.ends_before(index);

@@ -436,7 +436,7 @@ mod tests {
         ];
         for offset in [0, start - 1, start] {
             let offset = Offset(offset);
-            core.keys.lock().add_queued("key", offset);
+            core.keys.lock().add_queued("key", "topic\0key", offset);
             assert_eq!(
                 log.partitions()[0].read(offset, 1).expect("a read").len(),
                 1

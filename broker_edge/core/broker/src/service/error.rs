@@ -99,6 +99,12 @@ impl Refusal {
         Refusal::new("unavailable", Code::Unavailable, message, Value::Null)
     }
 
+    /// Over a limit that does not go away by itself.
+    pub fn exhausted(message: impl Into<String>) -> Refusal {
+        let code = Code::ResourceExhausted;
+        Refusal::new("exhausted", code, message, Value::Null)
+    }
+
     pub fn unauthenticated(denied: Denied) -> Refusal {
         let message = match denied {
             Denied::NoCredentials => {

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow_flight::flight_descriptor::DescriptorType;
 use arrow_flight::flight_service_server::FlightService;
@@ -23,6 +24,7 @@ use super::columns::SCHEMA;
 use super::error::Refusal;
 use super::gaps::{GapRecord, Gaps};
 use super::ipc::Decoder;
+use super::shares::Work;
 use super::{Shared, offsets, plan, produce, read, request, wire};
 use crate::auth::Access;
 use crate::filter::Filters;
@@ -46,10 +48,25 @@ const ACTIONS: [(&str, &str); 9] = [
     ),
     ("commit", "commits offsets of a consumer group"),
     ("committed", "what a consumer group committed"),
-    ("groups", "all consumer groups"),
+    ("groups", "the consumer groups that the caller may use"),
     ("remove_group", "removes a consumer group"),
     ("gap", "records a gap that a reader found"),
 ];
+
+/// Sets the flag when the call that waits is dropped.
+#[derive(Default)]
+struct Waiting {
+    stop: Arc<AtomicBool>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Of a reason and a log id that a gap is reported with.
+const GAP_TEXT_BYTES_MAX: usize = 4_096;
 
 pub(super) struct Flight {
     shared: Arc<Shared>,
@@ -60,23 +77,37 @@ impl Flight {
         Flight { shared }
     }
 
-    /// Runs `work` where it may wait for the disk.
+    /// Runs `work` where it may wait for the disk, when it is the caller's turn. It is told to stop when nobody waits
+    /// for its answer any more.
     async fn blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Arc<Shared>) -> Result<T, Refusal> + Send + 'static,
+        caller: &Caller,
+        kind: Work,
+        work: impl FnOnce(&Arc<Shared>, &Arc<AtomicBool>) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
+        let turn = self.shared.shares.turn(caller, kind).await?;
         let shared = Arc::clone(&self.shared);
-        match tokio::task::spawn_blocking(move || work(&shared)).await {
-            Ok(done) => done,
-            Err(error) => Err(Refusal::internal(format!("the call ended early: {error}"))),
-        }
+        let waiting = Waiting::default();
+        let stop = Arc::clone(&waiting.stop);
+        let done = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            if stop.load(Ordering::Relaxed) {
+                return Err(Refusal::unavailable("nobody waits for the answer any more"));
+            }
+            work(&shared, &stop)
+        });
+        let done = done.await;
+        drop(waiting);
+        done.unwrap_or_else(|error| {
+            Err(Refusal::internal(format!("the call ended early: {error}")))
+        })
     }
 
     async fn act(&self, caller: Caller, action: &Action) -> Result<Vec<Value>, Refusal> {
         let body = &action.body;
         let groups = &self.shared.groups;
         match action.r#type.as_str() {
-            name @ ("remove_group" | "backup") => caller.must_operate(name)?,
+            name @ "backup" => caller.must_operate(name)?,
             name @ ("commit" | "committed" | "groups" | "gap") => caller.must_replay(name)?,
             _ => {}
         }
@@ -87,37 +118,62 @@ impl Flight {
             }
             "topics" => {
                 let body: request::Topics = request::read("topics", body)?;
+                let by = caller.clone();
                 return self
-                    .blocking(move |shared| offsets::topics(shared, &caller, body))
+                    .blocking(&caller, Work::Look, move |shared, stop| {
+                        offsets::topics(shared, &by, body, stop)
+                    })
                     .await;
             }
             "offsets" => {
                 let body: request::Offsets = request::read("offsets", body)?;
-                self.blocking(move |shared| offsets::offsets(shared, &caller, body))
-                    .await?
+                let by = caller.clone();
+                self.blocking(&caller, Work::Look, move |shared, stop| {
+                    offsets::offsets(shared, &by, body, stop)
+                })
+                .await?
             }
             "plan" => {
                 let body: request::Plan = request::read("plan", body)?;
-                self.blocking(move |shared| plan::plan(shared, &caller, body))
-                    .await?
+                let by = caller.clone();
+                self.blocking(&caller, Work::Look, move |shared, stop| {
+                    plan::plan(shared, &by, body, stop)
+                })
+                .await?
             }
-            "commit" => groups.commit(request::read("commit", body)?).await?,
-            "committed" => groups.committed(request::read("committed", body)?).await?,
+            "commit" => {
+                let body = request::read("commit", body)?;
+                groups.commit(&caller, body).await?
+            }
+            "committed" => {
+                let body = request::read("committed", body)?;
+                groups.committed(&caller, body).await?
+            }
             "groups" => {
-                request::read::<request::Empty>("groups", body)?;
-                groups.groups().await?
+                let body = request::read("groups", body)?;
+                groups.groups(&caller, body).await?
             }
-            "remove_group" => groups.remove(request::read("remove_group", body)?).await?,
+            "remove_group" => {
+                let body = request::read("remove_group", body)?;
+                groups.remove(&caller, body).await?
+            }
             "gap" => {
                 let body: request::Gap = request::read("gap", body)?;
+                if let Some(group) = &body.group {
+                    groups.check_use(&caller, group)?;
+                }
                 let runtime = Handle::current();
-                self.blocking(move |shared| record_gap(shared, body, &runtime))
-                    .await?
+                self.blocking(&caller, Work::Write, move |shared, _| {
+                    record_gap(shared, body, &runtime)
+                })
+                .await?
             }
             "backup" => {
                 let body: request::Backup = request::read("backup", body)?;
-                self.blocking(move |shared| backup::backup(shared, &body))
-                    .await?
+                self.blocking(&caller, Work::Write, move |shared, _| {
+                    backup::backup(shared, &body)
+                })
+                .await?
             }
             other => return Err(Refusal::not_found(format!("there is no action `{other}`"))),
         };
@@ -141,6 +197,15 @@ fn caller_of<T>(request: &Request<T>) -> Result<Caller, Refusal> {
 
 /// Appends a gap that a reader found to `$gaps`.
 fn record_gap(shared: &Arc<Shared>, gap: request::Gap, runtime: &Handle) -> Result<Value, Refusal> {
+    for (field, text) in [
+        ("reason", Some(&gap.reason)),
+        ("log_id", gap.log_id.as_ref()),
+    ] {
+        if text.is_some_and(|text| text.len() > GAP_TEXT_BYTES_MAX) {
+            let message = format!("{field} has more than {GAP_TEXT_BYTES_MAX} bytes");
+            return Err(Refusal::invalid(field, message));
+        }
+    }
     if gap.end.is_some_and(|end| gap.start >= end) {
         return Err(Refusal::invalid("end", "a gap ends above its start"));
     }
@@ -273,7 +338,7 @@ impl<S: Stream<Item = Result<FlightData, Status>> + Unpin> Put<S> {
         let mut decoder = std::mem::take(&mut self.decoder);
         let (decoder, answer) = self
             .flight
-            .blocking(move |shared| {
+            .blocking(&self.caller, Work::Write, move |shared, _| {
                 let answer = match decoder.decode(&message)? {
                     Some(batch) => Some(produce::produce(shared, &by, &batch, &runtime)?),
                     None => None,
@@ -372,13 +437,10 @@ impl FlightService for Flight {
             let caller = caller?;
             let body: request::Topics =
                 request::read("the criteria", &request.into_inner().expression)?;
-            let filters = request::filters(
-                body.filters,
-                body.pattern.as_deref(),
-                &caller,
-                Access::Receive,
-            )?;
-            self.blocking(move |shared| {
+            let by = caller.clone();
+            self.blocking(&caller, Work::Look, move |shared, stop| {
+                let pattern = body.pattern.as_deref();
+                let filters = request::filters(body.filters, pattern, &by, Access::Receive, stop)?;
                 let partitions = offsets::reachable(shared, &filters);
                 partitions
                     .map(|partition| flight_info(shared, partition, &filters))

@@ -11,7 +11,7 @@ use headwater_log::{HeldLoss, Hold, Holders, Log, Offset, Partition, PartitionId
 use parking_lot::Mutex;
 
 use super::gaps::{GapRecord, Gaps};
-use super::groups::{Group, KIND, now_us};
+use super::groups::{Group, KIND, bound_stored, now_us};
 use crate::state::StateStore;
 
 /// After a start, groups that were away as long as the broker was get this long to come back.
@@ -36,13 +36,15 @@ struct View {
 impl GroupHolds {
     /// `idle`: how long a group may commit nothing before it holds nothing; None for ever.
     pub fn new(log: &Log, state: Arc<StateStore>, idle: Option<Duration>) -> GroupHolds {
-        let groups = read_groups(&state);
+        let partitions = log.partitions().to_vec();
+        bound_stored(&state, &partitions);
+        let groups = read_groups(&state, &partitions);
         let activity = Activity::new(idle, &groups, now_us());
         GroupHolds {
-            partitions: log.partitions().to_vec(),
+            partitions,
             gaps: Gaps::of(log),
             started: Instant::now(),
-            // The state was replayed from the log, so all of it is durable.
+            // The state was replayed from the log, so all of it is durable; bounds take nothing from what a group holds.
             view: Mutex::new(View {
                 at: state.end(),
                 groups,
@@ -50,6 +52,15 @@ impl GroupHolds {
             }),
             state,
         }
+    }
+
+    /// Every partition of the log, at the place of its number.
+    pub fn partitions(&self) -> &[Partition] {
+        &self.partitions
+    }
+
+    pub fn partition(&self, number: u32) -> Option<&Partition> {
+        self.partitions.get(number as usize)
     }
 
     /// Notes that a group has committed just now.
@@ -62,7 +73,7 @@ impl GroupHolds {
     pub fn below(&self, partition: PartitionId, end: Offset) -> Vec<Hold> {
         let now = self.started.elapsed();
         let mut view = self.view.lock();
-        view.refresh(&self.state);
+        view.refresh(&self.state, &self.partitions);
         let View {
             groups, activity, ..
         } = &*view;
@@ -111,11 +122,11 @@ impl Holders for GroupHolds {
 }
 
 impl View {
-    fn refresh(&mut self, state: &StateStore) {
+    fn refresh(&mut self, state: &StateStore, partitions: &[Partition]) {
         if state.end() == self.at {
             return;
         }
-        let groups = read_groups(state);
+        let groups = read_groups(state, partitions);
         let end = state.end();
         if state.durable() < end {
             return;
@@ -126,12 +137,17 @@ impl View {
     }
 }
 
-fn read_groups(state: &StateStore) -> Vec<(String, Group)> {
+fn read_groups(state: &StateStore, partitions: &[Partition]) -> Vec<(String, Group)> {
     let mut groups = Vec::new();
-    state.for_each_prefix(KIND, |key, value| match serde_json::from_slice(value) {
-        Ok(group) => groups.push((key[KIND.len()..].to_owned(), group)),
-        Err(error) => {
-            tracing::error!(%error, key, "a consumer group cannot be read and holds nothing")
+    state.for_each_prefix(KIND, |key, value| {
+        match serde_json::from_slice::<Group>(value) {
+            Ok(mut group) => {
+                group.bound(partitions);
+                groups.push((key[KIND.len()..].to_owned(), group));
+            }
+            Err(error) => {
+                tracing::error!(%error, key, "a consumer group cannot be read and holds nothing")
+            }
         }
     });
     groups

@@ -34,6 +34,7 @@ mod progress;
 mod read;
 mod request;
 mod rows;
+mod shares;
 mod wire;
 
 use std::net::TcpListener;
@@ -67,6 +68,7 @@ use holds::GroupHolds;
 use incoming::Incoming;
 use limits::Limits;
 use progress::Progress;
+use shares::Shares;
 
 /// Calls that wait for the disk beside the reads: actions and produced batches.
 const OTHER_BLOCKING_THREADS: usize = 32;
@@ -131,6 +133,7 @@ pub(crate) struct Shared {
     holds: Arc<GroupHolds>,
     progress: Vec<Progress>,
     reads: Arc<Semaphore>,
+    shares: Shares,
     /// Held while a backup is taken.
     backing_up: Mutex<()>,
     /// True once the broker stops: following reads end.
@@ -212,8 +215,9 @@ pub(crate) fn start(
     let holds = Arc::new(GroupHolds::new(&log, Arc::clone(&state), config.group_idle));
     let shared = Arc::new(Shared {
         reads: Arc::new(Semaphore::new(usize::from(config.flight.max_reads))),
+        shares: Shares::new(&config.limits),
         backing_up: Mutex::default(),
-        groups: Groups::new(state, state_progress, Arc::clone(&holds)),
+        groups: Groups::new(state, state_progress, Arc::clone(&holds), &config.limits),
         holds: Arc::clone(&holds),
         log_id: log.id().to_string(),
         progress,

@@ -1,5 +1,9 @@
 //! What there is: the actions `version`, `topics` and `offsets`. All but `version` may wait for the disk.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use headwater_log::{Gap, Offset, Partition};
 use serde_json::{Map, Value, json};
 
@@ -13,6 +17,9 @@ use crate::filter::Filters;
 
 const PROTOCOL: u32 = 1;
 const FORMAT: u32 = 1;
+/// Of the topics of a partition in one answer, and what stands beside each.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+const ROW_BYTES: usize = 128;
 const TOPICS_A_RESULT: usize = 1_000;
 /// Gaps of a partition in one answer, newest first to stay.
 const GAPS_MAX: usize = 1_000;
@@ -40,21 +47,30 @@ pub(super) fn topic_rows(partition: &Partition, filters: &Filters) -> Result<Vec
     let topics = partition
         .topics()
         .map_err(|error| Refusal::from_read(partition, error))?;
-    let rows = topics
-        .into_iter()
-        .filter(|range| filters.wants(&range.topic) && range.first < high_watermark);
-    Ok(rows
-        .map(|range| {
-            json!({
-                "topic": range.topic,
-                "class": partition.class().name(),
-                "partition": partition.id().0,
-                "name": partition.name(),
-                "first": range.first.0,
-                "next": range.next.min(high_watermark).0,
-            })
-        })
-        .collect())
+    let mut bytes = 0;
+    let mut rows = Vec::new();
+    for range in topics {
+        if range.first >= high_watermark || !filters.wants(&range.topic) {
+            continue;
+        }
+        bytes += range.topic.len() + ROW_BYTES;
+        if bytes > ANSWER_BYTES_MAX {
+            return Err(Refusal::exhausted(format!(
+                "the topics that match in {} take more than {ANSWER_BYTES_MAX} bytes: use narrower filters",
+                partition.name()
+            )));
+        }
+        rows.push(json!({
+            "topic": range.topic,
+            "class": partition.class().name(),
+            "partition": partition.id().0,
+            "name": partition.name(),
+            "first": range.first.0,
+            "next": range.next.min(high_watermark).0,
+        }));
+    }
+    request::check_work(filters)?;
+    Ok(rows)
 }
 
 /// One answer per thousand topics, at least one.
@@ -62,12 +78,14 @@ pub(super) fn topics(
     shared: &Shared,
     caller: &Caller,
     body: request::Topics,
+    stop: &Arc<AtomicBool>,
 ) -> Result<Vec<Value>, Refusal> {
     let filters = request::filters(
         body.filters,
         body.pattern.as_deref(),
         caller,
         Access::Receive,
+        stop,
     )?;
     let mut rows = Vec::new();
     for partition in reachable(shared, &filters) {
@@ -84,13 +102,19 @@ pub(super) fn offsets(
     shared: &Shared,
     caller: &Caller,
     body: request::Offsets,
+    stop: &Arc<AtomicBool>,
 ) -> Result<Value, Refusal> {
     let filters = request::filters(
         body.filters,
         body.pattern.as_deref(),
         caller,
         Access::Receive,
+        stop,
     )?;
+    let asked = body.partitions.as_ref().map_or(0, Vec::len);
+    request::check_partitions("partitions", asked, shared)?;
+    let asked = body.epoch_before.as_ref().map_or(0, BTreeMap::len);
+    request::check_partitions("epoch_before", asked, shared)?;
     let mut before = Map::new();
     for (text, offset) in body.epoch_before.iter().flatten() {
         before.insert(

@@ -4,6 +4,9 @@
 //! the others. Where every record matches and nothing but their number limits, offsets are counted instead of read.
 //! Nothing at or above the high watermark, as it was when the plan began, is looked at.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use headwater_log::{Batch, Offset, Partition, ReadError};
 use serde_json::{Map, Value, json};
 
@@ -70,12 +73,14 @@ pub(super) fn plan(
     shared: &Shared,
     caller: &Caller,
     body: request::Plan,
+    stop: &Arc<AtomicBool>,
 ) -> Result<Value, Refusal> {
     let filters = request::filters(
         body.filters,
         body.pattern.as_deref(),
         caller,
         Access::Replay,
+        stop,
     )?;
     for (field, limit) in [
         ("max_records", body.max_records),
@@ -88,6 +93,7 @@ pub(super) fn plan(
             ));
         }
     }
+    request::check_partitions("from", body.from.len(), shared)?;
     let mut places = Vec::with_capacity(body.from.len());
     for (text, from) in &body.from {
         places.push(Place::new(
@@ -256,6 +262,7 @@ impl<'a> Place<'a> {
         // Asked after the high watermark was taken, so no record below it has a topic that is not looked at.
         let all = self.partition.every_topic(&|topic| filters.wants(topic));
         let all = all.map_err(|error| Refusal::from_read(self.partition, error))?;
+        request::check_work(filters)?;
         self.wants_all = Some(all);
         Ok(all)
     }
@@ -295,8 +302,10 @@ impl<'a> Place<'a> {
             }
             Err(error) => return Err(Refusal::from_read(self.partition, error)),
         };
+        request::check_work(filters)?;
         for batch in &batches {
             self.scan_batch(batch, filters, left);
+            request::check_work(filters)?;
             if self.is_stopped {
                 return Ok(());
             }

@@ -1,15 +1,16 @@
 //! DoGet: the records of one partition as a stream of record batches.
 //!
-//! A read is a thread of the blocking pool that reads the log, builds columns and encodes them, ahead of the network by
-//! a few messages. Their number is bounded by `flight.max_reads`, the memory of each by the constants below. A reader
-//! that follows parks until the high watermark moves.
+//! A read is a task. It takes a blocking thread for each piece of the log that it reads and encodes, and none while it
+//! waits: for the reader to take what was sent, for memory to encode more ([`super::shares`]), or for the high watermark
+//! to move. A reader that takes nothing for `flight.stall_timeout` loses its place and what waits for it; it may go on
+//! with a new read where it was.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use headwater_log::{Batch, GapKind, Offset, Partition};
-use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tonic::Status;
 
@@ -18,14 +19,15 @@ use super::caller::Caller;
 use super::columns::{Rows, SCHEMA};
 use super::error::Refusal;
 use super::request;
-use super::wire::{Encoder, Message, Messages};
+use super::shares::{Lender, Loan, Pace};
+use super::wire::{Encoder, Message, Messages, Slot};
 use crate::auth::Access;
 use crate::filter::Filters;
 
 /// Bytes of the log that a read takes at once.
 const READ_BYTES: usize = 4 << 20;
 /// Payload bytes after which a message is cut.
-const MESSAGE_BYTES: usize = 16 << 20;
+const MESSAGE_BYTES: usize = 4 << 20;
 /// Messages that are encoded ahead of the network.
 const AHEAD: usize = 2;
 const BATCH_ROWS: usize = 16_384;
@@ -52,16 +54,22 @@ pub(super) fn start(
             "the ticket needs one of `end` and `follow`",
         ));
     }
+    let pace = Arc::new(Pace::default());
     let filters = request::filters(
         ticket.filters,
         ticket.pattern.as_deref(),
         caller,
         Access::Replay,
+        &pace.gone,
     )?;
     let partition = shared.partition(ticket.partition)?.clone();
     check_bounds(&partition, ticket.start, ticket.end)?;
+    let refused = || shared.metrics.flight.reads_refused.inc();
+    let of_user = shared.shares.read(caller).inspect_err(|_| {
+        refused();
+    })?;
     let permit = Arc::clone(&shared.reads).try_acquire_owned().map_err(|_| {
-        shared.metrics.flight.reads_refused.inc();
+        refused();
         let most = shared.config.flight.max_reads;
         Refusal::unavailable(format!(
             "{most} reads are running, which is the limit flight.max_reads; try again"
@@ -69,24 +77,38 @@ pub(super) fn start(
     })?;
     let (encoder, schema) = Encoder::new(&SCHEMA)
         .map_err(|error| Refusal::internal(format!("the schema could not be encoded: {error}")))?;
-    let (messages, stream) = mpsc::channel(AHEAD);
-    let read = Read {
+    let (sender, receiver) = mpsc::channel(AHEAD);
+    let outbox = Outbox {
+        sender,
+        queued: VecDeque::new(),
+        pace: Arc::clone(&pace),
+        stall: shared.config.limits.stall_timeout,
+    };
+    let scan = Scan {
         rows: Rows::new(ticket.partition, &shared.log_id, rows_max, MESSAGE_BYTES),
         encoder,
+        partition,
+        filters,
+        position: Offset(ticket.start),
+        pending: VecDeque::new(),
+        looked_at: Offset(ticket.start),
+        current: None,
+        failed: None,
+    };
+    let read = Read {
         moves: shared.progress[ticket.partition as usize].moves(),
         stopping: shared.stopping.clone(),
-        position: Offset(ticket.start),
         end: ticket.end.map(Offset),
         told: None,
         shared: Arc::clone(shared),
-        partition,
+        lender: shared.shares.lender(caller),
         caller: caller.clone(),
-        filters,
-        messages,
-        _permit: permit,
+        outbox,
+        scan: Some(scan),
+        _permits: (permit, of_user),
     };
-    tokio::task::spawn_blocking(move || read.run(schema, &Handle::current()));
-    Ok(stream)
+    tokio::spawn(read.run(schema));
+    Ok(Messages::new(receiver, pace))
 }
 
 fn check_bounds(partition: &Partition, start: u64, end: Option<u64>) -> Result<(), Refusal> {
@@ -121,27 +143,26 @@ fn first_purged(batch: &Batch, part: Range<usize>) -> Option<Range<usize>> {
 /// One read in progress.
 struct Read {
     shared: Arc<Shared>,
-    partition: Partition,
     caller: Caller,
-    filters: Filters,
-    /// Everything below was sent or lies in `rows`.
-    position: Offset,
+    lender: Lender,
     /// None follows.
     end: Option<Offset>,
     /// The last place that was sent to the reader.
     told: Option<Offset>,
-    rows: Rows,
-    encoder: Encoder,
-    messages: mpsc::Sender<Result<Message, Status>>,
+    /// None while a blocking thread has it.
+    scan: Option<Scan>,
+    outbox: Outbox,
     moves: watch::Receiver<()>,
     stopping: watch::Receiver<bool>,
-    _permit: OwnedSemaphorePermit,
+    _permits: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>),
 }
 
 /// Why a read ended before its end.
 enum Ended {
     /// The reader is gone; nobody is left to be told.
     Gone,
+    /// The reader takes nothing.
+    Stalled,
     Refused(Refusal),
 }
 
@@ -152,77 +173,310 @@ impl From<Refusal> for Ended {
 }
 
 impl Read {
-    fn run(mut self, schema: Message, runtime: &Handle) {
+    async fn run(mut self, schema: Message) {
         self.shared.metrics.flight.reads.inc();
-        let ended = self.send_all(schema, runtime);
-        self.shared.metrics.flight.reads.dec();
-        if let Err(Ended::Refused(refusal)) = ended {
-            self.shared.metrics.flight.errors.inc();
-            // The reader may have gone meanwhile, which is its own affair.
-            let _ = self.messages.blocking_send(Err(refusal.into()));
+        let mut ended = self.send_all(schema).await;
+        if !matches!(ended, Err(Ended::Gone | Ended::Stalled)) {
+            let status = match ended {
+                Err(Ended::Refused(refusal)) => {
+                    self.shared.metrics.flight.errors.inc();
+                    refusal.into()
+                }
+                _ => Status::ok(""),
+            };
+            ended = self.outbox.end(status).await;
         }
+        if matches!(ended, Err(Ended::Stalled)) {
+            self.shared.metrics.flight.errors.inc();
+            self.outbox.discard();
+            tracing::info!(
+                user = self.caller.owner(),
+                timeout_s = self.outbox.stall.as_secs(),
+                "a reader took nothing for flight.stall_timeout and lost its place"
+            );
+        }
+        self.shared.metrics.flight.reads.dec();
     }
 
-    fn send_all(&mut self, schema: Message, runtime: &Handle) -> Result<(), Ended> {
-        self.send(schema)?;
+    async fn send_all(&mut self, schema: Message) -> Result<(), Ended> {
+        self.outbox.send(schema, None).await?;
         loop {
-            self.renew_rights()?;
-            let until = self.end.unwrap_or_else(|| self.partition.high_watermark());
-            while self.position < until {
-                self.renew_rights()?;
-                self.read_on(until)?;
-            }
-            if self.rows.len() > 0 || (self.end.is_some() && self.told != Some(self.position)) {
-                self.flush()?;
+            let is_behind = self.read_to_end().await?;
+            if is_behind {
+                continue;
             }
             if self.end.is_some() {
                 return Ok(());
             }
-            self.wait(runtime)?;
+            self.wait().await?;
         }
     }
 
+    /// Reads and sends up to the end, or the high watermark as it is now. True when that has moved meanwhile.
+    async fn read_to_end(&mut self) -> Result<bool, Ended> {
+        let mut loan = None;
+        loop {
+            self.renew_rights()?;
+            let until = self.until();
+            if self.scan()?.is_at(until) {
+                break;
+            }
+            if loan.is_none() {
+                loan = Some(self.lend().await?);
+            }
+            let Some(piece) = self.piece(until).await? else {
+                continue;
+            };
+            if let Some(mut loan) = loan.take() {
+                loan.settle(piece.message.bytes());
+                self.send(piece, Some(loan)).await?;
+            }
+        }
+        let position = self.scan()?.position;
+        if self.end.is_some() && self.told != Some(position) {
+            self.tell().await?;
+        }
+        Ok(position < self.until())
+    }
+
+    fn until(&self) -> Offset {
+        match (self.end, &self.scan) {
+            (Some(end), _) => end,
+            (None, Some(scan)) => scan.partition.high_watermark(),
+            (None, None) => Offset(0),
+        }
+    }
+
+    fn scan(&mut self) -> Result<&mut Scan, Refusal> {
+        self.scan
+            .as_mut()
+            .ok_or_else(|| Refusal::internal("the read ended early"))
+    }
+
+    /// Waits for memory to encode one message.
+    async fn lend(&self) -> Result<Loan, Ended> {
+        tokio::select! {
+            loan = self.lender.lend(MESSAGE_BYTES) => Ok(loan),
+            () = self.outbox.sender.closed() => Err(Ended::Gone),
+            () = tokio::time::sleep(2 * self.outbox.stall) => Err(Refusal::unavailable(
+                "readers that take nothing hold all the memory for rows (flight.read_budget_bytes); try again",
+            ).into()),
+        }
+    }
+
+    /// Reads on, on a blocking thread, until there is a message or a piece of the log has been looked through.
+    async fn piece(&mut self, until: Offset) -> Result<Option<Piece>, Ended> {
+        let Some(mut scan) = self.scan.take() else {
+            return Err(Refusal::internal("the read ended early").into());
+        };
+        let done = tokio::task::spawn_blocking(move || {
+            let piece = scan.advance(until);
+            (scan, piece)
+        });
+        let (scan, piece) = done
+            .await
+            .map_err(|error| Refusal::internal(format!("the read ended early: {error}")))?;
+        self.scan = Some(scan);
+        Ok(piece?)
+    }
+
+    /// Sends an empty batch with the place where the reader is.
+    async fn tell(&mut self) -> Result<(), Ended> {
+        let piece = self.scan()?.flush()?;
+        self.send(piece, None).await
+    }
+
+    async fn send(&mut self, piece: Piece, loan: Option<Loan>) -> Result<(), Ended> {
+        self.outbox.send(piece.message, loan).await?;
+        self.told = Some(piece.next);
+        let metrics = &self.shared.metrics.flight;
+        metrics.records_read.inc_by(piece.rows);
+        metrics.bytes_read.inc_by(piece.bytes);
+        Ok(())
+    }
+
     /// A read may last for weeks: what its reader may do is looked at again whenever that has changed.
-    fn renew_rights(&mut self) -> Result<(), Ended> {
+    fn renew_rights(&mut self) -> Result<(), Refusal> {
         if self.caller.is_current(&self.shared) {
             return Ok(());
         }
         self.caller = self.caller.renew(&self.shared)?;
-        let filters = self.filters.clone();
-        self.filters = filters.under(self.caller.restricting_rights(), Access::Replay);
-        if !self.filters.may_want_some() {
-            let message = "this user may not read here any more";
-            return Err(Refusal::not_allowed(message).into());
+        let rights = self.caller.restricting_rights().cloned();
+        let scan = self.scan()?;
+        scan.filters = scan.filters.clone().under(rights.as_ref(), Access::Replay);
+        scan.forget_wanted();
+        if !scan.filters.may_want_some() {
+            return Err(Refusal::not_allowed("this user may not read here any more"));
         }
         Ok(())
     }
 
-    /// Reads once and moves the position.
-    fn read_on(&mut self, until: Offset) -> Result<(), Ended> {
+    /// Parks until there is more. An empty batch now and then tells the reader where it is, and us whether it is there.
+    async fn wait(&mut self) -> Result<(), Ended> {
+        let is_stopping = async |stopping: &mut watch::Receiver<bool>| {
+            // An error means that the sender is gone, which is a stop as well.
+            let _ = stopping.wait_for(|stop| *stop).await;
+        };
+        tokio::select! {
+            moved = self.moves.changed() => return moved.map_err(|_| stopping()),
+            () = self.outbox.sender.closed() => return Err(Ended::Gone),
+            () = is_stopping(&mut self.stopping) => return Err(stopping()),
+            () = tokio::time::sleep(IDLE) => {}
+        }
+        self.tell().await
+    }
+}
+
+fn stopping() -> Ended {
+    Refusal::unavailable("the broker is stopping").into()
+}
+
+/// What is sent and not taken yet.
+struct Outbox {
+    sender: mpsc::Sender<Result<Slot, Status>>,
+    queued: VecDeque<Slot>,
+    pace: Arc<Pace>,
+    stall: Duration,
+}
+
+impl Outbox {
+    async fn send(&mut self, message: Message, loan: Option<Loan>) -> Result<(), Ended> {
+        let slot = Slot::new(message, loan);
+        self.push(Ok(slot.clone())).await?;
+        while self.queued.len() > AHEAD {
+            self.queued.pop_front();
+        }
+        self.queued.push_back(slot);
+        Ok(())
+    }
+
+    async fn push(&self, item: Result<Slot, Status>) -> Result<(), Ended> {
+        match self.pace.wait(self.stall, self.sender.reserve()).await {
+            None => Err(Ended::Stalled),
+            Some(Err(_)) => Err(Ended::Gone),
+            Some(Ok(place)) => {
+                place.send(item);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends how the read ended, and waits until the reader has taken everything.
+    async fn end(&mut self, status: Status) -> Result<(), Ended> {
+        self.push(Err(status)).await?;
+        let taken = self.pace.wait(self.stall, self.sender.closed()).await;
+        taken.ok_or(Ended::Stalled)
+    }
+
+    /// Takes back what waits: the stream ends with a status that says why when its reader comes back.
+    fn discard(&mut self) {
+        self.queued.drain(..).for_each(Slot::discard);
+    }
+}
+
+/// What is read of the log, between one message and the next.
+struct Scan {
+    partition: Partition,
+    filters: Filters,
+    /// Everything below was sent or lies in `rows`.
+    position: Offset,
+    /// Of the piece that was read: what is still to be taken, and how far it goes.
+    pending: VecDeque<Batch>,
+    looked_at: Offset,
+    /// The batch that is being taken, and which of its topics are wanted.
+    current: Option<(Batch, Vec<bool>)>,
+    /// Told after the rows before it.
+    failed: Option<Refusal>,
+    rows: Rows,
+    encoder: Encoder,
+}
+
+/// One message and what it says.
+struct Piece {
+    message: Message,
+    next: Offset,
+    rows: u64,
+    bytes: u64,
+}
+
+impl Scan {
+    /// Whether there is nothing to do up to `until`.
+    fn is_at(&self, until: Offset) -> bool {
+        self.position >= until && self.rows.len() == 0 && self.failed.is_none()
+    }
+
+    fn forget_wanted(&mut self) {
+        if let Some((batch, _)) = self.current.take() {
+            self.pending.push_front(batch);
+        }
+    }
+
+    /// Takes records up to `until` until a message is full or a piece of the log is at its end.
+    fn advance(&mut self, until: Offset) -> Result<Option<Piece>, Refusal> {
+        if let Some(failed) = self.failed.take() {
+            return Err(failed);
+        }
+        let taken = self.take_piece(until);
+        match taken {
+            Ok(true) => self.flush().map(Some),
+            Ok(false) if self.rows.len() > 0 && self.position >= until => self.flush().map(Some),
+            Ok(false) => Ok(None),
+            Err(refusal) if self.rows.len() > 0 => {
+                // What was read before the refusal still reaches the reader.
+                self.failed = Some(refusal);
+                self.flush().map(Some)
+            }
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// True when the rows have to be sent before more are taken.
+    fn take_piece(&mut self, until: Offset) -> Result<bool, Refusal> {
+        if self.current.is_none() && self.pending.is_empty() {
+            self.read_on(until)?;
+        }
+        while let Some((batch, wanted)) = self.next_batch()? {
+            if self.take(&batch, &wanted, until)? {
+                self.current = Some((batch, wanted));
+                return Ok(true);
+            }
+        }
+        self.position = self.looked_at.min(until).max(self.position);
+        Ok(false)
+    }
+
+    fn next_batch(&mut self) -> Result<Option<(Batch, Vec<bool>)>, Refusal> {
+        if let Some(current) = self.current.take() {
+            return Ok(Some(current));
+        }
+        let Some(batch) = self.pending.pop_front() else {
+            return Ok(None);
+        };
+        let wanted = batch
+            .topics()
+            .map(|topic| self.filters.wants(topic.topic))
+            .collect();
+        // Before anything is taken: a record that was not looked at must not be passed.
+        request::check_work(&self.filters)?;
+        Ok(Some((batch, wanted)))
+    }
+
+    fn read_on(&mut self, until: Offset) -> Result<(), Refusal> {
+        self.filters.work_anew();
         // A purged record has no topic left: whoever may have wanted it is told.
         let wanted = |topic: &str| topic.is_empty() || self.filters.wants(topic);
-        let found = self
+        let (batches, looked_at) = self
             .partition
-            .read_matching(self.position, until, READ_BYTES, &wanted);
-        let (batches, looked_at) = match found {
-            Ok(found) => found,
-            Err(error) => {
-                // What was read before the refusal still reaches the reader.
-                if self.rows.len() > 0 {
-                    self.flush()?;
-                }
-                return Err(Refusal::from_read(&self.partition, error).into());
-            }
-        };
-        for batch in &batches {
-            self.take(batch, until)?;
-        }
-        self.position = looked_at.min(until).max(self.position);
+            .read_matching(self.position, until, READ_BYTES, &wanted)
+            .map_err(|error| Refusal::from_read(&self.partition, error))?;
+        request::check_work(&self.filters)?;
+        self.pending = batches.into();
+        self.looked_at = looked_at.min(until);
         Ok(())
     }
 
-    /// Adds the wanted records of `batch` from the position on and below `until`.
-    fn take(&mut self, batch: &Batch, until: Offset) -> Result<(), Ended> {
+    /// Adds the wanted records of `batch` from the position on and below `until`. True when the rows are full.
+    fn take(&mut self, batch: &Batch, wanted: &[bool], until: Offset) -> Result<bool, Refusal> {
         let base = batch.base_offset().0;
         let within = |offset: Offset| {
             usize::try_from(offset.0.saturating_sub(base))
@@ -232,10 +486,6 @@ impl Read {
         let (mut at, asked) = (within(self.position), within(until));
         let purged = first_purged(batch, at..asked);
         let end = purged.as_ref().map_or(asked, |run| run.start);
-        let wanted: Vec<bool> = batch
-            .topics()
-            .map(|topic| self.filters.wants(topic.topic))
-            .collect();
         let wants_all = wanted.iter().all(|wanted| *wanted);
         let is_wanted = |index: &usize| wants_all || wanted[usize::from(batch.topic_index(*index))];
         while at < end {
@@ -247,29 +497,22 @@ impl Read {
             } else {
                 (start..end).find(|index| !is_wanted(index)).unwrap_or(end)
             };
-            at = start;
-            while at < run_end {
-                at += self.rows.push_run(batch, at..run_end);
-                self.position = Offset(base + at as u64);
-                if self.rows.is_full() || at < run_end {
-                    self.flush()?;
-                }
+            at = start + self.rows.push_run(batch, start..run_end);
+            self.position = Offset(base + at as u64);
+            if self.rows.is_full() || at < run_end {
+                return Ok(true);
             }
         }
         self.position = Offset(base + end as u64).max(self.position);
         let Some(run) = purged else {
-            return Ok(());
+            return Ok(false);
         };
-        // What was read before them still reaches the reader.
-        if self.rows.len() > 0 {
-            self.flush()?;
-        }
         let range = Offset(base + run.start as u64)..Offset(base + run.end as u64);
-        Err(Refusal::data_loss(&self.partition, &range, GapKind::Purge).into())
+        Err(Refusal::data_loss(&self.partition, &range, GapKind::Purge))
     }
 
-    /// Sends the rows so far, which may be none, with the place where the reader goes on.
-    fn flush(&mut self) -> Result<(), Ended> {
+    /// The rows so far, which may be none, with the place where the reader goes on.
+    fn flush(&mut self) -> Result<Piece, Refusal> {
         let (rows, bytes) = (self.rows.len() as u64, self.rows.payload_bytes() as u64);
         let next = format!("{{\"next\":{}}}", self.position);
         let message = self
@@ -277,41 +520,11 @@ impl Read {
             .finish()
             .and_then(|batch| self.encoder.encode(&batch, next))
             .map_err(|error| Refusal::internal(format!("rows could not be encoded: {error}")))?;
-        self.send(message)?;
-        self.told = Some(self.position);
-        self.shared.metrics.flight.records_read.inc_by(rows);
-        self.shared.metrics.flight.bytes_read.inc_by(bytes);
-        Ok(())
-    }
-
-    fn send(&self, message: Message) -> Result<(), Ended> {
-        self.messages
-            .blocking_send(Ok(message))
-            .map_err(|_| Ended::Gone)
-    }
-
-    /// Parks until there is more. An empty batch now and then tells the reader where it is, and us whether it is there.
-    fn wait(&mut self, runtime: &Handle) -> Result<(), Ended> {
-        enum Woken {
-            Moved,
-            Idle,
-            Gone,
-            Stopping,
-        }
-        let (moves, stopping, messages) = (&mut self.moves, &mut self.stopping, &self.messages);
-        let woken = runtime.block_on(async {
-            tokio::select! {
-                moved = moves.changed() => if moved.is_ok() { Woken::Moved } else { Woken::Stopping },
-                () = messages.closed() => Woken::Gone,
-                _ = stopping.wait_for(|stop| *stop) => Woken::Stopping,
-                () = tokio::time::sleep(IDLE) => Woken::Idle,
-            }
-        });
-        match woken {
-            Woken::Moved => Ok(()),
-            Woken::Idle => self.flush(),
-            Woken::Gone => Err(Ended::Gone),
-            Woken::Stopping => Err(Refusal::unavailable("the broker is stopping").into()),
-        }
+        Ok(Piece {
+            message,
+            next: self.position,
+            rows,
+            bytes,
+        })
     }
 }

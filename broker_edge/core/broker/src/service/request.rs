@@ -1,14 +1,17 @@
 //! The JSON of requests: what may stand in descriptors, tickets and action bodies. Unknown fields are refused by name.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::Shared;
 use super::caller::Caller;
 use super::error::Refusal;
 use crate::auth::Access;
-use crate::filter::Filters;
+use crate::filter::{Filters, WorkOver};
 use crate::pattern::Pattern;
 
 #[derive(Debug, Deserialize)]
@@ -67,6 +70,14 @@ pub(super) struct CommittedOf {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+pub(super) struct Groups {
+    /// The last name of the page before.
+    pub after: Option<String>,
+    pub limit: Option<usize>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct GroupOf {
     pub group: String,
 }
@@ -109,6 +120,8 @@ pub(super) struct Put {
     pub op: String,
 }
 
+/// Of one request.
+const FILTERS_MAX: usize = 4_096;
 /// Bodies are decoded into several times their size.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
@@ -143,7 +156,15 @@ pub(super) fn filters(
     pattern: Option<&str>,
     caller: &Caller,
     access: Access,
+    stop: &Arc<AtomicBool>,
 ) -> Result<Filters, Refusal> {
+    if filters
+        .as_ref()
+        .is_some_and(|filters| filters.len() > FILTERS_MAX)
+    {
+        let message = format!("there are more than {FILTERS_MAX} filters");
+        return Err(Refusal::invalid("filters", message));
+    }
     let filters = match (filters, pattern) {
         (Some(_), Some(_)) => {
             let message = "filters and a pattern exclude each other";
@@ -156,7 +177,9 @@ pub(super) fn filters(
             Filters::new(filters).map_err(|error| Refusal::invalid("filters", error.to_string()))?
         }
     };
-    let filters = filters.under(caller.restricting_rights(), access);
+    let filters = filters
+        .under(caller.restricting_rights(), access)
+        .within_work(stop);
     if filters.may_want_some() {
         return Ok(filters);
     }
@@ -167,6 +190,25 @@ pub(super) fn filters(
     Err(Refusal::not_allowed(format!(
         "the filters match nothing that this user may {word}"
     )))
+}
+
+/// Whether what the filters have found so far is all that they should have.
+pub(super) fn check_work(filters: &Filters) -> Result<(), Refusal> {
+    filters.check_work().map_err(|over| match over {
+        WorkOver::TooLong { .. } => Refusal::invalid("pattern", over.to_string()),
+        WorkOver::Spent => Refusal::exhausted(over.to_string()),
+        WorkOver::Stopped => Refusal::unavailable(over.to_string()),
+    })
+}
+
+/// Each partition is looked at once: naming one again and again would be work without an end.
+pub(super) fn check_partitions(field: &str, asked: usize, shared: &Shared) -> Result<(), Refusal> {
+    let most = shared.log.partitions().len();
+    if asked <= most {
+        return Ok(());
+    }
+    let message = format!("{asked} partitions are named, the log has {most}");
+    Err(Refusal::invalid(field, message))
 }
 
 /// A partition's number, which stands as text where it is a key of JSON.

@@ -4,9 +4,11 @@
 //! another. So `DoGet` answers with its messages beside an empty stream, and [`WireService`] puts them in the place of
 //! the body. Requests, headers and refusals before the first message stay tonic's.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use arrow_array::RecordBatch;
@@ -29,6 +31,8 @@ use tonic::{Response, Status};
 use super::Shared;
 use super::caller::identify;
 use super::gate::Pass;
+use super::error::Refusal;
+use super::shares::{Loan, Pace};
 
 /// `FlightData.data_body`, the last field of a message.
 const BODY_FIELD: u32 = 1000;
@@ -38,12 +42,43 @@ const GRPC_PREFIX_BYTES: usize = 5;
 const IPC_PREFIX_BYTES: usize = 8;
 /// Smaller buffers are copied together: a frame of their own would cost more than the copy.
 const COPIED_BYTES_MAX: usize = 8 << 10;
+/// Handed to the connection at once.
+const FRAME_BYTES: usize = 64 << 10;
 
 /// One encoded message of a read: what stands before the rows, then their buffers.
 pub(super) struct Message(Vec<Bytes>);
 
-/// The messages of a read, and perhaps why it ended early.
-pub(super) type Messages = mpsc::Receiver<Result<Message, Status>>;
+/// A message that waits for its reader, with the memory that was lent for it. Its read may take it back.
+#[derive(Clone)]
+pub(super) struct Slot(Arc<Mutex<Option<(Message, Option<Loan>)>>>);
+
+impl Slot {
+    pub fn new(message: Message, loan: Option<Loan>) -> Slot {
+        Slot(Arc::new(Mutex::new(Some((message, loan)))))
+    }
+
+    pub fn discard(self) {
+        drop(self.0.lock().take());
+    }
+}
+
+/// The messages of a read, and at last how it ended.
+pub(super) struct Messages {
+    receiver: mpsc::Receiver<Result<Slot, Status>>,
+    pace: Arc<Pace>,
+}
+
+impl Messages {
+    pub fn new(receiver: mpsc::Receiver<Result<Slot, Status>>, pace: Arc<Pace>) -> Messages {
+        Messages { receiver, pace }
+    }
+}
+
+impl Drop for Messages {
+    fn drop(&mut self) {
+        self.pace.gone.store(true, Ordering::Relaxed);
+    }
+}
 
 /// Record batches of one schema to messages.
 pub(super) struct Encoder {
@@ -131,6 +166,10 @@ impl Message {
         }
         Message(parts)
     }
+
+    pub fn bytes(&self) -> usize {
+        self.0.iter().map(Bytes::len).sum()
+    }
 }
 
 /// The messages of a read on their way from `DoGet` to [`WireService`]: extensions have to be clonable.
@@ -217,7 +256,9 @@ fn is_of_a_browser(headers: &http::HeaderMap) -> bool {
 struct WireBody {
     messages: Messages,
     /// What is left of the message being sent.
-    parts: std::vec::IntoIter<Bytes>,
+    parts: VecDeque<Bytes>,
+    /// Of the message being sent: what of it the connection still holds counts.
+    loan: Option<Loan>,
     ended: bool,
 }
 
@@ -225,9 +266,19 @@ impl WireBody {
     fn new(messages: Messages) -> WireBody {
         WireBody {
             messages,
-            parts: Vec::new().into_iter(),
+            parts: VecDeque::new(),
+            loan: None,
             ended: false,
         }
+    }
+
+    /// The next piece of the message being sent, small enough to show that a slow reader takes something.
+    fn next_part(&mut self) -> Option<Bytes> {
+        let part = self.parts.front_mut()?;
+        if part.len() > FRAME_BYTES {
+            return Some(part.split_to(FRAME_BYTES));
+        }
+        self.parts.pop_front()
     }
 }
 
@@ -242,17 +293,28 @@ impl http_body::Body for WireBody {
         if self.ended {
             return Poll::Ready(None);
         }
+        // Asked for more: the connection has room, so the reader takes what it is sent.
+        self.messages.pace.take();
         loop {
-            if let Some(part) = self.parts.next() {
+            if let Some(part) = self.next_part() {
                 return Poll::Ready(Some(Ok(Frame::data(part))));
             }
-            let status = match std::task::ready!(self.messages.poll_recv(cx)) {
-                Some(Ok(message)) => {
-                    self.parts = message.0.into_iter();
-                    continue;
-                }
+            self.loan = None;
+            let next = match self.messages.receiver.poll_recv(cx) {
+                Poll::Ready(next) => next,
+                Poll::Pending => return Poll::Pending,
+            };
+            let status = match next {
+                Some(Ok(slot)) => match slot.0.lock().take() {
+                    Some((message, loan)) => {
+                        self.parts = message.0.into();
+                        self.loan = loan;
+                        continue;
+                    }
+                    None => stalled(),
+                },
                 Some(Err(status)) => status,
-                None => Status::ok(""),
+                None => stalled(),
             };
             self.ended = true;
             let mut trailers = http::HeaderMap::new();
@@ -264,6 +326,12 @@ impl http_body::Body for WireBody {
     fn is_end_stream(&self) -> bool {
         self.ended
     }
+}
+
+/// What a reader that comes back hears whose place was given away.
+fn stalled() -> Status {
+    let message = "this reader took nothing for longer than flight.stall_timeout; read on from the last `next`";
+    Refusal::unavailable(message).into()
 }
 
 #[cfg(test)]

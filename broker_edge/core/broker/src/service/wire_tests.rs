@@ -76,17 +76,30 @@ async fn drained(body: WireBody) -> (Vec<u8>, http::HeaderMap) {
 
 #[tokio::test]
 async fn a_read_that_ends_early_says_why_after_its_rows() {
-    for (end, status) in [(None, "0"), (Some(Status::out_of_range("gone")), "11")] {
-        let (sender, messages) = mpsc::channel(2);
+    for (end, status) in [(Status::ok(""), "0"), (Status::out_of_range("gone"), "11")] {
+        let (sender, receiver) = mpsc::channel(2);
         let (_, schema) = Encoder::new(&rows(1).schema()).expect("a schema");
         let expected = schema.0.concat();
-        sender.try_send(Ok(schema)).expect("room");
-        if let Some(status) = end {
-            sender.try_send(Err(status)).expect("room");
-        }
-        drop(sender);
+        sender.try_send(Ok(Slot::new(schema, None))).expect("room");
+        sender.try_send(Err(end)).expect("room");
+        let messages = Messages::new(receiver, Arc::default());
         let (bytes, trailers) = drained(WireBody::new(messages)).await;
         assert_eq!(bytes, expected);
         assert_eq!(trailers["grpc-status"], status);
     }
+}
+
+#[tokio::test]
+async fn a_read_whose_messages_were_taken_back_ends_with_a_status_to_try_again() {
+    let (sender, receiver) = mpsc::channel(2);
+    let (_, schema) = Encoder::new(&rows(1).schema()).expect("a schema");
+    let slot = Slot::new(schema, None);
+    sender.try_send(Ok(slot.clone())).expect("room");
+    slot.discard();
+    let pace = Arc::new(Pace::default());
+    let messages = Messages::new(receiver, Arc::clone(&pace));
+    let (bytes, trailers) = drained(WireBody::new(messages)).await;
+    assert!(bytes.is_empty());
+    assert_eq!(trailers["grpc-status"], "14");
+    assert!(pace.gone.load(Ordering::Relaxed));
 }

@@ -14,7 +14,7 @@ use arrow_flight::decode::FlightRecordBatchStream;
 use arrow_flight::encode::FlightDataEncoderBuilder;
 use arrow_flight::error::FlightError;
 use arrow_flight::flight_service_client::FlightServiceClient;
-use arrow_flight::{Action, FlightDescriptor, Ticket};
+use arrow_flight::{Action, FlightData, FlightDescriptor, Ticket};
 use futures::{StreamExt, TryStreamExt, stream};
 use headwater_broker::Broker;
 use headwater_broker::config::{Config, Source};
@@ -278,6 +278,26 @@ impl Client {
                 )
             })
             .collect())
+    }
+
+    /// The messages of a DoPut of these rows.
+    pub async fn messages_of(&self, batch: RecordBatch) -> Vec<FlightData> {
+        FlightDataEncoderBuilder::new()
+            .with_flight_descriptor(Some(FlightDescriptor::new_cmd(
+                json!({"op": "produce"}).to_string(),
+            )))
+            .build(stream::iter([Ok(batch)]))
+            .try_collect()
+            .await
+            .expect("rows encode")
+    }
+
+    /// Sends messages as they are.
+    pub async fn put(&mut self, messages: Vec<FlightData>) -> Result<(), Status> {
+        let answers = self.service.do_put(stream::iter(messages)).await?;
+        let answers: Result<Vec<arrow_flight::PutResult>, Status> =
+            answers.into_inner().try_collect().await;
+        answers.map(drop)
     }
 
     /// The high watermark of each partition that has records.
