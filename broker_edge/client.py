@@ -271,10 +271,21 @@ class Client:
             return group_from_json(answer)
 
     def groups(self, *, timeout_s: float | None = None) -> list[Group]:
-        """All consumer groups."""
-        answer = self._one(self._connection.read("groups", {}, timeout_s=timeout_s))
-        with self._connection.decoding():
-            return [group_from_json(one) for one in answer["groups"]]
+        """The consumer groups that this user may use: its own and those that the ACL gives it."""
+        groups: list[Group] = []
+        after: str | None = None
+        while True:
+            # A broker that knows no pages gives all at once and never says that there is more.
+            body = {} if after is None else {"after": after}
+            answer = self._one(self._connection.read("groups", body, timeout_s=timeout_s))
+            with self._connection.decoding():
+                groups += [group_from_json(one) for one in answer["groups"]]
+                following = answer.get("next")
+            if following is None:
+                return groups
+            if after is not None and following <= after:
+                raise BrokerError(f"{self.server} gives the same page of consumer groups again")
+            after = following
 
     def remove_group(self, group: str, *, timeout_s: float | None = None) -> None:
         """Removes a consumer group, so that retention no longer waits for it. What it committed is forgotten.

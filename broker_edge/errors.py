@@ -155,7 +155,7 @@ def _from_detail(detail: Mapping[str, Any], server: str) -> HeadwaterError:
                 high_watermark=int(detail["high_watermark"]),
                 wanted=int(detail["wanted"]),
             )
-        case "unauthenticated" | "permission_denied":
+        case "unauthenticated" | "permission_denied" | "exhausted":
             return RefusedError(message)
         case "invalid_argument":
             return RefusedError(message, field=detail.get("field"))

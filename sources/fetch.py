@@ -55,6 +55,9 @@ class _Fetch:
                     self._advance(following)
                     if batch.num_rows:
                         yield batch
+                        # The broker ends a read of which nothing is taken for long: whoever took long to use a batch
+                        # has all the patience for the next.
+                        deadline = time.monotonic() + patience_seconds
                 if self._left and self._left[0].end == piece.end:
                     raise UnavailableError(self._server.address, f"the answer ended before offset {piece.end}")
             except UnavailableError as error:

@@ -6,11 +6,15 @@ Without a group nothing is kept and nothing is fenced.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 
+from sources.errors import RefusedError
 from sources.flight import LogServer
 from sources.offsets import SourceOffset
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class ReaderGroup:
@@ -36,7 +40,14 @@ class ReaderGroup:
         """Tells one broker what has been finished. Who is away is told with the next batch."""
         places = {number: place.next for number, place in finished.logs.get(log_id, {}).items()}
         if places and self._committed.get(log_id) != places:
-            server.commit(self.name, self._epoch(log_id, server), committed=places)
+            try:
+                server.commit(self.name, self._epoch(log_id, server), committed=places)
+            except RefusedError as error:
+                if error.code != "out_of_range":
+                    raise
+                # The log lost its end. Planning finds that out, too, and `failOnDataLoss` decides about it.
+                _LOGGER.warning("consumer group %s is not committed: %s", self.name, error)
+                return
             self._committed[log_id] = places
 
     def _epoch(self, log_id: str, server: LogServer) -> int:

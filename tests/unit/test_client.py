@@ -171,6 +171,13 @@ def test_a_row_of_the_wrong_type_is_refused_before_anything_is_sent(
     assert "DoPut" not in flight_server.calls
 
 
+def test_groups_come_whole_however_many_pages_they_take(client: Client) -> None:
+    names = [f"g{number}" for number in range(5)]
+    for name in names:
+        client.commit(name, reader_epoch=1)
+    assert [group.group for group in client.groups()] == names
+
+
 def test_groups_keep_the_first_initial_offsets_and_the_last_committed(client: Client) -> None:
     client.commit("bronze", reader_epoch=1, initial={3: 5})
     client.commit("bronze", reader_epoch=1, initial={3: 9, 4: 0}, offsets={3: Commit(7, scanned=8)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -210,6 +211,24 @@ def test_a_dropped_connection_resumes_behind_the_last_batch(
     query.drain()
     assert offsets_of(query.rows) == list(range(100))
     assert cut.starts == [0, 30, 60]
+
+
+def test_who_takes_longer_than_the_patience_for_a_batch_still_resumes(
+    flight_server: FlightServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker ends a read of which nothing is taken for long, for example while the JVM collects garbage."""
+    fill(flight_server, 100)
+    cut = Cut(monkeypatch, after_batches=3, times=1)
+    now = [0.0]
+    monkeypatch.setattr("sources.fetch.time", SimpleNamespace(monotonic=lambda: now[0], sleep=lambda _: None))
+    query = Query(flight_server, pollTimeoutMs="20000")
+    offsets: list[int] = []
+    for part in query.reader.partitions(*query.plan()):
+        for batch in query.reader.read(part):
+            offsets += batch.column("offset").to_pylist()
+            now[0] += 60.0
+    assert offsets == list(range(100))
+    assert cut.starts == [0, 30]
 
 
 def test_a_connection_that_never_comes_back_ends_the_task(

@@ -577,3 +577,99 @@ async fn flight_takes_no_call_that_a_web_page_can_make() {
     }
     assert_eq!(root.code("version", json!({})).await, Code::Ok);
 }
+
+/// Two users who may replay the same topics, and an operator, on a broker with small limits.
+fn start_for_two(dir: &Path, change: impl FnOnce(&mut headwater_broker::config::Config)) -> Broker {
+    write(dir, "users", &["root", "reader", "rival"].map(line).concat());
+    let acl = "user root\noperator\ntopic readwrite #\ntopic replay #\n\
+               user reader\ntopic replay plants/1/#\nuser rival\ntopic replay plants/1/#\n";
+    write(dir, "acl", acl);
+    start_with(&dir.join("log"), |config| {
+        config.auth.password_file = Some(dir.join("users"));
+        config.auth.acl_file = Some(dir.join("acl"));
+        change(config);
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_group_belongs_to_who_made_it() {
+    let dir = tempfile::tempdir().unwrap();
+    // Made before there were users: nobody owns it.
+    let open = start_with(&dir.path().join("log"), |_| {});
+    let mut anybody = Flight::open(&open, None).await;
+    let old = json!({"group": "old", "reader_epoch": 1});
+    anybody.act("commit", old.clone()).await.unwrap();
+    drop(anybody);
+    open.shutdown();
+
+    let broker = start_for_two(dir.path(), |_| {});
+    let mut reader = Flight::open(&broker, Some(basic("reader"))).await;
+    let mut rival = Flight::open(&broker, Some(basic("rival"))).await;
+    let mut root = Flight::open(&broker, Some(basic("root"))).await;
+    let commit = json!({"group": "bronze", "reader_epoch": 1, "initial": {"3": 0}});
+    reader.act("commit", commit.clone()).await.unwrap();
+    let fence = json!({"group": "bronze", "reader_epoch": u64::MAX});
+    let of_group = json!({"group": "bronze"});
+    let gap = json!({"group": "bronze", "partition": 3, "start": 0, "end": 1, "reason": "none"});
+    for (action, body) in [
+        ("commit", &fence),
+        ("committed", &of_group),
+        ("remove_group", &of_group),
+        ("gap", &gap),
+    ] {
+        let code = rival.code(action, body.clone()).await;
+        assert_eq!(code, Code::PermissionDenied, "{action}");
+    }
+    let names = |answer: &[Value]| {
+        let groups = answer[0]["groups"].as_array().unwrap().clone();
+        groups
+            .iter()
+            .map(|group| group["group"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let listed = rival.act("groups", json!({})).await.unwrap();
+    assert_eq!(names(&listed), ["old"]);
+    rival.act("commit", old.clone()).await.unwrap();
+    assert_eq!(
+        reader.code("commit", old).await,
+        Code::PermissionDenied,
+        "the first to commit owns it"
+    );
+    let listed = root.act("groups", json!({})).await.unwrap();
+    assert_eq!(names(&listed), ["bronze", "old"]);
+    assert_eq!(root.code("commit", commit.clone()).await, Code::Ok);
+    assert_eq!(reader.code("commit", commit).await, Code::Ok, "it stays");
+    assert_eq!(reader.code("remove_group", of_group).await, Code::Ok);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_user_leaves_places_for_the_reads_and_groups_of_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start_for_two(dir.path(), |config| {
+        config.flight.max_reads = 4;
+        config.flight.max_groups = 4;
+    });
+    let mut reader = Flight::open(&broker, Some(basic("reader"))).await;
+    let mut rival = Flight::open(&broker, Some(basic("rival"))).await;
+    let follow = || Ticket::new(json!({"partition": 3, "start": 0, "follow": true}).to_string());
+    let mut streams = Vec::new();
+    for _ in 0..2 {
+        let request = rival.request(follow());
+        streams.push(rival.service.do_get(request).await.unwrap());
+    }
+    let request = rival.request(follow());
+    let refused = rival.service.do_get(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.message().contains("flight.max_reads_per_user"));
+    let request = reader.request(follow());
+    streams.push(reader.service.do_get(request).await.unwrap());
+
+    let group = |name: &str| json!({"group": name, "reader_epoch": 1});
+    assert_eq!(rival.code("commit", group("a")).await, Code::Ok);
+    assert_eq!(rival.code("commit", group("b")).await, Code::Ok);
+    assert_eq!(
+        rival.code("commit", group("c")).await,
+        Code::ResourceExhausted
+    );
+    assert_eq!(reader.code("commit", group("d")).await, Code::Ok);
+}

@@ -155,6 +155,7 @@ async fn a_group_holds_up_to_the_hard_limit_and_not_after_its_removal() {
         "log.classes.telemetry.retention.hard_bytes=12MiB",
     ]);
     let mut client = broker.client().await;
+    client.produce(&rows(64)).await.expect("taken");
     let commit = json!({"group": "bronze", "reader_epoch": 1, "initial": {"3": 0}, "offsets": {"3": {"committed": 5}}});
     client.act("commit", commit).await.expect("committed");
     overtake(&mut client, 1).await;

@@ -135,9 +135,15 @@ fn check_log(log: &Log) {
             .expect("an offset"),
         Offset(20)
     );
-    let known = partition
-        .append_unique(keyed("key-3", b"x"))
-        .expect("taken")[0];
+    let mut repeat = Records::new();
+    let topic = repeat.topic("plant/é/speed", 0..14).expect("room");
+    let client = repeat.client("flight").expect("room");
+    let meta = RecordMeta {
+        idempotency_key: Some("key-3"),
+        ..RecordMeta::new(topic, client, 1)
+    };
+    repeat.push(meta, b"x").expect("room");
+    let known = partition.append_unique(repeat).expect("taken")[0];
     assert_eq!((known.offset, known.duplicate), (Offset(7), true));
 }
 

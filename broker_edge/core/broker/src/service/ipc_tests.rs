@@ -66,7 +66,7 @@ fn every_column(rows: usize) -> RecordBatch {
 }
 
 fn messages(batch: &RecordBatch) -> Vec<FlightData> {
-    batches_to_flight_data(&batch.schema(), vec![batch.clone()]).expect("rows encode")
+    batches_to_flight_data(&batch.schema(), [batch]).expect("rows encode")
 }
 
 fn decoded(messages: &[FlightData]) -> Result<Vec<RecordBatch>, Refusal> {

@@ -102,3 +102,104 @@ async fn reads_beyond_the_limit_are_refused_and_a_reader_that_leaves_makes_room(
         tokio::task::yield_now().await;
     }
 }
+
+/// Many records, so that a reader that takes nothing stands in the way of its own.
+async fn large(broker: &TestBroker, megabytes: usize) -> (u32, u64) {
+    let mut client = broker.client().await;
+    let batch: Vec<Sent> = (0..64)
+        .map(|_| Sent::new("plant/line", vec![7; 16 << 10]))
+        .collect();
+    for _ in 0..megabytes {
+        client.produce(&batch).await.unwrap();
+    }
+    client.high_watermarks().await[0]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_takes_nothing_loses_its_place_and_goes_on_where_it_was() {
+    let broker = TestBroker::start(&[
+        "flight.max_reads=1",
+        "flight.stall_timeout=1s",
+        "log.classes.telemetry.partitions=1",
+    ]);
+    let (partition, end) = large(&broker, 40).await;
+    let mut stalled = broker.client().await;
+    let ticket = |start: u64| json!({"partition": partition, "start": start, "end": end});
+    let mut stream = stalled.stream(ticket(0)).await.unwrap();
+    let mut other = broker.client().await;
+    let started = std::time::Instant::now();
+    let nothing = json!({"partition": partition, "start": 0, "end": 0});
+    while let Err(status) = other.read(nothing.clone()).await {
+        assert_eq!(status.code(), Code::Unavailable);
+        assert!(started.elapsed() < DEADLINE, "the stalled reader stays");
+        tokio::task::yield_now().await;
+    }
+    let (mut next, mut rows) = (0, 0);
+    let status = loop {
+        match tokio::time::timeout(DEADLINE, stream.next()).await.unwrap() {
+            Some(Ok((batch, place))) => {
+                assert!(batch.iter().zip(next..).all(|(row, offset)| row.offset == offset));
+                rows += batch.len() as u64;
+                next = place;
+            }
+            Some(Err(status)) => break status,
+            None => panic!("the reader is told that it lost its place"),
+        }
+    };
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(refused(&status).body["message"].as_str().unwrap().contains("flight.stall_timeout"));
+    assert_eq!(rows, next);
+    let rest = other.read(ticket(next)).await.unwrap();
+    assert_eq!(rest.len() as u64, end - next);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_takes_a_little_now_and_then_keeps_its_place() {
+    let broker = TestBroker::start(&[
+        "flight.stall_timeout=1s",
+        "flight.read_budget_bytes=16MiB",
+        "log.classes.telemetry.partitions=1",
+    ]);
+    let (partition, end) = large(&broker, 12).await;
+    let mut client = broker.client().await;
+    let ticket = json!({"partition": partition, "start": 0, "end": end, "batch_rows": 64});
+    let mut stream = client.stream(ticket).await.unwrap();
+    let mut rows = 0;
+    let started = std::time::Instant::now();
+    while let Some(batch) = tokio::time::timeout(DEADLINE, stream.next()).await.unwrap() {
+        rows += batch.unwrap().0.len() as u64;
+        // Longer than the timeout in all, never so long without taking something.
+        if started.elapsed() < std::time::Duration::from_secs(3) {
+            tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        }
+    }
+    assert_eq!(rows, end);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pattern_that_would_take_seconds_on_long_topics_is_refused() {
+    let broker = TestBroker::start(&["log.classes.telemetry.partitions=1"]);
+    let mut client = broker.client().await;
+    let long = format!("a/{}", "a".repeat(60_000));
+    let sent: Vec<Sent> = (0..20)
+        .map(|number| Sent::new(&format!("{long}{number}"), "1"))
+        .collect();
+    client.produce(&sent).await.unwrap();
+    client.produce(&[Sent::new("b/1", "1")]).await.unwrap();
+    let pattern = "a/.*a.{800}c.*";
+    for (action, body) in [
+        ("topics", json!({"pattern": pattern})),
+        ("plan", json!({"from": {"3": 0}, "pattern": pattern})),
+    ] {
+        let refused = client.refusal(action, body).await;
+        assert_eq!(refused.code, Code::InvalidArgument, "{action}");
+        assert_eq!(refused.body["field"], "pattern");
+    }
+    let ticket = json!({"partition": 3, "start": 0, "end": 21, "pattern": pattern});
+    let status = client.read(ticket).await.unwrap_err();
+    assert_eq!(refused(&status).body["field"], "pattern");
+    // Topics out of its reach do not matter to a pattern.
+    let plan = json!({"from": {"3": 0}, "pattern": "b/.{0,800}"});
+    let answer = client.act("plan", plan).await.unwrap();
+    assert_eq!(answer["partitions"]["3"]["records"], 1);
+}
