@@ -580,7 +580,11 @@ async fn flight_takes_no_call_that_a_web_page_can_make() {
 
 /// Two users who may replay the same topics, and an operator, on a broker with small limits.
 fn start_for_two(dir: &Path, change: impl FnOnce(&mut headwater_broker::config::Config)) -> Broker {
-    write(dir, "users", &["root", "reader", "rival"].map(line).concat());
+    write(
+        dir,
+        "users",
+        &["root", "reader", "rival"].map(line).concat(),
+    );
     let acl = "user root\noperator\ntopic readwrite #\ntopic replay #\n\
                user reader\ntopic replay plants/1/#\nuser rival\ntopic replay plants/1/#\n";
     write(dir, "acl", acl);

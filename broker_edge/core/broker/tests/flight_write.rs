@@ -464,10 +464,15 @@ async fn a_body_that_names_partitions_without_end_is_refused() {
         .map(|number| (number.to_string(), json!(0)))
         .collect();
     let commit = json!({"group": "g", "reader_epoch": 1, "initial": many});
-    assert_eq!(
-        client.refusal("commit", commit).await.code,
-        Code::InvalidArgument
-    );
+    for body in [
+        commit,
+        json!({"group": "g".repeat(10 << 20), "reader_epoch": 1}),
+    ] {
+        assert_eq!(
+            client.refusal("commit", body).await.code,
+            Code::InvalidArgument
+        );
+    }
     let again = |count: usize| (0..count).map(|zeros| ("0".repeat(zeros) + "3", json!(0)));
     let from: serde_json::Map<String, serde_json::Value> = again(500).collect();
     let plan = json!({"from": from});
@@ -531,6 +536,42 @@ async fn an_idempotency_key_counts_for_its_topic() {
     }
     let marks = client.high_watermarks().await;
     assert_eq!(marks, [(3, 2)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_earlier_version_stored_of_groups_is_brought_within_the_log() {
+    let mut broker = TestBroker::start(&[]);
+    let mut client = broker.client().await;
+    fill(&mut client).await;
+    let end = client.high_watermarks().await[0].1;
+    broker.stop();
+    {
+        let config = headwater_log::LogConfig::new(broker.dir.path().join("log"));
+        let (log, _) = headwater_log::Log::open(config, headwater_log::Seams::system()).unwrap();
+        let state = headwater_broker::state::StateStore::open(&log, u64::MAX).unwrap();
+        let mut partitions: serde_json::Map<String, serde_json::Value> = (100..50_000)
+            .map(|number| (number.to_string(), json!({"committed": 1})))
+            .collect();
+        let beyond = 1_000_000_000_000_000_000_u64;
+        partitions.insert("3".to_owned(), json!({"initial": 7, "committed": beyond}));
+        let value = json!({"reader_epoch": 4, "touched_us": 1, "partitions": partitions});
+        let written = state
+            .put("group/old", value.to_string().as_bytes())
+            .unwrap();
+        assert!(state.wait_durable(written, support::DEADLINE));
+        log.shutdown();
+    }
+    broker.restart();
+    let mut client = broker.client().await;
+    let place = json!({"initial": 7, "committed": end, "scanned": null});
+    let expected = json!({"group": "old", "reader_epoch": 4, "partitions": {"3": place}});
+    assert_eq!(
+        client
+            .act("committed", json!({"group": "old"}))
+            .await
+            .unwrap(),
+        expected
+    );
 }
 
 /// Numbers that do not repeat soon, the same in each run.

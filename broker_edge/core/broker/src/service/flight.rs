@@ -16,6 +16,7 @@ use headwater_log::Partition;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
+use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::backup;
@@ -309,6 +310,7 @@ struct Put<S> {
     decoder: Decoder,
     flight: Flight,
     caller: Caller,
+    _turn: Option<OwnedSemaphorePermit>,
 }
 
 impl<S: Stream<Item = Result<FlightData, Status>> + Unpin> Put<S> {
@@ -363,11 +365,20 @@ impl FlightService for Flight {
 
     /// The stream is empty: the messages go into the body beside it.
     async fn do_get(&self, request: Request<Ticket>) -> Answer<Self::DoGetStream> {
-        let started = caller_of(&request).and_then(|caller| {
-            let ticket = request::read("the ticket", &request.get_ref().ticket)?;
-            read::start(&self.shared, &caller, ticket)
-        });
-        let messages = started.map_err(|refusal| self.refuse(refusal))?;
+        let started = async {
+            let caller = caller_of(&request)?;
+            let ticket: request::Ticket = request::read("the ticket", &request.get_ref().ticket)?;
+            if ticket.pattern.is_none() {
+                return read::start(&self.shared, &caller, ticket);
+            }
+            // Compiling a pattern takes milliseconds.
+            let by = caller.clone();
+            self.blocking(&caller, Work::Look, move |shared, _| {
+                read::start(shared, &by, ticket)
+            })
+            .await
+        };
+        let messages = started.await.map_err(|refusal| self.refuse(refusal))?;
         Ok(wire::answer(messages))
     }
 
@@ -376,6 +387,9 @@ impl FlightService for Flight {
         caller
             .must_publish()
             .map_err(|refusal| self.refuse(refusal))?;
+        // Before anything is received: what is received waits in memory.
+        let turn = self.shared.shares.turn(&caller, Work::Put).await;
+        let turn = turn.map_err(|refusal| self.refuse(refusal))?;
         let mut messages = request.into_inner();
         let first = first_put(&mut messages)
             .await
@@ -391,6 +405,7 @@ impl FlightService for Flight {
             decoder: Decoder::default(),
             flight: Flight::new(Arc::clone(&self.shared)),
             caller,
+            _turn: turn,
         };
         // What was refused ends the call: rows after it would be out of order.
         let answers = stream::unfold(Some(put), async |put| {

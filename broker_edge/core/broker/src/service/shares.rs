@@ -19,6 +19,8 @@ use super::limits::Limits;
 const LOOKS_PER_USER: usize = 4;
 /// Calls of one user that write at the same time; others wait.
 const WRITES_PER_USER: usize = 16;
+/// DoPut calls of one user that are open at the same time, each with a message in memory; others wait.
+const PUTS_PER_USER: usize = 16;
 /// How long a call waits for others of its user.
 const TURN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Users that are kept although they do nothing.
@@ -29,6 +31,7 @@ const IDLE_USERS_MAX: usize = 64;
 pub(super) enum Work {
     Look,
     Write,
+    Put,
 }
 
 /// The shares of everybody.
@@ -43,6 +46,7 @@ struct User {
     reads: Arc<Semaphore>,
     looks: Arc<Semaphore>,
     writes: Arc<Semaphore>,
+    puts: Arc<Semaphore>,
     budget: Arc<Budget>,
 }
 
@@ -68,6 +72,7 @@ impl Shares {
             reads: Arc::new(Semaphore::new(self.reads_per_user)),
             looks: Arc::new(Semaphore::new(LOOKS_PER_USER)),
             writes: Arc::new(Semaphore::new(WRITES_PER_USER)),
+            puts: Arc::new(Semaphore::new(PUTS_PER_USER)),
             budget: Arc::new(Budget::new(self.budget.bytes_max / 2)),
         });
         users.insert(name.to_owned(), Arc::clone(&user));
@@ -106,6 +111,7 @@ impl Shares {
         let places = match work {
             Work::Look => &user.looks,
             Work::Write => &user.writes,
+            Work::Put => &user.puts,
         };
         let turn = Arc::clone(places).acquire_owned();
         match tokio::time::timeout(TURN_TIMEOUT, turn).await {
@@ -132,6 +138,7 @@ impl User {
             || self.reads.available_permits() < reads_per_user
             || self.looks.available_permits() < LOOKS_PER_USER
             || self.writes.available_permits() < WRITES_PER_USER
+            || self.puts.available_permits() < PUTS_PER_USER
     }
 }
 

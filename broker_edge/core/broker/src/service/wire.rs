@@ -42,6 +42,8 @@ const GRPC_PREFIX_BYTES: usize = 5;
 const IPC_PREFIX_BYTES: usize = 8;
 /// Smaller buffers are copied together: a frame of their own would cost more than the copy.
 const COPIED_BYTES_MAX: usize = 8 << 10;
+/// Of every request but DoPut: a JSON object with what Flight puts around it.
+const REQUEST_BYTES_MAX: usize = (1 << 20) + (64 << 10);
 /// Handed to the connection at once.
 const FRAME_BYTES: usize = 64 << 10;
 
@@ -232,6 +234,9 @@ where
                     return Ok(Status::from(refusal).into_http());
                 }
             };
+            if !request.uri().path().ends_with("/DoPut") {
+                request = request.map(|body| Body::new(SmallBody::new(body)));
+            }
             let mut response = service.call(request).await?;
             let handed = response.extensions_mut().remove::<Handed>();
             Ok(match handed.and_then(|handed| handed.0.lock().take()) {
@@ -250,6 +255,48 @@ fn is_of_a_browser(headers: &http::HeaderMap) -> bool {
         .get(http::header::CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
     !is_grpc || headers.contains_key(http::header::ORIGIN) || headers.contains_key("sec-fetch-site")
+}
+
+/// The body of a request that is a small JSON object: more than that is not even received.
+struct SmallBody {
+    body: Body,
+    left: usize,
+}
+
+impl SmallBody {
+    fn new(body: Body) -> SmallBody {
+        SmallBody {
+            body,
+            left: REQUEST_BYTES_MAX,
+        }
+    }
+}
+
+impl http_body::Body for SmallBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &frame {
+            let bytes = frame.data_ref().map_or(0, Bytes::len);
+            match self.left.checked_sub(bytes) {
+                Some(left) => self.left = left,
+                None => {
+                    let message = format!("a request is at most {REQUEST_BYTES_MAX} bytes");
+                    return Poll::Ready(Some(Err(Refusal::invalid("", message).into())));
+                }
+            }
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
 }
 
 /// The body of a read: its messages part by part, then the status as trailers.

@@ -138,7 +138,12 @@ async fn a_reader_that_takes_nothing_loses_its_place_and_goes_on_where_it_was() 
     let status = loop {
         match tokio::time::timeout(DEADLINE, stream.next()).await.unwrap() {
             Some(Ok((batch, place))) => {
-                assert!(batch.iter().zip(next..).all(|(row, offset)| row.offset == offset));
+                assert!(
+                    batch
+                        .iter()
+                        .zip(next..)
+                        .all(|(row, offset)| row.offset == offset)
+                );
                 rows += batch.len() as u64;
                 next = place;
             }
@@ -147,7 +152,12 @@ async fn a_reader_that_takes_nothing_loses_its_place_and_goes_on_where_it_was() 
         }
     };
     assert_eq!(status.code(), Code::Unavailable);
-    assert!(refused(&status).body["message"].as_str().unwrap().contains("flight.stall_timeout"));
+    assert!(
+        refused(&status).body["message"]
+            .as_str()
+            .unwrap()
+            .contains("flight.stall_timeout")
+    );
     assert_eq!(rows, next);
     let rest = other.read(ticket(next)).await.unwrap();
     assert_eq!(rest.len() as u64, end - next);
