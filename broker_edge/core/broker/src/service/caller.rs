@@ -78,29 +78,6 @@ impl Caller {
         })
     }
 
-    /// In whose name a consumer group is: empty for clients without a name, none on a broker that asks nobody.
-    pub fn owner(&self) -> Option<&str> {
-        self.rights.as_ref()?;
-        Some(self.identity.user.as_deref().unwrap_or_default())
-    }
-
-    pub fn tenant(&self) -> Option<&str> {
-        None
-    }
-
-    /// Whether a consumer group of another may be used.
-    pub fn may_group(&self, _name: &str) -> bool {
-        self.rights
-            .as_ref()
-            .is_none_or(|rights| rights.is_operator())
-    }
-
-    pub fn sees_all_groups(&self) -> bool {
-        self.rights
-            .as_ref()
-            .is_none_or(|rights| rights.is_operator())
-    }
-
     /// For calls that change or copy what belongs to all.
     ///
     /// # Errors

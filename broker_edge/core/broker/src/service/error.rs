@@ -16,6 +16,8 @@ pub(super) struct Refusal {
     code: Code,
     message: String,
     more: Map<String, Value>,
+    /// Whether the caller's own share is used up.
+    is_over_share: bool,
 }
 
 impl Refusal {
@@ -29,6 +31,7 @@ impl Refusal {
             code,
             message: message.into(),
             more,
+            is_over_share: false,
         }
     }
 
@@ -97,6 +100,23 @@ impl Refusal {
 
     pub fn unavailable(message: impl Into<String>) -> Refusal {
         Refusal::new("unavailable", Code::Unavailable, message, Value::Null)
+    }
+
+    /// The caller has as much as one user may have; that ends with calls of its own.
+    pub fn over_share(message: impl Into<String>) -> Refusal {
+        Refusal {
+            is_over_share: true,
+            ..Refusal::unavailable(message)
+        }
+    }
+
+    /// What the audit log calls it; none for what refuses nobody in particular.
+    pub fn audit_reason(&self) -> Option<&'static str> {
+        match self.code {
+            Code::PermissionDenied => Some("acl"),
+            Code::ResourceExhausted if self.error == "exhausted" => Some("limit"),
+            _ => self.is_over_share.then_some("share"),
+        }
     }
 
     /// Over a limit that does not go away by itself.

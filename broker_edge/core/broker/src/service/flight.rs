@@ -27,6 +27,7 @@ use super::gaps::{GapRecord, Gaps};
 use super::ipc::Decoder;
 use super::shares::Work;
 use super::{Shared, offsets, plan, produce, read, request, wire};
+use crate::audit::{Door, Refused};
 use crate::auth::Access;
 use crate::filter::Filters;
 
@@ -179,6 +180,21 @@ impl Flight {
             other => return Err(Refusal::not_found(format!("there is no action `{other}`"))),
         };
         Ok(vec![one])
+    }
+
+    /// Counts a refusal on its way out, and notes who was refused.
+    fn refuse_caller(&self, caller: &Caller, act: &'static str, refusal: Refusal) -> Status {
+        if let Some(reason) = refusal.audit_reason() {
+            self.shared.metrics.audit.refuse(&Refused {
+                door: Door::Flight,
+                act,
+                reason,
+                user: caller.user().map(|user| &**user),
+                address: None,
+                client_id: None,
+            });
+        }
+        self.refuse(refusal)
     }
 
     /// Counts a refusal on its way out.
@@ -365,8 +381,8 @@ impl FlightService for Flight {
 
     /// The stream is empty: the messages go into the body beside it.
     async fn do_get(&self, request: Request<Ticket>) -> Answer<Self::DoGetStream> {
+        let caller = caller_of(&request).map_err(|refusal| self.refuse(refusal))?;
         let started = async {
-            let caller = caller_of(&request)?;
             let ticket: request::Ticket = request::read("the ticket", &request.get_ref().ticket)?;
             if ticket.pattern.is_none() {
                 return read::start(&self.shared, &caller, ticket);
@@ -378,7 +394,9 @@ impl FlightService for Flight {
             })
             .await
         };
-        let messages = started.await.map_err(|refusal| self.refuse(refusal))?;
+        let messages = started
+            .await
+            .map_err(|refusal| self.refuse_caller(&caller, "read", refusal))?;
         Ok(wire::answer(messages))
     }
 
@@ -386,14 +404,14 @@ impl FlightService for Flight {
         let caller = caller_of(&request).map_err(|refusal| self.refuse(refusal))?;
         caller
             .must_publish()
-            .map_err(|refusal| self.refuse(refusal))?;
+            .map_err(|refusal| self.refuse_caller(&caller, "produce", refusal))?;
         // Before anything is received: what is received waits in memory.
         let turn = self.shared.shares.turn(&caller, Work::Put).await;
-        let turn = turn.map_err(|refusal| self.refuse(refusal))?;
+        let turn = turn.map_err(|refusal| self.refuse_caller(&caller, "produce", refusal))?;
         let mut messages = request.into_inner();
         let first = first_put(&mut messages)
             .await
-            .map_err(|refusal| self.refuse(refusal))?;
+            .map_err(|refusal| self.refuse_caller(&caller, "produce", refusal))?;
         let mut stopping = self.shared.stopping.clone();
         let messages = stream::iter([Ok(first)])
             .chain(messages)
@@ -415,7 +433,7 @@ impl FlightService for Flight {
                 .map(|answer| PutResult {
                     app_metadata: answer.to_string().into(),
                 })
-                .map_err(|refusal| put.flight.refuse(refusal));
+                .map_err(|refusal| put.flight.refuse_caller(&put.caller, "produce", refusal));
             let go_on = answer.is_ok().then_some(put);
             Some((answer, go_on))
         });
@@ -425,9 +443,9 @@ impl FlightService for Flight {
     async fn do_action(&self, request: Request<Action>) -> Answer<Self::DoActionStream> {
         let caller = caller_of(&request).map_err(|refusal| self.refuse(refusal))?;
         let answers = self
-            .act(caller, &request.into_inner())
+            .act(caller.clone(), &request.into_inner())
             .await
-            .map_err(|refusal| self.refuse(refusal))?;
+            .map_err(|refusal| self.refuse_caller(&caller, "action", refusal))?;
         let results = answers
             .into_iter()
             .map(|answer| Ok(arrow_flight::Result::new(answer.to_string())));

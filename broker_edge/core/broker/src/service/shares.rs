@@ -90,7 +90,7 @@ impl Shares {
         let permit = Arc::clone(&user.reads).try_acquire_owned();
         permit.map(Some).map_err(|_| {
             let most = self.reads_per_user;
-            Refusal::unavailable(format!(
+            Refusal::over_share(format!(
                 "{most} reads of this user are running, which is the limit flight.max_reads_per_user; try again"
             ))
         })
@@ -116,7 +116,7 @@ impl Shares {
         let turn = Arc::clone(places).acquire_owned();
         match tokio::time::timeout(TURN_TIMEOUT, turn).await {
             Ok(Ok(permit)) => Ok(Some(permit)),
-            _ => Err(Refusal::unavailable(
+            _ => Err(Refusal::over_share(
                 "other calls of this user are still running; try again",
             )),
         }
