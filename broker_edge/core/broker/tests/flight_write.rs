@@ -540,9 +540,10 @@ async fn an_idempotency_key_counts_for_its_topic() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_earlier_version_stored_of_groups_is_brought_within_the_log() {
-    let mut broker = TestBroker::start(&[]);
+    let mut broker = TestBroker::start(&["log.classes.telemetry.partitions=1"]);
     let mut client = broker.client().await;
-    fill(&mut client).await;
+    let rows: Vec<Sent> = (0..10).map(|_| Sent::new("t", "1")).collect();
+    client.produce(&rows).await.unwrap();
     let end = client.high_watermarks().await[0].1;
     broker.stop();
     {

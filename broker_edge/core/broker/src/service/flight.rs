@@ -16,7 +16,6 @@ use headwater_log::Partition;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
-use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::backup;
@@ -26,7 +25,7 @@ use super::error::Refusal;
 use super::gaps::{GapRecord, Gaps};
 use super::ipc::Decoder;
 use super::shares::Work;
-use super::{Shared, offsets, plan, produce, read, request, wire};
+use super::{Shared, offsets, plan, put, read, request, wire};
 use crate::audit::{Door, Refused};
 use crate::auth::Access;
 use crate::filter::Filters;
@@ -71,7 +70,7 @@ impl Drop for Waiting {
 const GAP_TEXT_BYTES_MAX: usize = 4_096;
 
 pub(super) struct Flight {
-    shared: Arc<Shared>,
+    pub shared: Arc<Shared>,
 }
 
 impl Flight {
@@ -81,7 +80,7 @@ impl Flight {
 
     /// Runs `work` where it may wait for the disk, when it is the caller's turn. It is told to stop when nobody waits
     /// for its answer any more.
-    async fn blocking<T: Send + 'static>(
+    pub async fn blocking<T: Send + 'static>(
         &self,
         caller: &Caller,
         kind: Work,
@@ -183,7 +182,7 @@ impl Flight {
     }
 
     /// Counts a refusal on its way out, and notes who was refused.
-    fn refuse_caller(&self, caller: &Caller, act: &'static str, refusal: Refusal) -> Status {
+    pub fn refuse_caller(&self, caller: &Caller, act: &'static str, refusal: Refusal) -> Status {
         if let Some(reason) = refusal.audit_reason() {
             self.shared.metrics.audit.refuse(&Refused {
                 door: Door::Flight,
@@ -280,7 +279,7 @@ fn flight_info(
 }
 
 /// The JSON object in a descriptor.
-fn command<T: DeserializeOwned>(descriptor: &FlightDescriptor) -> Result<T, Refusal> {
+pub(super) fn command<T: DeserializeOwned>(descriptor: &FlightDescriptor) -> Result<T, Refusal> {
     if descriptor.r#type() != DescriptorType::Cmd {
         return Err(Refusal::invalid(
             "",
@@ -288,85 +287,6 @@ fn command<T: DeserializeOwned>(descriptor: &FlightDescriptor) -> Result<T, Refu
         ));
     }
     request::read("the descriptor", &descriptor.cmd)
-}
-
-/// The first message of a DoPut, whose descriptor says what is put.
-async fn first_put(messages: &mut Streaming<FlightData>) -> Result<FlightData, Refusal> {
-    let first = match messages.message().await {
-        Ok(Some(first)) => first,
-        Ok(None) => {
-            return Err(Refusal::invalid(
-                "",
-                "the first message must carry a descriptor and a schema",
-            ));
-        }
-        Err(status) => {
-            return Err(Refusal::invalid(
-                "",
-                format!("the first message cannot be read: {}", status.message()),
-            ));
-        }
-    };
-    let put: request::Put = match &first.flight_descriptor {
-        Some(descriptor) => command(descriptor)?,
-        None => command(&FlightDescriptor::default())?,
-    };
-    if put.op != "produce" {
-        return Err(Refusal::invalid(
-            "op",
-            format!("`op` is `{}`, not `produce`", put.op.escape_debug()),
-        ));
-    }
-    Ok(first)
-}
-
-/// A DoPut in progress.
-struct Put<S> {
-    messages: S,
-    decoder: Decoder,
-    flight: Flight,
-    caller: Caller,
-    _turn: Option<OwnedSemaphorePermit>,
-}
-
-impl<S: Stream<Item = Result<FlightData, Status>> + Unpin> Put<S> {
-    /// The answer to the next batch of rows; none at the end.
-    async fn next(&mut self) -> Option<Result<Value, Refusal>> {
-        loop {
-            let answer = match self.messages.next().await {
-                Some(Ok(message)) => self.take(message).await,
-                Some(Err(status)) => Err(Refusal::invalid(
-                    "",
-                    format!("the rows cannot be read: {}", status.message()),
-                )),
-                None if *self.flight.shared.stopping.borrow() => {
-                    Err(Refusal::unavailable("the broker is stopping"))
-                }
-                None => return None,
-            };
-            if let Some(answer) = answer.transpose() {
-                return Some(answer);
-            }
-        }
-    }
-
-    /// Decodes a message and appends its rows, if it has any.
-    async fn take(&mut self, message: FlightData) -> Result<Option<Value>, Refusal> {
-        let (runtime, by) = (Handle::current(), self.caller.clone());
-        let mut decoder = std::mem::take(&mut self.decoder);
-        let (decoder, answer) = self
-            .flight
-            .blocking(&self.caller, Work::Write, move |shared, _| {
-                let answer = match decoder.decode(&message)? {
-                    Some(batch) => Some(produce::produce(shared, &by, &batch, &runtime)?),
-                    None => None,
-                };
-                Ok((decoder, answer))
-            })
-            .await?;
-        self.decoder = decoder;
-        Ok(answer)
-    }
 }
 
 #[tonic::async_trait]
@@ -409,7 +329,7 @@ impl FlightService for Flight {
         let turn = self.shared.shares.turn(&caller, Work::Put).await;
         let turn = turn.map_err(|refusal| self.refuse_caller(&caller, "produce", refusal))?;
         let mut messages = request.into_inner();
-        let first = first_put(&mut messages)
+        let first = put::first(&mut messages)
             .await
             .map_err(|refusal| self.refuse_caller(&caller, "produce", refusal))?;
         let mut stopping = self.shared.stopping.clone();
@@ -418,7 +338,7 @@ impl FlightService for Flight {
             .take_until(async move {
                 let _ = stopping.wait_for(|stop| *stop).await;
             });
-        let put = Put {
+        let put = put::Put {
             messages: Box::pin(messages),
             decoder: Decoder::default(),
             flight: Flight::new(Arc::clone(&self.shared)),

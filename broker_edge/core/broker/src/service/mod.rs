@@ -31,9 +31,11 @@ mod places;
 mod plan;
 mod produce;
 mod progress;
+mod put;
 mod read;
 mod request;
 mod rows;
+mod scan;
 mod shares;
 mod wire;
 

@@ -6,11 +6,10 @@
 //! with a new read where it was.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headwater_log::{Batch, GapKind, Offset, Partition};
+use headwater_log::{Offset, Partition};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tonic::Status;
 
@@ -19,13 +18,11 @@ use super::caller::Caller;
 use super::columns::{Rows, SCHEMA};
 use super::error::Refusal;
 use super::request;
+use super::scan::{Piece, Scan};
 use super::shares::{Lender, Loan, Pace};
 use super::wire::{Encoder, Message, Messages, Slot};
 use crate::auth::Access;
-use crate::filter::Filters;
 
-/// Bytes of the log that a read takes at once.
-const READ_BYTES: usize = 4 << 20;
 /// Payload bytes after which a message is cut.
 const MESSAGE_BYTES: usize = 4 << 20;
 /// Messages that are encoded ahead of the network.
@@ -84,17 +81,8 @@ pub(super) fn start(
         pace: Arc::clone(&pace),
         stall: shared.config.limits.stall_timeout,
     };
-    let scan = Scan {
-        rows: Rows::new(ticket.partition, &shared.log_id, rows_max, MESSAGE_BYTES),
-        encoder,
-        partition,
-        filters,
-        position: Offset(ticket.start),
-        pending: VecDeque::new(),
-        looked_at: Offset(ticket.start),
-        current: None,
-        failed: None,
-    };
+    let rows = Rows::new(ticket.partition, &shared.log_id, rows_max, MESSAGE_BYTES);
+    let scan = Scan::new(partition, filters, Offset(ticket.start), rows, encoder);
     let read = Read {
         moves: shared.progress[ticket.partition as usize].moves(),
         stopping: shared.stopping.clone(),
@@ -127,17 +115,6 @@ fn check_bounds(partition: &Partition, start: u64, end: Option<u64>) -> Result<(
         return Err(Refusal::out_of_range(partition, start));
     }
     Ok(())
-}
-
-/// The first run of purged records in this part of a batch.
-fn first_purged(batch: &Batch, part: Range<usize>) -> Option<Range<usize>> {
-    if !batch.holds_purged() {
-        return None;
-    }
-    let is_purged = |index: &usize| batch.record(*index).purged;
-    let start = part.clone().find(is_purged)?;
-    let end = (start..part.end).find(|index| !is_purged(index));
-    Some(start..end.unwrap_or(part.end))
 }
 
 /// One read in progress.
@@ -232,7 +209,7 @@ impl Read {
                 self.send(piece, Some(loan)).await?;
             }
         }
-        let position = self.scan()?.position;
+        let position = self.scan()?.position();
         if self.end.is_some() && self.told != Some(position) {
             self.tell().await?;
         }
@@ -242,7 +219,7 @@ impl Read {
     fn until(&self) -> Offset {
         match (self.end, &self.scan) {
             (Some(end), _) => end,
-            (None, Some(scan)) => scan.partition.high_watermark(),
+            (None, Some(scan)) => scan.high_watermark(),
             (None, None) => Offset(0),
         }
     }
@@ -302,10 +279,7 @@ impl Read {
         }
         self.caller = self.caller.renew(&self.shared)?;
         let rights = self.caller.restricting_rights().cloned();
-        let scan = self.scan()?;
-        scan.filters = scan.filters.clone().under(rights.as_ref(), Access::Replay);
-        scan.forget_wanted();
-        if !scan.filters.may_want_some() {
+        if !self.scan()?.restrict(rights.as_ref()) {
             return Err(Refusal::not_allowed("this user may not read here any more"));
         }
         Ok(())
@@ -371,160 +345,5 @@ impl Outbox {
     /// Takes back what waits: the stream ends with a status that says why when its reader comes back.
     fn discard(&mut self) {
         self.queued.drain(..).for_each(Slot::discard);
-    }
-}
-
-/// What is read of the log, between one message and the next.
-struct Scan {
-    partition: Partition,
-    filters: Filters,
-    /// Everything below was sent or lies in `rows`.
-    position: Offset,
-    /// Of the piece that was read: what is still to be taken, and how far it goes.
-    pending: VecDeque<Batch>,
-    looked_at: Offset,
-    /// The batch that is being taken, and which of its topics are wanted.
-    current: Option<(Batch, Vec<bool>)>,
-    /// Told after the rows before it.
-    failed: Option<Refusal>,
-    rows: Rows,
-    encoder: Encoder,
-}
-
-/// One message and what it says.
-struct Piece {
-    message: Message,
-    next: Offset,
-    rows: u64,
-    bytes: u64,
-}
-
-impl Scan {
-    /// Whether there is nothing to do up to `until`.
-    fn is_at(&self, until: Offset) -> bool {
-        self.position >= until && self.rows.len() == 0 && self.failed.is_none()
-    }
-
-    fn forget_wanted(&mut self) {
-        if let Some((batch, _)) = self.current.take() {
-            self.pending.push_front(batch);
-        }
-    }
-
-    /// Takes records up to `until` until a message is full or a piece of the log is at its end.
-    fn advance(&mut self, until: Offset) -> Result<Option<Piece>, Refusal> {
-        if let Some(failed) = self.failed.take() {
-            return Err(failed);
-        }
-        let taken = self.take_piece(until);
-        match taken {
-            Ok(true) => self.flush().map(Some),
-            Ok(false) if self.rows.len() > 0 && self.position >= until => self.flush().map(Some),
-            Ok(false) => Ok(None),
-            Err(refusal) if self.rows.len() > 0 => {
-                // What was read before the refusal still reaches the reader.
-                self.failed = Some(refusal);
-                self.flush().map(Some)
-            }
-            Err(refusal) => Err(refusal),
-        }
-    }
-
-    /// True when the rows have to be sent before more are taken.
-    fn take_piece(&mut self, until: Offset) -> Result<bool, Refusal> {
-        if self.current.is_none() && self.pending.is_empty() {
-            self.read_on(until)?;
-        }
-        while let Some((batch, wanted)) = self.next_batch()? {
-            if self.take(&batch, &wanted, until)? {
-                self.current = Some((batch, wanted));
-                return Ok(true);
-            }
-        }
-        self.position = self.looked_at.min(until).max(self.position);
-        Ok(false)
-    }
-
-    fn next_batch(&mut self) -> Result<Option<(Batch, Vec<bool>)>, Refusal> {
-        if let Some(current) = self.current.take() {
-            return Ok(Some(current));
-        }
-        let Some(batch) = self.pending.pop_front() else {
-            return Ok(None);
-        };
-        let wanted = batch
-            .topics()
-            .map(|topic| self.filters.wants(topic.topic))
-            .collect();
-        // Before anything is taken: a record that was not looked at must not be passed.
-        request::check_work(&self.filters)?;
-        Ok(Some((batch, wanted)))
-    }
-
-    fn read_on(&mut self, until: Offset) -> Result<(), Refusal> {
-        self.filters.work_anew();
-        // A purged record has no topic left: whoever may have wanted it is told.
-        let wanted = |topic: &str| topic.is_empty() || self.filters.wants(topic);
-        let (batches, looked_at) = self
-            .partition
-            .read_matching(self.position, until, READ_BYTES, &wanted)
-            .map_err(|error| Refusal::from_read(&self.partition, error))?;
-        request::check_work(&self.filters)?;
-        self.pending = batches.into();
-        self.looked_at = looked_at.min(until);
-        Ok(())
-    }
-
-    /// Adds the wanted records of `batch` from the position on and below `until`. True when the rows are full.
-    fn take(&mut self, batch: &Batch, wanted: &[bool], until: Offset) -> Result<bool, Refusal> {
-        let base = batch.base_offset().0;
-        let within = |offset: Offset| {
-            usize::try_from(offset.0.saturating_sub(base))
-                .unwrap_or(usize::MAX)
-                .min(batch.len())
-        };
-        let (mut at, asked) = (within(self.position), within(until));
-        let purged = first_purged(batch, at..asked);
-        let end = purged.as_ref().map_or(asked, |run| run.start);
-        let wants_all = wanted.iter().all(|wanted| *wanted);
-        let is_wanted = |index: &usize| wants_all || wanted[usize::from(batch.topic_index(*index))];
-        while at < end {
-            let Some(start) = (at..end).find(is_wanted) else {
-                break;
-            };
-            let run_end = if wants_all {
-                end
-            } else {
-                (start..end).find(|index| !is_wanted(index)).unwrap_or(end)
-            };
-            at = start + self.rows.push_run(batch, start..run_end);
-            self.position = Offset(base + at as u64);
-            if self.rows.is_full() || at < run_end {
-                return Ok(true);
-            }
-        }
-        self.position = Offset(base + end as u64).max(self.position);
-        let Some(run) = purged else {
-            return Ok(false);
-        };
-        let range = Offset(base + run.start as u64)..Offset(base + run.end as u64);
-        Err(Refusal::data_loss(&self.partition, &range, GapKind::Purge))
-    }
-
-    /// The rows so far, which may be none, with the place where the reader goes on.
-    fn flush(&mut self) -> Result<Piece, Refusal> {
-        let (rows, bytes) = (self.rows.len() as u64, self.rows.payload_bytes() as u64);
-        let next = format!("{{\"next\":{}}}", self.position);
-        let message = self
-            .rows
-            .finish()
-            .and_then(|batch| self.encoder.encode(&batch, next))
-            .map_err(|error| Refusal::internal(format!("rows could not be encoded: {error}")))?;
-        Ok(Piece {
-            message,
-            next: self.position,
-            rows,
-            bytes,
-        })
     }
 }

@@ -1,0 +1,95 @@
+//! DoPut as a call: its messages one after the other, each answered before the next.
+
+use arrow_flight::{FlightData, FlightDescriptor};
+use futures::{Stream, StreamExt};
+use serde_json::Value;
+use tokio::runtime::Handle;
+use tokio::sync::OwnedSemaphorePermit;
+use tonic::{Status, Streaming};
+
+use super::caller::Caller;
+use super::error::Refusal;
+use super::flight::{Flight, command};
+use super::ipc::Decoder;
+use super::shares::Work;
+use super::{produce, request};
+
+/// The first message of a DoPut, whose descriptor says what is put.
+pub(super) async fn first(messages: &mut Streaming<FlightData>) -> Result<FlightData, Refusal> {
+    let first = match messages.message().await {
+        Ok(Some(first)) => first,
+        Ok(None) => {
+            return Err(Refusal::invalid(
+                "",
+                "the first message must carry a descriptor and a schema",
+            ));
+        }
+        Err(status) => {
+            return Err(Refusal::invalid(
+                "",
+                format!("the first message cannot be read: {}", status.message()),
+            ));
+        }
+    };
+    let put: request::Put = match &first.flight_descriptor {
+        Some(descriptor) => command(descriptor)?,
+        None => command(&FlightDescriptor::default())?,
+    };
+    if put.op != "produce" {
+        return Err(Refusal::invalid(
+            "op",
+            format!("`op` is `{}`, not `produce`", put.op.escape_debug()),
+        ));
+    }
+    Ok(first)
+}
+
+/// A DoPut in progress.
+pub(super) struct Put<S> {
+    pub messages: S,
+    pub decoder: Decoder,
+    pub flight: Flight,
+    pub caller: Caller,
+    /// Held as long as the call lasts.
+    pub _turn: Option<OwnedSemaphorePermit>,
+}
+
+impl<S: Stream<Item = Result<FlightData, Status>> + Unpin> Put<S> {
+    /// The answer to the next batch of rows; none at the end.
+    pub async fn next(&mut self) -> Option<Result<Value, Refusal>> {
+        loop {
+            let answer = match self.messages.next().await {
+                Some(Ok(message)) => self.take(message).await,
+                Some(Err(status)) => Err(Refusal::invalid(
+                    "",
+                    format!("the rows cannot be read: {}", status.message()),
+                )),
+                None if *self.flight.shared.stopping.borrow() => {
+                    Err(Refusal::unavailable("the broker is stopping"))
+                }
+                None => return None,
+            };
+            if let Some(answer) = answer.transpose() {
+                return Some(answer);
+            }
+        }
+    }
+
+    /// Decodes a message and appends its rows, if it has any.
+    async fn take(&mut self, message: FlightData) -> Result<Option<Value>, Refusal> {
+        let (runtime, by) = (Handle::current(), self.caller.clone());
+        let mut decoder = std::mem::take(&mut self.decoder);
+        let (decoder, answer) = self
+            .flight
+            .blocking(&self.caller, Work::Write, move |shared, _| {
+                let answer = match decoder.decode(&message)? {
+                    Some(batch) => Some(produce::produce(shared, &by, &batch, &runtime)?),
+                    None => None,
+                };
+                Ok((decoder, answer))
+            })
+            .await?;
+        self.decoder = decoder;
+        Ok(answer)
+    }
+}

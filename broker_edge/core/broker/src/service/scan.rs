@@ -1,0 +1,214 @@
+//! What a read takes out of the log, one message after the other. All of it may wait for the disk.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use headwater_log::{Batch, GapKind, Offset, Partition};
+
+use super::columns::Rows;
+use super::error::Refusal;
+use super::request;
+use super::wire::{Encoder, Message};
+use crate::auth::{Access, Rights};
+use crate::filter::Filters;
+
+/// Bytes of the log that are taken at once.
+const READ_BYTES: usize = 4 << 20;
+
+/// What is read of the log, between one message and the next.
+pub(super) struct Scan {
+    partition: Partition,
+    filters: Filters,
+    /// Everything below was sent or lies in `rows`.
+    position: Offset,
+    /// Of the piece that was read: what is still to be taken, and how far it goes.
+    pending: VecDeque<Batch>,
+    looked_at: Offset,
+    /// The batch that is being taken, and which of its topics are wanted.
+    current: Option<(Batch, Vec<bool>)>,
+    /// Told after the rows before it.
+    failed: Option<Refusal>,
+    rows: Rows,
+    encoder: Encoder,
+}
+
+/// One message and what it says.
+pub(super) struct Piece {
+    pub message: Message,
+    pub next: Offset,
+    pub rows: u64,
+    pub bytes: u64,
+}
+
+impl Scan {
+    pub fn new(
+        partition: Partition,
+        filters: Filters,
+        start: Offset,
+        rows: Rows,
+        encoder: Encoder,
+    ) -> Scan {
+        Scan {
+            partition,
+            filters,
+            position: start,
+            pending: VecDeque::new(),
+            looked_at: start,
+            current: None,
+            failed: None,
+            rows,
+            encoder,
+        }
+    }
+
+    pub fn position(&self) -> Offset {
+        self.position
+    }
+
+    pub fn high_watermark(&self) -> Offset {
+        self.partition.high_watermark()
+    }
+
+    /// Wants only what these rights allow from here on; false when that is nothing.
+    pub fn restrict(&mut self, rights: Option<&Arc<Rights>>) -> bool {
+        self.filters = self.filters.clone().under(rights, Access::Replay);
+        if let Some((batch, _)) = self.current.take() {
+            self.pending.push_front(batch);
+        }
+        self.filters.may_want_some()
+    }
+
+    /// Whether there is nothing to do up to `until`.
+    pub fn is_at(&self, until: Offset) -> bool {
+        self.position >= until && self.rows.len() == 0 && self.failed.is_none()
+    }
+
+    /// Takes records up to `until` until a message is full or a piece of the log is at its end.
+    pub fn advance(&mut self, until: Offset) -> Result<Option<Piece>, Refusal> {
+        if let Some(failed) = self.failed.take() {
+            return Err(failed);
+        }
+        let taken = self.take_piece(until);
+        match taken {
+            Ok(true) => self.flush().map(Some),
+            Ok(false) if self.rows.len() > 0 && self.position >= until => self.flush().map(Some),
+            Ok(false) => Ok(None),
+            Err(refusal) if self.rows.len() > 0 => {
+                // What was read before the refusal still reaches the reader.
+                self.failed = Some(refusal);
+                self.flush().map(Some)
+            }
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// True when the rows have to be sent before more are taken.
+    fn take_piece(&mut self, until: Offset) -> Result<bool, Refusal> {
+        if self.current.is_none() && self.pending.is_empty() {
+            self.read_on(until)?;
+        }
+        while let Some((batch, wanted)) = self.next_batch()? {
+            if self.take(&batch, &wanted, until)? {
+                self.current = Some((batch, wanted));
+                return Ok(true);
+            }
+        }
+        self.position = self.looked_at.min(until).max(self.position);
+        Ok(false)
+    }
+
+    fn next_batch(&mut self) -> Result<Option<(Batch, Vec<bool>)>, Refusal> {
+        if let Some(current) = self.current.take() {
+            return Ok(Some(current));
+        }
+        let Some(batch) = self.pending.pop_front() else {
+            return Ok(None);
+        };
+        let wanted = batch
+            .topics()
+            .map(|topic| self.filters.wants(topic.topic))
+            .collect();
+        // Before anything is taken: a record that was not looked at must not be passed.
+        request::check_work(&self.filters)?;
+        Ok(Some((batch, wanted)))
+    }
+
+    fn read_on(&mut self, until: Offset) -> Result<(), Refusal> {
+        self.filters.work_anew();
+        // A purged record has no topic left: whoever may have wanted it is told.
+        let wanted = |topic: &str| topic.is_empty() || self.filters.wants(topic);
+        let (batches, looked_at) = self
+            .partition
+            .read_matching(self.position, until, READ_BYTES, &wanted)
+            .map_err(|error| Refusal::from_read(&self.partition, error))?;
+        request::check_work(&self.filters)?;
+        self.pending = batches.into();
+        self.looked_at = looked_at.min(until);
+        Ok(())
+    }
+
+    /// Adds the wanted records of `batch` from the position on and below `until`. True when the rows are full.
+    fn take(&mut self, batch: &Batch, wanted: &[bool], until: Offset) -> Result<bool, Refusal> {
+        let base = batch.base_offset().0;
+        let within = |offset: Offset| {
+            usize::try_from(offset.0.saturating_sub(base))
+                .unwrap_or(usize::MAX)
+                .min(batch.len())
+        };
+        let (mut at, asked) = (within(self.position), within(until));
+        let purged = first_purged(batch, at..asked);
+        let end = purged.as_ref().map_or(asked, |run| run.start);
+        let wants_all = wanted.iter().all(|wanted| *wanted);
+        let is_wanted = |index: &usize| wants_all || wanted[usize::from(batch.topic_index(*index))];
+        while at < end {
+            let Some(start) = (at..end).find(is_wanted) else {
+                break;
+            };
+            let run_end = if wants_all {
+                end
+            } else {
+                (start..end).find(|index| !is_wanted(index)).unwrap_or(end)
+            };
+            at = start + self.rows.push_run(batch, start..run_end);
+            self.position = Offset(base + at as u64);
+            if self.rows.is_full() || at < run_end {
+                return Ok(true);
+            }
+        }
+        self.position = Offset(base + end as u64).max(self.position);
+        let Some(run) = purged else {
+            return Ok(false);
+        };
+        let range = Offset(base + run.start as u64)..Offset(base + run.end as u64);
+        Err(Refusal::data_loss(&self.partition, &range, GapKind::Purge))
+    }
+
+    /// The rows so far, which may be none, with the place where the reader goes on.
+    pub fn flush(&mut self) -> Result<Piece, Refusal> {
+        let (rows, bytes) = (self.rows.len() as u64, self.rows.payload_bytes() as u64);
+        let next = format!("{{\"next\":{}}}", self.position);
+        let message = self
+            .rows
+            .finish()
+            .and_then(|batch| self.encoder.encode(&batch, next))
+            .map_err(|error| Refusal::internal(format!("rows could not be encoded: {error}")))?;
+        Ok(Piece {
+            message,
+            next: self.position,
+            rows,
+            bytes,
+        })
+    }
+}
+
+/// The first run of purged records in this part of a batch.
+fn first_purged(batch: &Batch, part: Range<usize>) -> Option<Range<usize>> {
+    if !batch.holds_purged() {
+        return None;
+    }
+    let is_purged = |index: &usize| batch.record(*index).purged;
+    let start = part.clone().find(is_purged)?;
+    let end = (start..part.end).find(|index| !is_purged(index));
+    Some(start..end.unwrap_or(part.end))
+}
