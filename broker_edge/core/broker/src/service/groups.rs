@@ -7,21 +7,22 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headwater_log::{Offset, Partition};
+use headwater_log::Offset;
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::caller::Caller;
 use super::error::Refusal;
+use super::group::{Group, KIND, fence};
 use super::holds::GroupHolds;
 use super::limits::Limits;
 use super::progress::Progress;
 use super::request;
 use crate::state::StateStore;
 
-pub(super) const KIND: &str = "group/";
 const NAME_BYTES_MAX: usize = 249;
+/// Readers take the epoch after the last one's, or the time in microseconds.
+const EPOCH_MAX: u64 = 1 << 62;
 /// A commit that changes nothing is written all the same so often, to show that the group is alive.
 const TOUCH_US: u64 = 60_000_000;
 /// Groups in one answer of `groups`, and about how many bytes of them.
@@ -36,30 +37,6 @@ pub(super) struct Groups {
     groups_per_user: usize,
     /// Held from reading a group to queueing its new value.
     changing: Mutex<()>,
-}
-
-/// The value in the state store.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(super) struct Group {
-    pub reader_epoch: u64,
-    /// Unix microseconds of a commit, not older than the last one by more than [`TOUCH_US`].
-    pub touched_us: i64,
-    /// The user who may always use it, empty for clients without a name. Nobody owns a group that an open broker made.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
-    /// The owner's tenant, when it has one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tenant: Option<String>,
-    pub partitions: BTreeMap<u32, Place>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(super) struct Place {
-    pub initial: Option<u64>,
-    pub committed: Option<u64>,
-    pub scanned: Option<u64>,
 }
 
 impl Groups {
@@ -96,6 +73,10 @@ impl Groups {
             let before = stored.clone().unwrap_or_default();
             before.must_be_used_by(&body.group, caller)?;
             fence(&body.group, &before, body.reader_epoch)?;
+            if body.reader_epoch > EPOCH_MAX {
+                let message = format!("reader_epoch is above {EPOCH_MAX}: no reader could follow");
+                return Err(Refusal::invalid("reader_epoch", message));
+            }
             if stored.is_none() {
                 self.check_count(caller)?;
             }
@@ -276,113 +257,12 @@ impl Groups {
     }
 }
 
-impl Group {
-    fn to_json(&self, name: &str) -> Value {
-        let mut value = json!({"group": name, "reader_epoch": self.reader_epoch, "partitions": self.partitions});
-        if let Some(owner) = &self.owner {
-            value["owner"] = json!(owner);
-        }
-        value
-    }
-
-    fn is_owned_by(&self, caller: &Caller) -> bool {
-        self.owner.is_some() && self.owner.as_deref() == caller.owner()
-    }
-
-    fn is_used_by(&self, name: &str, caller: &Caller) -> bool {
-        self.owner.is_none() || self.is_owned_by(caller) || caller.may_group(name)
-    }
-
-    fn must_be_used_by(&self, name: &str, caller: &Caller) -> Result<(), Refusal> {
-        if self.is_used_by(name, caller) {
-            return Ok(());
-        }
-        Err(Refusal::not_allowed(format!(
-            "consumer group {name} belongs to another user: take another name, or write `group {name}` into this \
-             user's section of the ACL file"
-        )))
-    }
-
-    /// Gives a group without an owner to who commits to it.
-    fn own(&mut self, name: &str, caller: &Caller, is_old: bool) {
-        let Some(owner) = caller.owner().filter(|_| self.owner.is_none()) else {
-            return;
-        };
-        self.owner = Some(owner.to_owned());
-        self.tenant = caller.tenant().map(ToOwned::to_owned);
-        if is_old {
-            tracing::info!(
-                group = name,
-                user = owner,
-                "a consumer group that nobody owned belongs to this user now"
-            );
-        }
-    }
-
-    /// Drops partitions that the log does not have, and brings offsets down to the high watermark: a log may have lost
-    /// its end in a crash, and earlier versions took any number. Returns how many were dropped and brought down.
-    pub fn bound(&mut self, partitions: &[Partition]) -> (usize, usize) {
-        let before = self.partitions.len();
-        self.partitions
-            .retain(|number, _| partitions.get(*number as usize).is_some());
-        let mut lowered = 0;
-        for (number, place) in &mut self.partitions {
-            let Some(partition) = partitions.get(*number as usize) else {
-                continue;
-            };
-            let end = partition.high_watermark().0;
-            for offset in [&mut place.initial, &mut place.committed, &mut place.scanned] {
-                if offset.is_some_and(|offset| offset > end) {
-                    *offset = Some(end);
-                    lowered += 1;
-                }
-            }
-        }
-        (before - self.partitions.len(), lowered)
-    }
-}
-
-/// Brings what is stored of groups within the log, once at the start, and says so.
-pub(super) fn bound_stored(state: &StateStore, partitions: &[Partition]) {
-    let mut found = Vec::new();
-    state.for_each_prefix(KIND, |key, value| {
-        if let Ok(mut group) = serde_json::from_slice::<Group>(value) {
-            let (dropped, lowered) = group.bound(partitions);
-            if dropped + lowered > 0 {
-                found.push((key.to_owned(), group, dropped, lowered));
-            }
-        }
-    });
-    for (key, group, dropped, lowered) in found {
-        let value = serde_json::to_vec(&group).expect("a group is plain values");
-        let name = &key[KIND.len()..];
-        tracing::warn!(
-            group = name,
-            dropped,
-            lowered,
-            "a consumer group named partitions that the log does not have, which were dropped, or offsets above its \
-             end, which are the end now"
-        );
-        // Whoever reads the group bounds it again, so nothing depends on this write.
-        if let Err(error) = state.put(&key, &value) {
-            tracing::warn!(%error, group = name, "the bounded state of a consumer group is not stored");
-        }
-    }
-}
-
 pub(super) fn now_us() -> i64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |since| {
             i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
         })
-}
-
-fn fence(name: &str, group: &Group, reader_epoch: u64) -> Result<(), Refusal> {
-    if reader_epoch < group.reader_epoch {
-        return Err(Refusal::fenced(name, group.reader_epoch, reader_epoch));
-    }
-    Ok(())
 }
 
 fn check_name(name: &str) -> Result<(), Refusal> {

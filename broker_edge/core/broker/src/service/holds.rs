@@ -11,7 +11,8 @@ use headwater_log::{HeldLoss, Hold, Holders, Log, Offset, Partition, PartitionId
 use parking_lot::Mutex;
 
 use super::gaps::{GapRecord, Gaps};
-use super::groups::{Group, KIND, bound_stored, now_us};
+use super::group::{Group, KIND, bound_stored};
+use super::groups::now_us;
 use crate::state::StateStore;
 
 /// After a start, groups that were away as long as the broker was get this long to come back.

@@ -18,6 +18,7 @@ mod error;
 mod flight;
 mod gaps;
 mod gate;
+mod group;
 mod groups;
 mod headers;
 mod holds;

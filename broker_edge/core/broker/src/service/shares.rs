@@ -1,6 +1,7 @@
 //! What one user may have of what all share: reads, calls that work, memory for rows that were not taken.
 //!
-//! Clients without a name are one user. On a broker that asks nobody who they are there are no users, and only what
+//! The users of a tenant share what one user may have: a tenant that makes more users gets no more. Clients without a
+//! name are one user. On a broker that asks nobody who they are there are no users, and only what
 //! all have together is bounded.
 
 use std::collections::HashMap;
@@ -60,9 +61,12 @@ impl Shares {
     }
 
     fn user(&self, caller: &Caller) -> Option<Arc<User>> {
-        let name = caller.owner()?;
+        let name = match (caller.tenant(), caller.owner()?) {
+            (Some(tenant), _) => format!("tenant/{tenant}"),
+            (None, user) => format!("user/{user}"),
+        };
         let mut users = self.users.lock();
-        if let Some(user) = users.get(name) {
+        if let Some(user) = users.get(&name) {
             return Some(Arc::clone(user));
         }
         if users.len() >= IDLE_USERS_MAX {
@@ -75,7 +79,7 @@ impl Shares {
             puts: Arc::new(Semaphore::new(PUTS_PER_USER)),
             budget: Arc::new(Budget::new(self.budget.bytes_max / 2)),
         });
-        users.insert(name.to_owned(), Arc::clone(&user));
+        users.insert(name, Arc::clone(&user));
         Some(user)
     }
 

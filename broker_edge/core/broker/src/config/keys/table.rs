@@ -361,7 +361,8 @@ pub const KEYS: &[Key] = &[
     optional(
         "flight.max_reads_per_user",
         whole(1, 1_024),
-        "Of these, how many one user may have; without it half of `max_reads`. Clients without a name count as one user.",
+        "Of these, how many one user may have; without it half of `max_reads`. The users of a tenant count as one, and so do \
+         clients without a name.",
     ),
     key(
         "flight.read_budget_bytes",

@@ -1,0 +1,139 @@
+//! A consumer group as it is stored: one value of the state store, `group/<name>`. Whose it is, and that its offsets lie
+//! within the log.
+
+use std::collections::BTreeMap;
+
+use headwater_log::Partition;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::caller::Caller;
+use super::error::Refusal;
+use crate::state::StateStore;
+
+pub(super) const KIND: &str = "group/";
+
+/// The value in the state store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Group {
+    pub reader_epoch: u64,
+    /// Unix microseconds of a commit, not older than the last one by more than a minute.
+    pub touched_us: i64,
+    /// The user who may always use it, empty for clients without a name. Nobody owns a group that an open broker made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// The owner's tenant, when it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    pub partitions: BTreeMap<u32, Place>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Place {
+    pub initial: Option<u64>,
+    pub committed: Option<u64>,
+    pub scanned: Option<u64>,
+}
+
+impl Group {
+    pub fn to_json(&self, name: &str) -> Value {
+        let mut value = json!({"group": name, "reader_epoch": self.reader_epoch, "partitions": self.partitions});
+        if let Some(owner) = &self.owner {
+            value["owner"] = json!(owner);
+        }
+        value
+    }
+
+    pub fn is_owned_by(&self, caller: &Caller) -> bool {
+        self.owner.is_some() && self.owner.as_deref() == caller.owner()
+    }
+
+    pub fn is_used_by(&self, name: &str, caller: &Caller) -> bool {
+        self.owner.is_none() || self.is_owned_by(caller) || caller.may_group(name)
+    }
+
+    pub fn must_be_used_by(&self, name: &str, caller: &Caller) -> Result<(), Refusal> {
+        if self.is_used_by(name, caller) {
+            return Ok(());
+        }
+        Err(Refusal::not_allowed(format!(
+            "consumer group {name} belongs to another user: take another name, or write `group {name}` into this \
+             user's section of the ACL file"
+        )))
+    }
+
+    /// Gives a group without an owner to who commits to it.
+    pub fn own(&mut self, name: &str, caller: &Caller, is_old: bool) {
+        let Some(owner) = caller.owner().filter(|_| self.owner.is_none()) else {
+            return;
+        };
+        self.owner = Some(owner.to_owned());
+        self.tenant = caller.tenant().map(ToOwned::to_owned);
+        if is_old {
+            tracing::info!(
+                group = name,
+                user = owner,
+                "a consumer group that nobody owned belongs to this user now"
+            );
+        }
+    }
+
+    /// Drops partitions that the log does not have, and brings offsets down to the high watermark: a log may have lost
+    /// its end in a crash, and earlier versions took any number. Returns how many were dropped and brought down.
+    pub fn bound(&mut self, partitions: &[Partition]) -> (usize, usize) {
+        let before = self.partitions.len();
+        self.partitions
+            .retain(|number, _| partitions.get(*number as usize).is_some());
+        let mut lowered = 0;
+        for (number, place) in &mut self.partitions {
+            let Some(partition) = partitions.get(*number as usize) else {
+                continue;
+            };
+            let end = partition.high_watermark().0;
+            for offset in [&mut place.initial, &mut place.committed, &mut place.scanned] {
+                if offset.is_some_and(|offset| offset > end) {
+                    *offset = Some(end);
+                    lowered += 1;
+                }
+            }
+        }
+        (before - self.partitions.len(), lowered)
+    }
+}
+
+/// Brings what is stored of groups within the log, once at the start, and says so.
+pub(super) fn bound_stored(state: &StateStore, partitions: &[Partition]) {
+    let mut found = Vec::new();
+    state.for_each_prefix(KIND, |key, value| {
+        if let Ok(mut group) = serde_json::from_slice::<Group>(value) {
+            let (dropped, lowered) = group.bound(partitions);
+            if dropped + lowered > 0 {
+                found.push((key.to_owned(), group, dropped, lowered));
+            }
+        }
+    });
+    for (key, group, dropped, lowered) in found {
+        let value = serde_json::to_vec(&group).expect("a group is plain values");
+        let name = &key[KIND.len()..];
+        tracing::warn!(
+            group = name,
+            dropped,
+            lowered,
+            "a consumer group named partitions that the log does not have, which were dropped, or offsets above its \
+             end, which are the end now"
+        );
+        // Whoever reads the group bounds it again, so nothing depends on this write.
+        if let Err(error) = state.put(&key, &value) {
+            tracing::warn!(%error, group = name, "the bounded state of a consumer group is not stored");
+        }
+    }
+}
+
+pub(super) fn fence(name: &str, group: &Group, reader_epoch: u64) -> Result<(), Refusal> {
+    if reader_epoch < group.reader_epoch {
+        return Err(Refusal::fenced(name, group.reader_epoch, reader_epoch));
+    }
+    Ok(())
+}
