@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use arrow_flight::decode::FlightRecordBatchStream;
 use arrow_flight::error::FlightError;
 use arrow_flight::flight_service_client::FlightServiceClient;
-use arrow_flight::{Action, HandshakeRequest, Ticket};
+use arrow_flight::{Action, FlightData, FlightDescriptor, HandshakeRequest, Ticket};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use common::{Client, Got, start_with};
@@ -676,4 +676,27 @@ async fn one_user_leaves_places_for_the_reads_and_groups_of_others() {
         Code::ResourceExhausted
     );
     assert_eq!(reader.code("commit", group("d")).await, Code::Ok);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_publish_nothing_is_refused_before_anything_is_decoded() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start_for_two(dir.path(), |_| {});
+    let garbage = FlightData {
+        flight_descriptor: Some(FlightDescriptor::new_cmd(r#"{"op": "produce"}"#)),
+        data_header: vec![0xff; 64].into(),
+        ..FlightData::default()
+    };
+    for (user, expected) in [
+        ("reader", Code::PermissionDenied),
+        ("root", Code::InvalidArgument),
+    ] {
+        let mut flight = Flight::open(&broker, Some(basic(user))).await;
+        let request = flight.request(stream::iter([garbage.clone()]));
+        let answered = match flight.service.do_put(request).await {
+            Ok(answers) => answers.into_inner().try_collect::<Vec<_>>().await.map(drop),
+            Err(status) => Err(status),
+        };
+        assert_eq!(answered.unwrap_err().code(), expected, "{user}");
+    }
 }

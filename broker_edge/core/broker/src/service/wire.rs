@@ -45,7 +45,7 @@ const COPIED_BYTES_MAX: usize = 8 << 10;
 /// Of every request but DoPut: a JSON object with what Flight puts around it.
 const REQUEST_BYTES_MAX: usize = (1 << 20) + (64 << 10);
 /// Handed to the connection at once.
-const FRAME_BYTES: usize = 64 << 10;
+const FRAME_BYTES: usize = 256 << 10;
 
 /// One encoded message of a read: what stands before the rows, then their buffers.
 pub(super) struct Message(Vec<Bytes>);
