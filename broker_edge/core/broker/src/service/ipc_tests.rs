@@ -22,14 +22,14 @@ fn every_column(rows: usize) -> RecordBatch {
         let value = pair.field_builder::<BinaryBuilder>(1).expect("a builder");
         value.append_value([0, 255]);
         pair.append(true);
-        headers.append(row % 2 == 0);
+        headers.append(row.is_multiple_of(2));
     }
     let text = |name: &str| {
         (0..rows)
             .map(|row| format!("{name}/{row}"))
             .collect::<Vec<_>>()
     };
-    let optional = |row: usize| (row % 3 > 0).then_some(row);
+    let optional = |row: usize| (!row.is_multiple_of(3)).then_some(row);
     let columns: [(&str, ArrayRef); 7] = [
         ("topic", Arc::new(StringArray::from(text("devices")))),
         (
@@ -52,7 +52,7 @@ fn every_column(rows: usize) -> RecordBatch {
         (
             "retain",
             Arc::new(BooleanArray::from_iter(
-                (0..rows).map(|row| optional(row).map(|row| row % 2 == 0)),
+                (0..rows).map(|row| optional(row).map(|row| row.is_multiple_of(2))),
             )),
         ),
         (

@@ -52,11 +52,16 @@ pub(super) struct Message(Vec<Bytes>);
 
 /// A message that waits for its reader, with the memory that was lent for it. Its read may take it back.
 #[derive(Clone)]
-pub(super) struct Slot(Arc<Mutex<Option<(Message, Option<Loan>)>>>);
+pub(super) struct Slot(Arc<Mutex<Option<Loaned>>>);
+
+struct Loaned {
+    message: Message,
+    loan: Option<Loan>,
+}
 
 impl Slot {
     pub fn new(message: Message, loan: Option<Loan>) -> Slot {
-        Slot(Arc::new(Mutex::new(Some((message, loan)))))
+        Slot(Arc::new(Mutex::new(Some(Loaned { message, loan }))))
     }
 
     pub fn discard(self) {
@@ -353,7 +358,7 @@ impl http_body::Body for WireBody {
             };
             let status = match next {
                 Some(Ok(slot)) => match slot.0.lock().take() {
-                    Some((message, loan)) => {
+                    Some(Loaned { message, loan }) => {
                         self.parts = message.0.into();
                         self.loan = loan;
                         continue;
