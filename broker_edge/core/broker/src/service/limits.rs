@@ -16,6 +16,7 @@ pub(super) struct Limits {
     topic_levels_max: usize,
     record_bytes_max: usize,
     artifact_bytes_max: usize,
+    pub reads: usize,
     pub reads_per_user: usize,
     pub read_budget_bytes: usize,
     pub stall_timeout: Duration,
@@ -36,6 +37,7 @@ impl Limits {
             topic_levels_max: usize::from(mqtt.max_topic_levels),
             record_bytes_max: record_bytes.unwrap_or(packet_bytes),
             artifact_bytes_max: record_bytes.unwrap_or(packet_bytes.max(ARTIFACT_BYTES)),
+            reads,
             reads_per_user: flight
                 .max_reads_per_user
                 .map_or(half(reads), usize::from)

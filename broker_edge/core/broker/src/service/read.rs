@@ -19,12 +19,10 @@ use super::columns::{Rows, SCHEMA};
 use super::error::Refusal;
 use super::request;
 use super::scan::{Piece, Scan};
-use super::shares::{Lender, Loan, Pace};
+use super::shares::{Lender, Loan, MESSAGE_BYTES, Pace};
 use super::wire::{Encoder, Message, Messages, Slot};
 use crate::auth::Access;
 
-/// Payload bytes after which a message is cut.
-const MESSAGE_BYTES: usize = 4 << 20;
 /// Messages that are encoded ahead of the network.
 const AHEAD: usize = 2;
 const BATCH_ROWS: usize = 16_384;

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -24,6 +24,8 @@ const WRITES_PER_USER: usize = 16;
 const PUTS_PER_USER: usize = 16;
 /// How long a call waits for others of its user.
 const TURN_TIMEOUT: Duration = Duration::from_secs(30);
+/// Payload bytes after which a message of a read is cut.
+pub(super) const MESSAGE_BYTES: usize = 4 << 20;
 /// Users that are kept although they do nothing.
 const IDLE_USERS_MAX: usize = 64;
 
@@ -56,7 +58,7 @@ impl Shares {
         Shares {
             users: Mutex::default(),
             reads_per_user: limits.reads_per_user,
-            budget: Arc::new(Budget::new(limits.read_budget_bytes)),
+            budget: Arc::new(Budget::new(limits.read_budget_bytes, limits.reads)),
         }
     }
 
@@ -77,7 +79,7 @@ impl Shares {
             looks: Arc::new(Semaphore::new(LOOKS_PER_USER)),
             writes: Arc::new(Semaphore::new(WRITES_PER_USER)),
             puts: Arc::new(Semaphore::new(PUTS_PER_USER)),
-            budget: Arc::new(Budget::new(self.budget.bytes_max / 2)),
+            budget: Arc::new(Budget::new(self.budget.bytes_max / 2, self.reads_per_user)),
         });
         users.insert(name, Arc::clone(&user));
         Some(user)
@@ -131,6 +133,7 @@ impl Shares {
         Lender {
             all: Arc::clone(&self.budget),
             user: self.user(caller).map(|user| Arc::clone(&user.budget)),
+            loans: Arc::default(),
         }
     }
 }
@@ -149,23 +152,27 @@ impl User {
 /// Bytes that may be lent.
 struct Budget {
     bytes_max: usize,
+    /// Beside that, for one message of each read: readers that take nothing must not stop those that begin.
+    first_bytes_max: usize,
     lent: Mutex<usize>,
     returned: Notify,
 }
 
 impl Budget {
-    fn new(bytes_max: usize) -> Budget {
+    fn new(bytes_max: usize, reads: usize) -> Budget {
         Budget {
             bytes_max,
+            first_bytes_max: reads * MESSAGE_BYTES,
             lent: Mutex::new(0),
             returned: Notify::new(),
         }
     }
 
     /// What is larger than the whole budget is lent alone.
-    fn lend(&self, bytes: usize) -> bool {
+    fn lend(&self, bytes: usize, is_first: bool) -> bool {
         let mut lent = self.lent.lock();
-        let fits = *lent == 0 || *lent + bytes <= self.bytes_max;
+        let more = if is_first { self.first_bytes_max } else { 0 };
+        let fits = *lent == 0 || *lent + bytes <= self.bytes_max + more;
         if fits {
             *lent += bytes;
         }
@@ -178,11 +185,13 @@ impl Budget {
     }
 }
 
-/// Lends memory of one user and of all.
+/// Lends memory of one user and of all to one read.
 #[derive(Clone)]
 pub(super) struct Lender {
     all: Arc<Budget>,
     user: Option<Arc<Budget>>,
+    /// What this read has not given back.
+    loans: Arc<AtomicUsize>,
 }
 
 impl Lender {
@@ -191,18 +200,20 @@ impl Lender {
         loop {
             let (all, user) = (self.all.returned.notified(), self.user.as_ref());
             tokio::pin!(all);
+            let is_first = self.loans.load(Ordering::Relaxed) == 0;
             // Enabled before the try: what is given back in between wakes.
             all.as_mut().enable();
             if let Some(user) = user {
                 let returned = user.returned.notified();
                 tokio::pin!(returned);
                 returned.as_mut().enable();
-                if !user.lend(bytes) {
+                if !user.lend(bytes, is_first) {
                     returned.await;
                     continue;
                 }
             }
-            if self.all.lend(bytes) {
+            if self.all.lend(bytes, is_first) {
+                self.loans.fetch_add(1, Ordering::Relaxed);
                 return Loan {
                     lender: self.clone(),
                     bytes,
@@ -241,6 +252,7 @@ impl Loan {
 
 impl Drop for Loan {
     fn drop(&mut self) {
+        self.lender.loans.fetch_sub(1, Ordering::Relaxed);
         self.settle(0);
     }
 }
@@ -280,8 +292,9 @@ mod tests {
 
     fn lender(all: usize, user: usize) -> Lender {
         Lender {
-            all: Arc::new(Budget::new(all)),
-            user: Some(Arc::new(Budget::new(user))),
+            all: Arc::new(Budget::new(all, 0)),
+            user: Some(Arc::new(Budget::new(user, 0))),
+            loans: Arc::default(),
         }
     }
 
@@ -309,7 +322,8 @@ mod tests {
         let one = lender(100, 100);
         let other = Lender {
             all: Arc::clone(&one.all),
-            user: Some(Arc::new(Budget::new(50))),
+            user: Some(Arc::new(Budget::new(50, 0))),
+            loans: Arc::default(),
         };
         let mut held = pin!(one.lend(80));
         let Poll::Ready(held) = poll(&mut held) else {
@@ -325,6 +339,32 @@ mod tests {
             0,
             "the loan was dropped with the poll"
         );
+    }
+
+    #[test]
+    fn a_read_that_begins_gets_its_first_message_when_others_hold_the_budget() {
+        let stalled = Lender {
+            all: Arc::new(Budget::new(MESSAGE_BYTES, 2)),
+            user: None,
+            loans: Arc::default(),
+        };
+        let mut held = pin!(stalled.lend(MESSAGE_BYTES));
+        let Poll::Ready(_held) = poll(&mut held) else {
+            panic!("nothing is lent yet");
+        };
+        let mut ahead = pin!(stalled.lend(MESSAGE_BYTES));
+        assert!(poll(&mut ahead).is_pending());
+        let begins = Lender {
+            all: Arc::clone(&stalled.all),
+            user: None,
+            loans: Arc::default(),
+        };
+        let mut first = pin!(begins.lend(MESSAGE_BYTES));
+        let Poll::Ready(_first) = poll(&mut first) else {
+            panic!("the first message is lent");
+        };
+        let mut second = pin!(begins.lend(MESSAGE_BYTES));
+        assert!(poll(&mut second).is_pending());
     }
 
     #[test]
