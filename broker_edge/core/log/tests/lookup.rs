@@ -332,7 +332,7 @@ fn one_append_may_mix_fresh_known_repeated_and_keyless_records() {
         partition.append(keyed("known", b"0")).expect("taken").end,
     );
     let mut records = Records::new();
-    let topic = records.topic("t", 0..1).expect("room");
+    let topic = records.topic("devices/1/telemetry", 8..9).expect("room");
     let client = records.client("c").expect("room");
     for key in [Some("x"), None, Some("known"), Some("x"), None, Some("y")] {
         let meta = RecordMeta {

@@ -331,7 +331,7 @@ impl Machine {
             key: Some(key),
         };
         let (records, mut entries) = self.build(at, &[spec.clone(), spec]);
-        let known = self.references[at].find_key(&format!("key {key}"));
+        let known = self.references[at].find_key(&format!("key {key}"), &entries[0].topic);
         let start = Offset(self.references[at].next());
         let placed = match self.partition(at).append_unique(records) {
             Ok(placed) => placed,

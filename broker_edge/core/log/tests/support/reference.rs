@@ -117,11 +117,11 @@ impl Reference {
     }
 
     /// Offset of the record that counts for a key, if one is retained or queued.
-    pub fn find_key(&self, key: &str) -> Option<Offset> {
+    pub fn find_key(&self, key: &str, topic: &str) -> Option<Offset> {
         let retained = &self.records[self.log_start as usize..];
-        let at = retained
-            .iter()
-            .position(|entry| entry.idempotency_key.as_deref() == Some(key))?;
+        let is_repeat =
+            |entry: &Entry| entry.idempotency_key.as_deref() == Some(key) && entry.topic == topic;
+        let at = retained.iter().position(is_repeat)?;
         Some(Offset(self.log_start + at as u64))
     }
 
