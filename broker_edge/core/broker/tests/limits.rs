@@ -221,6 +221,32 @@ fn a_flight_connection_without_a_call_ends_at_its_deadline_and_one_with_a_call_s
     broker.shutdown();
 }
 
+#[test]
+fn flight_tells_how_many_calls_and_how_large_headers_it_takes() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let broker = start_with(dir.path(), |config| config.flight.max_streams = 5);
+    let mut stream = TcpStream::connect(broker.flight_address()).expect("it listens");
+    stream
+        .set_read_timeout(Some(common::DEADLINE))
+        .expect("a timeout");
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    stream.write_all(preface).expect("it is taken");
+    let mut head = [0; 9];
+    stream
+        .read_exact(&mut head)
+        .expect("the settings come first");
+    assert_eq!(head[3], 4, "SETTINGS (RFC 9113, 6.5)");
+    let mut settings = vec![0; usize::from(head[2])];
+    stream.read_exact(&mut settings).expect("they are whole");
+    let value = |id: u8| {
+        let one = settings.chunks(6).find(|one| one[..2] == [0, id])?;
+        Some(u32::from_be_bytes([one[2], one[3], one[4], one[5]]))
+    };
+    assert_eq!(value(3), Some(5), "calls at the same time");
+    assert_eq!(value(6), Some(16 << 10), "bytes of headers");
+    broker.shutdown();
+}
+
 fn admin_metrics(admin: SocketAddr) -> String {
     let mut stream = TcpStream::connect(admin).expect("it listens");
     let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";

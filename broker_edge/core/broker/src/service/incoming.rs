@@ -394,3 +394,7 @@ impl AsyncWrite for Conn {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "incoming_tests.rs"]
+mod tests;
