@@ -30,8 +30,8 @@ use tonic::{Response, Status};
 
 use super::Shared;
 use super::caller::identify;
-use super::gate::Pass;
 use super::error::Refusal;
+use super::gate::Pass;
 use super::shares::{Loan, Pace};
 
 /// `FlightData.data_body`, the last field of a message.
