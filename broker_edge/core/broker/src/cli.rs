@@ -9,7 +9,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::config::{self, Config, ConfigError, Source};
-use crate::{Broker, VERSION, log_cli, talk, users_cli};
+use crate::{Broker, VERSION, changes, log_cli, talk, users_cli};
 
 pub const EXIT_OK: i32 = 0;
 pub const EXIT_FAILED: i32 = 1;
@@ -24,7 +24,8 @@ usage: headwaterd [--config FILE] [--set KEY=VALUE]...
   --config FILE     settings; conf/broker.yaml explains every key
   --set KEY=VALUE   one setting, for example --set listeners.mqtt.bind=127.0.0.1:0
   --log-format F    text or json: how it talks on stderr (broker.log_format)
-  --check           say whether the settings are valid, and stop
+  --check           say whether the settings are valid, and which lines mean
+                    something else than in an older version; then stop
   --print-config    print the settings that result, and stop
   --print-schema    print the JSON schema of the settings, and stop
   --version         print the version, and stop
@@ -87,7 +88,10 @@ fn with_settings(arguments: Arguments) -> i32 {
         }
     };
     match arguments.command {
-        Command::Check => print("the settings are valid\n"),
+        Command::Check => print(&format!(
+            "the settings are valid\n{}",
+            changes::notes(&config)
+        )),
         Command::PrintConfig => print(&config::to_yaml(&config)),
         _ => serve(config),
     }

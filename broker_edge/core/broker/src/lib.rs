@@ -8,6 +8,7 @@
 
 pub mod audit;
 pub mod auth;
+mod changes;
 pub mod cli;
 pub mod config;
 pub mod data_plane;

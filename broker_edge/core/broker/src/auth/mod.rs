@@ -4,10 +4,10 @@
 //! is replaced as a whole on a reload ([`Keeper`]), never changed. Credentials become an [`Identity`]; what it may do
 //! are its [`Rights`]. Nothing here knows a connection: the engine and the service ask and act.
 
-mod acl;
+pub(crate) mod acl;
 mod authority;
 mod certificate;
-mod file;
+pub(crate) mod file;
 mod keeper;
 mod password;
 mod remembered;

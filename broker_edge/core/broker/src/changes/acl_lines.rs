@@ -1,0 +1,102 @@
+//! The lines of an ACL file as far as a change of meaning is about them. The file is known to be valid: [`Acl::load`]
+//! has read it.
+//!
+//! [`Acl::load`]: crate::auth::acl::Acl::load
+
+use crate::auth::file::lines;
+
+/// One rule, and where it stands.
+#[derive(Debug, PartialEq, Eq)]
+pub struct RuleLine<'a> {
+    pub number: usize,
+    /// The user of its section; `None` in front of all sections, and for patterns, which are about everybody.
+    pub user: Option<&'a str>,
+    /// As it stands in the file.
+    pub text: &'a str,
+    pub is_pattern: bool,
+    /// The access word; `None` where a filter stands alone, which is for reading and writing.
+    access: Option<&'a str>,
+}
+
+impl RuleLine<'_> {
+    pub fn is_denial(&self) -> bool {
+        self.access == Some("deny")
+    }
+
+    pub fn is_replay(&self) -> bool {
+        self.access == Some("replay")
+    }
+
+    /// Whether `%c` stands for the client id in it.
+    pub fn has_client_id(&self) -> bool {
+        self.is_pattern && self.text.contains("%c")
+    }
+}
+
+/// The users that an `operator` line is about.
+pub fn operators(text: &str) -> Vec<&str> {
+    let mut user = None;
+    let mut operators = Vec::new();
+    for (_, text) in lines(text) {
+        match split_word(text) {
+            ("user", name) => user = Some(name),
+            ("operator", "") => operators.extend(user),
+            _ => {}
+        }
+    }
+    operators
+}
+
+/// The rules of a file, in order.
+pub fn rules(text: &str) -> Vec<RuleLine<'_>> {
+    let mut user = None;
+    let mut rules = Vec::new();
+    for (number, text) in lines(text) {
+        let (word, rest) = split_word(text);
+        match word {
+            "user" => user = Some(rest),
+            "topic" | "pattern" => {
+                let is_pattern = word == "pattern";
+                let (first, filter) = split_word(rest);
+                rules.push(RuleLine {
+                    number,
+                    user: user.filter(|_| !is_pattern),
+                    text,
+                    is_pattern,
+                    access: (!filter.is_empty()).then_some(first),
+                });
+            }
+            _ => {}
+        }
+    }
+    rules
+}
+
+fn split_word(line: &str) -> (&str, &str) {
+    match line.split_once(|c: char| c.is_ascii_whitespace()) {
+        Some((word, rest)) => (word, rest.trim_start()),
+        None => (line, ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{operators, rules};
+
+    #[test]
+    fn a_rule_is_told_with_its_line_and_its_section() {
+        let text = "# all\ntopic read a\n\nuser ann b\ntopic replay %c/#\noperator\npattern deny x/%c\npattern y/%u";
+        let found = rules(text);
+        assert_eq!(operators(text), ["ann b"]);
+        let lines: Vec<_> = found.iter().map(|rule| (rule.number, rule.user)).collect();
+        assert_eq!(lines, [(2, None), (5, Some("ann b")), (7, None), (8, None)]);
+        let facts = |at: usize| {
+            let rule = &found[at];
+            (rule.is_denial(), rule.is_replay(), rule.has_client_id())
+        };
+        assert_eq!(facts(0), (false, false, false));
+        assert_eq!(facts(1), (false, true, false), "in a plain rule %c is text");
+        assert_eq!(facts(2), (true, false, true));
+        assert_eq!(facts(3), (false, false, false));
+    }
+}

@@ -1,0 +1,279 @@
+//! The changes themselves, in the order of docs/upgrade.md.
+
+use crate::config::CertificateUser;
+
+use super::acl_lines::RuleLine;
+use super::{Change, Facts, Finding};
+
+pub const CHANGES: &[Change] = &[
+    Change {
+        key: "client-ids",
+        find: client_ids,
+    },
+    Change {
+        key: "sessions",
+        find: sessions,
+    },
+    Change {
+        key: "operators",
+        find: operators,
+    },
+    Change {
+        key: "groups",
+        find: groups,
+    },
+    Change {
+        key: "quotas",
+        find: quotas,
+    },
+    Change {
+        key: "flight-shares",
+        find: flight_shares,
+    },
+    Change {
+        key: "records",
+        find: records,
+    },
+    Change {
+        key: "doors",
+        find: doors,
+    },
+    Change {
+        key: "waiting",
+        find: waiting,
+    },
+    Change {
+        key: "hosts",
+        find: hosts,
+    },
+    Change {
+        key: "origins",
+        find: origins,
+    },
+];
+
+fn at(place: impl Into<String>, meaning: impl Into<String>) -> Finding {
+    Finding {
+        place: place.into(),
+        meaning: meaning.into(),
+    }
+}
+
+fn client_ids(facts: &Facts<'_>) -> Vec<Finding> {
+    let auth = &facts.config.auth;
+    let mut found = Vec::new();
+    if !facts.has_users() {
+        return found;
+    }
+    for rule in &facts.rules {
+        if rule.has_client_id() && !rule.is_denial() {
+            found.push(at(
+                facts.line(rule.number),
+                format!(
+                    "`{}` applies to a user only where the client id is the user's name, matches a `client-id` line of that user, or \
+                     comes from the certificate; elsewhere it gives nothing: add `client-id` lines, or set auth.client_ids: any",
+                    rule.text
+                ),
+            ));
+        }
+    }
+    if auth.token.keys_file.is_some() {
+        found.push(at(
+            "auth.token.keys_file",
+            "`%c` in the `acl` claim of a token applies in the same way: put `client-id` into the claim",
+        ));
+    }
+    found
+}
+
+fn sessions(facts: &Facts<'_>) -> Vec<Finding> {
+    let auth = &facts.config.auth;
+    let anonymous = "a client without credentials cannot take over the session of a user";
+    let mut found = Vec::new();
+    if auth.password_file.is_some() || auth.token.keys_file.is_some() {
+        let key = if auth.password_file.is_some() {
+            "auth.password_file"
+        } else {
+            "auth.token.keys_file"
+        };
+        found.push(at(
+            key,
+            "a client id that a user has a session under is refused to other users (0x85, code 2); sessions from before belong to the first \
+             user that connects with their id: where devices change users, end their sessions first",
+        ));
+    }
+    if auth.certificate.user != CertificateUser::Ignored && !auth.certificate.bind_client_id {
+        found.push(at(
+            "auth.certificate.bind_client_id",
+            "without it a certificate still gives no other user's session: a client id in use by another user is refused",
+        ));
+    }
+    if auth.allow_anonymous && facts.has_users() {
+        found.push(at("auth.allow_anonymous", anonymous));
+    }
+    found
+}
+
+fn operators(facts: &Facts<'_>) -> Vec<Finding> {
+    let auth = &facts.config.auth;
+    if auth.acl_file.is_some() {
+        return Vec::new();
+    }
+    if facts.has_users() {
+        return vec![at(
+            "auth.acl_file",
+            "without an ACL file every user was an operator, and none is now: name them in auth.operators, or write an ACL file with `operator` \
+             lines; until then nobody may remove groups, take backups, reload or use /api/v1",
+        )];
+    }
+    if auth.allow_anonymous && facts.is_exposed() {
+        return vec![at(
+            "auth.allow_anonymous",
+            "without any users beyond loopback nobody is an operator: /api/v1, remove_group and backup are refused; add users and name one in \
+             auth.operators",
+        )];
+    }
+    Vec::new()
+}
+
+fn groups(facts: &Facts<'_>) -> Vec<Finding> {
+    let meaning = |what: &str| {
+        format!(
+            "{what} gives no right to consumer groups of others any more: a group belongs to the user who made it; add `group NAME` lines for \
+             those that several users commit to"
+        )
+    };
+    if !facts.has_users() {
+        return Vec::new();
+    }
+    if facts.config.auth.acl_file.is_none() {
+        return vec![at("auth.acl_file", meaning("being let in"))];
+    }
+    let is_concerned = |rule: &&RuleLine<'_>| {
+        let is_operator = rule
+            .user
+            .is_some_and(|user| facts.operators.contains(&user));
+        rule.is_replay() && !is_operator
+    };
+    let replays = facts.rules.iter().filter(is_concerned);
+    replays
+        .map(|rule| {
+            at(
+                facts.line(rule.number),
+                meaning(&format!("`{}`", rule.text)),
+            )
+        })
+        .collect()
+}
+
+fn quotas(facts: &Facts<'_>) -> Vec<Finding> {
+    if !facts.has_users() {
+        return Vec::new();
+    }
+    let (mqtt, broker) = (&facts.config.mqtt, &facts.config.broker);
+    let caps = [
+        ("mqtt.max_sessions", u64::from(mqtt.max_sessions)),
+        ("mqtt.max_shared_groups", u64::from(mqtt.max_shared_groups)),
+        ("mqtt.max_retained", u64::from(mqtt.max_retained)),
+        ("broker.max_connections", u64::from(broker.max_connections)),
+    ];
+    let half = |(key, cap): (&str, u64)| {
+        at(
+            key,
+            format!(
+                "{cap} for all together; one tenant, which is one user where the ACL has no `tenant` line, gets at most {} unless a setting of \
+                 `quotas` says otherwise",
+                cap / 2
+            ),
+        )
+    };
+    caps.into_iter().map(half).collect()
+}
+
+fn flight_shares(facts: &Facts<'_>) -> Vec<Finding> {
+    if !facts.has_users() {
+        return Vec::new();
+    }
+    let reads = facts.config.flight.max_reads;
+    vec![at(
+        "flight.max_reads",
+        format!(
+            "{reads} reads for all together; one user gets a share of them, and a read whose client does not take what it asked for ends"
+        ),
+    )]
+}
+
+fn records(facts: &Facts<'_>) -> Vec<Finding> {
+    let (largest, message) = (
+        facts.config.mqtt.max_packet_bytes,
+        facts.config.flight.max_message_bytes,
+    );
+    if largest >= message {
+        return Vec::new();
+    }
+    vec![at(
+        "flight.max_message_bytes",
+        format!(
+            "a message may have {message}, but a record in it no more than flight.max_record_bytes, which is mqtt.max_packet_bytes ({largest}) \
+             unless you set it"
+        ),
+    )]
+}
+
+fn doors(facts: &Facts<'_>) -> Vec<Finding> {
+    let mut services = facts.config.listeners.addresses().filter(|(key, bind)| {
+        let is_service = ["listeners.flight.bind", "listeners.admin.bind"].contains(key);
+        is_service && !bind.ip().is_loopback()
+    });
+    let Some((key, _)) = services.next() else {
+        return Vec::new();
+    };
+    vec![at(
+        key,
+        "connections are counted, in all and per address, and one that sends nothing is closed: many clients behind one address may need higher \
+         limits",
+    )]
+}
+
+fn waiting(facts: &Facts<'_>) -> Vec<Finding> {
+    if !facts.has_users() {
+        return Vec::new();
+    }
+    let places = facts.config.auth.max_waiting;
+    vec![at(
+        "auth.max_waiting",
+        format!(
+            "{places} for all together; one address and one listener get a share of them, so that a flood at one does not lock out the others"
+        ),
+    )]
+}
+
+fn hosts(facts: &Facts<'_>) -> Vec<Finding> {
+    let admin = facts.config.listeners.admin.bind;
+    vec![at(
+        "listeners.admin.bind",
+        format!(
+            "requests to {admin} count when their `Host` is an IP address, localhost or the machine's name: add other names, such as that of a \
+             reverse proxy, to admin.hosts (/healthz, /readyz and /metrics take any)"
+        ),
+    )]
+}
+
+fn origins(facts: &Facts<'_>) -> Vec<Finding> {
+    let listeners = &facts.config.listeners;
+    let sockets = [
+        ("listeners.ws", &listeners.ws.bind),
+        ("listeners.wss", &listeners.wss.bind),
+    ];
+    let bound = sockets.into_iter().filter(|(_, binds)| !binds.0.is_empty());
+    bound
+        .map(|(listener, _)| {
+            at(
+                format!("{listener}.bind"),
+                format!(
+                    "a page of another host is refused where it shows neither password nor token: add its origin to {listener}.origins"
+                ),
+            )
+        })
+        .collect()
+}

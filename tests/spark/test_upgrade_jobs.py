@@ -1,0 +1,136 @@
+"""The jobs go on from the checkpoints and tables that those of 583ec94 left, at the broker that goes on from its log.
+
+The fixture (tests/fixtures/upgrade/make.py) has the last batch of the telemetry job written and not committed, a status
+job that one message had stopped for good, an action that ended, and one whose command waits in a device's session.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from support.programs import headwaterd
+from support.upgrade import Folder, UpgradeBroker, unpack
+
+from broker_edge import Client, Credentials
+from pipelines import tables
+from pipelines.action_rows import rows_of
+from pipelines.action_store import DeltalakeStore
+from pipelines.actions import ActionJob
+from pipelines.settings import Settings, TelemetrySettings
+from pipelines.status import StatusSettings, start_status
+from pipelines.telemetry import start_telemetry
+from sinks.devices import DevicePublisher
+
+Place = tuple[str, int, int]
+PLACE = ("log_id", "partition", "offset")
+TURNS_MAX = 6
+
+
+@pytest.fixture
+def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UpgradeBroker]:
+    with UpgradeBroker(headwaterd(), unpack(tmp_path)) as started:
+        for name, value in started.engine_environment().items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("UPGRADE_ROOT", started.folder.passwords["root"])
+        yield started
+
+
+def in_the_log(broker: UpgradeBroker, filters: str) -> dict[Place, bytes]:
+    """The records under a filter, by their places."""
+    found: dict[Place, bytes] = {}
+    with Client(broker.server, credentials=Credentials(user="root", password="env:UPGRADE_ROOT")) as root:
+        for number, one in root.offsets(filters=filters).partitions.items():
+            for batch in root.fetch(number, one.log_start, one.high_watermark, filters=filters):
+                for row in batch.to_pylist():
+                    found[(row["log_id"], row["partition"], row["offset"])] = row["value"]
+    return found
+
+
+def places_in(table: Path) -> list[Place]:
+    columns = DeltaTable(str(table)).to_pyarrow_table(columns=list(PLACE))
+    return sorted(zip(*(columns.column(name).to_pylist() for name in PLACE), strict=True))
+
+
+def rows(folder: Folder, table: tables.Table) -> list[dict[str, Any]]:
+    return list(rows_of(DeltaTable(tables.uri_of(str(folder.tables), table.name)).to_pyarrow_table()))
+
+
+def test_the_telemetry_job_goes_on_with_no_row_missing_and_none_twice(
+    broker: UpgradeBroker, spark: SparkSession
+) -> None:
+    folder = broker.folder
+    before = places_in(folder.bronze)
+    telemetry = TelemetrySettings(table_path=str(folder.bronze), checkpoint=str(folder.checkpoint("telemetry")))
+    settings = Settings(servers=[broker.server], telemetry=telemetry)
+    query = start_telemetry(spark, settings, available_now=True)
+    query.awaitTermination()
+    assert query.exception() is None
+    there = in_the_log(broker, "devices/+/telemetry")
+    assert 0 < len(before) < len(there), "the fixture has rows on both sides of the upgrade"
+    assert places_in(folder.bronze) == sorted(there)
+    values = DeltaTable(str(folder.bronze)).to_pyarrow_table(columns=[*PLACE, "value"]).to_pylist()
+    assert {(row["log_id"], row["partition"], row["offset"]): row["value"] for row in values} == there
+
+
+def test_the_status_job_leaves_the_message_behind_that_had_stopped_it_and_the_open_action_ends(
+    broker: UpgradeBroker, spark: SparkSession
+) -> None:
+    folder = broker.folder
+    run_status(broker, spark)
+    (stopped_it,) = [row for row in rows(folder, tables.QUARANTINE) if row["topic"] == "devices/pump-12/status"]
+    assert b"ud800" in stopped_it["value"]
+    assert online_of(folder, "pump-12") == 1, "the honest report of the same batch"
+
+    before = {row["action_id"]: row for row in rows(folder, tables.ACTION_STATE)}
+    assert (before["done"]["phase"], before["open"]["phase"]) == ("ENDED", "RUNNING")
+    with broker.connect("pump-7", "pump-7") as pump:
+        assert pump.connack.session_present
+        deliveries = pump.deliveries(6)
+        (command,) = [json.loads(one.payload) for one in deliveries if one.topic == "devices/pump-7/actions"]
+        assert command["action_id"] == "open"
+        said = {"action_id": "open", "attempt": command["attempt"], "state": "SUCCEEDED", "boot": "b2", "seq": 1}
+        assert pump.published("devices/pump-7/status", json.dumps(said).encode()) == 0
+        pump.leave()
+    after = turns_until_ended(broker, spark, "open")
+    assert after["open"]["counts"] == {"SUCCEEDED": 1}
+    assert after["done"] == before["done"]
+    events = [
+        tuple(row[name] for name in PLACE) for row in rows(folder, tables.ACTION_EVENTS) if row["source"] == "status"
+    ]
+    assert len(events) == len(set(events))
+
+
+def run_status(broker: UpgradeBroker, spark: SparkSession) -> None:
+    """The status job, to the end of what is there."""
+    folder = broker.folder
+    settings = StatusSettings((broker.server,), str(folder.tables), str(folder.checkpoint("status")))
+    query = start_status(spark, settings, available_now=True)
+    query.awaitTermination()
+    assert query.exception() is None
+
+
+def online_of(folder: Folder, device: str) -> int:
+    said = [row for row in rows(folder, tables.ACTION_EVENTS) if row["device_id"] == device]
+    return sum(row["state"] == "ONLINE" for row in said)
+
+
+def turns_until_ended(broker: UpgradeBroker, spark: SparkSession, action_id: str) -> dict[str, dict[str, Any]]:
+    """Turns of the engine with the status job between them; `action_state` by action."""
+    folder = broker.folder
+    for _ in range(TURNS_MAX):
+        publisher = DevicePublisher(broker.server)
+        job = ActionJob(DeltalakeStore(str(folder.tables)), publisher)
+        job.turn()
+        job.close()
+        publisher.close()
+        states = {row["action_id"]: row for row in rows(folder, tables.ACTION_STATE)}
+        if states[action_id]["phase"] == "ENDED":
+            return states
+        run_status(broker, spark)
+    raise AssertionError(f"{action_id} has not ended: {states[action_id]}")
