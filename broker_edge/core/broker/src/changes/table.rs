@@ -65,17 +65,20 @@ fn client_ids(facts: &Facts<'_>) -> Vec<Finding> {
     if !facts.has_users() {
         return found;
     }
-    for rule in &facts.rules {
-        if rule.has_client_id() && !rule.is_denial() {
-            found.push(at(
-                facts.line(rule.number),
-                format!(
-                    "`{}` applies to a user only where the client id is the user's name, matches a `client-id` line of that user, or \
-                     comes from the certificate; elsewhere it gives nothing: add `client-id` lines, or set auth.client_ids: any",
-                    rule.text
-                ),
-            ));
-        }
+    for rule in facts.rules.iter().filter(|rule| rule.has_client_id()) {
+        let otherwise = if rule.is_denial() {
+            "with any other it denies as if every client id stood there"
+        } else {
+            "with any other it gives nothing"
+        };
+        found.push(at(
+            facts.line(rule.number),
+            format!(
+                "`{}` believes a client id of a user only where it is the user's name, matches a `client-id` line of that user, or stands in \
+                 the certificate; {otherwise}: add `client-id` lines, or set auth.client_ids: any",
+                rule.text
+            ),
+        ));
     }
     if auth.token.keys_file.is_some() {
         found.push(at(
@@ -198,7 +201,8 @@ fn flight_shares(facts: &Facts<'_>) -> Vec<Finding> {
     vec![at(
         "flight.max_reads",
         format!(
-            "{reads} reads for all together; one user gets a share of them, and a read whose client does not take what it asked for ends"
+            "{reads} reads for all together; one user gets {} of them, and a reader that takes nothing for a while loses its place",
+            (reads / 2).max(1)
         ),
     )]
 }
@@ -215,7 +219,7 @@ fn records(facts: &Facts<'_>) -> Vec<Finding> {
         "flight.max_message_bytes",
         format!(
             "a message may have {message}, but a record in it no more than flight.max_record_bytes, which is mqtt.max_packet_bytes ({largest}) \
-             unless you set it"
+             unless you set it, and its topic keeps the limits of MQTT"
         ),
     )]
 }
@@ -230,8 +234,8 @@ fn doors(facts: &Facts<'_>) -> Vec<Finding> {
     };
     vec![at(
         key,
-        "connections are counted, in all and per address, and one that sends nothing is closed: many clients behind one address may need higher \
-         limits",
+        "connections are bounded, in all and of one user, and one without a call in time is closed: many executors or dashboards may need higher \
+         limits (flight.max_connections, admin.max_connections)",
     )]
 }
 

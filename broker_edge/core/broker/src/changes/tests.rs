@@ -33,7 +33,7 @@ fn each_line_of_the_acl_that_means_something_else_is_named() {
     let (file, setting) = acl("lines", text);
     let notes = notes(&config(&["auth.password_file=users", &setting]));
     let place = |line: usize| format!("{}:{line}", file.display());
-    assert_eq!(of(&notes, "client-ids"), [place(5)]);
+    assert_eq!(of(&notes, "client-ids"), [place(5), place(6)]);
     assert_eq!(of(&notes, "groups"), [place(2)]);
     assert!(of(&notes, "operators").is_empty(), "{notes}");
     let line = notes.lines().find(|line| line.contains("client-ids"));
