@@ -135,7 +135,7 @@ def test_all_sessions_are_there_and_each_user_gets_its_own_back(broker: UpgradeB
         assert gateway.nothing_waits()
     with broker.connect("lobby", None) as lobby:
         assert lobby.connack.session_present
-        assert payloads(lobby, 1) == [b"hello"]
+        assert payloads(lobby, 1) == [b"news"]
 
 
 def test_client_id_lines_give_a_gateway_what_waits_for_it(folder: Folder) -> None:
@@ -150,9 +150,13 @@ def test_a_session_from_before_belongs_to_the_first_that_connects(broker: Upgrad
         assert first.code == 0
         assert first.connack.session_present
         assert first.nothing_waits(), "only the session is its, not what the ACL keeps for pump-7"
-        with broker.connect("pump-7", "pump-7") as second:
+        with broker.connect("pump-7", "line") as second:
             assert second.code == REFUSED_ID
         first.ping()
+    # The id is pump-7's name: it is not kept out, and begins anew.
+    with broker.connect("pump-7", "pump-7") as owner:
+        assert owner.code == 0
+        assert not owner.connack.session_present
     with broker.connect("pump-8", "pump-8") as owner:
         assert owner.connack.session_present
         owner.leave()

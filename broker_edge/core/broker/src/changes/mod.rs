@@ -58,12 +58,6 @@ impl Facts<'_> {
     fn has_users(&self) -> bool {
         self.config.auth.is_configured()
     }
-
-    /// Whether a listener can be reached from another machine.
-    fn is_exposed(&self) -> bool {
-        let mut addresses = self.config.listeners.addresses();
-        addresses.any(|(_, bind)| !bind.ip().is_loopback())
-    }
 }
 
 /// A line for each finding, in the order of the table and of the lines; empty when nothing has changed.

@@ -1,6 +1,6 @@
 //! The changes themselves, in the order of docs/upgrade.md.
 
-use crate::config::CertificateUser;
+use crate::config::{CertificateUser, ClientIds};
 
 use super::acl_lines::RuleLine;
 use super::{Change, Facts, Finding};
@@ -62,7 +62,7 @@ fn at(place: impl Into<String>, meaning: impl Into<String>) -> Finding {
 fn client_ids(facts: &Facts<'_>) -> Vec<Finding> {
     let auth = &facts.config.auth;
     let mut found = Vec::new();
-    if !facts.has_users() {
+    if !facts.has_users() || auth.client_ids == ClientIds::Any {
         return found;
     }
     for rule in facts.rules.iter().filter(|rule| rule.has_client_id()) {
@@ -119,7 +119,7 @@ fn sessions(facts: &Facts<'_>) -> Vec<Finding> {
 
 fn operators(facts: &Facts<'_>) -> Vec<Finding> {
     let auth = &facts.config.auth;
-    if auth.acl_file.is_some() {
+    if auth.acl_file.is_some() || !auth.operators.is_empty() {
         return Vec::new();
     }
     if facts.has_users() {
@@ -129,7 +129,7 @@ fn operators(facts: &Facts<'_>) -> Vec<Finding> {
              lines; until then nobody may remove groups, take backups, reload or use /api/v1",
         )];
     }
-    if auth.allow_anonymous && facts.is_exposed() {
+    if auth.allow_anonymous && !facts.config.is_local() {
         return vec![at(
             "auth.allow_anonymous",
             "without any users beyond loopback nobody is an operator: /api/v1, remove_group and backup are refused; add users and name one in \

@@ -55,6 +55,23 @@ fn users_without_an_acl_file_are_told_that_they_are_no_operators() {
 }
 
 #[test]
+fn what_the_settings_answer_already_is_no_note() {
+    let (file, setting) = acl("answered", "pattern readwrite devices/%c/#\n");
+    let any = notes(&config(&[
+        "auth.password_file=users",
+        &setting,
+        "auth.client_ids=any",
+    ]));
+    assert!(of(&any, "client-ids").is_empty(), "{any}");
+    let named = notes(&config(&[
+        "auth.password_file=users",
+        "auth.operators=[root]",
+    ]));
+    assert!(of(&named, "operators").is_empty(), "{named}");
+    fs::remove_file(file).expect("removed");
+}
+
+#[test]
 fn strangers_beyond_loopback_are_told_that_they_are_no_operators() {
     let open = notes(&config(&["auth.allow_anonymous=true"]));
     assert!(of(&open, "operators").is_empty(), "{open}");
