@@ -13,7 +13,6 @@ pub struct RuleLine<'a> {
     pub user: Option<&'a str>,
     /// As it stands in the file.
     pub text: &'a str,
-    pub is_pattern: bool,
     /// The access word; `None` where a filter stands alone, which is for reading and writing.
     access: Option<&'a str>,
 }
@@ -25,11 +24,6 @@ impl RuleLine<'_> {
 
     pub fn is_replay(&self) -> bool {
         self.access == Some("replay")
-    }
-
-    /// Whether `%c` stands for the client id in it.
-    pub fn has_client_id(&self) -> bool {
-        self.is_pattern && self.text.contains("%c")
     }
 }
 
@@ -62,7 +56,6 @@ pub fn rules(text: &str) -> Vec<RuleLine<'_>> {
                     number,
                     user: user.filter(|_| !is_pattern),
                     text,
-                    is_pattern,
                     access: (!filter.is_empty()).then_some(first),
                 });
             }
@@ -92,11 +85,11 @@ mod tests {
         assert_eq!(lines, [(2, None), (5, Some("ann b")), (7, None), (8, None)]);
         let facts = |at: usize| {
             let rule = &found[at];
-            (rule.is_denial(), rule.is_replay(), rule.has_client_id())
+            (rule.is_denial(), rule.is_replay())
         };
-        assert_eq!(facts(0), (false, false, false));
-        assert_eq!(facts(1), (false, true, false), "in a plain rule %c is text");
-        assert_eq!(facts(2), (true, false, true));
-        assert_eq!(facts(3), (false, false, false));
+        assert_eq!(facts(0), (false, false));
+        assert_eq!(facts(1), (false, true));
+        assert_eq!(facts(2), (true, false));
+        assert_eq!(facts(3), (false, false));
     }
 }

@@ -45,6 +45,8 @@ struct Facts<'a> {
     rules: Vec<RuleLine<'a>>,
     /// By the ACL file.
     operators: Vec<&'a str>,
+    /// Lines of rules in which the client id stands.
+    client_id_lines: Vec<usize>,
 }
 
 impl Facts<'_> {
@@ -64,16 +66,17 @@ impl Facts<'_> {
 pub fn notes(config: &Config) -> String {
     let acl_file = config.auth.acl_file.as_deref();
     let mut notes = String::new();
-    let text = acl_file.map_or(Ok(String::new()), readable);
-    if let Err(error) = &text {
+    let read = acl_file.map_or_else(|| Ok(Default::default()), readable);
+    if let Err(error) = &read {
         note(&mut notes, "auth.acl_file", "unread", error);
     }
-    let text = text.unwrap_or_default();
+    let (text, client_id_lines) = read.unwrap_or_default();
     let facts = Facts {
         config,
         acl_file,
         rules: rules(&text),
         operators: operators(&text),
+        client_id_lines,
     };
     for change in CHANGES {
         for finding in (change.find)(&facts) {
@@ -92,11 +95,12 @@ fn note(notes: &mut String, place: &str, key: &str, meaning: &str) {
     writeln!(notes, "{place}: [{key}] {meaning}").expect("text takes text");
 }
 
-/// The text of an ACL file that the broker would take.
-fn readable(path: &Path) -> Result<String, String> {
+/// The text of an ACL file that the broker takes, and its lines with a rule in which `%c` stands.
+fn readable(path: &Path) -> Result<(String, Vec<usize>), String> {
     let not_looked_at = |error| format!("its lines are not looked at: {error}");
-    Acl::load(path).map_err(not_looked_at)?;
-    file::read(path).map_err(not_looked_at)
+    let acl = Acl::load(path).map_err(not_looked_at)?;
+    let text = file::read(path).map_err(not_looked_at)?;
+    Ok((text, acl.client_id_rules().collect()))
 }
 
 #[cfg(test)]

@@ -65,7 +65,8 @@ fn client_ids(facts: &Facts<'_>) -> Vec<Finding> {
     if !facts.has_users() || auth.client_ids == ClientIds::Any {
         return found;
     }
-    for rule in facts.rules.iter().filter(|rule| rule.has_client_id()) {
+    let rules = facts.rules.iter();
+    for rule in rules.filter(|rule| facts.client_id_lines.contains(&rule.number)) {
         let otherwise = if rule.is_denial() {
             "with any other it denies as if every client id stood there"
         } else {
