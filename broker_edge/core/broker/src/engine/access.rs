@@ -88,6 +88,7 @@ impl Engine {
             }
         }
         self.router.advance();
+        self.groups.forget_audiences();
         tracing::info!(revoked = revoked.len(), "users and rights were loaded anew");
         for key in revoked {
             self.metrics.auth.end("revoked");

@@ -307,6 +307,7 @@ impl Engine {
         self.now = now;
         self.more = false;
         self.turn_at = Instant::now();
+        self.groups.begin_turn();
         self.take_news();
     }
 

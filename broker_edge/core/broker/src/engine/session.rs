@@ -30,6 +30,12 @@ use super::window::{Source, Window};
 /// The expiry that means never.
 pub const NEVER_EXPIRES: u32 = u32::MAX;
 
+#[cfg(test)]
+thread_local! {
+    /// How often it was asked what a client may do.
+    pub static RIGHTS_ASKED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
 /// One subscription of a session.
 #[derive(Debug, Clone)]
 pub struct Subscription {
@@ -243,6 +249,8 @@ impl Session {
     /// Whether the client may do this with a topic (a filter, for [`Access::Subscribe`]).
     #[inline]
     pub fn may(&self, access: Access, topic: &str) -> bool {
+        #[cfg(test)]
+        RIGHTS_ASKED.with(|asked| asked.set(asked.get() + 1));
         self.rights
             .as_ref()
             .is_none_or(|rights| rights.may(access, topic, Some(&self.client_id)))

@@ -25,6 +25,7 @@ mod records;
 mod refusals;
 mod rig;
 mod shared;
+mod shared_cost;
 mod shared_histories;
 mod stored_once;
 mod stored_state;

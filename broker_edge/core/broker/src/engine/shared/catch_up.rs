@@ -32,6 +32,11 @@ impl Engine {
     }
 
     fn run_group(&mut self, id: GroupId, steps: &mut usize) -> Progress {
+        let group = self.groups.get(id);
+        if group.is_none_or(|group| group.members.present().is_empty()) {
+            // Who comes wakes it.
+            return Progress::NoRoom;
+        }
         match self.give_returned(id, steps) {
             Progress::Finished => self.give_behind(id, steps),
             other => other,
@@ -72,8 +77,10 @@ impl Engine {
                 }
                 None => Given::Taken,
             };
-            if given != Given::Taken {
-                return Progress::NoRoom;
+            match given {
+                Given::Taken => {}
+                Given::Later => return Progress::Unfinished,
+                Given::NoRoom | Given::Nobody => return Progress::NoRoom,
             }
             if let Some(group) = self.groups.get_mut(id) {
                 group.returned.remove(&place);
@@ -168,20 +175,23 @@ impl Engine {
         };
         let is_due = |batch: &&Batch| batch.base_offset() < until;
         for batch in batches.iter().take_while(is_due) {
-            if !self.give_batch(id, reading, batch) {
-                return Progress::NoRoom;
+            if let Some(progress) = self.give_batch(id, reading, batch) {
+                return progress;
             }
         }
         reading.next = reading.next.max(scanned);
         reading.progress(until)
     }
 
-    /// Gives what of a batch lies at or above the reading's place. False when nobody has room for the record at which the
-    /// place then stands.
-    fn give_batch(&mut self, id: GroupId, reading: &mut Reading, batch: &Batch) -> bool {
-        let Some(group) = self.groups.get(id) else {
-            return true;
-        };
+    /// Gives what of a batch lies at or above the reading's place, or says why the record at which the place then stands
+    /// has to wait.
+    fn give_batch(
+        &mut self,
+        id: GroupId,
+        reading: &mut Reading,
+        batch: &Batch,
+    ) -> Option<Progress> {
+        let group = self.groups.get(id)?;
         let filter = group.filter();
         let wanted: Vec<bool> = batch
             .topics()
@@ -197,22 +207,27 @@ impl Engine {
                 continue;
             }
             let record = batch.record(index);
-            let Some(group) = self.groups.get(id) else {
-                return true;
-            };
+            let group = self.groups.get(id)?;
             if group.skips.contains(reading.partition, record.offset)
                 || (record.qos == 0 && record.offset < reading.qos0_from)
             {
                 continue;
             }
-            let is_full = group.is_full() && record.qos > 0;
-            if is_full || self.give(id, batch, &record, reading.partition, None) != Given::Taken {
+            let given = if group.is_full() && record.qos > 0 {
+                Given::NoRoom
+            } else {
+                self.give(id, batch, &record, reading.partition, None)
+            };
+            if given != Given::Taken {
                 reading.next = record.offset;
-                return false;
+                return Some(match given {
+                    Given::Later => Progress::Unfinished,
+                    _ => Progress::NoRoom,
+                });
             }
         }
         reading.next = batch.next_offset();
-        true
+        None
     }
 
     fn retry_group(&mut self, id: GroupId, error: &headwater_log::ReadError) -> Progress {

@@ -14,6 +14,15 @@ use super::super::template::Run;
 use super::super::window::Source;
 use super::super::{Engine, SessionKey};
 use super::GroupId;
+use super::audience::Audience;
+use super::members::Member;
+
+/// Members in the line that are offered a record before it is asked which of all may receive it.
+const QUICK_OFFERS: usize = 2;
+/// Full members that are offered a record which needs no room in their windows.
+const QOS0_OFFERS: usize = 8;
+/// So many members that are passed over by what is known of them are like one whose rights are looked at.
+const KNOWN_PER_LOOK: usize = 16;
 
 /// What became of a record of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +33,29 @@ pub(super) enum Given {
     NoRoom,
     /// No member is there.
     Nobody,
+    /// Enough was looked at in this turn.
+    Later,
+}
+
+/// What a member did with a record that it was offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Taken,
+    Full,
+    TooLarge,
+    MayNot,
+    /// It is to go to another.
+    IsNot,
+}
+
+/// A record that members are offered.
+#[derive(Clone, Copy)]
+struct Offer<'a> {
+    id: GroupId,
+    batch: &'a Batch,
+    record: &'a RecordView<'a>,
+    partition: PartitionIndex,
+    not: Option<SessionKey>,
 }
 
 impl Engine {
@@ -47,9 +79,12 @@ impl Engine {
                 Given::Taken => {}
                 Given::Nobody if record.qos == 0 => {}
                 Given::NoRoom if record.qos == 0 => self.tally.deliveries_dropped += 1,
-                Given::NoRoom | Given::Nobody => {
+                Given::NoRoom | Given::Nobody | Given::Later => {
                     if let Some(group) = self.groups.get_mut(id) {
                         group.fall_behind(run.partition, record.offset);
+                    }
+                    if given == Given::Later {
+                        self.groups.wake(id);
                     }
                     return;
                 }
@@ -69,83 +104,148 @@ impl Engine {
         let Some(group) = self.groups.get(id) else {
             return Given::Taken;
         };
-        let (count, turn) = (group.members.len(), group.turn);
-        let not = not.filter(|not| self.has_other_member(id, *not));
-        let (mut is_full, mut is_too_large, mut is_allowed) = (false, false, false);
-        for step in 0..count {
-            let at = (turn + step) % count;
-            let Some(member) = self.groups.get(id).and_then(|group| group.members.get(at)) else {
-                break;
+        if group.members.present().is_empty() {
+            return Given::Nobody;
+        }
+        let offer = Offer {
+            id,
+            batch,
+            record,
+            partition,
+            not: not.filter(|not| group.members.has_other(*not)),
+        };
+        for _ in 0..QUICK_OFFERS {
+            let group = self.groups.get(id);
+            let Some(key) = group.and_then(|group| group.members.front()) else {
+                return self.give_to_full(&offer);
             };
-            if member.is_leaving || not == Some(member.session) {
-                is_full |= !member.is_leaving;
-                continue;
-            }
-            let (key, merged) = (member.session, Rc::clone(&member.merged));
-            let Some(session) = self.sessions.get(key) else {
-                continue;
-            };
-            if !session.may(Access::Receive, record.topic) {
-                continue;
-            }
-            is_allowed = true;
-            let Some(conn) = session.active_conn() else {
-                continue;
-            };
-            let qos = QoS::from_u8(record.qos).map_or(merged.qos, |qos| qos.min(merged.qos));
-            let has_id = qos != QoS::AtMostOnce;
-            if has_id && !has_room(session) {
-                is_full = true;
-                continue;
-            }
-            let delivery = Delivery {
-                record,
-                batch: Some(batch),
-                partition,
-                merged: &merged,
-                source: Source::Shared(id),
-                retain: false,
-            };
-            match self.deliver(key, conn, &delivery) {
-                Delivered::NoRoom => is_full = true,
-                Delivered::TooLarge => is_too_large = true,
-                Delivered::Skipped => return Given::Taken,
-                Delivered::Sent => {
-                    if let Some(group) = self.groups.get_mut(id) {
-                        group.turn = (at + 1) % count;
-                        group.out += usize::from(has_id);
-                    }
-                    return Given::Taken;
-                }
+            if self.offer(key, &offer) == Answer::Taken {
+                return Given::Taken;
             }
         }
-        if is_full {
-            return Given::NoRoom;
+        match self.audience(id, record.topic) {
+            Some(audience) => self.give_among(&audience, offer),
+            None => Given::Later,
         }
-        if is_too_large || !is_allowed {
-            self.tally.deliveries_dropped += 1;
-            return Given::Taken;
-        }
-        Given::Nobody
     }
 
-    /// Whether another member than this could be given records.
-    pub(super) fn has_other_member(&self, id: GroupId, not: SessionKey) -> bool {
-        let Some(group) = self.groups.get(id) else {
-            return false;
+    /// Nobody has room in its window. What is delivered with QoS 0 needs none.
+    fn give_to_full(&mut self, offer: &Offer<'_>) -> Given {
+        for _ in 0..QOS0_OFFERS {
+            let group = self.groups.get_mut(offer.id);
+            let next = group.and_then(|group| group.members.next_present());
+            let Some(key) = next.filter(|_| offer.record.qos == 0) else {
+                break;
+            };
+            if self.offer(key, offer) == Answer::Taken {
+                return Given::Taken;
+            }
+        }
+        Given::NoRoom
+    }
+
+    /// Gives a record to one of those that may receive it.
+    fn give_among(&mut self, audience: &Rc<Audience>, mut offer: Offer<'_>) -> Given {
+        if audience.present.is_empty() && audience.has_away {
+            return Given::Nobody;
+        }
+        if offer.not.is_some_and(|not| audience.present == [not]) {
+            offer.not = None;
+        }
+        let Some(group) = self.groups.get(offer.id) else {
+            return Given::Taken;
         };
-        group.members.iter().any(|member| {
-            member.session != not
-                && !member.is_leaving
-                && self
-                    .sessions
-                    .get(member.session)
-                    .is_some_and(|session| session.active_conn().is_some())
-        })
+        let members = &group.members;
+        let is_short = members.ready() <= audience.present.len();
+        let ready: Vec<SessionKey> = if is_short {
+            let may = |key: &SessionKey| audience.contains(*key);
+            members.line().filter(may).collect()
+        } else {
+            let is_ready = |key: &&SessionKey| members.get(**key).is_some_and(Member::is_ready);
+            audience.present.iter().filter(is_ready).copied().collect()
+        };
+        let known = members.ready().min(audience.present.len());
+        self.groups.audiences.charge(known / KNOWN_PER_LOOK);
+        let mut is_full = ready.len() < audience.present.len();
+        let mut is_too_large = false;
+        for key in ready {
+            match self.offer(key, &offer) {
+                Answer::Taken => return Given::Taken,
+                Answer::TooLarge => {
+                    is_too_large = true;
+                    self.groups.audiences.charge(1);
+                }
+                Answer::Full | Answer::IsNot => is_full = true,
+                Answer::MayNot => {}
+            }
+        }
+        if is_full && !audience.present.is_empty() {
+            return self.give_to_full(&offer);
+        }
+        debug_assert!(is_too_large || audience.present.is_empty());
+        self.tally.deliveries_dropped += 1;
+        Given::Taken
+    }
+
+    /// Offers a record to one member that is present.
+    fn offer(&mut self, key: SessionKey, offer: &Offer<'_>) -> Answer {
+        let Offer { id, record, .. } = *offer;
+        let Some(group) = self.groups.get_mut(id) else {
+            return Answer::MayNot;
+        };
+        let Some(member) = group.members.get(key) else {
+            return Answer::MayNot;
+        };
+        let merged = Rc::clone(&member.merged);
+        let Some(session) = self.sessions.get(key) else {
+            return Answer::MayNot;
+        };
+        if offer.not == Some(key) {
+            group.members.pass_turn(key);
+            return Answer::IsNot;
+        }
+        let may = session.may(Access::Receive, record.topic);
+        if !may {
+            group.members.pass_turn(key);
+            self.groups.audiences.charge(1);
+            return Answer::MayNot;
+        }
+        let qos = QoS::from_u8(record.qos).map_or(merged.qos, |qos| qos.min(merged.qos));
+        let has_id = qos != QoS::AtMostOnce;
+        let conn = session.active_conn();
+        let Some(conn) = conn.filter(|_| !has_id || has_room(session)) else {
+            group.members.park(key);
+            return Answer::Full;
+        };
+        let delivery = Delivery {
+            record,
+            batch: Some(offer.batch),
+            partition: offer.partition,
+            merged: &merged,
+            source: Source::Shared(id),
+            retain: false,
+        };
+        let delivered = self.deliver(key, conn, &delivery);
+        let Some(group) = self.groups.get_mut(id) else {
+            return Answer::Taken;
+        };
+        match delivered {
+            Delivered::NoRoom => group.members.park(key),
+            _ => group.members.pass_turn(key),
+        }
+        match delivered {
+            Delivered::NoRoom => Answer::Full,
+            Delivered::TooLarge => Answer::TooLarge,
+            Delivered::Skipped => Answer::Taken,
+            Delivered::Sent => {
+                group.out += usize::from(has_id);
+                Answer::Taken
+            }
+        }
     }
 }
 
 /// What has to be sent again goes before anything new.
-fn has_room(session: &Session) -> bool {
+pub(super) fn has_room(session: &Session) -> bool {
     session.resend.is_none() && session.window.room(session.window_max) > 0
 }

@@ -4,6 +4,7 @@ use super::super::session::Session;
 use super::super::window::{Flight, Sent, Source};
 use super::super::{Engine, SessionKey};
 use super::GroupId;
+use super::give::has_room;
 
 impl Engine {
     /// A delivery is over: acknowledged, completed, or given up.
@@ -22,6 +23,7 @@ impl Engine {
     /// A member lost its connection: its records of QoS 1 go to others. Those of QoS 2 stay with it, or are given up when
     /// the session ends (MQTT-4.8.2-5), except where they have never been sent.
     pub(in super::super) fn give_back_shared(&mut self, key: SessionKey, ends: bool) {
+        self.depart_member(key);
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
@@ -64,36 +66,58 @@ impl Engine {
             let Some(group) = self.groups.get(id) else {
                 continue;
             };
-            let has_leavers = group.members.iter().any(|member| member.is_leaving);
-            if after_ms > 0 && group.out > 0 {
-                for at in 0..group.members.len() {
-                    self.ask_member(id, at, after_ms);
+            // Those that are away have given back what goes to others.
+            let asks = after_ms > 0 && group.out > 0;
+            let members = if asks || group.members.has_full() {
+                group.members.present().to_vec()
+            } else {
+                Vec::new()
+            };
+            let leavers = group.members.leavers();
+            for key in members {
+                if asks {
+                    self.ask_member(id, key, after_ms);
                 }
+                self.line_up_again(id, key);
             }
-            if has_leavers {
-                self.drop_leavers(id);
+            for key in leavers {
+                if asks {
+                    self.ask_member(id, key, after_ms);
+                }
+                self.drop_leaver(id, key);
             }
         }
     }
 
-    fn ask_member(&mut self, id: GroupId, at: usize, after_ms: u64) {
+    /// A member that has room stands in the line, whatever was missed.
+    fn line_up_again(&mut self, id: GroupId, key: SessionKey) {
+        if let Some(session) = self.sessions.get(key)
+            && has_room(session)
+            && let Some(group) = self.groups.get_mut(id)
+        {
+            group.members.unpark(key);
+        }
+    }
+
+    fn ask_member(&mut self, id: GroupId, key: SessionKey, after_ms: u64) {
         let now_ms = self.now.mono_ms;
         let Some(group) = self.groups.get_mut(id) else {
             return;
         };
-        let Some(member) = group.members.get_mut(at) else {
+        let has_other = group.members.has_other(key);
+        let Some(member) = group.members.get_mut(key) else {
             return;
         };
-        let Some(session) = self.sessions.get(member.session) else {
+        let Some(session) = self.sessions.get(key) else {
             return;
         };
         if now_ms.saturating_sub(member.asked_at_ms) < after_ms {
             return;
         }
-        let (key, asked_id) = (member.session, member.asked_id);
+        let asked_id = member.asked_id;
         member.asked_at_ms = now_ms;
         member.asked_id = session.window.next_id();
-        if session.active_conn().is_none() || !self.has_other_member(id, key) {
+        if session.active_conn().is_none() || !has_other {
             return;
         }
         let Some(session) = self.sessions.get_mut(key) else {

@@ -4,13 +4,15 @@
 //! in that member's window alone. Who joins and leaves is decided here; who gets a record in `give`, what is read when a
 //! group is behind in `catch_up`, what comes back from members in `give_back`, what is durable in `persist`.
 
+mod audience;
 mod catch_up;
 mod give;
 mod give_back;
+mod members;
 mod persist;
 mod undone;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
 use headwater_log::Offset;
@@ -27,6 +29,8 @@ use super::topics::Merged;
 use super::window::Source;
 use super::{Engine, SessionKey};
 
+use audience::Audiences;
+use members::Members;
 pub use undone::Skips;
 
 /// Records of a group that may be out with members or wait to be given again; then it reads no further.
@@ -39,25 +43,11 @@ pub struct GroupId(u16);
 /// Where a record is.
 type Place = (PartitionIndex, Offset);
 
-/// A session in a group.
-#[derive(Debug)]
-struct Member {
-    session: SessionKey,
-    merged: Rc<Merged>,
-    /// It has unsubscribed: it only keeps what is in its window.
-    is_leaving: bool,
-    /// When it was last asked what it owes, and the packet id that came next then.
-    asked_at_ms: u64,
-    asked_id: u16,
-}
-
 /// `$share/<name>/<filter>`.
 #[derive(Debug)]
 pub struct Group {
     name: Rc<str>,
-    members: Vec<Member>,
-    /// The member whose turn it is.
-    turn: usize,
+    members: Members,
     /// Partitions in which it is not part of the live stream.
     behind: Vec<Behind>,
     /// What came back from members, with the one that had it: given before anything new.
@@ -87,7 +77,12 @@ pub struct Groups {
     /// Groups that wait to read what could not be read just now.
     unread: Vec<GroupId>,
     /// Stored cursors of groups that have ended.
-    ended: Vec<Rc<str>>,
+    ended: HashSet<Rc<str>>,
+    /// Members of all groups together; a session that is in several counts in each.
+    members: usize,
+    /// Groups made since the start.
+    made: u64,
+    audiences: Audiences,
 }
 
 impl Groups {
@@ -97,8 +92,22 @@ impl Groups {
 
     /// Of all groups together; one that is in several counts in each.
     pub fn members(&self) -> usize {
-        let groups = self.slots.iter().flatten();
-        groups.map(|group| group.members.len()).sum()
+        self.members
+    }
+
+    /// Lets a turn look at the rights of so many members more.
+    pub fn begin_turn(&mut self) {
+        self.audiences.begin_turn();
+    }
+
+    /// The rights of members have changed.
+    pub fn forget_audiences(&mut self) {
+        self.audiences.forget();
+    }
+
+    #[cfg(test)]
+    pub fn looks(&self) -> u64 {
+        self.audiences.looks()
     }
 
     pub fn by_name(&self, name: &str) -> Option<GroupId> {
@@ -134,11 +143,10 @@ impl Groups {
             }
         };
         let name: Rc<str> = name.into();
-        let mut group = Group::new(Rc::clone(&name));
+        self.made += 1;
+        let mut group = Group::new(Rc::clone(&name), self.made << 32);
         // The cursor of the group that had the name is still stored: it is replaced, not forgotten.
-        let before = self.ended.len();
-        self.ended.retain(|ended| *ended != name);
-        group.stored = self.ended.len() < before;
+        group.stored = self.ended.remove(&name);
         group.dirty = group.stored;
         group.has_completed = group.stored;
         self.by_name.insert(name, id);
@@ -151,8 +159,10 @@ impl Groups {
         if let Some(group) = slot.and_then(Option::take) {
             self.by_name.remove(&group.name);
             self.free.push(id);
+            self.members -= group.members.len();
+            self.audiences.forget_group(id);
             if group.stored {
-                self.ended.push(group.name);
+                self.ended.insert(group.name);
             }
         }
     }
@@ -177,11 +187,10 @@ impl Groups {
 }
 
 impl Group {
-    fn new(name: Rc<str>) -> Self {
+    fn new(name: Rc<str>, epoch: u64) -> Self {
         Self {
             name,
-            members: Vec::new(),
-            turn: 0,
+            members: Members::new(epoch),
             behind: Vec::new(),
             returned: BTreeMap::new(),
             skips: Skips::default(),
@@ -232,9 +241,7 @@ impl Group {
 
     /// What its member's subscription asks for.
     pub fn merged_of(&self, session: SessionKey) -> Option<&Merged> {
-        let mut members = self.members.iter();
-        let member = members.find(|member| member.session == session)?;
-        Some(&member.merged)
+        Some(&self.members.get(session)?.merged)
     }
 
     fn is_full(&self) -> bool {
@@ -331,23 +338,15 @@ impl Engine {
             return;
         };
         let merged = Rc::new(Merged::of(std::iter::once(options)));
-        let mut members = group.members.iter_mut();
-        match members.find(|member| member.session == key) {
-            Some(member) => {
-                member.merged = merged;
-                member.is_leaving = false;
-            }
-            None => {
-                group.members.push(Member {
-                    session: key,
-                    merged,
-                    is_leaving: false,
-                    asked_at_ms: now_ms,
-                    asked_id: session.window.next_id(),
-                });
-                session.join(id);
-            }
+        let next_id = session.window.next_id();
+        let is_new = group.members.join(key, merged, now_ms, next_id);
+        if is_new {
+            session.join(id);
         }
+        if session.active_conn().is_some() {
+            group.members.arrive(key, now_ms, next_id);
+        }
+        self.groups.members += usize::from(is_new);
     }
 
     /// A session has unsubscribed. What it was sent stays with it; the group ends with its last subscription.
@@ -358,45 +357,40 @@ impl Engine {
         let Some(group) = self.groups.get_mut(id) else {
             return;
         };
-        let mut members = group.members.iter_mut();
-        if let Some(member) = members.find(|member| member.session == key) {
-            member.is_leaving = true;
-        }
+        group.members.begin_leaving(key);
         // With its own deletion its deliveries of QoS 2 are no longer looked for by name.
         group.has_completed = true;
-        if group.members.iter().all(|member| member.is_leaving) {
+        if group.members.is_over() {
             self.end_group(id);
         } else {
-            self.drop_leavers(id);
+            self.drop_leaver(id, key);
         }
     }
 
-    /// Forgets members that have unsubscribed and owe nothing any more.
-    fn drop_leavers(&mut self, id: GroupId) {
-        let Some(group) = self.groups.get_mut(id) else {
-            return;
-        };
-        let sessions = &mut self.sessions;
-        group.members.retain(|member| {
-            let Some(session) = sessions.get_mut(member.session) else {
-                return false;
-            };
-            let stays = !member.is_leaving || session.window.holds(Source::Shared(id));
-            if !stays {
-                session.leave(id);
+    /// Forgets a member that has unsubscribed, once it owes nothing any more.
+    fn drop_leaver(&mut self, id: GroupId, key: SessionKey) {
+        let session = self.sessions.get_mut(key);
+        if let Some(session) = session {
+            if session.window.holds(Source::Shared(id)) {
+                return;
             }
-            stays
-        });
+            session.leave(id);
+        }
+        if let Some(group) = self.groups.get_mut(id) {
+            let before = group.members.len();
+            group.members.remove(key);
+            self.groups.members -= before - group.members.len();
+        }
     }
 
     fn end_group(&mut self, id: GroupId) {
         let Some(group) = self.groups.get_mut(id) else {
             return;
         };
-        let members = std::mem::take(&mut group.members);
+        let members: Vec<SessionKey> = group.members.keys().collect();
         let filter = group.filter().to_owned();
-        for member in members {
-            if let Some(session) = self.sessions.get_mut(member.session) {
+        for key in members {
+            if let Some(session) = self.sessions.get_mut(key) {
                 session
                     .window
                     .reassign(Source::Shared(id), Source::Unattached);
@@ -418,8 +412,11 @@ impl Engine {
             let Some(group) = self.groups.get_mut(id) else {
                 continue;
             };
-            group.members.retain(|member| member.session != key);
-            if group.members.iter().all(|member| member.is_leaving) {
+            let before = group.members.len();
+            group.members.remove(key);
+            let (left, is_over) = (group.members.len(), group.members.is_over());
+            self.groups.members -= before - left;
+            if is_over {
                 self.end_group(id);
             } else {
                 self.groups.wake(id);
@@ -427,10 +424,15 @@ impl Engine {
         }
     }
 
-    /// Lets the groups of a session run that have something to give.
+    /// Lets the groups of a session run that have something to give: it may have room again.
     pub(super) fn wake_groups_of(&mut self, key: SessionKey) {
         if let Some(session) = self.sessions.get(key) {
             for id in session.groups() {
+                if let Some(group) = self.groups.get_mut(*id)
+                    && group.members.has_full()
+                {
+                    group.members.unpark(key);
+                }
                 self.groups.wake(*id);
             }
         }
@@ -438,23 +440,30 @@ impl Engine {
 
     /// A member can be given records: its groups go on, without the QoS 0 of the time in which nobody could.
     pub(super) fn activate_member(&mut self, key: SessionKey) {
+        let now_ms = self.now.mono_ms;
         let Some(session) = self.sessions.get(key) else {
             return;
         };
+        let next_id = session.window.next_id();
         for id in session.groups() {
             let Some(group) = self.groups.get_mut(*id) else {
                 continue;
             };
-            let is_active = |member: &Member| {
-                member.session != key
-                    && self
-                        .sessions
-                        .get(member.session)
-                        .is_some_and(|session| session.active)
-            };
-            if !group.members.iter().any(is_active) {
+            if group.members.present().is_empty() {
                 for behind in &mut group.behind {
                     behind.qos0_from = self.dispatched[behind.partition.index()];
+                }
+            }
+            group.members.arrive(key, now_ms, next_id);
+        }
+    }
+
+    /// A member has no connection any more.
+    fn depart_member(&mut self, key: SessionKey) {
+        if let Some(session) = self.sessions.get(key) {
+            for id in session.groups() {
+                if let Some(group) = self.groups.get_mut(*id) {
+                    group.members.depart(key);
                 }
             }
         }

@@ -40,8 +40,8 @@ impl Engine {
         for (partition, offset) in group.returned.keys() {
             pending.entry(*partition).or_default().push(offset.0);
         }
-        for member in &group.members {
-            let Some(session) = self.sessions.get(member.session) else {
+        for key in group.members.keys() {
+            let Some(session) = self.sessions.get(key) else {
                 continue;
             };
             let of_group = session.window.unacked_from(0).filter(|(_, sent, flight)| {

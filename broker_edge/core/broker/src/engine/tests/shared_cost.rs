@@ -1,0 +1,164 @@
+//! What a record costs does not follow from how many members a shared group has, away, full or without the right to it.
+//! Counted is how often it is asked what a client may do.
+
+use super::super::session::RIGHTS_ASKED;
+use super::guarded::Guarded;
+use super::*;
+
+const MEMBERS: usize = 600;
+const RECORDS: u64 = 50;
+/// The publisher's rights are asked once per topic, those of a few members per record.
+const PER_RECORD: u64 = 4;
+
+fn asked() -> u64 {
+    RIGHTS_ASKED.with(std::cell::Cell::get)
+}
+
+fn lasting(client_id: &str) -> ConnectFields<'_> {
+    let mut fields = ConnectFields::new(Version::V5, client_id);
+    fields.username = Some("bob");
+    fields.password = Some(b"pw-b");
+    fields.properties = &[Property::SessionExpiryInterval(3600)];
+    fields
+}
+
+/// Bob may read what is his own and ask for what he may not read: `own/#` reaches both.
+fn broker() -> Guarded {
+    let broker = Guarded::new(|_| {});
+    let acl = "user ann\ntopic readwrite #\nuser bob\ntopic read own/bob/#\n";
+    broker.write("acl", acl);
+    broker.keeper.reload().expect("the file is right");
+    broker
+}
+
+/// Members of one group, by bob, of which the first `away` lose their connections.
+fn join(broker: &mut Guarded, filter: &str, away: usize) -> Vec<ConnKey> {
+    let mut keys = Vec::new();
+    for n in 0..MEMBERS {
+        let name = format!("m{n}");
+        let (key, code) = broker.try_connect(&lasting(&name));
+        assert_eq!(code, 0);
+        assert_eq!(broker.subscribe(key, filter, None), "0x01");
+        keys.push(key);
+    }
+    for key in keys.drain(..away) {
+        broker.rig.engine.remove(key);
+    }
+    broker.rig.turn();
+    keys
+}
+
+/// Publishes records to one topic and gives how often rights were asked for them.
+fn cost_of_publishing(broker: &mut Guarded, topic: &str) -> u64 {
+    let publisher = broker.connect("ann", "pw-a", "publisher");
+    broker.publish(publisher, topic, 1);
+    for _ in 0..8 {
+        broker.rig.turn();
+    }
+    let before = asked();
+    for id in 0..RECORDS {
+        let answer = broker.publish(publisher, topic, id as u16 + 2);
+        assert_eq!(answer, format!("puback {}", id + 2));
+    }
+    asked() - before
+}
+
+#[test]
+fn i8_members_that_are_away_cost_a_record_nothing() {
+    let mut broker = broker();
+    join(&mut broker, "$share/g/own/#", MEMBERS);
+    let cost = cost_of_publishing(&mut broker, "own/other");
+    assert!(cost <= PER_RECORD * RECORDS, "{cost} questions");
+    broker.rig.crash();
+}
+
+#[test]
+fn i8_members_that_may_not_receive_a_record_cost_it_nothing_after_the_first() {
+    let mut broker = broker();
+    let present = join(&mut broker, "$share/g/own/#", MEMBERS / 2);
+    let cost = cost_of_publishing(&mut broker, "own/other");
+    assert!(cost <= PER_RECORD * RECORDS, "{cost} questions");
+    // One of another user in the same group gets what is his to receive.
+    let own = broker.connect("ann", "pw-a", "worker");
+    assert_eq!(broker.subscribe(own, "$share/g/own/#", None), "0x01");
+    broker.publish(own, "own/other", 9);
+    let before = asked();
+    let mut got = broker.delivered(own);
+    for id in 10..40 {
+        broker.publish(own, "own/other", id);
+        got.extend(broker.delivered(own));
+    }
+    assert_eq!(got.len(), 31, "{got:?}");
+    let cost = asked() - before;
+    assert!(cost <= PER_RECORD * 31 + MEMBERS as u64, "{cost} questions");
+    drop(present);
+    broker.rig.crash();
+}
+
+#[test]
+fn i8_full_members_cost_a_record_nothing_and_come_back_to_the_line_when_they_acknowledge() {
+    let mut broker = broker();
+    let acl = "user ann\ntopic readwrite #\nuser bob\ntopic read #\n";
+    broker.write("acl", acl);
+    broker.keeper.reload().expect("the file is right");
+    broker.rig.turn();
+    broker.rig.engine.settings.inflight_max = 1;
+    let present = join(&mut broker, "$share/g/own/#", MEMBERS - 3);
+    let publisher = broker.connect("ann", "pw-a", "publisher");
+    for id in 1..=3 {
+        broker.publish(publisher, "own/x", id);
+    }
+    let before = asked();
+    for id in 4..40 {
+        broker.publish(publisher, "own/x", id);
+    }
+    assert!(asked() - before <= PER_RECORD * 36, "nobody has room");
+    for key in &present {
+        assert_eq!(broker.delivered(*key).len(), 1);
+    }
+    let first = present[0];
+    for round in 1..=5 {
+        broker.rig.feed(first, |out| {
+            let id = PacketId::new(round).expect("not zero");
+            encode::puback(out, Version::V5, id, ReasonCode::Success, &[]);
+        });
+        broker.rig.turn();
+        assert_eq!(broker.delivered(first).len(), 1, "round {round}");
+    }
+    broker.rig.crash();
+}
+
+#[test]
+fn i8_a_group_with_many_different_rights_waits_and_a_turn_looks_at_a_bounded_number() {
+    let mut broker = broker();
+    let present = join(&mut broker, "$share/g/own/#", 0);
+    let publisher = broker.connect("ann", "pw-a", "publisher");
+    let plain = broker.connect("ann", "pw-a", "plain");
+    assert_eq!(broker.subscribe(plain, "own/#", None), "0x01");
+    let looks = broker.rig.engine.groups.looks();
+    let mut got = 0;
+    for id in 1..=20_u16 {
+        // Each topic is new, so everybody would have to be looked at for each.
+        let topic = format!("own/{id}");
+        broker.publish(publisher, &topic, id);
+        got += broker.delivered(plain).len();
+    }
+    assert_eq!(got, 20, "who is not in the group waits for nothing");
+    let looked = broker.rig.engine.groups.looks() - looks;
+    let turns = broker.rig.engine.metrics.mqtt.turns.get();
+    assert!(looked <= 256 * turns + MEMBERS as u64, "{looked} in {turns} turns");
+    // What somebody may receive comes, after all that nobody may.
+    broker.publish(publisher, "own/bob/x", 21);
+    let mut came = 0;
+    for _ in 0..1000 {
+        broker.rig.turn();
+        if !broker.rig.engine.has_more() {
+            break;
+        }
+    }
+    for key in present {
+        came += broker.delivered(key).len();
+    }
+    assert_eq!(came, 1);
+    broker.rig.crash();
+}
