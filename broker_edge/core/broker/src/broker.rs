@@ -248,6 +248,7 @@ fn start_on(
     let data_plane_config = DataPlaneConfig {
         mqtt: config.mqtt.clone(),
         broker: config.broker.clone(),
+        quotas: config.quotas.clone(),
         ack_written: acks_written(&config.log),
         sys_interval: config.sys.interval.0,
     };

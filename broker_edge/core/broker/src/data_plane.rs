@@ -14,8 +14,8 @@ use headwater_mqtt::QoS;
 use mio::{Poll, Waker};
 
 use crate::auth::Keeper;
-use crate::config::{BrokerSettings, MqttSettings};
-use crate::engine::{Engine, Limits, Now, Settings};
+use crate::config::{BrokerSettings, MqttSettings, Quota, QuotaSettings};
+use crate::engine::{Engine, Limits, Now, QuotaKind, QuotaLimits, Settings};
 use crate::event_loop::{
     CommandSender, Commands, EventLoop, LoopSettings, LoopWaker, WAKER, queue,
 };
@@ -28,6 +28,7 @@ use crate::transport::Bound;
 pub struct DataPlaneConfig {
     pub mqtt: MqttSettings,
     pub broker: BrokerSettings,
+    pub quotas: QuotaSettings,
     /// Acknowledge what is written, before it is synced.
     pub ack_written: bool,
     pub sys_interval: Duration,
@@ -149,6 +150,9 @@ fn settings(config: &DataPlaneConfig) -> Settings {
         topic_levels_max: usize::from(mqtt.max_topic_levels),
         delivery_aliases_max: mqtt.delivery_aliases,
         shared_groups_max: usize::from(mqtt.max_shared_groups),
+        shared_members_max: mqtt.max_shared_members as usize,
+        total_subscriptions_max: mqtt.max_total_subscriptions as usize,
+        quotas: quotas(config),
         shared_redelivery_after_ms: u64::try_from(mqtt.shared_redelivery_after.0.as_millis())
             .unwrap_or(0),
         connect_timeout_ms: u64::try_from(mqtt.connect_timeout.0.as_millis()).unwrap_or(u64::MAX),
@@ -159,6 +163,41 @@ fn settings(config: &DataPlaneConfig) -> Settings {
         sys_interval_ms: u64::try_from(config.sys_interval.as_millis()).unwrap_or(u64::MAX),
         ..Settings::default()
     }
+}
+
+/// What a tenant may have: what is set, else half of what there may be in all; and a user what its tenant may.
+fn quotas(config: &DataPlaneConfig) -> QuotaLimits {
+    let (mqtt, broker) = (&config.mqtt, &config.broker);
+    let of = |kind: QuotaKind, quota: &Quota| match kind {
+        QuotaKind::Sessions => quota.sessions.map(u64::from),
+        QuotaKind::Connections => quota.connections.map(u64::from),
+        QuotaKind::Subscriptions => quota.subscriptions.map(u64::from),
+        QuotaKind::SharedGroups => quota.shared_groups.map(u64::from),
+        QuotaKind::SharedMembers => quota.shared_members.map(u64::from),
+        QuotaKind::Retained => quota.retained.map(u64::from),
+        QuotaKind::RetainedBytes => quota.retained_bytes.map(|bytes| bytes.0),
+        QuotaKind::Topics => quota.topics.map(u64::from),
+    };
+    let in_all = |kind: QuotaKind| match kind {
+        QuotaKind::Sessions => mqtt.max_sessions.into(),
+        QuotaKind::Connections => broker.max_connections.into(),
+        QuotaKind::Subscriptions => mqtt.max_total_subscriptions.into(),
+        QuotaKind::SharedGroups => mqtt.max_shared_groups.into(),
+        QuotaKind::SharedMembers => mqtt.max_shared_members.into(),
+        QuotaKind::Retained => mqtt.max_retained.into(),
+        QuotaKind::RetainedBytes => mqtt.max_retained_bytes.0,
+        QuotaKind::Topics => u64::MAX,
+    };
+    let half = |kind| match in_all(kind) {
+        u64::MAX => u64::MAX,
+        all => all.div_ceil(2),
+    };
+    let tenant = QuotaKind::ALL.map(|kind| of(kind, &config.quotas.tenant).unwrap_or(half(kind)));
+    let mut user = tenant;
+    for (limit, kind) in user.iter_mut().zip(QuotaKind::ALL) {
+        *limit = of(kind, &config.quotas.user).unwrap_or(*limit);
+    }
+    QuotaLimits { tenant, user }
 }
 
 fn loop_settings(config: &DataPlaneConfig) -> LoopSettings {

@@ -47,7 +47,7 @@ pub enum Kind {
 }
 
 /// One key. `*` in the path stands for each configurable class, `<mqtt>`, `<ws>` and `<tls>` for each of those
-/// listeners.
+/// listeners, `<who>` for tenant and user.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
     pub path: &'static str,
@@ -58,11 +58,12 @@ pub struct Key {
 }
 
 /// What stands in a path for several words.
-const PLACES: [(&str, &[&str]); 4] = [
+const PLACES: [(&str, &[&str]); 5] = [
     ("*", &["control", "artifacts", "telemetry"]),
     ("<mqtt>", &["mqtt", "mqtts", "ws", "wss"]),
     ("<ws>", &["ws", "wss"]),
     ("<tls>", &["mqtts", "wss", "flight", "admin"]),
+    ("<who>", &["tenant", "user"]),
 ];
 
 /// Every dotted path, classes written out.

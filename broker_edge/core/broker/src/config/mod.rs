@@ -47,6 +47,32 @@ pub struct Config {
     pub sys: SysSettings,
     #[serde(deserialize_with = "or_default")]
     pub auth: AuthSettings,
+    #[serde(deserialize_with = "or_default")]
+    pub quotas: QuotaSettings,
+}
+
+/// How much of what all clients share one tenant and one user may have.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct QuotaSettings {
+    #[serde(deserialize_with = "or_default")]
+    pub tenant: Quota,
+    #[serde(deserialize_with = "or_default")]
+    pub user: Quota,
+}
+
+/// `None`: half of what there may be in all, and a user as much as its tenant.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Quota {
+    pub sessions: Option<u32>,
+    pub connections: Option<u32>,
+    pub subscriptions: Option<u32>,
+    pub shared_groups: Option<u32>,
+    pub shared_members: Option<u32>,
+    pub retained: Option<u32>,
+    pub retained_bytes: Option<ByteSize>,
+    pub topics: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -157,6 +183,8 @@ pub struct MqttSettings {
     pub max_topic_levels: u16,
     pub delivery_aliases: u16,
     pub max_shared_groups: u16,
+    pub max_shared_members: u32,
+    pub max_total_subscriptions: u32,
     /// Zero: a record stays with its member while that is connected.
     pub shared_redelivery_after: Age,
     /// From the first packet of the socket to a whole CONNECT, handshakes of TLS and WebSocket included.
@@ -272,6 +300,7 @@ impl Default for Config {
             admin: AdminSettings::default(),
             sys: SysSettings::default(),
             auth: AuthSettings::default(),
+            quotas: QuotaSettings::default(),
         }
     }
 }
@@ -352,6 +381,8 @@ impl Default for MqttSettings {
             max_topic_levels: 64,
             delivery_aliases: 32,
             max_shared_groups: 10_000,
+            max_shared_members: 1_000_000,
+            max_total_subscriptions: 10_000_000,
             shared_redelivery_after: Age::from_secs(30),
             connect_timeout: Age::from_secs(10),
             max_connect_bytes: ByteSize::kib(64),

@@ -87,6 +87,11 @@ impl Engine {
                 revoked.extend(session.conn);
             }
         }
+        let guard = &self.guard;
+        self.quotas.renew_tenants(|user| guard.tenant_of(user));
+        if !self.guard.authority.is_open() {
+            self.charge_all();
+        }
         self.router.advance();
         self.groups.forget_audiences();
         tracing::info!(revoked = revoked.len(), "users and rights were loaded anew");

@@ -46,6 +46,7 @@ impl Engine {
         if was_open {
             self.census.leave(conn.peer.transport.name(), conn.version);
         }
+        let account = conn.account.take();
         let reserved = conn.unparsed.take().reserved;
         let will = conn.extras.take().will;
         let (reason, keeps_will) = match cause {
@@ -56,6 +57,7 @@ impl Engine {
         };
         let will = will.filter(|_| keeps_will && was_open);
         let version = conn.version;
+        self.discharge_connection(account);
         if was_open {
             self.tell_disconnected(key, &cause);
         }
@@ -180,6 +182,7 @@ impl Engine {
         if session.stored {
             self.forget_stored(&session);
         }
+        self.discharge_session(&session);
     }
 
     pub(super) fn publish_will(&mut self, key: SessionKey, will: &Will) {

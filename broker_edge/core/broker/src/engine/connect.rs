@@ -15,6 +15,7 @@ use super::aliases::OutAliases;
 use super::close::Cause;
 use super::connection::{Phase, Will};
 use super::identify::Identified;
+use super::quotas::Kind;
 use super::session::{NEVER_EXPIRES, Session};
 use super::timers::Timer;
 use super::{ConnKey, Engine, SessionKey};
@@ -77,7 +78,8 @@ impl Engine {
             self.note_denied(key, connect.client_id, denied, rights.as_ref());
             return self.refuse_with(key, denied.reason(), denied.return_code());
         }
-        match self.refusal_of_session(connect) {
+        let over = self.refusal_of_session(connect);
+        match over.or_else(|| self.refusal_by_quotas(key, connect, rights.as_ref())) {
             Some(reason) => {
                 self.tell_refused(key, connect.client_id, reason);
                 self.refuse_connect(key, reason);
@@ -140,6 +142,7 @@ impl Engine {
         let (session_key, present) = self.session_for(key, connect, client_id);
         self.watch_expiry(key, rights.as_deref());
         self.tell_unproved(rights.as_ref(), client_id);
+        self.charge_session(session_key, rights.as_ref());
         if let Some(session) = self.sessions.get_mut(session_key) {
             session.rights = rights;
         }
@@ -204,6 +207,9 @@ impl Engine {
             .enter(conn.peer.transport.name(), connect.version);
         self.tally.clients_accepted += 1;
         conn.session = Some(session);
+        let account = self.sessions.get(session).and_then(|session| session.account);
+        conn.account = account;
+        self.quotas.add(account, Kind::Connections, 1);
         conn.keep_alive_s = keep_alive_s;
         conn.packet_max = connect.properties.maximum_packet_size().unwrap_or(u32::MAX);
         let aliases = connect.properties.topic_alias_maximum().unwrap_or(0);
@@ -286,7 +292,7 @@ impl Engine {
         (session_key, present)
     }
 
-    fn expiry_of(&self, connect: &Connect<'_>) -> u32 {
+    pub(super) fn expiry_of(&self, connect: &Connect<'_>) -> u32 {
         let wanted = match (connect.version.is_v5(), connect.clean_start) {
             (true, _) => connect.properties.session_expiry_interval().unwrap_or(0),
             (false, true) => 0,
@@ -417,12 +423,13 @@ impl Engine {
                 let offset = self.write_values(&keys)?;
                 if let Some(session) = self.sessions.get_mut(key) {
                     session.stored = false;
-                    self.stored_sessions -= 1;
+                    let account = session.account;
                     if session.received.is_stored {
                         session.received.is_stored = false;
                     }
                     session.sent_stored = false;
                     session.will_stored = false;
+                    self.note_stored(account, false);
                 }
                 Ok(Some(offset))
             }

@@ -13,6 +13,7 @@ use super::aliases::OutAliases;
 use super::identify::AuthStep;
 use super::limits::Pace;
 use super::out::Shares;
+use super::quotas::AccountId;
 use super::seldom::{Blank, Seldom};
 use super::stage::PartitionIndex;
 use super::topics::TopicId;
@@ -118,6 +119,8 @@ pub struct Connection {
     pub phase: Phase,
     pub version: Version,
     pub session: Option<SessionKey>,
+    /// Whose connections this one counts among.
+    pub account: Option<AccountId>,
     pub extras: Seldom<Extras>,
     /// Reading is held back until the credentials are checked.
     pub paused_on_auth: bool,
@@ -178,6 +181,7 @@ impl Connection {
             phase: Phase::New,
             version: Version::V311,
             session: None,
+            account: None,
             extras: Seldom::default(),
             paused_on_auth: false,
             acks: AckFifo::default(),

@@ -5,6 +5,7 @@
 //! the same function that catching up uses.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use headwater_log::{Batch, Class, Offset, ReadError, RecordView};
 use headwater_mqtt::{PacketId, Property, QoS};
@@ -138,12 +139,13 @@ impl Engine {
     }
 
     fn take_retained(&mut self, partition: PartitionIndex, batch: &Batch, first: usize) {
-        let mut retained = self.retained.lock();
+        let shared = Arc::clone(&self.retained);
+        let mut retained = shared.lock();
         for record in (first..batch.len())
             .map(|index| batch.record(index))
             .filter(|record| record.retain)
         {
-            let replaced = retained.apply(&record, partition);
+            let replaced = self.apply_retained(&mut retained, &record, partition);
             if replaced.is_some_and(|place| place.stored)
                 && let Err(error) = self.state.delete(&super::retained::state_key(record.topic))
             {

@@ -94,6 +94,12 @@ impl Guard {
         }
     }
 
+    /// The tenant of a user, as the files have it.
+    pub fn tenant_of(&self, user: Option<&Arc<str>>) -> Option<Arc<str>> {
+        let rights = self.authority.stored_rights(user.map_or("", |user| &**user));
+        rights.tenant().cloned()
+    }
+
     /// Has credentials checked on another thread; the answer comes with [`Guard::take_answers`].
     pub fn check(
         &self,

@@ -121,6 +121,7 @@ impl Engine {
             && let Some(session) = self.sessions.get_mut(session)
         {
             session.topics_made.add(self.topics.generation());
+            self.charge_topic(key);
         }
         id
     }

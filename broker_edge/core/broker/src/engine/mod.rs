@@ -11,6 +11,7 @@ mod ahead;
 mod aliases;
 mod catch_up;
 mod census;
+mod charges;
 mod clients;
 mod close;
 mod cold;
@@ -33,6 +34,7 @@ mod persist;
 mod position;
 mod publish;
 mod quickness;
+mod quotas;
 mod receipt;
 mod receive;
 mod received;
@@ -86,6 +88,7 @@ pub use out::{Out, SLICES_MAX};
 pub use receive::ReadPlan;
 pub use retained::Retained;
 pub use session::Session;
+pub use quotas::{Kind as QuotaKind, QuotaLimits};
 pub use settings::{Limits, Settings};
 pub use tally::PauseCause;
 
@@ -93,6 +96,7 @@ use census::Census;
 use exactly_once::Rounds;
 use guard::{Guard, Wake};
 use latency::Latency;
+use quotas::Quotas;
 use router::Router;
 use seldom::Seldom;
 use shared::Groups;
@@ -140,6 +144,7 @@ pub struct Engine {
     by_client: BTreeMap<Rc<str>, SessionKey>,
     router: Router,
     groups: Groups,
+    quotas: Quotas,
     cold: cold::ColdReads,
     ahead: ahead::Ahead,
     /// For sessions that catch up.
@@ -238,6 +243,7 @@ impl Engine {
             log,
             state,
             metrics,
+            quotas: Quotas::new(settings.quotas),
             settings,
             guard: Guard::open(),
             unproved_unlogged: 0,

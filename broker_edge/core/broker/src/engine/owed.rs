@@ -19,6 +19,10 @@ use super::stage::PartitionIndex;
 /// With more values for one filter, or when more topics have to be looked at, all places are gone through instead.
 pub(super) const LISTED_MAX: usize = 1024;
 const LOOKED_MAX: usize = 8 * STEP_RECORDS;
+/// So few topics are looked at for nothing.
+const LOOKED_FREE: usize = 64;
+/// Values that are found and may not be sent, for a step.
+const REFUSED_PER_STEP: usize = 64;
 
 /// The retained values that one new subscription has to send.
 #[derive(Debug)]
@@ -89,7 +93,9 @@ impl Owed {
     ) -> Found {
         if matches!(self.rest, Rest::Unknown) {
             let (looked, places) = retained.list(&self.filter, (LISTED_MAX, LOOKED_MAX));
-            *steps = steps.saturating_sub(looked / STEP_RECORDS);
+            // Few are quickly found; many filters that each find a few are not free.
+            let cost = (looked + STEP_RECORDS - LOOKED_FREE) / STEP_RECORDS;
+            *steps = steps.saturating_sub(cost);
             self.rest = places.map_or(Rest::From(At::default()), |places| {
                 Rest::Listed(places.into())
             });
@@ -97,10 +103,14 @@ impl Owed {
         match &mut self.rest {
             Rest::Unknown => Found::Nothing,
             Rest::Listed(places) => {
+                let mut refused = 0;
                 while let Some(at) = places.front() {
                     let end = self.as_of.get(at.partition.index());
                     let is_old = end.is_some_and(|end| at.offset < *end);
                     match retained.at(*at) {
+                        Some(_) if refused > 0 && refused % REFUSED_PER_STEP == 0 && *steps == 0 => {
+                            return Found::Unfinished;
+                        }
                         Some((topic, place)) if is_old && may(topic) => {
                             return Found::Value(Value {
                                 topic: topic.clone(),
@@ -108,7 +118,13 @@ impl Owed {
                                 stored: place.stored,
                             });
                         }
-                        _ => places.pop_front(),
+                        _ => {
+                            refused += 1;
+                            if refused % REFUSED_PER_STEP == 0 {
+                                *steps = steps.saturating_sub(1);
+                            }
+                            places.pop_front()
+                        }
                     };
                 }
                 Found::Nothing

@@ -122,7 +122,8 @@ impl Engine {
             session.will_stored = has_will.unwrap_or(session.will_stored);
             if !session.stored {
                 session.stored = true;
-                self.stored_sessions += 1;
+                let account = session.account;
+                self.note_stored(account, true);
             }
         }
         Ok(offset)
@@ -140,7 +141,7 @@ impl Engine {
         if let Err(error) = self.write_values(&stored_keys(session)) {
             tracing::warn!(%error, client_id = &*session.client_id, "an ended session stays in the state until it expires");
         }
-        self.stored_sessions -= 1;
+        self.note_stored(session.account, false);
         self.last_removed = Some(Rc::clone(&session.client_id));
     }
 

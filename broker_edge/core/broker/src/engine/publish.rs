@@ -75,6 +75,9 @@ impl Engine {
                 return false;
             }
         }
+        if publish.retain && !publish.payload.is_empty() && self.quotas.is_used() {
+            self.claim_retained(key, id, publish.payload.len());
+        }
         self.tally.publishes_received += 1;
         if self.stages[partition.index()].records.bytes() >= APPEND_BYTES {
             self.append(partition, false);
@@ -113,10 +116,11 @@ impl Engine {
             return false;
         };
         let retained = self.retained.lock();
-        if !retained.is_full_for(&topic.name, publish.payload.len()) {
+        let is_full = retained.is_full_for(&topic.name, publish.payload.len());
+        drop(retained);
+        if !is_full && !self.is_retained_over_quota(key, id, publish.payload.len()) {
             return false;
         }
-        drop(retained);
         self.tally.retained_refused += 1;
         self.refuse_or_close(key, publish, ReasonCode::QuotaExceeded);
         true
@@ -173,7 +177,7 @@ impl Engine {
         if let Some(reason) = self.refusal_of_name(name) {
             return Err(reason);
         }
-        if self.is_one_topic_too_many(key, name) {
+        if self.is_one_topic_too_many(key, name) || self.is_topic_over_quota(key, name) {
             self.tally.topics_refused += 1;
             return Err(ReasonCode::QuotaExceeded);
         }

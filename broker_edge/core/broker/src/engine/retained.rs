@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::state::StateStore;
 
 use super::Engine;
+use super::quotas::AccountId;
 use super::stage::PartitionIndex;
 
 /// Where a record is, be it still in the log or not.
@@ -38,6 +39,8 @@ pub struct Place {
     pub stored: bool,
     /// Of the topic, and of the payload where it is known.
     pub bytes: u64,
+    /// Of who has set it, while the broker runs.
+    pub account: Option<AccountId>,
 }
 
 /// A retained message whose segment is gone, as the state store keeps it.
@@ -65,7 +68,7 @@ pub struct Retained {
     bytes_max: u64,
 }
 
-fn bytes_of(topic: &str, payload_bytes: usize) -> u64 {
+pub(super) fn bytes_of(topic: &str, payload_bytes: usize) -> u64 {
     (topic.len() + payload_bytes) as u64
 }
 
@@ -99,6 +102,7 @@ impl Retained {
                         at: At::new(partition, Offset(stored.offset)),
                         stored: true,
                         bytes: bytes_of(&topic, stored.payload.len() / 2),
+                        account: None,
                     };
                     retained.put(topic, place);
                 }
@@ -163,6 +167,7 @@ impl Retained {
             at: At::new(partition, place.offset),
             stored: false,
             bytes,
+            account: None,
         };
         self.put(topic, place)
     }
@@ -191,6 +196,25 @@ impl Retained {
         let bytes = bytes_of(topic, payload_bytes);
         (old.is_none() && self.by_topic.len() >= self.topics_max)
             || (bytes > freed && self.bytes - freed + bytes > self.bytes_max)
+    }
+
+    pub(super) fn place_of(&self, topic: &str) -> Option<Place> {
+        self.by_topic.get(topic).copied()
+    }
+
+    /// Notes whose a retained message is, if it is the one at this place. Gives its bytes.
+    pub(super) fn charge(&mut self, topic: &str, at: At, account: Option<AccountId>) -> Option<u64> {
+        let place = self.by_topic.get_mut(topic)?;
+        (place.at == at).then(|| {
+            place.account = account;
+            place.bytes
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn charges(&self) -> impl Iterator<Item = (AccountId, u64)> {
+        let places = self.by_topic.values();
+        places.filter_map(|place| Some((place.account?, place.bytes)))
     }
 
     /// Topics with a retained message, and their bytes.
@@ -278,6 +302,10 @@ impl Retained {
             && current.at == at
         {
             current.stored = true;
+            if current.account.is_some() {
+                // Its payload was known from the beginning, and counts so.
+                return;
+            }
             let bytes = bytes_of(topic, payload_bytes);
             self.bytes = self.bytes - current.bytes + bytes;
             current.bytes = bytes;
@@ -364,6 +392,7 @@ mod tests {
                 at: At::new(P, Offset(*offset)),
                 stored: false,
                 bytes: 0,
+                account: None,
             };
             retained.put((*topic).into(), place);
         }

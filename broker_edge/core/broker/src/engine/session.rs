@@ -19,6 +19,7 @@ use super::connection::Will;
 use super::few::Few;
 use super::limits::TopicsMade;
 use super::owed::Owed;
+use super::quotas::AccountId;
 use super::received::Received;
 use super::router::Options;
 use super::seldom::{Blank, Seldom};
@@ -170,6 +171,8 @@ pub struct Session {
     /// What the client of its last connection may do, and whose the session is; `None` where nobody is told apart, and for
     /// a session that was stored by a broker that did not.
     pub rights: Option<Arc<Rights>>,
+    /// Where what the session has is counted; `None` where nothing is.
+    pub account: Option<AccountId>,
     pub version: Version,
     /// The client's connection, if it has one.
     pub conn: Option<ConnKey>,
@@ -219,6 +222,7 @@ impl Session {
         Self {
             client_id,
             rights: None,
+            account: None,
             version,
             conn: None,
             active: false,

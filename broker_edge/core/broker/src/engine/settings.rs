@@ -2,6 +2,8 @@
 
 use headwater_mqtt::QoS;
 
+use super::quotas::QuotaLimits;
+
 /// What the engine and the event loop are started with.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -30,6 +32,12 @@ pub struct Settings {
     pub delivery_aliases_max: u16,
     /// Shared groups, all together.
     pub shared_groups_max: usize,
+    /// Members of shared groups, all together.
+    pub shared_members_max: usize,
+    /// Of all sessions.
+    pub total_subscriptions_max: usize,
+    /// Of users and tenants, where there are any.
+    pub quotas: QuotaLimits,
     /// How long a member of a shared group may owe an acknowledgement before the record goes to another; 0 for ever.
     pub shared_redelivery_after_ms: u64,
     /// Time from opening a connection to its CONNECT.
@@ -104,6 +112,9 @@ impl Default for Settings {
             topic_levels_max: 64,
             delivery_aliases_max: 32,
             shared_groups_max: 10_000,
+            shared_members_max: 1_000_000,
+            total_subscriptions_max: 10_000_000,
+            quotas: QuotaLimits::default(),
             shared_redelivery_after_ms: 30_000,
             connect_timeout_ms: 10_000,
             session_expiry_max_s: 30 * 24 * 3600,

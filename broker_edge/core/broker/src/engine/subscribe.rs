@@ -12,6 +12,7 @@ use super::ack::PacketKind;
 use super::close::Cause;
 use super::owed::Owed;
 use super::position::{Located, Policy, Position, Refusal, Start, split_filter};
+use super::quotas::Kind;
 use super::router::{Options, Subscriber};
 use super::seldom::Seldom;
 use super::session::{Replay, Subscription};
@@ -151,6 +152,7 @@ impl Engine {
     ) -> Result<(), Refusal> {
         let filter = located.filter;
         self.check_filter(key, filter)?;
+        self.check_quotas(key, filter)?;
         self.check_access(key, filter, Access::Subscribe)?;
         let position = located.position.or(common.position);
         let shared = filter_of(filter);
@@ -305,6 +307,7 @@ impl Engine {
             self.ahead.forget(key);
             // A session that is live everywhere and will not be stored never looks below its subscriptions' beginning.
             let needs_since = session.expiry_s > 0 || !session.behind.is_empty();
+            self.quotas.add(session.account, Kind::Subscriptions, 1);
             session.subscriptions.push(Subscription {
                 filter: filter.into(),
                 options,
@@ -376,6 +379,7 @@ impl Engine {
             };
             let held = session.subscription(filter).is_some();
             if held {
+                self.quotas.remove(session.account, Kind::Subscriptions, 1);
                 self.ahead.forget(session_key);
                 session.subscriptions.retain(|held| &*held.filter != filter);
                 session.replays.retain(|replay| &*replay.filter != filter);

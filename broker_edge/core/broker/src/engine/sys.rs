@@ -18,6 +18,8 @@ const ROOT: &str = "$SYS/broker/";
 /// New subscriptions whose values wait for their SUBACK, all connections together. Beyond it the values come with the
 /// next interval, and only those that change.
 const OWED_MAX: usize = 4096;
+/// Of those, as many are sent theirs in a turn.
+const OWED_PER_TURN: usize = 64;
 
 /// What is averaged over one, five and fifteen minutes: name and total.
 type Total = (&'static str, u64);
@@ -109,7 +111,11 @@ impl Engine {
         }
         let mut owed = std::mem::take(&mut self.sys.owed);
         let values = self.sys_values();
+        let mut left = OWED_PER_TURN;
         owed.retain(|(key, filter)| {
+            if left == 0 {
+                return true;
+            }
             let Some(conn) = self.conns.get(*key) else {
                 return false;
             };
@@ -123,6 +129,7 @@ impl Engine {
                 return false;
             };
             let merged = Merged::of(std::iter::once(options));
+            left -= 1;
             for (topic, value) in &values {
                 if filter_matches(filter, topic) && self.may(session, Access::Receive, topic) {
                     self.send_sys(*key, topic, value, true, &merged);
@@ -130,6 +137,7 @@ impl Engine {
             }
             false
         });
+        self.more |= left == 0;
         self.sys.owed = owed;
     }
 

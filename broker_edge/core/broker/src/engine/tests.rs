@@ -30,6 +30,7 @@ mod shared_histories;
 mod stored_once;
 mod stored_state;
 mod sys;
+mod tenants;
 mod tickets;
 mod topic_aliases;
 mod wills;

@@ -10,13 +10,23 @@ use super::{ConnKey, Engine, SessionKey};
 
 /// Cursors are checkpointed this often.
 pub const CHECKPOINT_MS: u64 = 1000;
+/// So many timers a turn: what is due at once of very many clients holds up nobody.
+pub(super) const DUE_MAX: usize = 256;
 /// So many timers are no reason to look for stale ones.
 const TIMERS_KEPT: usize = 1024;
 
 impl Engine {
     /// Does what is due. Is called before [`Engine::commit`], so that wills are appended in the same turn.
     pub fn tick(&mut self) {
-        while let Some(timer) = self.timers.pop_due(self.now.mono_ms) {
+        for done in 0.. {
+            if done == DUE_MAX {
+                // The rest is as late as this turn is long.
+                self.more |= self.timers.is_due(self.now.mono_ms);
+                return;
+            }
+            let Some(timer) = self.timers.pop_due(self.now.mono_ms) else {
+                return;
+            };
             match timer {
                 Timer::Silence(key) => self.check_silence(key),
                 Timer::Will(key) => self.check_will(key),
@@ -37,6 +47,7 @@ impl Engine {
                     self.close_waits_on_full();
                     self.read_again();
                     self.groups.read_again();
+                    self.quotas.forget_claims(self.now.mono_ms);
                     self.drop_stale_timers();
                     self.timers
                         .set(self.now.mono_ms + CHECKPOINT_MS, Timer::Checkpoint);

@@ -59,6 +59,10 @@ impl Timers {
         self.heap.peek().map(|Reverse((due, _))| *due)
     }
 
+    pub fn is_due(&self, now_ms: u64) -> bool {
+        self.next_due_ms().is_some_and(|due_ms| due_ms <= now_ms)
+    }
+
     pub fn pop_due(&mut self, now_ms: u64) -> Option<Timer> {
         if self.next_due_ms()? > now_ms {
             return None;

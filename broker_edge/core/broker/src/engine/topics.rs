@@ -185,8 +185,10 @@ fn find(topic: &str, router: &Router, sessions: &Slab<Session>) -> Matches {
     found.sort_unstable_by_key(|(session, _)| *session);
     for group in found.chunk_by(|a, b| a.0 == b.0) {
         let session = group[0].0;
+        // Who is away is not asked about: rights cost more than the look.
         let receiver = sessions
             .get(session)
+            .filter(|session| session.active_conn().is_some())
             .filter(|session| session.may(Access::Receive, topic));
         if let Some(conn) = receiver.and_then(Session::active_conn) {
             let merged = Merged::of(group.iter().map(|(_, options)| *options));

@@ -271,6 +271,16 @@ pub const KEYS: &[Key] = &[
         "Shared groups ($share/<name>/<filter>), all together. One more is refused: MQTT 5 with 0x97, older clients with 0x80.",
     ),
     key(
+        "mqtt.max_shared_members",
+        whole(1, 100_000_000),
+        "Members of shared groups, all together; a session counts in each of its groups. One more is refused as with `max_shared_groups`.",
+    ),
+    key(
+        "mqtt.max_total_subscriptions",
+        whole(1, 1_000_000_000),
+        "Subscriptions of all sessions together. One more is refused as with `max_shared_groups`.",
+    ),
+    key(
         "mqtt.shared_redelivery_after",
         age(0, 1),
         "How long a member of a shared group may owe the acknowledgement of QoS 1 before the record goes to another; 0 for as long as it is connected.",
@@ -584,5 +594,50 @@ pub const KEYS: &[Key] = &[
         "auth.certificate.bind_client_id",
         Kind::Bool,
         "Whether the client id must be the user that the certificate names.",
+    ),
+    optional(
+        "quotas.<who>.sessions",
+        whole(1, 10_000_000),
+        "Sessions that outlive their connection, of one tenant (of one user). Without a value a tenant has half of \
+         `mqtt.max_sessions`, and a user what its tenant has. Only where clients have rights (`auth`) are users counted; one \
+         without a tenant is a tenant of its own, and so are all that are anonymous together. One more is refused: MQTT 5 \
+         with 0x97, older clients with code 3.",
+    ),
+    optional(
+        "quotas.<who>.connections",
+        whole(1, 10_000_000),
+        "Connections, likewise; half of `broker.max_connections`.",
+    ),
+    optional(
+        "quotas.<who>.subscriptions",
+        whole(1, 1_000_000_000),
+        "Subscriptions, likewise; half of `mqtt.max_total_subscriptions`. Older clients are told 0x80.",
+    ),
+    optional(
+        "quotas.<who>.shared_groups",
+        whole(0, 65_535),
+        "Shared groups with a member of the tenant (of the user), likewise; half of `mqtt.max_shared_groups`.",
+    ),
+    optional(
+        "quotas.<who>.shared_members",
+        whole(1, 100_000_000),
+        "Members of shared groups, likewise; half of `mqtt.max_shared_members`.",
+    ),
+    optional(
+        "quotas.<who>.retained",
+        whole(1, 10_000_000),
+        "Topics with a retained message that the tenant (the user) has set since the broker started, likewise; half of \
+         `mqtt.max_retained`.",
+    ),
+    optional(
+        "quotas.<who>.retained_bytes",
+        bytes(ByteSize::kib(1), ByteSize::gib(64)),
+        "Those messages with their topics, likewise; half of `mqtt.max_retained_bytes`.",
+    ),
+    optional(
+        "quotas.<who>.topics",
+        whole(1, 10_000_000),
+        "Topics that the tenant (the user) may bring into the broker's table of topics before that is emptied, beside \
+         `mqtt.max_topics` of each client. Without a value there is no limit.",
     ),
 ];

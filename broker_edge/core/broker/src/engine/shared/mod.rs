@@ -21,6 +21,7 @@ use headwater_mqtt::packet::subscribe::RetainHandling;
 use headwater_mqtt::topic::parse_shared;
 
 use super::position::{Refusal, Start};
+use super::quotas::Kind;
 use super::router::Options;
 use super::seldom::Seldom;
 use super::session::{Behind, Subscription};
@@ -299,12 +300,15 @@ impl Engine {
                 held.options = options;
                 held.retain_handling = retain_handling;
             }
-            None => session.subscriptions.push(Subscription {
-                filter: name.into(),
-                options,
-                retain_handling,
-                since: Seldom::default(),
-            }),
+            None => {
+                self.quotas.add(session.account, Kind::Subscriptions, 1);
+                session.subscriptions.push(Subscription {
+                    filter: name.into(),
+                    options,
+                    retain_handling,
+                    since: Seldom::default(),
+                });
+            }
         }
         let Some((id, is_new)) = self.group_of(name) else {
             return;
@@ -342,6 +346,7 @@ impl Engine {
         let is_new = group.members.join(key, merged, now_ms, next_id);
         if is_new {
             session.join(id);
+            self.quotas.join(session.account, id);
         }
         if session.active_conn().is_some() {
             group.members.arrive(key, now_ms, next_id);
@@ -375,6 +380,7 @@ impl Engine {
                 return;
             }
             session.leave(id);
+            self.quotas.leave(session.account, id);
         }
         if let Some(group) = self.groups.get_mut(id) {
             let before = group.members.len();
@@ -395,6 +401,7 @@ impl Engine {
                     .window
                     .reassign(Source::Shared(id), Source::Unattached);
                 session.leave(id);
+                self.quotas.leave(session.account, id);
             }
         }
         self.router.remove_group(&filter, id);
@@ -404,11 +411,12 @@ impl Engine {
     /// A session ends: it leaves its groups, and what they have out with it goes to others.
     pub(super) fn leave_all_groups(&mut self, key: SessionKey) {
         self.give_back_shared(key, true);
-        let ids = match self.sessions.get_mut(key) {
-            Some(session) => session.take_groups(),
+        let (ids, account) = match self.sessions.get_mut(key) {
+            Some(session) => (session.take_groups(), session.account),
             None => return,
         };
         for id in ids {
+            self.quotas.leave(account, id);
             let Some(group) = self.groups.get_mut(id) else {
                 continue;
             };

@@ -1,0 +1,242 @@
+//! What each client has, on the account of its user: said here by whoever changes it, and asked here before there is more.
+
+use std::sync::Arc;
+
+use headwater_log::RecordView;
+use headwater_mqtt::{Connect, ReasonCode};
+
+use crate::auth::Rights;
+
+use super::position::Refusal;
+use super::quotas::{AccountId, Kind};
+use super::retained::{At, Place, Retained, bytes_of};
+use super::session::Session;
+use super::shared::{GroupId, is_shared};
+use super::stage::PartitionIndex;
+use super::topics::TopicId;
+use super::{ConnKey, Engine, SessionKey};
+
+impl Engine {
+    /// Why a client does not get in for what its user, or the tenant, has already.
+    pub(super) fn refusal_by_quotas(
+        &mut self,
+        key: ConnKey,
+        connect: &Connect<'_>,
+        of: Option<&Arc<Rights>>,
+    ) -> Option<ReasonCode> {
+        let rights = of?;
+        let account = self.quotas.open(rights.user(), rights.tenant());
+        let held = self.by_client.get(connect.client_id);
+        let held = held.and_then(|key| self.sessions.get(*key));
+        let held = held.filter(|session| session.account == Some(account));
+        // An earlier connection of the client makes room for this one, and its session is the same.
+        let replaces = held.is_some_and(|session| session.conn.is_some());
+        let is_stored = held.is_some_and(|session| session.stored);
+        let lasts = self.expiry_of(connect) > 0;
+        let is_over = |kind: &Kind| match kind {
+            Kind::Connections => !replaces && !self.quotas.allows(account, *kind, 1),
+            _ => lasts && !is_stored && !self.quotas.allows(account, *kind, 1),
+        };
+        let over = [Kind::Connections, Kind::Sessions].into_iter().find(is_over);
+        self.quotas.close(account);
+        let kind = over?;
+        self.tally.sessions_refused += u64::from(kind == Kind::Sessions);
+        self.audit_connect(key, connect.client_id, of, kind.reason());
+        Some(ReasonCode::QuotaExceeded)
+    }
+
+    /// Puts a session with all that it has on the account of the user whose it is now.
+    pub(super) fn charge_session(&mut self, key: SessionKey, rights: Option<&Arc<Rights>>) {
+        let account = rights.map(|rights| self.quotas.open(rights.user(), rights.tenant()));
+        let Some(session) = self.sessions.get_mut(key) else {
+            return;
+        };
+        let before = std::mem::replace(&mut session.account, account);
+        if before == account {
+            // It was opened once more.
+            return self.close_account(account);
+        }
+        let sessions = u64::from(session.stored);
+        let subscriptions = session.subscriptions.len() as u64;
+        let groups: Vec<GroupId> = session.groups().to_vec();
+        for group in groups {
+            self.quotas.join(account, group);
+            self.quotas.leave(before, group);
+        }
+        for (kind, count) in [(Kind::Sessions, sessions), (Kind::Subscriptions, subscriptions)] {
+            self.quotas.add(account, kind, count);
+            self.quotas.remove(before, kind, count);
+        }
+        self.close_account(before);
+    }
+
+    /// The same for all sessions: those that come from the state have an owner since their rights are known, and the tenant
+    /// of a user may be another now.
+    pub(super) fn charge_all(&mut self) {
+        let keys: Vec<SessionKey> = self.sessions.keys().collect();
+        for key in keys {
+            let session = self.sessions.get(key);
+            let rights = session.and_then(|session| session.rights.clone());
+            self.charge_session(key, rights.as_ref());
+        }
+    }
+
+    fn close_account(&mut self, account: Option<AccountId>) {
+        if let Some(account) = account {
+            self.quotas.close(account);
+        }
+    }
+
+    /// A session is gone, and its groups and what was stored of it before that.
+    pub(super) fn discharge_session(&mut self, session: &Session) {
+        let subscriptions = session.subscriptions.len() as u64;
+        self.quotas.remove(session.account, Kind::Subscriptions, subscriptions);
+        self.close_account(session.account);
+    }
+
+    /// The state store has a session, or has it no more.
+    pub(super) fn note_stored(&mut self, account: Option<AccountId>, is_stored: bool) {
+        if is_stored {
+            self.stored_sessions += 1;
+            self.quotas.add(account, Kind::Sessions, 1);
+        } else {
+            self.stored_sessions -= 1;
+            self.quotas.remove(account, Kind::Sessions, 1);
+        }
+    }
+
+    pub(super) fn discharge_connection(&mut self, account: Option<AccountId>) {
+        self.quotas.remove(account, Kind::Connections, 1);
+    }
+
+    /// Why there may not be one subscription more, if so.
+    pub(super) fn check_quotas(&mut self, key: SessionKey, filter: &str) -> Result<(), Refusal> {
+        let Some(session) = self.sessions.get(key) else {
+            return Ok(());
+        };
+        if session.subscription(filter).is_some() {
+            return Ok(());
+        }
+        let refuse = |sentence: String| {
+            Err(Refusal {
+                reason: ReasonCode::QuotaExceeded,
+                sentence,
+            })
+        };
+        let (total_max, members_max) = (
+            self.settings.total_subscriptions_max,
+            self.settings.shared_members_max,
+        );
+        if self.router.len() + self.groups.members() >= total_max {
+            return refuse(format!("the broker keeps at most {total_max} subscriptions"));
+        }
+        let shared = is_shared(filter);
+        if shared && self.groups.members() >= members_max {
+            return refuse(format!("the broker keeps at most {members_max} members of shared groups"));
+        }
+        let Some(account) = session.account else {
+            return Ok(());
+        };
+        let is_over = !self.quotas.allows(account, Kind::Subscriptions, 1);
+        let over = is_over.then_some(Kind::Subscriptions).or_else(|| {
+            let group = self.groups.by_name(filter);
+            shared.then(|| self.quotas.refuses_member(account, group))?
+        });
+        let Some(kind) = over else { return Ok(()) };
+        let conn = session.conn;
+        self.note_over_quota(conn, "subscribe", kind);
+        refuse(format!("this is over a quota of the user or its tenant ({})", kind.reason()))
+    }
+
+    /// Has a refusal on account of a quota written down.
+    fn note_over_quota(&self, key: Option<ConnKey>, act: &'static str, kind: Kind) {
+        if let Some(key) = key {
+            self.audit(key, act, kind.reason());
+        }
+    }
+
+    /// Whether a topic more is over a quota of the client's user.
+    pub(super) fn is_topic_over_quota(&mut self, key: ConnKey, name: &str) -> bool {
+        if !self.quotas.is_used() || self.topics.holds(name) {
+            return false;
+        }
+        self.quotas.begin_table(self.topics.generation());
+        let Some(account) = self.conns.get(key).and_then(|conn| conn.account) else {
+            return false;
+        };
+        let is_over = !self.quotas.allows(account, Kind::Topics, 1);
+        if is_over {
+            self.note_over_quota(Some(key), "publish", Kind::Topics);
+        }
+        is_over
+    }
+
+    /// A client brought a topic into the table.
+    pub(super) fn charge_topic(&mut self, key: ConnKey) {
+        if self.quotas.is_used() {
+            self.quotas.begin_table(self.topics.generation());
+            let account = self.conns.get(key).and_then(|conn| conn.account);
+            self.quotas.add(account, Kind::Topics, 1);
+        }
+    }
+
+    /// Whether a retained message is over a quota of who publishes it.
+    pub(super) fn is_retained_over_quota(&self, key: ConnKey, id: TopicId, bytes: usize) -> bool {
+        let account = self.conns.get(key).and_then(|conn| conn.account);
+        let (Some(account), Some(topic)) = (account, self.topics.get(id)) else {
+            return false;
+        };
+        let place = self.retained.lock().place_of(&topic.name);
+        let held = place.and_then(|place| Some((place.account?, place.bytes)));
+        let bytes = bytes_of(&topic.name, bytes);
+        let over = self.quotas.refuses_retained(account, &topic.name, bytes, held);
+        if let Some(kind) = over {
+            self.note_over_quota(Some(key), "publish", kind);
+        }
+        over.is_some()
+    }
+
+    /// A retained message is on its way into the log.
+    pub(super) fn claim_retained(&mut self, key: ConnKey, id: TopicId, bytes: usize) {
+        let account = self.conns.get(key).and_then(|conn| conn.account);
+        let (Some(account), Some(topic)) = (account, self.topics.get(id)) else {
+            return;
+        };
+        let place = self.retained.lock().place_of(&topic.name);
+        let held = place.and_then(|place| Some((place.account?, place.bytes)));
+        let bytes = bytes_of(&topic.name, bytes);
+        let now_ms = self.now.mono_ms;
+        self.quotas.claim(account, &topic.name, bytes, held, now_ms);
+    }
+
+    /// Takes a record with the retain flag in, on the account of who published it. Gives the place it replaced.
+    pub(super) fn apply_retained(
+        &mut self,
+        retained: &mut Retained,
+        record: &RecordView<'_>,
+        partition: PartitionIndex,
+    ) -> Option<Place> {
+        if !self.quotas.is_used() {
+            return retained.apply(record, partition);
+        }
+        let before = retained.place_of(record.topic);
+        let account = if record.payload.is_empty() {
+            None
+        } else {
+            self.quotas.settle(record.topic)
+        };
+        let replaced = retained.apply(record, partition);
+        let at = At::new(partition, record.offset);
+        match retained.charge(record.topic, at, account) {
+            // It is there, and counts with its bytes from now on.
+            Some(bytes) => self.quotas.add(account, Kind::RetainedBytes, bytes),
+            None => self.quotas.remove(account, Kind::Retained, 1),
+        }
+        let now = retained.place_of(record.topic);
+        if let Some(before) = before.filter(|before| now.is_none_or(|now| now.at != before.at)) {
+            self.quotas.remove(before.account, Kind::RetainedBytes, before.bytes);
+            self.quotas.remove(before.account, Kind::Retained, 1);
+        }
+        replaced
+    }
+}

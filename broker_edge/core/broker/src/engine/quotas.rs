@@ -1,0 +1,524 @@
+//! Who has how much of what all share: per user, and per tenant, which is a user of its own where none is named.
+//!
+//! Only clients of a broker with rights are counted; an open broker has no accounts, and pays a branch. Whoever changes
+//! what a session has says so here; what there is can be counted again at any time, and a test does.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::shared::GroupId;
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// That outlive their connection.
+    Sessions,
+    Connections,
+    /// Shared ones as well.
+    Subscriptions,
+    /// Shared groups with a member of the user, of the tenant.
+    SharedGroups,
+    SharedMembers,
+    /// Topics with a retained message that the user has set.
+    Retained,
+    RetainedBytes,
+    /// That were brought into the table of topics.
+    Topics,
+}
+
+impl Kind {
+    pub const ALL: [Self; 8] = [
+        Self::Sessions,
+        Self::Connections,
+        Self::Subscriptions,
+        Self::SharedGroups,
+        Self::SharedMembers,
+        Self::Retained,
+        Self::RetainedBytes,
+        Self::Topics,
+    ];
+
+    /// For the audit log.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Sessions => "quota:sessions",
+            Self::Connections => "quota:connections",
+            Self::Subscriptions => "quota:subscriptions",
+            Self::SharedGroups => "quota:shared_groups",
+            Self::SharedMembers => "quota:shared_members",
+            Self::Retained => "quota:retained",
+            Self::RetainedBytes => "quota:retained_bytes",
+            Self::Topics => "quota:topics",
+        }
+    }
+}
+
+/// One number for each kind.
+pub type Counts = [u64; Kind::ALL.len()];
+
+const NONE: Counts = [0; Kind::ALL.len()];
+
+/// How much a tenant and a user may have.
+#[derive(Debug, Clone, Copy)]
+pub struct QuotaLimits {
+    pub tenant: Counts,
+    pub user: Counts,
+}
+
+impl Default for QuotaLimits {
+    fn default() -> Self {
+        Self {
+            tenant: [u64::MAX; Kind::ALL.len()],
+            user: [u64::MAX; Kind::ALL.len()],
+        }
+    }
+}
+
+/// A user, while it has something or somebody is connected as it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AccountId(NonZeroU32);
+
+impl AccountId {
+    fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum TenantName {
+    Named(Arc<str>),
+    /// A user that has none.
+    Own(Arc<str>),
+    Anonymous,
+}
+
+impl TenantName {
+    fn of(user: Option<&Arc<str>>, tenant: Option<&Arc<str>>) -> Self {
+        match (tenant, user) {
+            (Some(tenant), _) => Self::Named(Arc::clone(tenant)),
+            (None, Some(user)) => Self::Own(Arc::clone(user)),
+            (None, None) => Self::Anonymous,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Account {
+    user: Option<Arc<str>>,
+    tenant: TenantName,
+    held: Counts,
+    /// Sessions and claims that name it.
+    uses: u32,
+}
+
+#[derive(Debug, Default)]
+struct Tenant {
+    held: Counts,
+    accounts: u32,
+    /// Members per group.
+    groups: FxHashMap<GroupId, u32>,
+}
+
+/// A retained message that was published and is not there yet.
+#[derive(Debug)]
+struct Claim {
+    account: AccountId,
+    count: u64,
+    bytes: u64,
+    /// Such publishes of the topic that are on their way.
+    outstanding: u32,
+    since_ms: u64,
+}
+
+/// A claim that is so old is of a record that the log did not take.
+const CLAIM_MS_MAX: u64 = 60_000;
+
+#[derive(Debug, Default)]
+pub struct Quotas {
+    limits: QuotaLimits,
+    accounts: Vec<Option<Account>>,
+    free: Vec<AccountId>,
+    by_user: HashMap<Option<Arc<str>>, AccountId>,
+    tenants: HashMap<TenantName, Tenant>,
+    /// Members per group and account.
+    groups: FxHashMap<(GroupId, AccountId), u32>,
+    claims: HashMap<Box<str>, Claim>,
+    /// Of the table of topics that is counted.
+    generation: u32,
+}
+
+impl Quotas {
+    pub fn new(limits: QuotaLimits) -> Self {
+        Self {
+            limits,
+            ..Self::default()
+        }
+    }
+
+    /// Whether anybody is counted.
+    #[inline]
+    pub fn is_used(&self) -> bool {
+        !self.by_user.is_empty()
+    }
+
+    #[cfg(test)]
+    pub fn limit(&mut self, limits: QuotaLimits) {
+        self.limits = limits;
+    }
+
+    pub fn user_of(&self, id: AccountId) -> Option<&Arc<str>> {
+        self.get(id)?.user.as_ref()
+    }
+
+    /// The account of a user; it stays until it is closed as often as it was opened and has nothing any more. What its
+    /// tenant is may have changed.
+    pub fn open(&mut self, user: Option<&Arc<str>>, tenant: Option<&Arc<str>>) -> AccountId {
+        let name = TenantName::of(user, tenant);
+        if let Some(id) = self.by_user.get(&user.cloned()).copied() {
+            self.set_tenant(id, name);
+            if let Some(account) = self.get_mut(id) {
+                account.uses += 1;
+            }
+            return id;
+        }
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.accounts.push(None);
+            let count = u32::try_from(self.accounts.len()).unwrap_or(u32::MAX);
+            AccountId(NonZeroU32::new(count).unwrap_or(NonZeroU32::MAX))
+        });
+        self.tenants.entry(name.clone()).or_default().accounts += 1;
+        self.by_user.insert(user.cloned(), id);
+        if let Some(slot) = self.accounts.get_mut(id.index()) {
+            *slot = Some(Account {
+                user: user.cloned(),
+                tenant: name,
+                held: NONE,
+                uses: 1,
+            });
+        }
+        id
+    }
+
+    pub fn close(&mut self, id: AccountId) {
+        if let Some(account) = self.get_mut(id) {
+            account.uses -= 1;
+            self.drop_unused(id);
+        }
+    }
+
+    /// Gives every account the tenant that its user has now.
+    pub fn renew_tenants(&mut self, tenant_of: impl Fn(Option<&Arc<str>>) -> Option<Arc<str>>) {
+        let ids: Vec<AccountId> = self.by_user.values().copied().collect();
+        for id in ids {
+            let tenant = tenant_of(self.user_of(id));
+            self.renew_tenant(id, tenant.as_ref());
+        }
+    }
+
+    /// Gives one account the tenant that its user has now.
+    pub fn renew_tenant(&mut self, id: AccountId, tenant: Option<&Arc<str>>) {
+        let name = TenantName::of(self.user_of(id), tenant);
+        self.set_tenant(id, name);
+    }
+
+    /// Whether so much more is within the quotas.
+    pub fn allows(&self, id: AccountId, kind: Kind, amount: u64) -> bool {
+        let at = kind as usize;
+        let Some(account) = self.get(id) else {
+            return true;
+        };
+        let of_tenant = self.tenants.get(&account.tenant);
+        let of_tenant = of_tenant.map_or(0, |tenant| tenant.held[at]);
+        amount == 0
+            || (account.held[at].saturating_add(amount) <= self.limits.user[at]
+                && of_tenant.saturating_add(amount) <= self.limits.tenant[at])
+    }
+
+    /// Whether the user may have a member more in a group, and if not, why.
+    pub fn refuses_member(&self, id: AccountId, group: Option<GroupId>) -> Option<Kind> {
+        let account = self.get(id)?;
+        if !self.allows(id, Kind::SharedMembers, 1) {
+            return Some(Kind::SharedMembers);
+        }
+        let at = Kind::SharedGroups as usize;
+        let is_in = group.is_some_and(|group| self.groups.contains_key(&(group, id)));
+        let tenant = self.tenants.get(&account.tenant)?;
+        let has = group.is_some_and(|group| tenant.groups.contains_key(&group));
+        let is_over = (!is_in && account.held[at] >= self.limits.user[at])
+            || (!has && tenant.held[at] >= self.limits.tenant[at]);
+        is_over.then_some(Kind::SharedGroups)
+    }
+
+    pub fn add(&mut self, id: Option<AccountId>, kind: Kind, amount: u64) {
+        if let Some((account, tenant)) = id.and_then(|id| self.both(id)) {
+            account.held[kind as usize] += amount;
+            tenant.held[kind as usize] += amount;
+        }
+    }
+
+    pub fn remove(&mut self, id: Option<AccountId>, kind: Kind, amount: u64) {
+        let Some(id) = id else { return };
+        if let Some((account, tenant)) = self.both(id) {
+            take(&mut account.held[kind as usize], amount);
+            take(&mut tenant.held[kind as usize], amount);
+            self.drop_unused(id);
+        }
+    }
+
+    /// A session of the user is in a group more.
+    pub fn join(&mut self, id: Option<AccountId>, group: GroupId) {
+        let Some(id) = id else { return };
+        self.add(Some(id), Kind::SharedMembers, 1);
+        let members = self.groups.entry((group, id)).or_default();
+        *members += 1;
+        let is_first = *members == 1;
+        if let Some((account, tenant)) = self.both(id) {
+            account.held[Kind::SharedGroups as usize] += u64::from(is_first);
+            let members = tenant.groups.entry(group).or_default();
+            *members += 1;
+            tenant.held[Kind::SharedGroups as usize] += u64::from(*members == 1);
+        }
+    }
+
+    pub fn leave(&mut self, id: Option<AccountId>, group: GroupId) {
+        let Some(id) = id else { return };
+        let is_last = count_down(&mut self.groups, (group, id));
+        if let Some((account, tenant)) = self.both(id) {
+            take(&mut account.held[Kind::SharedGroups as usize], u64::from(is_last));
+            let is_last = count_down(&mut tenant.groups, group);
+            take(&mut tenant.held[Kind::SharedGroups as usize], u64::from(is_last));
+        }
+        self.remove(Some(id), Kind::SharedMembers, 1);
+    }
+
+    /// What a table of topics that was emptied held counts no more.
+    pub fn begin_table(&mut self, generation: u32) {
+        if self.generation == generation {
+            return;
+        }
+        self.generation = generation;
+        for tenant in self.tenants.values_mut() {
+            tenant.held[Kind::Topics as usize] = 0;
+        }
+        let ids: Vec<AccountId> = self.by_user.values().copied().collect();
+        for id in ids {
+            if let Some(account) = self.get_mut(id) {
+                account.held[Kind::Topics as usize] = 0;
+                self.drop_unused(id);
+            }
+        }
+    }
+
+    /// Whether a retained message of so many bytes is over a quota of who sets it; `held` is who has set the one that is
+    /// there, with its bytes.
+    pub fn refuses_retained(
+        &self,
+        id: AccountId,
+        topic: &str,
+        bytes: u64,
+        held: Option<(AccountId, u64)>,
+    ) -> Option<Kind> {
+        let claimed = self.claims.get(topic).filter(|claim| claim.account == id);
+        let (claimed, claimed_bytes) = claimed.map_or((0, 0), |claim| (claim.count, claim.bytes));
+        let (count, bytes) = growth(id, bytes, held);
+        if !self.allows(id, Kind::Retained, count.saturating_sub(claimed)) {
+            return Some(Kind::Retained);
+        }
+        let more = bytes.saturating_sub(claimed_bytes);
+        (!self.allows(id, Kind::RetainedBytes, more)).then_some(Kind::RetainedBytes)
+    }
+
+    /// Such a message is on its way.
+    pub fn claim(
+        &mut self,
+        id: AccountId,
+        topic: &str,
+        bytes: u64,
+        held: Option<(AccountId, u64)>,
+        now_ms: u64,
+    ) {
+        let (count, bytes) = growth(id, bytes, held);
+        self.add(Some(id), Kind::Retained, count);
+        self.add(Some(id), Kind::RetainedBytes, bytes);
+        if let Some(account) = self.get_mut(id) {
+            account.uses += 1;
+        }
+        let mut claim = Claim {
+            account: id,
+            count,
+            bytes,
+            outstanding: 1,
+            since_ms: now_ms,
+        };
+        if let Some(before) = self.claims.remove(topic) {
+            claim.outstanding += before.outstanding;
+            self.release(&before);
+        }
+        self.claims.insert(topic.into(), claim);
+    }
+
+    /// A retained message of the topic is there now: who published it, as far as that is known.
+    pub fn settle(&mut self, topic: &str) -> Option<AccountId> {
+        let claim = self.claims.get_mut(topic)?;
+        let account = claim.account;
+        claim.outstanding -= 1;
+        if claim.outstanding == 0
+            && let Some(claim) = self.claims.remove(topic)
+        {
+            // What it has from now on keeps the account.
+            self.add(Some(account), Kind::Retained, 1);
+            self.release(&claim);
+        } else {
+            self.add(Some(account), Kind::Retained, 1);
+        }
+        Some(account)
+    }
+
+    /// Forgets claims of records that the log did not take.
+    pub fn forget_claims(&mut self, now_ms: u64) {
+        let is_old = |claim: &Claim| claim.since_ms + CLAIM_MS_MAX <= now_ms;
+        let old: Vec<Box<str>> = self
+            .claims
+            .iter()
+            .filter(|(_, claim)| is_old(claim))
+            .map(|(topic, _)| topic.clone())
+            .collect();
+        for topic in old {
+            if let Some(claim) = self.claims.remove(&topic) {
+                self.release(&claim);
+            }
+        }
+    }
+
+    fn release(&mut self, claim: &Claim) {
+        self.remove(Some(claim.account), Kind::RetainedBytes, claim.bytes);
+        self.remove(Some(claim.account), Kind::Retained, claim.count);
+        self.close(claim.account);
+    }
+
+    fn get(&self, id: AccountId) -> Option<&Account> {
+        self.accounts.get(id.index())?.as_ref()
+    }
+
+    fn get_mut(&mut self, id: AccountId) -> Option<&mut Account> {
+        self.accounts.get_mut(id.index())?.as_mut()
+    }
+
+    fn both(&mut self, id: AccountId) -> Option<(&mut Account, &mut Tenant)> {
+        let account = self.accounts.get_mut(id.index())?.as_mut()?;
+        let tenant = self.tenants.get_mut(&account.tenant)?;
+        Some((account, tenant))
+    }
+
+    fn set_tenant(&mut self, id: AccountId, name: TenantName) {
+        let Some(account) = self.get_mut(id).filter(|account| account.tenant != name) else {
+            return;
+        };
+        let held = account.held;
+        let before = std::mem::replace(&mut account.tenant, name.clone());
+        let groups: Vec<(GroupId, u32)> = self
+            .groups
+            .iter()
+            .filter(|((_, of), _)| *of == id)
+            .map(|((group, _), members)| (*group, *members))
+            .collect();
+        let at = Kind::SharedGroups as usize;
+        if let Some(tenant) = self.tenants.get_mut(&before) {
+            for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::SharedGroups) {
+                take(&mut tenant.held[kind as usize], held[kind as usize]);
+            }
+            for (group, members) in &groups {
+                if let Some(left) = tenant.groups.get_mut(group) {
+                    *left -= members;
+                    if *left == 0 {
+                        tenant.groups.remove(group);
+                        take(&mut tenant.held[at], 1);
+                    }
+                }
+            }
+            tenant.accounts -= 1;
+            if tenant.accounts == 0 {
+                self.tenants.remove(&before);
+            }
+        }
+        let tenant = self.tenants.entry(name).or_default();
+        tenant.accounts += 1;
+        for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::SharedGroups) {
+            tenant.held[kind as usize] += held[kind as usize];
+        }
+        for (group, members) in groups {
+            let there = tenant.groups.entry(group).or_default();
+            tenant.held[at] += u64::from(*there == 0);
+            *there += members;
+        }
+    }
+
+    fn drop_unused(&mut self, id: AccountId) {
+        let Some(account) = self.get(id).filter(|account| account.uses == 0 && account.held == NONE)
+        else {
+            return;
+        };
+        let (user, name) = (account.user.clone(), account.tenant.clone());
+        self.by_user.remove(&user);
+        if let Some(tenant) = self.tenants.get_mut(&name) {
+            tenant.accounts -= 1;
+            if tenant.accounts == 0 {
+                self.tenants.remove(&name);
+            }
+        }
+        if let Some(slot) = self.accounts.get_mut(id.index()) {
+            *slot = None;
+            self.free.push(id);
+        }
+    }
+
+    /// What everybody has, by user and by tenant, without those that have nothing.
+    #[cfg(test)]
+    pub fn held(&self) -> (Vec<(String, Counts)>, Vec<(String, Counts)>) {
+        let accounts = self.accounts.iter().flatten();
+        let mut users: Vec<(String, Counts)> = accounts
+            .filter(|account| account.held != NONE)
+            .map(|account| (format!("{:?}", account.user), account.held))
+            .collect();
+        let tenants = self.tenants.iter().filter(|(_, tenant)| tenant.held != NONE);
+        let mut tenants: Vec<(String, Counts)> =
+            tenants.map(|(name, tenant)| (format!("{name:?}"), tenant.held)).collect();
+        users.sort();
+        tenants.sort();
+        (users, tenants)
+    }
+
+    #[cfg(test)]
+    pub fn claims(&self) -> usize {
+        self.claims.len()
+    }
+}
+
+/// What a retained message adds to what its user has.
+fn growth(id: AccountId, bytes: u64, held: Option<(AccountId, u64)>) -> (u64, u64) {
+    match held {
+        Some((by, before)) if by == id => (0, bytes.saturating_sub(before)),
+        _ => (1, bytes),
+    }
+}
+
+fn take(count: &mut u64, amount: u64) {
+    debug_assert!(*count >= amount, "{count} has no {amount} to be taken");
+    *count = count.saturating_sub(amount);
+}
+
+/// Counts one less. Says whether it was the last.
+fn count_down<K: Eq + std::hash::Hash>(counts: &mut FxHashMap<K, u32>, key: K) -> bool {
+    let Some(count) = counts.get_mut(&key) else {
+        return false;
+    };
+    *count -= 1;
+    let is_last = *count == 0;
+    if is_last {
+        counts.remove(&key);
+    }
+    is_last
+}

@@ -1,0 +1,362 @@
+//! What one user and one tenant may have of what all share, and that it is counted right whatever happens.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::super::quotas::{Counts, Kind};
+use super::guarded::Guarded;
+use super::member::V5;
+use super::*;
+
+const EXPIRY: &[Property<'static>] = &[Property::SessionExpiryInterval(60)];
+const ACL: &str = "user ann\ntopic readwrite #\nuser bob\ntopic readwrite #\n";
+
+fn broker() -> Guarded {
+    let mut broker = Guarded::new(|_| {});
+    broker.write("acl", ACL);
+    broker.keeper.reload().expect("the file is right");
+    broker.rig.turn();
+    broker
+}
+
+fn limited(kinds: &[(Kind, u64)]) -> Guarded {
+    let mut broker = broker();
+    let mut limits = QuotaLimits::default();
+    for (kind, limit) in kinds {
+        limits.user[*kind as usize] = *limit;
+        limits.tenant[*kind as usize] = *limit;
+    }
+    broker.rig.engine.quotas.limit(limits);
+    broker
+}
+
+fn fields<'a>(user: &'a str, client_id: &'a str, lasts: bool) -> ConnectFields<'a> {
+    let mut fields = ConnectFields::new(V5, client_id);
+    fields.username = Some(user);
+    fields.password = Some(if user == "ann" { b"pw-a" } else { b"pw-b" });
+    fields.clean_start = false;
+    fields.keep_alive_s = 0;
+    if lasts {
+        fields.properties = EXPIRY;
+    }
+    fields
+}
+
+/// What everybody has, counted from what there is.
+fn recount(engine: &Engine) -> Vec<(String, Counts)> {
+    let mut users: BTreeMap<String, Counts> = BTreeMap::new();
+    let mut groups: BTreeMap<String, std::collections::BTreeSet<_>> = BTreeMap::new();
+    let quotas = &engine.quotas;
+    let mut add = |account, kind: Kind, count: usize| {
+        let name = format!("{:?}", quotas.user_of(account));
+        users.entry(name).or_default()[kind as usize] += count as u64;
+    };
+    for (_, session) in engine.sessions.iter() {
+        let Some(account) = session.account else { continue };
+        add(account, Kind::Sessions, usize::from(session.stored));
+        add(account, Kind::Subscriptions, session.subscriptions.len());
+        add(account, Kind::SharedMembers, session.groups().len());
+        let name = format!("{:?}", quotas.user_of(account));
+        groups.entry(name).or_default().extend(session.groups().iter().copied());
+    }
+    for (_, conn) in engine.conns.iter() {
+        if let Some(account) = conn.account {
+            add(account, Kind::Connections, 1);
+        }
+    }
+    for (account, bytes) in engine.retained.lock().charges() {
+        add(account, Kind::Retained, 1);
+        add(account, Kind::RetainedBytes, bytes as usize);
+    }
+    for (name, groups) in groups {
+        users.entry(name).or_default()[Kind::SharedGroups as usize] = groups.len() as u64;
+    }
+    users.retain(|_, counts| counts.iter().any(|count| *count > 0));
+    users.into_iter().collect()
+}
+
+/// What the ledger has, without the topics of the table.
+fn ledger(engine: &Engine) -> Vec<(String, Counts)> {
+    let (mut users, _) = engine.quotas.held();
+    for (_, counts) in &mut users {
+        counts[Kind::Topics as usize] = 0;
+    }
+    users.retain(|(_, counts)| counts.iter().any(|count| *count > 0));
+    users
+}
+
+/// Turns until nothing is on its way.
+fn settle(broker: &mut Guarded) {
+    for _ in 0..1000 {
+        broker.rig.turn();
+        let is_quiet = broker.rig.quiet_at().is_some() && !broker.rig.engine.is_behind_log();
+        if is_quiet && !broker.rig.engine.has_more() && broker.rig.engine.quotas.claims() == 0 {
+            return;
+        }
+        if !broker.rig.engine.has_more() {
+            broker.rig.wait_for_disk();
+        }
+    }
+    panic!("it does not come to rest");
+}
+
+#[test]
+fn one_connection_too_many_of_a_user_is_refused_and_a_freed_place_is_taken() {
+    let mut broker = limited(&[(Kind::Connections, 2)]);
+    let first = broker.connect("ann", "pw-a", "a1");
+    broker.connect("ann", "pw-a", "a2");
+    assert_eq!(broker.try_connect(&fields("ann", "a3", false)).1, 0x97);
+    let mut old = fields("ann", "a3", false);
+    (old.version, old.clean_start) = (Version::V311, true);
+    assert_eq!(broker.try_connect(&old).1, 3);
+    // Who comes back takes its own place, and others have theirs.
+    broker.connect("ann", "pw-a", "a2");
+    broker.connect("bob", "pw-b", "b1");
+    broker.rig.engine.remove(first);
+    assert_eq!(broker.try_connect(&fields("ann", "a3", false)).1, 0);
+    broker.rig.crash();
+}
+
+#[test]
+fn one_lasting_session_too_many_of_a_user_is_refused_until_one_expires() {
+    let mut broker = limited(&[(Kind::Sessions, 1)]);
+    let (first, code) = broker.try_connect(&fields("ann", "a1", true));
+    assert_eq!(code, 0);
+    broker.rig.engine.remove(first);
+    assert_eq!(broker.try_connect(&fields("ann", "a2", true)).1, 0x97);
+    assert_eq!(broker.try_connect(&fields("ann", "a2", false)).1, 0);
+    assert_eq!(broker.try_connect(&fields("bob", "b1", true)).1, 0);
+    let (again, code) = broker.try_connect(&fields("ann", "a1", true));
+    assert_eq!(code, 0, "it is the same session");
+    broker.rig.engine.remove(again);
+    broker.rig.pass_time(61_000);
+    assert_eq!(broker.try_connect(&fields("ann", "a3", true)).1, 0);
+    assert_eq!(broker.rig.engine.metrics.mqtt.sessions_refused.get(), 1);
+    broker.rig.crash();
+}
+
+#[test]
+fn subscriptions_groups_and_members_over_a_quota_are_refused_with_0x97() {
+    for (kind, taken, one_more) in [
+        (Kind::Subscriptions, "x/1", "x/2"),
+        (Kind::SharedGroups, "$share/g/x", "$share/h/x"),
+        (Kind::SharedMembers, "$share/g/x", "$share/h/x"),
+    ] {
+        let mut broker = limited(&[(kind, 1)]);
+        let ann = broker.connect("ann", "pw-a", "a1");
+        let bob = broker.connect("bob", "pw-b", "b1");
+        assert_eq!(broker.subscribe(ann, taken, None), "0x01");
+        assert_eq!(broker.subscribe(ann, taken, None), "0x01", "it has that");
+        assert_eq!(broker.subscribe(ann, one_more, None), "0x97", "{kind:?}");
+        assert_eq!(broker.subscribe(bob, one_more, None), "0x01");
+        broker.rig.feed(ann, |out| {
+            encode::unsubscribe(out, V5, PacketId::FIRST, &[], &[taken]);
+        });
+        broker.rig.turn();
+        broker.keep_deliveries(ann);
+        assert_eq!(broker.subscribe(ann, one_more, None), "0x01", "{kind:?}");
+        broker.rig.crash();
+    }
+}
+
+#[test]
+fn retained_messages_count_to_who_set_them_at_once_and_until_somebody_else_does() {
+    let mut broker = limited(&[(Kind::Retained, 2), (Kind::RetainedBytes, 100)]);
+    let ann = broker.connect("ann", "pw-a", "a1");
+    let bob = broker.connect("bob", "pw-b", "b1");
+    let publish = |broker: &mut Guarded, key, topic: &str, id, text: &str| {
+        broker.rig.publish_to(topic, true, key, V5, id, text);
+    };
+    // All in one turn: what is on its way counts.
+    for (id, topic) in (1..).zip(["r/1", "r/2", "r/3"]) {
+        publish(&mut broker, ann, topic, id, "x");
+    }
+    let answers = broker.rig.packets(ann, V5, 3);
+    assert_eq!(answers, ["puback 1", "puback 2", "refused QuotaExceeded"]);
+    settle(&mut broker);
+    publish(&mut broker, ann, "r/1", 4, "changed");
+    assert_eq!(broker.rig.packets(ann, V5, 1), ["puback 4"]);
+    publish(&mut broker, bob, "r/3", 1, "x");
+    publish(&mut broker, bob, "r/1", 2, "mine");
+    assert_eq!(broker.rig.packets(bob, V5, 2), ["puback 1", "puback 2"]);
+    settle(&mut broker);
+    publish(&mut broker, ann, "r/4", 5, "x");
+    publish(&mut broker, ann, "r/2", 6, "");
+    assert_eq!(broker.rig.packets(ann, V5, 2), ["puback 5", "puback 6"]);
+    settle(&mut broker);
+    publish(&mut broker, ann, "r/5", 7, &"x".repeat(120));
+    assert_eq!(broker.rig.packets(ann, V5, 1), ["refused QuotaExceeded"]);
+    assert_eq!(recount(&broker.rig.engine), ledger(&broker.rig.engine));
+    broker.rig.crash();
+}
+
+#[test]
+fn one_topic_too_many_of_all_clients_of_a_user_is_refused() {
+    let mut broker = limited(&[(Kind::Topics, 3)]);
+    let keys = ["a1", "a2"].map(|id| broker.connect("ann", "pw-a", id));
+    let bob = broker.connect("bob", "pw-b", "b1");
+    let answers: Vec<String> = (1..=4)
+        .map(|id| broker.publish(keys[usize::from(id % 2 == 0)], &format!("t/{id}"), id))
+        .collect();
+    assert_eq!(answers[3], "refused QuotaExceeded", "{answers:?}");
+    assert_eq!(broker.publish(keys[1], "t/1", 9), "puback 9");
+    assert_eq!(broker.publish(bob, "t/4", 1), "puback 1");
+    broker.rig.crash();
+}
+
+#[test]
+fn an_open_broker_has_no_accounts() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Never);
+    rig.engine.quotas.limit(QuotaLimits {
+        tenant: [0; Kind::ALL.len()],
+        user: [0; Kind::ALL.len()],
+    });
+    let key = rig.connect(ConnectFields::new(V5, "c"));
+    rig.subscribe(key, V5);
+    rig.publish_to("t", true, key, V5, 1, "x");
+    rig.packets(key, V5, 2);
+    assert!(!rig.engine.quotas.is_used());
+    rig.crash();
+}
+
+#[test]
+fn i8_what_is_due_at_once_of_very_many_sessions_is_spread_over_turns() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Never);
+    let count = 3 * tick::DUE_MAX;
+    for n in 0..count {
+        let name = format!("c{n}");
+        let mut fields = ConnectFields::new(V5, &name);
+        fields.properties = EXPIRY;
+        let key = rig.connect(fields);
+        rig.engine.remove(key);
+    }
+    rig.engine.take_closed();
+    rig.pass_time(70_000);
+    let left = rig.engine.sessions.len();
+    assert!(left >= count - tick::DUE_MAX, "{left} are left after one turn");
+    assert!(rig.engine.has_more(), "the loop does not sleep");
+    for _ in 0..8 {
+        rig.turn();
+    }
+    assert_eq!(rig.engine.sessions.len(), 0);
+    rig.crash();
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Connect { user: bool, client: u8, lasts: bool, clean: bool },
+    Lose(u8),
+    Subscribe(u8, u8),
+    Unsubscribe(u8, u8),
+    Retain(u8, u8, u8),
+    PassTime,
+    Reload,
+}
+
+const FILTERS: [&str; 5] = ["a", "b/#", "$share/g/a", "$share/h/b/#", "$share/g/b/+"];
+
+fn event() -> impl Strategy<Value = Event> {
+    let client = 0u8..4;
+    prop_oneof![
+        4 => (any::<bool>(), client.clone(), any::<bool>(), any::<bool>()).prop_map(
+            |(user, client, lasts, clean)| Event::Connect { user, client, lasts, clean }
+        ),
+        2 => client.clone().prop_map(Event::Lose),
+        4 => (client.clone(), 0u8..5).prop_map(|(client, filter)| Event::Subscribe(client, filter)),
+        2 => (client.clone(), 0u8..5).prop_map(|(client, filter)| Event::Unsubscribe(client, filter)),
+        4 => (client, 0u8..3, 0u8..4).prop_map(|(client, topic, len)| Event::Retain(client, topic, len)),
+        1 => Just(Event::PassTime),
+        1 => Just(Event::Reload),
+    ]
+}
+
+fn apply(broker: &mut Guarded, live: &mut BTreeMap<u8, ConnKey>, event: &Event, id: u16) {
+    let packet_id = PacketId::new(id).expect("not zero");
+    match event {
+        Event::Connect { user, client, lasts, clean } => {
+            let name = format!("c{client}");
+            let user = if *user { "ann" } else { "bob" };
+            let mut fields = fields(user, &name, *lasts);
+            fields.clean_start = *clean;
+            let (key, code) = broker.try_connect(&fields);
+            if code == 0 {
+                live.insert(*client, key);
+            }
+        }
+        Event::Lose(client) => {
+            if let Some(key) = live.remove(client) {
+                broker.rig.engine.remove(key);
+            }
+        }
+        Event::Subscribe(client, filter) => {
+            if let Some(key) = live.get(client) {
+                let options = SubscriptionOptions::new(QoS::AtLeastOnce);
+                let filter = FILTERS[usize::from(*filter)];
+                let one = [Subscription { filter, options }];
+                broker.rig.feed(*key, |out| {
+                    encode::subscribe(out, V5, packet_id, &[], &one);
+                });
+            }
+        }
+        Event::Unsubscribe(client, filter) => {
+            if let Some(key) = live.get(client) {
+                let filter = FILTERS[usize::from(*filter)];
+                broker.rig.feed(*key, |out| {
+                    encode::unsubscribe(out, V5, packet_id, &[], &[filter]);
+                });
+            }
+        }
+        Event::Retain(client, topic, len) => {
+            if let Some(key) = live.get(client) {
+                let text = "x".repeat(usize::from(*len));
+                let topic = ["a", "b/1", "b/2"][usize::from(*topic)];
+                broker.rig.publish_to(topic, true, *key, V5, id, &text);
+            }
+        }
+        Event::PassTime => broker.rig.pass_time(61_000),
+        Event::Reload => {
+            broker.keeper.reload().expect("the files are right");
+            broker.rig.turn();
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #[test]
+    fn whatever_happens_what_is_counted_is_what_there_is(
+        events in prop::collection::vec(event(), 1..60),
+    ) {
+        let mut broker = broker();
+        let mut live = BTreeMap::new();
+        for (id, event) in (1..).zip(&events) {
+            apply(&mut broker, &mut live, event, id);
+            if id % 4 == 0 {
+                settle(&mut broker);
+                prop_assert_eq!(recount(&broker.rig.engine), ledger(&broker.rig.engine), "after {:?}", event);
+            }
+        }
+        settle(&mut broker);
+        prop_assert_eq!(recount(&broker.rig.engine), ledger(&broker.rig.engine));
+        for key in live.into_values() {
+            broker.rig.engine.remove(key);
+        }
+        broker.rig.pass_time(61_000);
+        for topic in ["a", "b/1", "b/2"] {
+            let key = broker.connect("ann", "pw-a", "last");
+            broker.rig.publish_to(topic, true, key, V5, 1, "");
+            broker.rig.packets(key, V5, 1);
+            broker.rig.engine.remove(key);
+        }
+        settle(&mut broker);
+        let (users, tenants) = broker.rig.engine.quotas.held();
+        let zero = |of: &[(String, Counts)]| {
+            of.iter().all(|(_, counts)| counts[..Kind::Topics as usize].iter().all(|count| *count == 0))
+        };
+        prop_assert!(zero(&users) && zero(&tenants), "{:?} {:?}", users, tenants);
+        broker.rig.crash();
+    }
+}
