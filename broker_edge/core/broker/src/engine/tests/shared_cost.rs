@@ -38,7 +38,12 @@ fn join(broker: &mut Guarded, filter: &str, away: usize) -> Vec<ConnKey> {
         let name = format!("m{n}");
         let (key, code) = broker.try_connect(&lasting(&name));
         assert_eq!(code, 0);
-        assert_eq!(broker.subscribe(key, filter, None), "0x01");
+        let options = SubscriptionOptions::new(QoS::AtLeastOnce);
+        let one = [Subscription { filter, options }];
+        broker.rig.feed(key, |out| {
+            encode::subscribe(out, Version::V5, PacketId::FIRST, &[], &one);
+        });
+        assert_eq!(broker.rig.packets(key, Version::V5, 1), ["suback"]);
         keys.push(key);
     }
     for key in keys.drain(..away) {
