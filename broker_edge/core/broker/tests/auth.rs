@@ -20,7 +20,8 @@ use futures::{StreamExt, TryStreamExt, stream};
 use headwater_broker::Broker;
 use headwater_broker::config::AuthSettings;
 use headwater_mqtt::encode::{self, ConnectFields};
-use headwater_mqtt::{ReasonCode, Version};
+use headwater_mqtt::packet::subscribe::{Subscription, SubscriptionOptions};
+use headwater_mqtt::{PacketId, Property, QoS, ReasonCode, Version};
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use serde_json::{Value, json};
 use tonic::transport::Channel;
@@ -421,6 +422,66 @@ fn a_start_with_a_bad_file_is_refused_in_one_sentence() {
         error.contains("users, line 1") && !error.contains("secret"),
         "{error}"
     );
+}
+
+/// A member of a shared group that lasts and goes away again.
+fn join_and_go(broker: &Broker, names: std::ops::Range<u32>) {
+    let mut members: Vec<Client> = names
+        .map(|n| {
+            let mut client = Client::open(broker.mqtt_address(), Version::V5);
+            let client_id = format!("member-{n}");
+            let mut fields = ConnectFields::new(Version::V5, &client_id);
+            fields.username = Some("reader");
+            fields.password = Some(b"pw-reader");
+            fields.properties = &[Property::SessionExpiryInterval(3600)];
+            let filter = "$share/g/plants/#";
+            let options = SubscriptionOptions::new(QoS::AtLeastOnce);
+            client.send(|out| {
+                encode::connect(out, &fields);
+                let one = [Subscription { filter, options }];
+                encode::subscribe(out, Version::V5, PacketId::FIRST, &[], &one);
+            });
+            client
+        })
+        .collect();
+    for member in &mut members {
+        let joined = member.wait_for(|got| matches!(got, Got::Suback { .. }));
+        assert!(format!("{joined:?}").contains('1'), "{joined:?}");
+    }
+    for member in members {
+        member.disconnect();
+    }
+}
+
+#[test]
+fn i8_three_thousand_members_that_are_away_cost_a_publisher_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "users", &["root", "reader"].map(line).concat());
+    let acl = "user root\ntopic readwrite #\nuser reader\ntopic read plants/1/#\n";
+    write(dir.path(), "acl", acl);
+    let broker = start_with(&dir.path().join("log"), |config| {
+        config.auth.password_file = Some(dir.path().join("users"));
+        config.auth.acl_file = Some(dir.path().join("acl"));
+        config.auth.open_metrics = true;
+        config.log.sync = headwater_broker::config::Sync::Never;
+    });
+    for first in (0..3000).step_by(200) {
+        join_and_go(&broker, first..first + 200);
+    }
+    let (mut publisher, _) = connect(&broker, "publisher", "root", "pw-root");
+    for n in 0..500 {
+        // They may ask for it, and none of them may receive it.
+        publisher.publish("plants/2/x", &n.to_string());
+    }
+    let (_, text) = http(broker.admin_address(), "GET", "/metrics", None);
+    let name = "headwater_mqtt_shared_looks_total ";
+    let looks = text.lines().find_map(|line| line.strip_prefix(name));
+    let looks: u64 = looks.unwrap_or_else(|| panic!("{text}")).parse().unwrap();
+    assert!(
+        looks <= 3000,
+        "the rights of {looks} members for 500 records"
+    );
+    broker.shutdown();
 }
 
 #[test]

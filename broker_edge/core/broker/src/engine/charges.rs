@@ -7,6 +7,7 @@ use headwater_mqtt::{Connect, ReasonCode};
 
 use crate::auth::Rights;
 
+use super::connection::Will;
 use super::position::Refusal;
 use super::quotas::{AccountId, Kind};
 use super::retained::{At, Place, Retained, bytes_of};
@@ -37,7 +38,9 @@ impl Engine {
             Kind::Connections => !replaces && !self.quotas.allows(account, *kind, 1),
             _ => lasts && !is_stored && !self.quotas.allows(account, *kind, 1),
         };
-        let over = [Kind::Connections, Kind::Sessions].into_iter().find(is_over);
+        let over = [Kind::Connections, Kind::Sessions]
+            .into_iter()
+            .find(is_over);
         self.quotas.close(account);
         let kind = over?;
         self.tally.sessions_refused += u64::from(kind == Kind::Sessions);
@@ -63,7 +66,10 @@ impl Engine {
             self.quotas.join(account, group);
             self.quotas.leave(before, group);
         }
-        for (kind, count) in [(Kind::Sessions, sessions), (Kind::Subscriptions, subscriptions)] {
+        for (kind, count) in [
+            (Kind::Sessions, sessions),
+            (Kind::Subscriptions, subscriptions),
+        ] {
             self.quotas.add(account, kind, count);
             self.quotas.remove(before, kind, count);
         }
@@ -90,7 +96,8 @@ impl Engine {
     /// A session is gone, and its groups and what was stored of it before that.
     pub(super) fn discharge_session(&mut self, session: &Session) {
         let subscriptions = session.subscriptions.len() as u64;
-        self.quotas.remove(session.account, Kind::Subscriptions, subscriptions);
+        self.quotas
+            .remove(session.account, Kind::Subscriptions, subscriptions);
         self.close_account(session.account);
     }
 
@@ -128,11 +135,15 @@ impl Engine {
             self.settings.shared_members_max,
         );
         if self.router.len() + self.groups.members() >= total_max {
-            return refuse(format!("the broker keeps at most {total_max} subscriptions"));
+            return refuse(format!(
+                "the broker keeps at most {total_max} subscriptions"
+            ));
         }
         let shared = is_shared(filter);
         if shared && self.groups.members() >= members_max {
-            return refuse(format!("the broker keeps at most {members_max} members of shared groups"));
+            return refuse(format!(
+                "the broker keeps at most {members_max} members of shared groups"
+            ));
         }
         let Some(account) = session.account else {
             return Ok(());
@@ -145,7 +156,10 @@ impl Engine {
         let Some(kind) = over else { return Ok(()) };
         let conn = session.conn;
         self.note_over_quota(conn, "subscribe", kind);
-        refuse(format!("this is over a quota of the user or its tenant ({})", kind.reason()))
+        refuse(format!(
+            "this is over a quota of the user or its tenant ({})",
+            kind.reason()
+        ))
     }
 
     /// Has a refusal on account of a quota written down.
@@ -189,7 +203,9 @@ impl Engine {
         let place = self.retained.lock().place_of(&topic.name);
         let held = place.and_then(|place| Some((place.account?, place.bytes)));
         let bytes = bytes_of(&topic.name, bytes);
-        let over = self.quotas.refuses_retained(account, &topic.name, bytes, held);
+        let over = self
+            .quotas
+            .refuses_retained(account, &topic.name, bytes, held);
         if let Some(kind) = over {
             self.note_over_quota(Some(key), "publish", kind);
         }
@@ -207,6 +223,26 @@ impl Engine {
         let bytes = bytes_of(&topic.name, bytes);
         let now_ms = self.now.mono_ms;
         self.quotas.claim(account, &topic.name, bytes, held, now_ms);
+    }
+
+    /// Whether a will is published with its retain flag: over a quota it is published without.
+    pub(super) fn may_retain(&mut self, account: Option<AccountId>, will: &Will) -> bool {
+        let (Some(account), true) = (account, will.retain && !will.payload.is_empty()) else {
+            return will.retain;
+        };
+        let place = self.retained.lock().place_of(&will.topic);
+        let held = place.and_then(|place| Some((place.account?, place.bytes)));
+        let bytes = bytes_of(&will.topic, will.payload.len());
+        let over = self
+            .quotas
+            .refuses_retained(account, &will.topic, bytes, held);
+        if over.is_some() {
+            self.tally.retained_refused += 1;
+            return false;
+        }
+        let now_ms = self.now.mono_ms;
+        self.quotas.claim(account, &will.topic, bytes, held, now_ms);
+        true
     }
 
     /// Takes a record with the retain flag in, on the account of who published it. Gives the place it replaced.
@@ -234,7 +270,8 @@ impl Engine {
         }
         let now = retained.place_of(record.topic);
         if let Some(before) = before.filter(|before| now.is_none_or(|now| now.at != before.at)) {
-            self.quotas.remove(before.account, Kind::RetainedBytes, before.bytes);
+            self.quotas
+                .remove(before.account, Kind::RetainedBytes, before.bytes);
             self.quotas.remove(before.account, Kind::Retained, 1);
         }
         replaced

@@ -202,12 +202,14 @@ impl Engine {
             self.tally.publishes_refused += 1;
             return;
         }
+        let account = self.sessions.get(key).and_then(|session| session.account);
+        let retain = self.may_retain(account, will);
         self.stage_own(&OwnRecord {
             topic: &will.topic,
             client_id: &client_id,
             key: None,
             qos: will.qos,
-            retain: will.retain,
+            retain,
             properties: &will.properties,
             payload: &will.payload,
         });

@@ -84,6 +84,7 @@ impl Engine {
             subscriptions: self.router.len(),
             shared_groups: self.groups.len(),
         };
+        self.tally.shared_looks += self.groups.take_looks();
         self.tally.publish(&self.metrics, present);
     }
 

@@ -207,7 +207,10 @@ impl Engine {
             .enter(conn.peer.transport.name(), connect.version);
         self.tally.clients_accepted += 1;
         conn.session = Some(session);
-        let account = self.sessions.get(session).and_then(|session| session.account);
+        let account = self
+            .sessions
+            .get(session)
+            .and_then(|session| session.account);
         conn.account = account;
         self.quotas.add(account, Kind::Connections, 1);
         conn.keep_alive_s = keep_alive_s;
@@ -440,9 +443,14 @@ impl Engine {
 
     /// The end of the state when a stored session of this client was removed and the removal is not durable yet.
     fn removal_pending(&self, client_id: &str) -> Option<Offset> {
+        let is_removed = self.last_removed.as_deref() == Some(client_id);
+        self.state_pending().filter(|_| is_removed)
+    }
+
+    /// The end of the state, when it is not durable yet.
+    pub(super) fn state_pending(&self) -> Option<Offset> {
         let end = self.state.end();
-        (self.last_removed.as_deref() == Some(client_id) && end > self.state.durable())
-            .then_some(end)
+        (end > self.state.durable()).then_some(end)
     }
 }
 

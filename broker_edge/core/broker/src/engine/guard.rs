@@ -96,7 +96,9 @@ impl Guard {
 
     /// The tenant of a user, as the files have it.
     pub fn tenant_of(&self, user: Option<&Arc<str>>) -> Option<Arc<str>> {
-        let rights = self.authority.stored_rights(user.map_or("", |user| &**user));
+        let rights = self
+            .authority
+            .stored_rights(user.map_or("", |user| &**user));
         rights.tenant().cloned()
     }
 

@@ -85,10 +85,10 @@ pub use clients::{ClientsRequest, PAGE_MAX, PageQuery};
 pub use connection::Connection;
 pub use limits::Drain;
 pub use out::{Out, SLICES_MAX};
+pub use quotas::{Kind as QuotaKind, QuotaLimits};
 pub use receive::ReadPlan;
 pub use retained::Retained;
 pub use session::Session;
-pub use quotas::{Kind as QuotaKind, QuotaLimits};
 pub use settings::{Limits, Settings};
 pub use tally::PauseCause;
 

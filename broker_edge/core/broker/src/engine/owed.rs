@@ -108,7 +108,9 @@ impl Owed {
                     let end = self.as_of.get(at.partition.index());
                     let is_old = end.is_some_and(|end| at.offset < *end);
                     match retained.at(*at) {
-                        Some(_) if refused > 0 && refused % REFUSED_PER_STEP == 0 && *steps == 0 => {
+                        Some(_)
+                            if refused > 0 && refused % REFUSED_PER_STEP == 0 && *steps == 0 =>
+                        {
                             return Found::Unfinished;
                         }
                         Some((topic, place)) if is_old && may(topic) => {

@@ -287,9 +287,15 @@ impl Quotas {
         let Some(id) = id else { return };
         let is_last = count_down(&mut self.groups, (group, id));
         if let Some((account, tenant)) = self.both(id) {
-            take(&mut account.held[Kind::SharedGroups as usize], u64::from(is_last));
+            take(
+                &mut account.held[Kind::SharedGroups as usize],
+                u64::from(is_last),
+            );
             let is_last = count_down(&mut tenant.groups, group);
-            take(&mut tenant.held[Kind::SharedGroups as usize], u64::from(is_last));
+            take(
+                &mut tenant.held[Kind::SharedGroups as usize],
+                u64::from(is_last),
+            );
         }
         self.remove(Some(id), Kind::SharedMembers, 1);
     }
@@ -427,7 +433,10 @@ impl Quotas {
             .collect();
         let at = Kind::SharedGroups as usize;
         if let Some(tenant) = self.tenants.get_mut(&before) {
-            for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::SharedGroups) {
+            for kind in Kind::ALL
+                .into_iter()
+                .filter(|kind| *kind != Kind::SharedGroups)
+            {
                 take(&mut tenant.held[kind as usize], held[kind as usize]);
             }
             for (group, members) in &groups {
@@ -446,7 +455,10 @@ impl Quotas {
         }
         let tenant = self.tenants.entry(name).or_default();
         tenant.accounts += 1;
-        for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::SharedGroups) {
+        for kind in Kind::ALL
+            .into_iter()
+            .filter(|kind| *kind != Kind::SharedGroups)
+        {
             tenant.held[kind as usize] += held[kind as usize];
         }
         for (group, members) in groups {
@@ -457,7 +469,9 @@ impl Quotas {
     }
 
     fn drop_unused(&mut self, id: AccountId) {
-        let Some(account) = self.get(id).filter(|account| account.uses == 0 && account.held == NONE)
+        let Some(account) = self
+            .get(id)
+            .filter(|account| account.uses == 0 && account.held == NONE)
         else {
             return;
         };
@@ -483,9 +497,13 @@ impl Quotas {
             .filter(|account| account.held != NONE)
             .map(|account| (format!("{:?}", account.user), account.held))
             .collect();
-        let tenants = self.tenants.iter().filter(|(_, tenant)| tenant.held != NONE);
-        let mut tenants: Vec<(String, Counts)> =
-            tenants.map(|(name, tenant)| (format!("{name:?}"), tenant.held)).collect();
+        let tenants = self
+            .tenants
+            .iter()
+            .filter(|(_, tenant)| tenant.held != NONE);
+        let mut tenants: Vec<(String, Counts)> = tenants
+            .map(|(name, tenant)| (format!("{name:?}"), tenant.held))
+            .collect();
         users.sort();
         tenants.sort();
         (users, tenants)

@@ -203,7 +203,12 @@ impl Retained {
     }
 
     /// Notes whose a retained message is, if it is the one at this place. Gives its bytes.
-    pub(super) fn charge(&mut self, topic: &str, at: At, account: Option<AccountId>) -> Option<u64> {
+    pub(super) fn charge(
+        &mut self,
+        topic: &str,
+        at: At,
+        account: Option<AccountId>,
+    ) -> Option<u64> {
         let place = self.by_topic.get_mut(topic)?;
         (place.at == at).then(|| {
             place.account = account;

@@ -37,6 +37,8 @@ struct Report {
     sentence: Option<String>,
     /// A position was given.
     located: bool,
+    /// Something is to be stored.
+    changed: bool,
 }
 
 impl Engine {
@@ -82,7 +84,7 @@ impl Engine {
                 }
             }
         }
-        let Ok(after) = self.store_change(key, session) else {
+        let Ok(after) = self.store_change(key, session, report.changed) else {
             return;
         };
         self.owe_suback(key, subscribe.packet_id, after, &codes, &report);
@@ -179,6 +181,14 @@ impl Engine {
             }
             _ => None,
         };
+        let before = self
+            .sessions
+            .get(key)
+            .and_then(|session| session.subscription(filter));
+        report.changed |= start.is_some()
+            || before.is_none_or(|held| {
+                held.options != options || held.retain_handling != retain_handling
+            });
         if shared.is_some() {
             self.put_shared(key, filter, options, retain_handling, start.as_ref());
             if let Some(start) = start {
@@ -401,7 +411,8 @@ impl Engine {
                 ReasonCode::NoSubscriptionExisted
             });
         }
-        let Ok(after) = self.store_change(key, session_key) else {
+        let changed = codes.contains(&ReasonCode::Success);
+        let Ok(after) = self.store_change(key, session_key, changed) else {
             return;
         };
         let Some(conn) = self.conns.get(key) else {
@@ -419,7 +430,16 @@ impl Engine {
 
     /// Stores the changed subscriptions of a persistent session; gives what the acknowledgement has to wait for. A
     /// change that cannot be stored costs the connection, because it cannot be acknowledged.
-    fn store_change(&mut self, key: ConnKey, session: SessionKey) -> Result<Option<Offset>, ()> {
+    fn store_change(
+        &mut self,
+        key: ConnKey,
+        session: SessionKey,
+        changed: bool,
+    ) -> Result<Option<Offset>, ()> {
+        if !changed {
+            // A session may be large, and a client asks for what it has as often as it likes.
+            return Ok(self.state_pending());
+        }
         if self
             .sessions
             .get(session)

@@ -16,6 +16,7 @@ use crate::auth::Access;
 
 use super::connection::Will;
 use super::persist::to_json;
+use super::quotas::AccountId;
 use super::retained::{from_hex, to_hex};
 use super::session::Session;
 use super::stage::PartitionIndex;
@@ -121,7 +122,7 @@ impl Engine {
             self.publish_will(key, &will);
             return None;
         }
-        let client_id = Rc::clone(&session.client_id);
+        let (client_id, account) = (Rc::clone(&session.client_id), session.account);
         if !self.may(key, Access::Publish, &will.topic) {
             // The rights have changed while it waited.
             self.publish_will(key, &will);
@@ -130,7 +131,7 @@ impl Engine {
             }
             return None;
         }
-        if !self.publish_once(client_id, &will) {
+        if !self.publish_once(client_id, account, &will) {
             return Some(will);
         }
         if let Some(session) = self.sessions.get_mut(key) {
@@ -161,10 +162,16 @@ impl Engine {
     }
 
     /// Appends a stored will, unless an earlier life of the broker has. False when the log takes nothing now.
-    fn publish_once(&mut self, client_id: Rc<str>, will: &Will) -> bool {
+    fn publish_once(
+        &mut self,
+        client_id: Rc<str>,
+        account: Option<AccountId>,
+        will: &Will,
+    ) -> bool {
         let Some((_, token)) = &will.waits else {
             return true;
         };
+        let retain = self.may_retain(account, will);
         let id = self.topics.intern(&will.topic, &self.log);
         let Some(topic) = self.topics.get(id) else {
             return true;
@@ -176,7 +183,7 @@ impl Engine {
             let topic = records.topic(&topic.name, topic.key.clone())?;
             let client = records.client(&client_id)?;
             let mut meta = RecordMeta::new(topic, client, will.qos);
-            meta.retain = will.retain;
+            meta.retain = retain;
             meta.properties = &will.properties;
             meta.idempotency_key = Some(token);
             records.push(meta, &will.payload)
@@ -269,7 +276,7 @@ impl Engine {
         });
         for (client_id, value) in left {
             if let Some((_, will)) = read_will(&value, &client_id)
-                && !self.publish_once(Rc::clone(&client_id), &will)
+                && !self.publish_once(Rc::clone(&client_id), None, &will)
             {
                 tracing::warn!(
                     client_id = &*client_id,

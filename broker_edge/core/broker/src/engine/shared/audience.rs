@@ -42,7 +42,7 @@ pub struct Audiences {
     kept: usize,
     /// What the turn has left.
     left: i64,
-    #[cfg(test)]
+    /// What there was since they were taken last.
     looks: u64,
 }
 
@@ -58,10 +58,7 @@ impl Audiences {
 
     pub fn charge(&mut self, looks: usize) {
         self.left = self.left.saturating_sub_unsigned(looks as u64);
-        #[cfg(test)]
-        {
-            self.looks += looks as u64;
-        }
+        self.looks += looks as u64;
     }
 
     pub fn forget(&mut self) {
@@ -73,9 +70,8 @@ impl Audiences {
         self.by_group.remove(&id);
     }
 
-    #[cfg(test)]
-    pub fn looks(&self) -> u64 {
-        self.looks
+    pub fn take_looks(&mut self) -> u64 {
+        std::mem::take(&mut self.looks)
     }
 
     fn get(&self, id: GroupId, topic: &str, epoch: u64) -> Option<Rc<Audience>> {

@@ -142,7 +142,11 @@ impl Members {
 
     pub fn remove(&mut self, key: SessionKey) {
         self.depart(key);
-        if self.by_session.remove(&key).is_some_and(|member| member.is_leaving) {
+        if self
+            .by_session
+            .remove(&key)
+            .is_some_and(|member| member.is_leaving)
+        {
             self.leaving.remove(&key);
         }
     }
@@ -242,7 +246,9 @@ impl Members {
         if self.line.len() > 2 * self.ready + 16 {
             let by_session = &self.by_session;
             self.line.retain(|(key, ticket)| {
-                by_session.get(key).is_some_and(|member| member.ticket == *ticket)
+                by_session
+                    .get(key)
+                    .is_some_and(|member| member.ticket == *ticket)
             });
         }
     }
@@ -250,7 +256,11 @@ impl Members {
     /// Drops entries at the front that mean nothing.
     fn trim_front(&mut self) {
         while let Some((key, ticket)) = self.line.front() {
-            if self.by_session.get(key).is_some_and(|member| member.ticket == *ticket) {
+            if self
+                .by_session
+                .get(key)
+                .is_some_and(|member| member.ticket == *ticket)
+            {
                 return;
             }
             self.line.pop_front();

@@ -106,9 +106,9 @@ impl Groups {
         self.audiences.forget();
     }
 
-    #[cfg(test)]
-    pub fn looks(&self) -> u64 {
-        self.audiences.looks()
+    /// How many rights of members were looked at since this was asked last.
+    pub fn take_looks(&mut self) -> u64 {
+        self.audiences.take_looks()
     }
 
     pub fn by_name(&self, name: &str) -> Option<GroupId> {

@@ -53,12 +53,17 @@ fn recount(engine: &Engine) -> Vec<(String, Counts)> {
         users.entry(name).or_default()[kind as usize] += count as u64;
     };
     for (_, session) in engine.sessions.iter() {
-        let Some(account) = session.account else { continue };
+        let Some(account) = session.account else {
+            continue;
+        };
         add(account, Kind::Sessions, usize::from(session.stored));
         add(account, Kind::Subscriptions, session.subscriptions.len());
         add(account, Kind::SharedMembers, session.groups().len());
         let name = format!("{:?}", quotas.user_of(account));
-        groups.entry(name).or_default().extend(session.groups().iter().copied());
+        groups
+            .entry(name)
+            .or_default()
+            .extend(session.groups().iter().copied());
     }
     for (_, conn) in engine.conns.iter() {
         if let Some(account) = conn.account {
@@ -206,6 +211,178 @@ fn one_topic_too_many_of_all_clients_of_a_user_is_refused() {
 }
 
 #[test]
+fn users_of_a_tenant_share_what_it_may_have_and_a_reload_counts_anew() {
+    let mut broker = limited(&[(Kind::Connections, 2), (Kind::SharedGroups, 1)]);
+    let of_tenant =
+        "user ann\ntenant plant\ntopic readwrite #\nuser bob\ntenant plant\ntopic readwrite #\n";
+    broker.write("acl", of_tenant);
+    broker.keeper.reload().expect("the file is right");
+    let ann = broker.connect("ann", "pw-a", "a1");
+    let bob = broker.connect("bob", "pw-b", "b1");
+    assert_eq!(broker.try_connect(&fields("bob", "b2", false)).1, 0x97);
+    assert_eq!(broker.subscribe(ann, "$share/g/x", None), "0x01");
+    assert_eq!(
+        broker.subscribe(bob, "$share/g/x", None),
+        "0x01",
+        "it is the same group"
+    );
+    assert_eq!(broker.subscribe(bob, "$share/h/x", None), "0x97");
+    let (_, tenants) = broker.rig.engine.quotas.held();
+    assert_eq!(tenants.len(), 1, "{tenants:?}");
+    assert_eq!(tenants[0].1[Kind::SharedGroups as usize], 1);
+    assert_eq!(tenants[0].1[Kind::SharedMembers as usize], 2);
+    broker.write("acl", ACL);
+    broker.keeper.reload().expect("the file is right");
+    broker.rig.turn();
+    let (_, tenants) = broker.rig.engine.quotas.held();
+    assert_eq!(tenants.len(), 2, "each is a tenant of its own: {tenants:?}");
+    assert!(
+        tenants
+            .iter()
+            .all(|(_, counts)| counts[Kind::SharedGroups as usize] == 1)
+    );
+    assert_eq!(broker.try_connect(&fields("bob", "b2", false)).1, 0);
+    broker.write("acl", of_tenant);
+    broker.keeper.reload().expect("the file is right");
+    broker.rig.turn();
+    assert!(
+        !broker.is_closed(ann),
+        "what is there stays, and no more comes"
+    );
+    assert_eq!(broker.try_connect(&fields("ann", "a2", false)).1, 0x97);
+    let refusals = broker.rig.engine.metrics.audit.refusals();
+    let text = format!("{refusals:?}");
+    assert!(
+        text.contains("quota:connections") && text.contains("quota:shared_groups"),
+        "{text}"
+    );
+    broker.rig.crash();
+}
+
+#[test]
+fn sessions_of_the_log_count_after_a_restart_on_their_owners() {
+    let mut broker = broker();
+    let (key, _) = broker.try_connect(&fields("ann", "a1", true));
+    broker.rig.feed(key, |out| {
+        let options = SubscriptionOptions::new(QoS::AtLeastOnce);
+        let wanted = ["x", "$share/g/x"].map(|filter| Subscription { filter, options });
+        encode::subscribe(out, V5, PacketId::FIRST, &[], &wanted);
+    });
+    assert_eq!(broker.rig.packets(key, V5, 1), ["suback"]);
+    let mut broker = broker.restart();
+    assert_eq!(recount(&broker.rig.engine), ledger(&broker.rig.engine));
+    let (users, _) = broker.rig.engine.quotas.held();
+    assert_eq!(users.len(), 1, "{users:?}");
+    assert_eq!(users[0].1[..5], [1, 0, 2, 1, 1]);
+    let mut limits = QuotaLimits::default();
+    limits.user[Kind::Sessions as usize] = 1;
+    broker.rig.engine.quotas.limit(limits);
+    assert_eq!(broker.try_connect(&fields("ann", "a2", true)).1, 0x97);
+    assert_eq!(broker.try_connect(&fields("bob", "b1", true)).1, 0);
+    broker.rig.crash();
+}
+
+#[test]
+fn a_will_over_the_quota_of_retained_messages_is_published_without_the_flag() {
+    let mut broker = limited(&[(Kind::Retained, 1)]);
+    let watcher = broker.connect("bob", "pw-b", "watcher");
+    assert_eq!(broker.subscribe(watcher, "w/#", None), "0x01");
+    for n in 1..=2 {
+        let (name, topic) = (format!("a{n}"), format!("w/{n}"));
+        let mut fields = fields("ann", &name, false);
+        fields.will = Some(headwater_mqtt::encode::WillFields {
+            topic: &topic,
+            payload: b"gone",
+            qos: QoS::AtLeastOnce,
+            retain: true,
+            properties: &[],
+        });
+        let (key, code) = broker.try_connect(&fields);
+        assert_eq!(code, 0);
+        broker.rig.engine.lost(key);
+        broker.rig.engine.remove(key);
+        settle(&mut broker);
+    }
+    assert_eq!(broker.delivered(watcher), ["publish gone", "publish gone"]);
+    assert_eq!(broker.rig.engine.retained.lock().held().0, 1);
+    assert_eq!(recount(&broker.rig.engine), ledger(&broker.rig.engine));
+    broker.rig.crash();
+}
+
+#[test]
+fn i8_a_subscribe_that_changes_nothing_stores_nothing() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let mut fields = ConnectFields::new(V5, "c");
+    fields.properties = EXPIRY;
+    let key = rig.connect(fields);
+    rig.subscribe(key, V5);
+    let end = rig.engine.state.end();
+    for _ in 0..3 {
+        rig.subscribe(key, V5);
+        rig.feed(key, |out| {
+            encode::unsubscribe(out, V5, PacketId::FIRST, &[], &["none"])
+        });
+        assert_eq!(rig.packets(key, V5, 1).len(), 1);
+    }
+    assert_eq!(rig.engine.state.end(), end);
+    rig.feed(key, |out| {
+        encode::unsubscribe(out, V5, PacketId::FIRST, &[], &["t"])
+    });
+    rig.packets(key, V5, 1);
+    assert!(rig.engine.state.end() > end);
+    rig.crash();
+}
+
+#[test]
+fn i8_many_filters_over_values_that_may_not_be_read_are_looked_through_in_many_turns() {
+    let mut broker = broker();
+    broker.write(
+        "acl",
+        "user ann\ntopic readwrite #\nuser bob\ntopic read r/mine\n",
+    );
+    broker.keeper.reload().expect("the file is right");
+    let ann = broker.connect("ann", "pw-a", "a1");
+    for id in 0..500 {
+        broker
+            .rig
+            .publish_to(&format!("r/{id}"), true, ann, V5, id + 1, "x");
+    }
+    broker.rig.packets(ann, V5, 500);
+    settle(&mut broker);
+    let bob = broker.connect("bob", "pw-b", "b1");
+    let options = SubscriptionOptions::new(QoS::AtMostOnce);
+    let filters: Vec<String> = (0..100)
+        .map(|n| format!("r/{}#", "+/".repeat(n % 2)))
+        .collect();
+    let mut filters: Vec<&str> = filters.iter().map(String::as_str).collect();
+    filters.extend(["r/+", "+/mine", "#", "+/+", "+/#"]);
+    filters.sort_unstable();
+    filters.dedup();
+    let wanted: Vec<_> = filters
+        .iter()
+        .map(|filter| Subscription { filter, options })
+        .collect();
+    broker.rig.feed(bob, |out| {
+        encode::subscribe(out, V5, PacketId::FIRST, &[], &wanted);
+    });
+    let asked = || super::super::session::RIGHTS_ASKED.with(std::cell::Cell::get);
+    let mut turns = 0;
+    loop {
+        let before = asked();
+        broker.rig.turn();
+        turns += 1;
+        let cost = asked() - before;
+        assert!(cost <= 33 * 64, "{cost} questions in a turn");
+        if !broker.rig.engine.has_more() {
+            break;
+        }
+    }
+    assert!(turns > 1, "{turns}");
+    broker.rig.crash();
+}
+
+#[test]
 fn an_open_broker_has_no_accounts() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Never);
@@ -236,7 +413,10 @@ fn i8_what_is_due_at_once_of_very_many_sessions_is_spread_over_turns() {
     rig.engine.take_closed();
     rig.pass_time(70_000);
     let left = rig.engine.sessions.len();
-    assert!(left >= count - tick::DUE_MAX, "{left} are left after one turn");
+    assert!(
+        left >= count - tick::DUE_MAX,
+        "{left} are left after one turn"
+    );
     assert!(rig.engine.has_more(), "the loop does not sleep");
     for _ in 0..8 {
         rig.turn();
@@ -247,7 +427,12 @@ fn i8_what_is_due_at_once_of_very_many_sessions_is_spread_over_turns() {
 
 #[derive(Debug, Clone)]
 enum Event {
-    Connect { user: bool, client: u8, lasts: bool, clean: bool },
+    Connect {
+        user: bool,
+        client: u8,
+        lasts: bool,
+        clean: bool,
+    },
     Lose(u8),
     Subscribe(u8, u8),
     Unsubscribe(u8, u8),
@@ -276,7 +461,12 @@ fn event() -> impl Strategy<Value = Event> {
 fn apply(broker: &mut Guarded, live: &mut BTreeMap<u8, ConnKey>, event: &Event, id: u16) {
     let packet_id = PacketId::new(id).expect("not zero");
     match event {
-        Event::Connect { user, client, lasts, clean } => {
+        Event::Connect {
+            user,
+            client,
+            lasts,
+            clean,
+        } => {
             let name = format!("c{client}");
             let user = if *user { "ann" } else { "bob" };
             let mut fields = fields(user, &name, *lasts);
