@@ -213,9 +213,8 @@ impl Engine {
     }
 
     /// A retained message is on its way into the log.
-    pub(super) fn claim_retained(&mut self, key: ConnKey, id: TopicId, bytes: usize) {
-        let account = self.conns.get(key).and_then(|conn| conn.account);
-        let (Some(account), Some(topic)) = (account, self.topics.get(id)) else {
+    pub(super) fn claim_retained(&mut self, account: AccountId, id: TopicId, bytes: usize) {
+        let Some(topic) = self.topics.get(id) else {
             return;
         };
         let place = self.retained.lock().place_of(&topic.name);

@@ -62,6 +62,12 @@ impl Engine {
             }
             return false;
         }
+        // It may be closed behind this publish, and the message is there all the same.
+        let account = if publish.retain && !publish.payload.is_empty() {
+            self.conns.get(key).and_then(|conn| conn.account)
+        } else {
+            None
+        };
         if self.stage_publish(key, id, publish).is_err() {
             // A table of this append is full; what follows goes into the next one.
             self.append(partition, false);
@@ -75,8 +81,8 @@ impl Engine {
                 return false;
             }
         }
-        if publish.retain && !publish.payload.is_empty() && self.quotas.is_used() {
-            self.claim_retained(key, id, publish.payload.len());
+        if let Some(account) = account {
+            self.claim_retained(account, id, publish.payload.len());
         }
         self.tally.publishes_received += 1;
         if self.stages[partition.index()].records.bytes() >= APPEND_BYTES {

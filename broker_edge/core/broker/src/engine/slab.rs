@@ -14,6 +14,13 @@ pub struct Key<T> {
 }
 
 impl<T> Key<T> {
+    /// Finds nothing: there are never so many slots.
+    pub const NONE: Self = Self {
+        index: u32::MAX,
+        generation: u32::MAX,
+        of: PhantomData,
+    };
+
     /// The slot's number, for tables kept beside the slab.
     pub fn index(self) -> usize {
         self.index as usize

@@ -106,7 +106,7 @@ impl Engine {
             looks += 1;
             self.may(*key, Access::Receive, topic)
         };
-        let mut present: Vec<SessionKey> = members.present().iter().copied().collect();
+        let mut present = members.present().to_vec();
         present.retain(&mut may);
         present.sort_unstable();
         let has_away = present.is_empty() && members.away().any(|key| may(&key));

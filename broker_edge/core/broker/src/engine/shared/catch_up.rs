@@ -80,6 +80,12 @@ impl Engine {
             match given {
                 Given::Taken => {}
                 Given::Later => return Progress::Unfinished,
+                Given::Aside => {
+                    let group = self.groups.get_mut(id);
+                    if !group.is_some_and(|group| group.set_aside(place)) {
+                        return Progress::NoRoom;
+                    }
+                }
                 Given::NoRoom | Given::Nobody => return Progress::NoRoom,
             }
             if let Some(group) = self.groups.get_mut(id) {
@@ -218,7 +224,8 @@ impl Engine {
             } else {
                 self.give(id, batch, &record, reading.partition, None)
             };
-            if given != Given::Taken {
+            let is_aside = given == Given::Aside && self.set_aside(id, reading.partition, &record);
+            if given != Given::Taken && !is_aside {
                 reading.next = record.offset;
                 return Some(match given {
                     Given::Later => Progress::Unfinished,

@@ -33,6 +33,8 @@ pub(super) enum Given {
     NoRoom,
     /// No member is there.
     Nobody,
+    /// Others than those who may receive it could take a record now.
+    Aside,
     /// Enough was looked at in this turn.
     Later,
 }
@@ -78,8 +80,11 @@ impl Engine {
             match given {
                 Given::Taken => {}
                 Given::Nobody if record.qos == 0 => {}
-                Given::NoRoom if record.qos == 0 => self.tally.deliveries_dropped += 1,
-                Given::NoRoom | Given::Nobody | Given::Later => {
+                Given::Aside if self.set_aside(id, run.partition, &record) => {}
+                Given::NoRoom | Given::Aside if record.qos == 0 => {
+                    self.tally.deliveries_dropped += 1
+                }
+                Given::NoRoom | Given::Nobody | Given::Aside | Given::Later => {
                     if let Some(group) = self.groups.get_mut(id) {
                         group.fall_behind(run.partition, record.offset);
                     }
@@ -90,6 +95,17 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Sets a record aside that is not to be lost.
+    pub(super) fn set_aside(
+        &mut self,
+        id: GroupId,
+        partition: PartitionIndex,
+        record: &RecordView<'_>,
+    ) -> bool {
+        let group = self.groups.get_mut(id);
+        record.qos > 0 && group.is_some_and(|group| group.set_aside((partition, record.offset)))
     }
 
     /// Gives one record to the next member that can take it; to `not` only when there is nobody else.
@@ -147,7 +163,7 @@ impl Engine {
     /// Gives a record to one of those that may receive it.
     fn give_among(&mut self, audience: &Rc<Audience>, mut offer: Offer<'_>) -> Given {
         if audience.present.is_empty() && audience.has_away {
-            return Given::Nobody;
+            return Given::Aside;
         }
         if offer.not.is_some_and(|not| audience.present == [not]) {
             offer.not = None;
@@ -180,7 +196,13 @@ impl Engine {
             }
         }
         if is_full && !audience.present.is_empty() {
-            return self.give_to_full(&offer);
+            let given = self.give_to_full(&offer);
+            let group = self.groups.get(offer.id);
+            let has_others = group.is_some_and(|group| group.members.ready() > 0);
+            return match given {
+                Given::NoRoom if has_others => Given::Aside,
+                given => given,
+            };
         }
         debug_assert!(is_too_large || audience.present.is_empty());
         self.tally.deliveries_dropped += 1;

@@ -3,8 +3,8 @@
 use super::super::session::Session;
 use super::super::window::{Flight, Sent, Source};
 use super::super::{Engine, SessionKey};
-use super::GroupId;
 use super::give::has_room;
+use super::{ASIDE_TRIED_MORE, GroupId};
 
 impl Engine {
     /// A delivery is over: acknowledged, completed, or given up.
@@ -74,6 +74,10 @@ impl Engine {
                 Vec::new()
             };
             let leavers = group.members.leavers();
+            if let Some(group) = self.groups.get_mut(id) {
+                group.try_aside(ASIDE_TRIED_MORE);
+                self.groups.wake(id);
+            }
             for key in members {
                 if asks {
                     self.ask_member(id, key, after_ms);

@@ -36,10 +36,18 @@ pub use undone::Skips;
 
 /// Records of a group that may be out with members or wait to be given again; then it reads no further.
 const PENDING_MAX: usize = 100_000;
+/// Of those, records that are set aside because only members without room, or away, may receive them.
+const ASIDE_MAX: usize = 50_000;
+/// So many of them are tried again when a member may have room, and so many each second and when one comes.
+const ASIDE_TRIED: usize = 4;
+const ASIDE_TRIED_MORE: usize = 64;
 
 /// Names a group while it lasts. Small, because each delivery in a window carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(u16);
+
+/// Had a record that was set aside.
+const NOBODY: SessionKey = SessionKey::NONE;
 
 /// Where a record is.
 type Place = (PartitionIndex, Offset);
@@ -53,6 +61,8 @@ pub struct Group {
     behind: Vec<Behind>,
     /// What came back from members, with the one that had it: given before anything new.
     returned: BTreeMap<Place, SessionKey>,
+    /// Records that only members without room, or away, may receive: others do not wait for them.
+    aside: VecDeque<Place>,
     /// What was done above the places at which a restart began.
     skips: Skips,
     /// Deliveries in the windows of members.
@@ -194,6 +204,7 @@ impl Group {
             members: Members::new(epoch),
             behind: Vec::new(),
             returned: BTreeMap::new(),
+            aside: VecDeque::new(),
             skips: Skips::default(),
             out: 0,
             queued: false,
@@ -245,13 +256,31 @@ impl Group {
         Some(&self.members.get(session)?.merged)
     }
 
+    /// Sets a record aside, where there is room for it.
+    fn set_aside(&mut self, place: Place) -> bool {
+        let has_room = self.aside.len() < ASIDE_MAX;
+        if has_room {
+            self.aside.push_back(place);
+            self.dirty = true;
+        }
+        has_room
+    }
+
+    /// Has records that were set aside tried again, in turn.
+    fn try_aside(&mut self, count: usize) {
+        let count = count.min(self.aside.len());
+        for place in self.aside.drain(..count) {
+            self.returned.insert(place, NOBODY);
+        }
+    }
+
     fn is_full(&self) -> bool {
-        self.out + self.returned.len() >= PENDING_MAX
+        self.out + self.returned.len() + self.aside.len() >= PENDING_MAX
     }
 
     #[cfg(test)]
     pub fn pending(&self) -> usize {
-        self.out + self.returned.len()
+        self.out + self.returned.len() + self.aside.len()
     }
 }
 
@@ -441,6 +470,11 @@ impl Engine {
                 {
                     group.members.unpark(key);
                 }
+                if let Some(group) = self.groups.get_mut(*id)
+                    && !group.aside.is_empty()
+                {
+                    group.try_aside(ASIDE_TRIED);
+                }
                 self.groups.wake(*id);
             }
         }
@@ -463,6 +497,7 @@ impl Engine {
                 }
             }
             group.members.arrive(key, now_ms, next_id);
+            group.try_aside(ASIDE_TRIED_MORE);
         }
     }
 

@@ -37,7 +37,7 @@ impl Engine {
     fn group_value(&self, id: GroupId) -> Option<(String, Vec<u8>)> {
         let group = self.groups.get(id)?;
         let mut pending: BTreeMap<PartitionIndex, Vec<u64>> = BTreeMap::new();
-        for (partition, offset) in group.returned.keys() {
+        for (partition, offset) in group.returned.keys().chain(&group.aside) {
             pending.entry(*partition).or_default().push(offset.0);
         }
         for key in group.members.keys() {

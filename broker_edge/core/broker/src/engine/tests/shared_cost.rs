@@ -16,6 +16,7 @@ fn asked() -> u64 {
 
 fn lasting(client_id: &str) -> ConnectFields<'_> {
     let mut fields = ConnectFields::new(Version::V5, client_id);
+    fields.clean_start = false;
     fields.username = Some("bob");
     fields.password = Some(b"pw-b");
     fields.properties = &[Property::SessionExpiryInterval(3600)];
@@ -169,4 +170,71 @@ fn i8_a_group_with_many_different_rights_waits_and_a_turn_looks_at_a_bounded_num
     }
     assert_eq!(came, 1);
     broker.rig.crash();
+}
+
+#[test]
+fn i8_what_only_a_member_without_room_or_away_may_receive_holds_up_no_other_member() {
+    for away in [false, true] {
+        let mut broker = broker();
+        let acl =
+            "user ann\ntopic readwrite work/#\ntopic write bob/x\nuser bob\ntopic read bob/#\n";
+        broker.write("acl", acl);
+        broker.keeper.reload().expect("the file is right");
+        broker.rig.turn();
+        let worker = broker.connect("ann", "pw-a", "worker");
+        assert_eq!(broker.subscribe(worker, "$share/g/#", None), "0x01");
+        let (bob, _) = broker.try_connect(&lasting("hostile"));
+        let options = SubscriptionOptions::new(QoS::AtLeastOnce);
+        let one = [Subscription {
+            filter: "$share/g/#",
+            options,
+        }];
+        broker.rig.feed(bob, |out| {
+            encode::subscribe(out, Version::V5, PacketId::FIRST, &[], &one);
+        });
+        assert_eq!(broker.rig.packets(bob, Version::V5, 1), ["suback"]);
+        if away {
+            broker.rig.engine.remove(bob);
+            broker.rig.turn();
+        }
+        let publisher = broker.connect("ann", "pw-a", "publisher");
+        // More than the window of who never acknowledges.
+        for id in 1..=150 {
+            assert_eq!(
+                broker.publish(publisher, "bob/x", id),
+                format!("puback {id}")
+            );
+        }
+        for id in 1..=5 {
+            broker.publish(publisher, "work/x", 200 + id);
+        }
+        let mut got = broker.delivered(worker);
+        for _ in 0..20 {
+            got.extend(broker.delivered(worker));
+        }
+        assert_eq!(got.len(), 5, "away: {away}");
+        // Nothing of what waited is lost.
+        let mut came = 0;
+        let (bob, code) = broker.try_connect(&lasting("hostile"));
+        assert_eq!(code, 0);
+        for round in 0..400 {
+            let packets = broker.delivered(bob);
+            came += packets.len();
+            broker.rig.feed(bob, |out| {
+                // An acknowledgement of nothing does no harm.
+                for id in 1..=400 {
+                    let id = PacketId::new(id).expect("not zero");
+                    encode::puback(out, Version::V5, id, ReasonCode::Success, &[]);
+                }
+            });
+            if round % 20 == 19 {
+                broker.rig.pass_time(tick::CHECKPOINT_MS);
+            }
+            if came >= 150 {
+                break;
+            }
+        }
+        assert_eq!(came, 150, "away: {away}");
+        broker.rig.crash();
+    }
 }

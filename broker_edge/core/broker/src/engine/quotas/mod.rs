@@ -3,6 +3,8 @@
 //! Only clients of a broker with rights are counted; an open broker has no accounts, and pays a branch. Whoever changes
 //! what a session has says so here; what there is can be counted again at any time, and a test does.
 
+mod claims;
+
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -10,6 +12,8 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::shared::GroupId;
+
+use claims::Claim;
 
 /// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +62,10 @@ impl Kind {
 
 /// One number for each kind.
 pub type Counts = [u64; Kind::ALL.len()];
+
+/// What there is, by name.
+#[cfg(test)]
+pub type HeldBy = Vec<(String, Counts)>;
 
 const NONE: Counts = [0; Kind::ALL.len()];
 
@@ -121,20 +129,6 @@ struct Tenant {
     /// Members per group.
     groups: FxHashMap<GroupId, u32>,
 }
-
-/// A retained message that was published and is not there yet.
-#[derive(Debug)]
-struct Claim {
-    account: AccountId,
-    count: u64,
-    bytes: u64,
-    /// Such publishes of the topic that are on their way.
-    outstanding: u32,
-    since_ms: u64,
-}
-
-/// A claim that is so old is of a record that the log did not take.
-const CLAIM_MS_MAX: u64 = 60_000;
 
 #[derive(Debug, Default)]
 pub struct Quotas {
@@ -318,93 +312,6 @@ impl Quotas {
         }
     }
 
-    /// Whether a retained message of so many bytes is over a quota of who sets it; `held` is who has set the one that is
-    /// there, with its bytes.
-    pub fn refuses_retained(
-        &self,
-        id: AccountId,
-        topic: &str,
-        bytes: u64,
-        held: Option<(AccountId, u64)>,
-    ) -> Option<Kind> {
-        let claimed = self.claims.get(topic).filter(|claim| claim.account == id);
-        let (claimed, claimed_bytes) = claimed.map_or((0, 0), |claim| (claim.count, claim.bytes));
-        let (count, bytes) = growth(id, bytes, held);
-        if !self.allows(id, Kind::Retained, count.saturating_sub(claimed)) {
-            return Some(Kind::Retained);
-        }
-        let more = bytes.saturating_sub(claimed_bytes);
-        (!self.allows(id, Kind::RetainedBytes, more)).then_some(Kind::RetainedBytes)
-    }
-
-    /// Such a message is on its way.
-    pub fn claim(
-        &mut self,
-        id: AccountId,
-        topic: &str,
-        bytes: u64,
-        held: Option<(AccountId, u64)>,
-        now_ms: u64,
-    ) {
-        let (count, bytes) = growth(id, bytes, held);
-        self.add(Some(id), Kind::Retained, count);
-        self.add(Some(id), Kind::RetainedBytes, bytes);
-        if let Some(account) = self.get_mut(id) {
-            account.uses += 1;
-        }
-        let mut claim = Claim {
-            account: id,
-            count,
-            bytes,
-            outstanding: 1,
-            since_ms: now_ms,
-        };
-        if let Some(before) = self.claims.remove(topic) {
-            claim.outstanding += before.outstanding;
-            self.release(&before);
-        }
-        self.claims.insert(topic.into(), claim);
-    }
-
-    /// A retained message of the topic is there now: who published it, as far as that is known.
-    pub fn settle(&mut self, topic: &str) -> Option<AccountId> {
-        let claim = self.claims.get_mut(topic)?;
-        let account = claim.account;
-        claim.outstanding -= 1;
-        if claim.outstanding == 0
-            && let Some(claim) = self.claims.remove(topic)
-        {
-            // What it has from now on keeps the account.
-            self.add(Some(account), Kind::Retained, 1);
-            self.release(&claim);
-        } else {
-            self.add(Some(account), Kind::Retained, 1);
-        }
-        Some(account)
-    }
-
-    /// Forgets claims of records that the log did not take.
-    pub fn forget_claims(&mut self, now_ms: u64) {
-        let is_old = |claim: &Claim| claim.since_ms + CLAIM_MS_MAX <= now_ms;
-        let old: Vec<Box<str>> = self
-            .claims
-            .iter()
-            .filter(|(_, claim)| is_old(claim))
-            .map(|(topic, _)| topic.clone())
-            .collect();
-        for topic in old {
-            if let Some(claim) = self.claims.remove(&topic) {
-                self.release(&claim);
-            }
-        }
-    }
-
-    fn release(&mut self, claim: &Claim) {
-        self.remove(Some(claim.account), Kind::RetainedBytes, claim.bytes);
-        self.remove(Some(claim.account), Kind::Retained, claim.count);
-        self.close(claim.account);
-    }
-
     fn get(&self, id: AccountId) -> Option<&Account> {
         self.accounts.get(id.index())?.as_ref()
     }
@@ -491,9 +398,9 @@ impl Quotas {
 
     /// What everybody has, by user and by tenant, without those that have nothing.
     #[cfg(test)]
-    pub fn held(&self) -> (Vec<(String, Counts)>, Vec<(String, Counts)>) {
+    pub fn held(&self) -> (HeldBy, HeldBy) {
         let accounts = self.accounts.iter().flatten();
-        let mut users: Vec<(String, Counts)> = accounts
+        let mut users: HeldBy = accounts
             .filter(|account| account.held != NONE)
             .map(|account| (format!("{:?}", account.user), account.held))
             .collect();
@@ -501,25 +408,12 @@ impl Quotas {
             .tenants
             .iter()
             .filter(|(_, tenant)| tenant.held != NONE);
-        let mut tenants: Vec<(String, Counts)> = tenants
+        let mut tenants: HeldBy = tenants
             .map(|(name, tenant)| (format!("{name:?}"), tenant.held))
             .collect();
         users.sort();
         tenants.sort();
         (users, tenants)
-    }
-
-    #[cfg(test)]
-    pub fn claims(&self) -> usize {
-        self.claims.len()
-    }
-}
-
-/// What a retained message adds to what its user has.
-fn growth(id: AccountId, bytes: u64, held: Option<(AccountId, u64)>) -> (u64, u64) {
-    match held {
-        Some((by, before)) if by == id => (0, bytes.saturating_sub(before)),
-        _ => (1, bytes),
     }
 }
 
