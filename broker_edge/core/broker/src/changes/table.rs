@@ -169,30 +169,51 @@ fn quotas(facts: &Facts<'_>) -> Vec<Finding> {
         return Vec::new();
     }
     let (mqtt, broker) = (&facts.config.mqtt, &facts.config.broker);
+    let quota = &facts.config.quotas.tenant;
     let caps = [
-        ("mqtt.max_sessions", u64::from(mqtt.max_sessions)),
-        ("mqtt.max_shared_groups", u64::from(mqtt.max_shared_groups)),
-        ("mqtt.max_retained", u64::from(mqtt.max_retained)),
-        ("broker.max_connections", u64::from(broker.max_connections)),
+        ("mqtt.max_sessions", mqtt.max_sessions, quota.sessions),
+        (
+            "mqtt.max_shared_groups",
+            mqtt.max_shared_groups.into(),
+            quota.shared_groups,
+        ),
+        ("mqtt.max_retained", mqtt.max_retained, quota.retained),
+        (
+            "broker.max_connections",
+            broker.max_connections,
+            quota.connections,
+        ),
     ];
-    let half = |(key, cap): (&str, u64)| {
+    let left_open = caps.into_iter().filter(|(_, _, quota)| quota.is_none());
+    let half = |(key, cap, _): (&str, u32, Option<u32>)| {
         at(
             key,
             format!(
                 "{cap} for all together; one tenant, which is one user where the ACL has no `tenant` line, gets at most {} unless a setting of \
-                 `quotas` says otherwise",
-                cap / 2
+                 `quotas.tenant` says otherwise",
+                cap.div_ceil(2)
             ),
         )
     };
-    caps.into_iter().map(half).collect()
+    let mut found: Vec<Finding> = left_open.map(half).collect();
+    if quota.retained_bytes.is_none() {
+        found.push(at(
+            "mqtt.max_retained_bytes",
+            format!(
+                "{} for all together; one tenant gets at most half of it unless quotas.tenant.retained_bytes says otherwise",
+                mqtt.max_retained_bytes
+            ),
+        ));
+    }
+    found
 }
 
 fn flight_shares(facts: &Facts<'_>) -> Vec<Finding> {
-    if !facts.has_users() {
+    let flight = &facts.config.flight;
+    if !facts.has_users() || flight.max_reads_per_user.is_some() {
         return Vec::new();
     }
-    let reads = facts.config.flight.max_reads;
+    let reads = flight.max_reads;
     vec![at(
         "flight.max_reads",
         format!(
@@ -207,7 +228,7 @@ fn records(facts: &Facts<'_>) -> Vec<Finding> {
         facts.config.mqtt.max_packet_bytes,
         facts.config.flight.max_message_bytes,
     );
-    if largest >= message {
+    if largest >= message || facts.config.flight.max_record_bytes.is_some() {
         return Vec::new();
     }
     vec![at(
@@ -249,6 +270,9 @@ fn waiting(facts: &Facts<'_>) -> Vec<Finding> {
 
 fn hosts(facts: &Facts<'_>) -> Vec<Finding> {
     let admin = facts.config.listeners.admin.bind;
+    if !facts.config.admin.hosts.is_empty() {
+        return Vec::new();
+    }
     vec![at(
         "listeners.admin.bind",
         format!(
@@ -261,12 +285,14 @@ fn hosts(facts: &Facts<'_>) -> Vec<Finding> {
 fn origins(facts: &Facts<'_>) -> Vec<Finding> {
     let listeners = &facts.config.listeners;
     let sockets = [
-        ("listeners.ws", &listeners.ws.bind),
-        ("listeners.wss", &listeners.wss.bind),
+        ("listeners.ws", &listeners.ws.bind, &listeners.ws.origins),
+        ("listeners.wss", &listeners.wss.bind, &listeners.wss.origins),
     ];
-    let bound = sockets.into_iter().filter(|(_, binds)| !binds.0.is_empty());
+    let bound = sockets
+        .into_iter()
+        .filter(|(_, binds, origins)| !binds.0.is_empty() && origins.is_empty());
     bound
-        .map(|(listener, _)| {
+        .map(|(listener, _, _)| {
             at(
                 format!("{listener}.bind"),
                 format!(
