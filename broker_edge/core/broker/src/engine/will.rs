@@ -94,9 +94,14 @@ pub fn will_change(session: &Session) -> Option<(String, Vec<u8>)> {
 }
 
 impl Engine {
+    /// Whether a will may go to a topic: it may nothing that a publish of the client may not.
+    pub(super) fn may_publish_will(&self, key: SessionKey, topic: &str) -> bool {
+        self.refusal_of_name(topic).is_none() && self.may(key, Access::Publish, topic)
+    }
+
     /// Lets a will wait for its delay, or for the end of the session if that comes first.
     pub(super) fn await_will(&mut self, key: SessionKey, mut will: Box<Will>) {
-        if !self.may(key, Access::Publish, &will.topic) {
+        if !self.may_publish_will(key, &will.topic) {
             // It is refused now, because nobody knows the rights after a restart.
             return self.publish_will(key, &will);
         }
@@ -123,7 +128,7 @@ impl Engine {
             return None;
         }
         let (client_id, account) = (Rc::clone(&session.client_id), session.account);
-        if !self.may(key, Access::Publish, &will.topic) {
+        if !self.may_publish_will(key, &will.topic) {
             // The rights have changed while it waited.
             self.publish_will(key, &will);
             if let Some(session) = self.sessions.get_mut(key) {
@@ -171,6 +176,11 @@ impl Engine {
         let Some((_, token)) = &will.waits else {
             return true;
         };
+        if self.refusal_of_name(&will.topic).is_some() {
+            // An earlier version has stored it.
+            self.tally.publishes_refused += 1;
+            return true;
+        }
         let retain = self.may_retain(account, will);
         let id = self.topics.intern(&will.topic, &self.log);
         let Some(topic) = self.topics.get(id) else {

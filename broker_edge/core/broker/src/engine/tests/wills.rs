@@ -7,13 +7,17 @@ use super::*;
 const V5: Version = Version::V5;
 
 fn connect(rig: &mut Rig, client_id: &str, delay_s: u32, text: &str) -> ConnKey {
+    connect_to(rig, client_id, delay_s, "t", text)
+}
+
+fn connect_to(rig: &mut Rig, client_id: &str, delay_s: u32, topic: &str, text: &str) -> ConnKey {
     let session = [Property::SessionExpiryInterval(600)];
     let delay = [Property::WillDelayInterval(delay_s)];
     let mut fields = ConnectFields::new(V5, client_id);
     fields.clean_start = false;
     fields.properties = &session;
     fields.will = Some(WillFields {
-        topic: "t",
+        topic,
         payload: text.as_bytes(),
         qos: QoS::AtLeastOnce,
         retain: false,
@@ -182,6 +186,54 @@ fn a_broker_that_is_killed_publishes_no_will_of_a_client_that_was_connected() {
         seen(&mut rig, eye),
         ["publish waits"],
         "only what was waiting"
+    );
+    rig.crash();
+}
+
+#[test]
+fn a_waiting_will_says_nothing_in_the_name_of_the_broker_and_nothing_that_a_publish_may_not() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let deep = "a/".repeat(rig.engine.settings.topic_levels_max) + "b";
+    let eye = rig.connect(ConnectFields::new(V5, "watcher"));
+    let options = SubscriptionOptions::new(QoS::AtLeastOnce);
+    let all = ["$receipts", "$gaps", "#"].map(|filter| Subscription { filter, options });
+    rig.feed(eye, |out| {
+        encode::subscribe(out, V5, PacketId::FIRST, &[], &all);
+    });
+    assert_eq!(rig.packets(eye, V5, 1), ["suback"]);
+    for (number, topic) in ["$receipts", "$gaps", &deep].into_iter().enumerate() {
+        let client = connect_to(&mut rig, &format!("c{number}"), 5, topic, "forged");
+        rig.engine.remove(client);
+    }
+    let honest = connect_to(&mut rig, "honest", 5, "t", "gone");
+    rig.engine.remove(honest);
+    rig.pass_time(6_000);
+    assert_eq!(seen(&mut rig, eye), ["publish gone"]);
+    rig.crash();
+    // One that an earlier version has stored is not published either.
+    let rig = Rig::open(dir.path(), SyncMode::Always);
+    let stored = r#"{"due_us":5,"token":"will/1/5","topic":"$receipts","qos":1,"properties":"","payload":"78"}"#;
+    let value = crate::state::Change {
+        key: "will/left",
+        value: Some(stored.as_bytes()),
+    };
+    rig.engine.state.write(&[value]).expect("a small value");
+    rig.crash();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let next = |rig: &Rig| -> u64 {
+        let data = rig.log.partitions();
+        let data = data
+            .iter()
+            .filter(|partition| partition.class() != headwater_log::Class::Internal);
+        data.map(|partition| partition.next_offset().0).sum()
+    };
+    let before = next(&rig);
+    rig.pass_time(1000);
+    assert_eq!(
+        (before, next(&rig)),
+        (1, 1),
+        "only the honest will is there"
     );
     rig.crash();
 }
