@@ -8,8 +8,10 @@ use std::sync::Arc;
 use super::Access;
 use super::rules::Rules;
 
-/// Longest name of a client id, group or tenant in a line.
+/// Longest name of a client id or group in a line.
 const NAME_BYTES_MAX: usize = 65_535;
+/// Longest name of a tenant: it stands in the names of what is kept for it.
+const TENANT_BYTES_MAX: usize = 1024;
 
 /// A name, or with `*` behind it the beginning of names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +34,16 @@ impl NamePattern {
             text: name.into(),
             is_prefix: prefix.is_some(),
         })
+    }
+
+    /// The one name that it stands for.
+    pub fn exact(&self) -> Option<&str> {
+        (!self.is_prefix).then_some(&*self.text)
+    }
+
+    /// Whether it stands for every name.
+    pub fn is_all(&self) -> bool {
+        self.is_prefix && self.text.is_empty()
     }
 
     pub fn matches(&self, name: &str) -> bool {
@@ -85,6 +97,9 @@ impl Section {
     /// What is wrong with the name, or that there is another one.
     pub fn set_tenant(&mut self, name: &str) -> Result<(), &'static str> {
         check(name)?;
+        if name.len() > TENANT_BYTES_MAX {
+            return Err("has a name of more than 1,024 bytes");
+        }
         if self.tenant.as_deref().is_some_and(|held| held != name) {
             return Err("names a second tenant; a user belongs to one");
         }
@@ -94,6 +109,10 @@ impl Section {
 
     pub fn owns_client_id(&self, client_id: &str) -> bool {
         self.client_ids.iter().any(|own| own.matches(client_id))
+    }
+
+    pub fn client_ids(&self) -> &[NamePattern] {
+        &self.client_ids
     }
 
     pub fn has_group(&self, group: &str) -> bool {
@@ -140,6 +159,9 @@ mod tests {
         let mut section = Section::default();
         assert!(section.set_tenant("north").is_ok() && section.set_tenant("north").is_ok());
         assert!(section.set_tenant("south").is_err());
+        let mut long = Section::default();
+        assert!(long.set_tenant(&"n".repeat(1025)).is_err());
+        assert!(long.set_tenant(&"n".repeat(1024)).is_ok());
         assert_eq!(section.tenant().map(|name| &**name), Some("north"));
     }
 }

@@ -150,8 +150,8 @@ impl Engine {
         };
         let is_over = !self.quotas.allows(account, Kind::Subscriptions, 1);
         let over = is_over.then_some(Kind::Subscriptions).or_else(|| {
-            let group = self.groups.by_name(filter);
-            shared.then(|| self.quotas.refuses_member(account, group))?
+            let group = || self.groups.by_name(&self.group_name(key, filter));
+            shared.then(|| self.quotas.refuses_member(account, group()))?
         });
         let Some(kind) = over else { return Ok(()) };
         let conn = session.conn;

@@ -69,6 +69,9 @@ struct StoredSession {
 #[derive(Debug, Serialize, Deserialize, PartialEq)]
 struct StoredSubscription {
     filter: String,
+    /// Of the shared group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tenant: Option<String>,
     qos: u8,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     no_local: bool,
@@ -228,8 +231,12 @@ impl Engine {
     }
 
     fn stored_session(&self, session: &Session) -> StoredSession {
+        let tenants = self.tenants_of_groups(session);
         let subscription = |held: &Subscription| StoredSubscription {
             filter: held.filter.to_string(),
+            tenant: tenants
+                .get(&*held.filter)
+                .map(|tenant| (*tenant).to_owned()),
             qos: held.options.qos.as_u8(),
             no_local: held.options.no_local,
             retain_as_published: held.options.retain_as_published,
@@ -367,9 +374,9 @@ impl Engine {
             });
             session.next_replay = number + 1;
         }
-        for held in &session.subscriptions {
+        for held in &stored.subscriptions {
             if is_shared(&held.filter) {
-                self.restore_group(&held.filter);
+                self.restore_group(&held.filter, held.tenant.as_deref());
             }
         }
         self.restore_sent(&mut session);
@@ -391,9 +398,9 @@ impl Engine {
         away.expiry_due_ms = due_ms;
         session.away = Some(away);
         let key = self.sessions.insert(session);
-        for (filter, options, replaying) in held {
+        for (of, (filter, options, replaying)) in stored.subscriptions.iter().zip(held) {
             if is_shared(&filter) {
-                self.restore_member(key, &filter, options);
+                self.restore_member(key, (&filter, of.tenant.as_deref()), options);
                 continue;
             }
             self.router.insert(
@@ -465,6 +472,7 @@ mod tests {
             life: 3,
             subscriptions: vec![StoredSubscription {
                 filter: "devices/+/actions".to_owned(),
+                tenant: None,
                 qos: 1,
                 no_local: true,
                 retain_as_published: false,

@@ -160,7 +160,10 @@ impl Engine {
         let shared = filter_of(filter);
         // A group has one place, whoever subscribes.
         let held = match shared {
-            Some(_) => self.groups.by_name(filter).is_some(),
+            Some(_) => {
+                let name = self.group_name(key, filter);
+                self.groups.by_name(&name).is_some()
+            }
             None => self
                 .sessions
                 .get(key)
@@ -218,7 +221,7 @@ impl Engine {
             Err(error) => return refuse(ReasonCode::TopicFilterInvalid, error.to_string()),
         };
         if is_shared(filter) {
-            self.check_group(filter)?;
+            self.check_group(&self.group_name(key, filter))?;
         }
         if headwater_mqtt::topic::check_filter(inner.as_bytes()).is_err() {
             return refuse(

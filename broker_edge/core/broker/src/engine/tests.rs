@@ -27,6 +27,7 @@ mod rig;
 mod shared;
 mod shared_cost;
 mod shared_histories;
+mod shared_tenants;
 mod stored_once;
 mod stored_state;
 mod sys;

@@ -38,7 +38,7 @@ impl Audience {
 /// What was found of all groups.
 #[derive(Debug, Default)]
 pub struct Audiences {
-    by_group: FxHashMap<GroupId, HashMap<Box<str>, Rc<Audience>>>,
+    by_group: FxHashMap<(GroupId, Access), HashMap<Box<str>, Rc<Audience>>>,
     kept: usize,
     /// What the turn has left.
     left: i64,
@@ -67,35 +67,42 @@ impl Audiences {
     }
 
     pub fn forget_group(&mut self, id: GroupId) {
-        self.by_group.remove(&id);
+        for access in [Access::Receive, Access::Replay] {
+            self.by_group.remove(&(id, access));
+        }
     }
 
     pub fn take_looks(&mut self) -> u64 {
         std::mem::take(&mut self.looks)
     }
 
-    fn get(&self, id: GroupId, topic: &str, epoch: u64) -> Option<Rc<Audience>> {
-        let audience = self.by_group.get(&id)?.get(topic)?;
+    fn get(&self, of: (GroupId, Access), topic: &str, epoch: u64) -> Option<Rc<Audience>> {
+        let audience = self.by_group.get(&of)?.get(topic)?;
         (audience.epoch == epoch).then(|| Rc::clone(audience))
     }
 
-    fn keep(&mut self, id: GroupId, topic: &str, audience: &Rc<Audience>) {
+    fn keep(&mut self, of: (GroupId, Access), topic: &str, audience: &Rc<Audience>) {
         self.kept += 16 + audience.present.len() + topic.len() / 8;
         if self.kept > KEPT_MAX {
             self.forget();
         }
-        let of_group = self.by_group.entry(id).or_default();
+        let of_group = self.by_group.entry(of).or_default();
         of_group.insert(topic.into(), Rc::clone(audience));
     }
 }
 
 impl Engine {
-    /// Who may receive the records of a topic; nothing when the turn has looked at enough.
-    pub(super) fn audience(&mut self, id: GroupId, topic: &str) -> Option<Rc<Audience>> {
+    /// Who may be given the records of a topic, by `access`; nothing when the turn has looked at enough.
+    pub(super) fn audience(
+        &mut self,
+        id: GroupId,
+        topic: &str,
+        access: Access,
+    ) -> Option<Rc<Audience>> {
         let group = self.groups.get(id)?;
         let members = &group.members;
         let epoch = members.epoch();
-        if let Some(audience) = self.groups.audiences.get(id, topic, epoch) {
+        if let Some(audience) = self.groups.audiences.get((id, access), topic, epoch) {
             return Some(audience);
         }
         if self.groups.audiences.is_spent() {
@@ -104,7 +111,7 @@ impl Engine {
         let mut looks = 0;
         let mut may = |key: &SessionKey| {
             looks += 1;
-            self.may(*key, Access::Receive, topic)
+            self.may(*key, access, topic)
         };
         let mut present = members.present().to_vec();
         present.retain(&mut may);
@@ -116,7 +123,7 @@ impl Engine {
             has_away,
         });
         self.groups.audiences.charge(looks);
-        self.groups.audiences.keep(id, topic, &audience);
+        self.groups.audiences.keep((id, access), topic, &audience);
         Some(audience)
     }
 }

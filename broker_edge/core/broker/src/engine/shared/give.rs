@@ -139,7 +139,8 @@ impl Engine {
                 return Given::Taken;
             }
         }
-        match self.audience(id, record.topic) {
+        let access = self.access_to(&offer);
+        match self.audience(id, record.topic, access) {
             Some(audience) => self.give_among(&audience, offer),
             None => Given::Later,
         }
@@ -209,6 +210,13 @@ impl Engine {
         Given::Taken
     }
 
+    /// What a member has to have the right to.
+    fn access_to(&self, offer: &Offer<'_>) -> Access {
+        self.groups.get(offer.id).map_or(Access::Receive, |group| {
+            group.access_to(offer.partition, offer.record.offset)
+        })
+    }
+
     /// Offers a record to one member that is present.
     fn offer(&mut self, key: SessionKey, offer: &Offer<'_>) -> Answer {
         let Offer { id, record, .. } = *offer;
@@ -226,7 +234,8 @@ impl Engine {
             group.members.pass_turn(key);
             return Answer::IsNot;
         }
-        let may = session.may(Access::Receive, record.topic);
+        let access = group.access_to(offer.partition, record.offset);
+        let may = session.may(access, record.topic);
         if !may {
             group.members.pass_turn(key);
             self.groups.audiences.charge(1);

@@ -10,6 +10,7 @@ mod give;
 mod give_back;
 mod members;
 mod persist;
+mod tenants;
 mod undone;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -19,6 +20,8 @@ use headwater_log::Offset;
 use headwater_mqtt::ReasonCode;
 use headwater_mqtt::packet::subscribe::RetainHandling;
 use headwater_mqtt::topic::parse_shared;
+
+use crate::auth::Access;
 
 use super::position::{Refusal, Start};
 use super::quotas::Kind;
@@ -55,7 +58,13 @@ type Place = (PartitionIndex, Offset);
 /// `$share/<name>/<filter>`.
 #[derive(Debug)]
 pub struct Group {
+    /// With the tenant whose it is.
     name: Rc<str>,
+    /// As its members write it.
+    shown: Rc<str>,
+    tenant: Option<Rc<str>>,
+    /// Where the history ends that it began in: what lies below is given to those who may replay it.
+    past: Vec<Place>,
     members: Members,
     /// Partitions in which it is not part of the live stream.
     behind: Vec<Behind>,
@@ -144,7 +153,7 @@ impl Groups {
     }
 
     /// Nothing when there is no number left.
-    fn insert(&mut self, name: &str) -> Option<GroupId> {
+    fn insert(&mut self, shown: &str, tenant: Option<&str>) -> Option<GroupId> {
         let id = match self.free.pop() {
             Some(id) => id,
             None => {
@@ -153,9 +162,10 @@ impl Groups {
                 id
             }
         };
-        let name: Rc<str> = name.into();
+        let name: Rc<str> = tenants::name_of(shown, tenant).into();
         self.made += 1;
-        let mut group = Group::new(Rc::clone(&name), self.made << 32);
+        let mut group = Group::new(Rc::clone(&name), shown, self.made << 32);
+        group.tenant = tenant.map(Into::into);
         // The cursor of the group that had the name is still stored: it is replaced, not forgotten.
         group.stored = self.ended.remove(&name);
         group.dirty = group.stored;
@@ -198,9 +208,12 @@ impl Groups {
 }
 
 impl Group {
-    fn new(name: Rc<str>, epoch: u64) -> Self {
+    fn new(name: Rc<str>, shown: &str, epoch: u64) -> Self {
         Self {
             name,
+            shown: shown.into(),
+            tenant: None,
+            past: Vec::new(),
             members: Members::new(epoch),
             behind: Vec::new(),
             returned: BTreeMap::new(),
@@ -220,7 +233,18 @@ impl Group {
 
     /// The filter behind the name of the group.
     pub fn filter(&self) -> &str {
-        filter_of(&self.name).unwrap_or_default()
+        filter_of(&self.shown).unwrap_or_default()
+    }
+
+    /// What a member has to have the right to, to be given a record.
+    #[inline]
+    pub fn access_to(&self, partition: PartitionIndex, offset: Offset) -> Access {
+        let mut past = self.past.iter();
+        if past.any(|(of, until)| *of == partition && offset < *until) {
+            Access::Replay
+        } else {
+            Access::Receive
+        }
     }
 
     fn has_work(&self) -> bool {
@@ -339,13 +363,20 @@ impl Engine {
                 });
             }
         }
-        let Some((id, is_new)) = self.group_of(name) else {
+        let tenant = self.tenant_for_groups(key).map(str::to_owned);
+        let found = match self.group_held(key, name) {
+            Some(id) => Some((id, false)),
+            None => self.group_of(name, tenant.as_deref()),
+        };
+        let Some((id, is_new)) = found else {
             return;
         };
         if let (true, Some(start), Some(group)) = (is_new, start, self.groups.get_mut(id)) {
             for (partition, from) in &start.cursors {
-                if *from < self.dispatched[partition.index()] {
+                let live_at = self.dispatched[partition.index()];
+                if *from < live_at {
                     group.fall_behind(*partition, *from);
+                    group.past.push((*partition, live_at));
                 }
             }
         }
@@ -353,13 +384,13 @@ impl Engine {
         self.groups.wake(id);
     }
 
-    /// The group of that name, and whether it was made just now.
-    fn group_of(&mut self, name: &str) -> Option<(GroupId, bool)> {
-        if let Some(id) = self.groups.by_name(name) {
+    /// The group of a tenant by that filter, and whether it was made just now.
+    fn group_of(&mut self, shown: &str, tenant: Option<&str>) -> Option<(GroupId, bool)> {
+        if let Some(id) = self.groups.by_name(&tenants::name_of(shown, tenant)) {
             return Some((id, false));
         }
-        let filter = filter_of(name)?;
-        let id = self.groups.insert(name)?;
+        let filter = filter_of(shown)?;
+        let id = self.groups.insert(shown, tenant)?;
         self.router.insert_group(filter, id);
         Some((id, true))
     }
@@ -385,7 +416,7 @@ impl Engine {
 
     /// A session has unsubscribed. What it was sent stays with it; the group ends with its last subscription.
     pub(super) fn leave_group(&mut self, key: SessionKey, name: &str) {
-        let Some(id) = self.groups.by_name(name) else {
+        let Some(id) = self.group_held(key, name) else {
             return;
         };
         let Some(group) = self.groups.get_mut(id) else {

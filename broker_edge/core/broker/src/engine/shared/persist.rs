@@ -14,6 +14,7 @@ use super::super::stage::PartitionIndex;
 use super::super::window::{Flight, Source};
 use super::super::{Engine, SessionKey};
 use super::GroupId;
+use super::tenants;
 use super::undone::StoredPlace;
 
 /// Cursors that go into one append: with all their ranges they fit a batch.
@@ -25,6 +26,9 @@ const PREFIX: &str = "share/";
 struct StoredGroup {
     /// By partition name.
     places: BTreeMap<String, StoredPlace>,
+    /// Where the history ends that the group began in.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    past: BTreeMap<String, u64>,
 }
 
 /// The key of a group's cursor.
@@ -66,7 +70,12 @@ impl Engine {
             let place = StoredPlace::of(next.0, &offsets, group.skips.of(partition));
             places.insert(self.name_of(partition), place);
         }
-        Some((key_of(group.name()), to_json(&StoredGroup { places })))
+        let past = group.past.iter();
+        let past = past
+            .map(|(partition, until)| (self.name_of(*partition), until.0))
+            .collect();
+        let value = to_json(&StoredGroup { places, past });
+        Some((key_of(group.name()), value))
     }
 
     #[cfg(test)]
@@ -143,17 +152,22 @@ impl Engine {
     }
 
     /// Makes the group of a subscription that is being restored. It begins where the state store says.
-    pub(in super::super) fn restore_group(&mut self, name: &str) {
-        match self.group_of(name) {
-            Some((id, true)) => self.restore_places(id, name),
+    pub(in super::super) fn restore_group(&mut self, name: &str, tenant: Option<&str>) {
+        match self.group_of(name, tenant) {
+            Some((id, true)) => self.restore_places(id, &tenants::name_of(name, tenant)),
             Some((_, false)) => {}
             None => tracing::error!(name, "a shared group more than there can be is left out"),
         }
     }
 
     /// Puts a restored session into its group.
-    pub(in super::super) fn restore_member(&mut self, key: SessionKey, name: &str, to: Options) {
-        if let Some(id) = self.groups.by_name(name) {
+    pub(in super::super) fn restore_member(
+        &mut self,
+        key: SessionKey,
+        (name, tenant): (&str, Option<&str>),
+        to: Options,
+    ) {
+        if let Some(id) = self.groups.by_name(&tenants::name_of(name, tenant)) {
             self.join_group(key, id, to);
         }
     }
@@ -169,7 +183,7 @@ impl Engine {
                 return;
             }
         };
-        let partitions = self.partitions_of(super::filter_of(name).unwrap_or_default());
+        let partitions = self.partitions_of(tenants::filter_behind(name).unwrap_or_default());
         for partition in partitions {
             let place = stored
                 .places
@@ -180,6 +194,12 @@ impl Engine {
                 group.fall_behind(partition, Offset(place.map_or(0, |place| place.low)));
                 let done = place.map_or_else(Vec::new, StoredPlace::ranges);
                 group.skips.set(partition, done);
+                let past = stored
+                    .past
+                    .get(self.stages[partition.index()].partition.name());
+                group
+                    .past
+                    .extend(past.map(|until| (partition, Offset(*until))));
             }
         }
     }

@@ -1,0 +1,63 @@
+//! Whose a group is: two tenants that choose the same name and filter have a group each, so that neither takes the records
+//! of the other, nor holds them up.
+//!
+//! Users of whom no tenant is written share the groups of all such users, as over every broker. A member stays in the group
+//! that it has joined until it unsubscribes, whatever its tenant is by then: what the group has to give is not lost.
+
+use std::collections::HashMap;
+
+use super::super::retained::to_hex;
+use super::super::session::Session;
+use super::super::{Engine, SessionKey};
+use super::GroupId;
+
+const PREFIX: &str = "$share/";
+
+/// The name that a group is kept under. No client can ask for one with a `+` in it.
+pub fn name_of(filter: &str, tenant: Option<&str>) -> String {
+    match (tenant, filter.strip_prefix(PREFIX)) {
+        (Some(tenant), Some(rest)) => {
+            format!("{PREFIX}+{}+{rest}", to_hex(tenant.as_bytes()))
+        }
+        _ => filter.to_owned(),
+    }
+}
+
+/// The filter behind the name that a group is kept under.
+pub fn filter_behind(name: &str) -> Option<&str> {
+    Some(name.strip_prefix(PREFIX)?.split_once('/')?.1)
+}
+
+impl Engine {
+    /// The group that a session is in by a filter.
+    pub(super) fn group_held(&self, key: SessionKey, filter: &str) -> Option<GroupId> {
+        let mut ids = self.sessions.get(key)?.groups().iter().copied();
+        ids.find(|id| {
+            let group = self.groups.get(*id);
+            group.is_some_and(|group| &*group.shown == filter)
+        })
+    }
+
+    /// The name of the group that a shared filter means for a session.
+    pub(in super::super) fn group_name(&self, key: SessionKey, filter: &str) -> String {
+        let held = self.group_held(key, filter);
+        if let Some(group) = held.and_then(|id| self.groups.get(id)) {
+            return group.name.to_string();
+        }
+        name_of(filter, self.tenant_for_groups(key))
+    }
+
+    /// The tenant of a session's user, where one is written.
+    pub(super) fn tenant_for_groups(&self, key: SessionKey) -> Option<&str> {
+        let rights = self.sessions.get(key)?.rights.as_ref()?;
+        rights.tenant().map(|tenant| &**tenant)
+    }
+
+    /// By filter, the tenants of the groups that a session is in.
+    pub(in super::super) fn tenants_of_groups(&self, session: &Session) -> HashMap<&str, &str> {
+        let groups = session.groups().iter();
+        let groups = groups.filter_map(|id| self.groups.get(*id));
+        let of_tenants = groups.filter_map(|group| Some((&*group.shown, group.tenant.as_deref()?)));
+        of_tenants.collect()
+    }
+}
