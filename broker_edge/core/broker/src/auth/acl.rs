@@ -5,14 +5,14 @@
 //! access word `replay` and, in the section of a user, the lines `client-id`, `group`, `tenant`, `operator` and `viewer`.
 //! What no line allows is denied.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use super::Access;
 use super::file::{FileError, lines, read};
 use super::rules::{Allowed, Names, RuleFilter, Rules, Verdict};
-use super::section::Section;
+use super::section::{NamePattern, Section};
 
 #[derive(Debug, Default)]
 pub struct Acl {
@@ -21,6 +21,9 @@ pub struct Acl {
     patterns: Rules,
     /// Lines with a rule in which `%c` stands.
     client_id_lines: Vec<usize>,
+    /// Client ids that are some user's own by a line `client-id`, and the beginnings of such.
+    owned: HashSet<Box<str>>,
+    owned_prefixes: Vec<NamePattern>,
 }
 
 impl Acl {
@@ -40,7 +43,13 @@ impl Acl {
             acl.take_line(number, line)
                 .map_err(|reason| (number, reason))?;
         }
+        let patterns = || acl.users.values().flat_map(Section::client_ids);
+        let owned = patterns().filter_map(NamePattern::exact);
+        // `*` alone says that a user may be anybody, not that everybody is this user.
+        let is_prefix = |pattern: &&NamePattern| pattern.exact().is_none() && !pattern.is_all();
         Ok(Self {
+            owned: owned.map(Into::into).collect(),
+            owned_prefixes: patterns().filter(is_prefix).cloned().collect(),
             anonymous: Arc::new(acl.anonymous),
             users: acl
                 .users
@@ -55,6 +64,13 @@ impl Acl {
     /// The lines of the file with a rule in which `%c` stands.
     pub fn client_id_rules(&self) -> impl Iterator<Item = usize> + '_ {
         self.client_id_lines.iter().copied()
+    }
+
+    /// Whether a client id is the name of a user with a section, or some user's own by a line.
+    pub fn has_owner(&self, client_id: &str) -> bool {
+        self.users.contains_key(client_id)
+            || self.owned.contains(client_id)
+            || self.owned_prefixes.iter().any(|own| own.matches(client_id))
     }
 
     /// The section that is about a user; the empty one for a user that has none.

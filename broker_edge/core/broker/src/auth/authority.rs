@@ -185,6 +185,16 @@ impl Authority {
         acl.is_some_and(|acl| acl.client_id_rules().next().is_some())
     }
 
+    /// Whether a client id is known to be some user's own.
+    pub(super) fn has_owner(&self, client_id: &str) -> bool {
+        let users = self.users.as_ref();
+        users.is_some_and(|users| users.get(client_id).is_some())
+            || self
+                .acl
+                .as_ref()
+                .is_some_and(|acl| acl.has_owner(client_id))
+    }
+
     /// Whether the settings make this user an operator.
     pub(super) fn names_operator(&self, user: &str) -> bool {
         self.operators.iter().any(|named| named == user)

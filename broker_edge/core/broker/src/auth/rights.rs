@@ -96,10 +96,12 @@ impl Rights {
     }
 
     /// Whether a client id is the user's own: it is the user's name, a `client-id` line of the user matches it, or the
-    /// certificate that the client showed holds it. A client without credentials has no name that it could belong to.
+    /// certificate that the client showed holds it. A client without credentials has no name that it could belong to;
+    /// it may have any that is nobody's.
     pub fn proves(&self, client_id: &str) -> bool {
         let Some(user) = &self.identity.user else {
-            return true;
+            let authority = &self.authority;
+            return !authority.has_client_id_rules() || !authority.has_owner(client_id);
         };
         let is_certified = |names: &Arc<crate::peer::CertificateNames>| {
             names.common_name.as_deref() == Some(client_id)
@@ -111,6 +113,14 @@ impl Rights {
                 .as_ref()
                 .is_some_and(|section| section.owns_client_id(client_id))
             || self.identity.certified.as_ref().is_some_and(is_certified)
+    }
+
+    /// Whether what a client says as the device of this name counts: nobody else is known to be it.
+    pub fn speaks_as(&self, client_id: &str) -> bool {
+        let authority = &self.authority;
+        authority.trusts_client_ids()
+            || (self.identity.user.is_some() && self.proves(client_id))
+            || !authority.has_owner(client_id)
     }
 
     /// Whether rules with `%c` exist that a client id which is not proved keeps from applying.

@@ -296,8 +296,7 @@ impl Engine {
         if qos != QoS::AtMostOnce && session.window.room(session.window_max) == 0 {
             return Delivered::NoRoom;
         }
-        let receipt =
-            qos != QoS::AtMostOnce && receipt::device_of(record.topic) == Some(&*session.client_id);
+        let receipt = qos != QoS::AtMostOnce && session.is_commanded_by(record.topic);
         let sent = Sent {
             offset: record.offset,
             partition,

@@ -71,7 +71,9 @@ impl Engine {
     /// Says which line makes rules with `%c` apply, where they do not because the client id is not shown to be the user's
     /// own. It has not been refused anything yet, so this is no refusal.
     pub(super) fn tell_unproved(&mut self, rights: Option<&Arc<Rights>>, client_id: &str) {
-        let Some(rights) = rights.filter(|rights| rights.misses_rules_by(client_id)) else {
+        let is_told =
+            |rights: &&Arc<Rights>| rights.user().is_some() && rights.misses_rules_by(client_id);
+        let Some(rights) = rights.filter(is_told) else {
             return;
         };
         self.unproved_unlogged += 1;

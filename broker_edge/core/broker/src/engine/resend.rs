@@ -9,7 +9,6 @@ use crate::auth::Access;
 use super::catch_up::{Progress, merged_for};
 use super::deliver::{Delivered, extra_properties, format_place, offset_topic};
 use super::encode::{self, Form, Payload};
-use super::receipt;
 use super::retained::At;
 use super::send_retained::OwnedRecord;
 use super::session::{Command, Session};
@@ -195,7 +194,7 @@ impl Engine {
                 // An entry that comes from the state does not know it yet.
                 if let Some(record) = record
                     && !sent.receipt
-                    && receipt::device_of(record.topic) == Some(&*session.client_id)
+                    && session.is_commanded_by(record.topic)
                 {
                     session.window.note_receipt(packet_id);
                     session.extras.commands.push(Command::of(packet_id, record));

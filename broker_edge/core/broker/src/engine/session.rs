@@ -20,6 +20,7 @@ use super::few::Few;
 use super::limits::TopicsMade;
 use super::owed::Owed;
 use super::quotas::AccountId;
+use super::receipt;
 use super::received::Received;
 use super::router::Options;
 use super::seldom::{Blank, Seldom};
@@ -258,6 +259,17 @@ impl Session {
         self.rights
             .as_ref()
             .is_none_or(|rights| rights.may(access, topic, Some(&self.client_id)))
+    }
+
+    /// Whether a topic has commands for the client of this session, as far as anybody knows.
+    #[inline]
+    pub fn is_commanded_by(&self, topic: &str) -> bool {
+        let client_id = &*self.client_id;
+        receipt::device_of(topic) == Some(client_id)
+            && self
+                .rights
+                .as_ref()
+                .is_none_or(|rights| rights.speaks_as(client_id))
     }
 
     /// The user who opened the session, empty for a client without credentials; `None` when nobody was told apart.

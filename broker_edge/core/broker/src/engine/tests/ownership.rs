@@ -118,6 +118,74 @@ fn the_names_in_a_certificate_are_the_clients_own_and_anonymous_clients_have_no_
 }
 
 #[test]
+fn a_client_without_credentials_is_no_device_that_is_known_to_be_somebodys() {
+    let mut broker = broker(|settings| settings.allow_anonymous = true);
+    for (client_id, answer) in [
+        ("pump-7", "refused NotAuthorized"),
+        ("valve-3", "refused NotAuthorized"),
+        ("guest", "puback 1"),
+    ] {
+        let (key, code) = broker.try_connect(&ConnectFields::new(Version::V5, client_id));
+        assert_eq!(code, 0, "{client_id}");
+        let topic = format!("devices/{client_id}/status");
+        assert_eq!(broker.publish(key, &topic, 1), answer, "{client_id}");
+    }
+    broker.rig.crash();
+}
+
+#[test]
+fn who_may_read_a_command_and_calls_itself_as_the_device_gives_no_receipt_for_it() {
+    let mut broker = broker(|_| {});
+    broker.write(
+        "acl",
+        "user site\ntopic read devices/#\nuser pump-8\ntopic write devices/#\ntopic read $receipts\n",
+    );
+    broker.keeper.reload().expect("the file is right");
+    let eye = broker.connect("pump-8", "pw", "pump-8");
+    assert_eq!(broker.subscribe(eye, "$receipts", None), "0x01");
+    for (client_id, gives) in [("pump-7", false), ("box-9", true)] {
+        let device = broker.connect("site", "pw", client_id);
+        let topic = format!("devices/{client_id}/actions");
+        assert_eq!(broker.subscribe(device, &topic, None), "0x01");
+        assert_eq!(broker.publish(eye, &topic, 1), "puback 1");
+        let mut got = Vec::new();
+        while got.is_empty() {
+            got = broker.delivered(device);
+            if got.is_empty() && !broker.rig.engine.has_more() {
+                broker
+                    .rig
+                    .moved
+                    .recv_timeout(DEADLINE)
+                    .expect("the command");
+            }
+        }
+        broker.rig.feed(device, |out| {
+            let id = PacketId::FIRST;
+            encode::puback(out, Version::V5, id, ReasonCode::Success, &[]);
+        });
+        // A publish to all comes behind a receipt that was given.
+        assert_eq!(broker.publish(eye, "devices/x/y", 2), "puback 2");
+        let mut receipts = broker.delivered(eye);
+        while gives && receipts.is_empty() {
+            if !broker.rig.engine.has_more() {
+                broker
+                    .rig
+                    .moved
+                    .recv_timeout(DEADLINE)
+                    .expect("the receipt");
+            }
+            receipts = broker.delivered(eye);
+        }
+        assert_eq!(
+            receipts.len(),
+            usize::from(gives),
+            "{client_id}: {receipts:?}"
+        );
+    }
+    broker.rig.crash();
+}
+
+#[test]
 fn another_user_is_refused_the_client_id_of_a_session_in_every_version() {
     let mut broker = broker(|settings| settings.allow_anonymous = true);
     let (owner, code) = broker.try_connect(&lasting(Version::V5, "site", "shared"));
