@@ -178,6 +178,7 @@ pub struct Engine {
     receipted: Vec<(SessionKey, u16)>,
     /// Packet ids of QoS 2 publishes that clients have in use, all sessions together.
     held_ids: usize,
+    held_shares: received::HeldShares,
     /// Sessions that the state store has.
     stored_sessions: usize,
     /// Sessions made since the start.
@@ -271,6 +272,7 @@ impl Engine {
             rounds: Rounds::default(),
             receipted: Vec::new(),
             held_ids: 0,
+            held_shares: received::HeldShares::default(),
             stored_sessions: 0,
             lives: 0,
             reserved_bytes: 0,

@@ -97,7 +97,7 @@ impl Engine {
         if self.answer_repeated(key, publish) {
             return true;
         }
-        if self.holds_too_many() {
+        if self.holds_too_many(key) {
             self.refuse_or_close(key, publish, ReasonCode::QuotaExceeded);
             return true;
         }

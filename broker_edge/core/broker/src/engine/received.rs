@@ -14,6 +14,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::ack::{AckKind, Reply};
 use super::close::Cause;
 use super::exactly_once::Round;
+use super::quotas::AccountId;
 use super::seldom::Blank;
 use super::session::Session;
 use super::stage::{PartitionIndex, Ticket};
@@ -21,6 +22,16 @@ use super::{ConnKey, Engine, SessionKey};
 
 /// Held by all sessions together: so much memory clients can take with publishes that they never release.
 pub(super) const HELD_MAX: usize = 1 << 20;
+
+/// How long it holds what was counted of tenants.
+const SHARES_MS: u64 = 200;
+
+/// How many packet ids the tenants hold, by the accounts of their users, as it was counted last.
+#[derive(Debug, Default)]
+pub(super) struct HeldShares {
+    due_ms: u64,
+    by_account: FxHashMap<AccountId, usize>,
+}
 
 pub fn received_key(client_id: &str) -> String {
     format!("received/{client_id}")
@@ -145,9 +156,40 @@ impl Engine {
         true
     }
 
-    /// Whether clients hold as many packet ids as the broker remembers.
-    pub(super) fn holds_too_many(&self) -> bool {
-        self.held_ids >= HELD_MAX
+    /// Whether clients hold as many packet ids as the broker remembers; from half of them on, whether those of the
+    /// client's tenant hold a half.
+    #[inline]
+    pub(super) fn holds_too_many(&mut self, key: ConnKey) -> bool {
+        let held_max = self.settings.held_ids_max;
+        self.held_ids >= held_max / 2
+            && (self.held_ids >= held_max || self.tenant_holds_too_many(key))
+    }
+
+    /// Counts what everybody holds, now and then: most brokers never come here.
+    #[cold]
+    fn tenant_holds_too_many(&mut self, key: ConnKey) -> bool {
+        let Some(account) = self.conns.get(key).and_then(|conn| conn.account) else {
+            return false;
+        };
+        let now_ms = self.now.mono_ms;
+        if self.held_shares.due_ms <= now_ms {
+            let mut by_account: FxHashMap<AccountId, usize> = FxHashMap::default();
+            for (_, session) in self.sessions.iter() {
+                if let (Some(of), held @ 1..) = (session.account, session.received.held.len()) {
+                    *by_account.entry(of).or_default() += held;
+                }
+            }
+            self.held_shares = HeldShares {
+                due_ms: now_ms + SHARES_MS,
+                by_account: self.quotas.by_tenant(by_account),
+            };
+        }
+        let held = self.held_shares.by_account.get(&account);
+        let is_over = held.is_some_and(|held| *held >= self.settings.held_ids_max / 2);
+        if is_over {
+            self.audit(key, "publish", "quota:packet_ids");
+        }
+        is_over
     }
 
     /// A QoS 2 publish was staged: its packet id is in use from now on.

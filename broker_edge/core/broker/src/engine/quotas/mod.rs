@@ -246,6 +246,22 @@ impl Quotas {
         is_over.then_some(Kind::SharedGroups)
     }
 
+    /// What accounts have, added up for the tenants that they belong to.
+    pub fn by_tenant(&self, mut held: FxHashMap<AccountId, usize>) -> FxHashMap<AccountId, usize> {
+        let mut sums: HashMap<&TenantName, usize> = HashMap::new();
+        for (id, count) in &held {
+            if let Some(account) = self.get(*id) {
+                *sums.entry(&account.tenant).or_default() += count;
+            }
+        }
+        for (id, count) in &mut held {
+            if let Some(account) = self.get(*id) {
+                *count = sums[&account.tenant];
+            }
+        }
+        held
+    }
+
     pub fn add(&mut self, id: Option<AccountId>, kind: Kind, amount: u64) {
         if let Some((account, tenant)) = id.and_then(|id| self.both(id)) {
             account.held[kind as usize] += amount;

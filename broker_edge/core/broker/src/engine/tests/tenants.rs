@@ -550,3 +550,48 @@ proptest! {
         broker.rig.crash();
     }
 }
+
+#[test]
+fn a_tenant_that_releases_no_packet_ids_leaves_half_of_them_to_others() {
+    let mut broker = broker();
+    broker.rig.engine.settings.held_ids_max = 40;
+    let publish = |broker: &mut Guarded, key: ConnKey, id: u16| {
+        let fields = PublishFields {
+            version: V5,
+            dup: false,
+            qos: QoS::ExactlyOnce,
+            retain: false,
+            topic: "t",
+            packet_id: PacketId::new(id),
+            properties: &[],
+            extra: &[],
+        };
+        broker.rig.feed(key, |out| {
+            fields.encode(out, b"x").expect("a small packet");
+        });
+        let answer = broker.rig.packets(key, V5, 1);
+        answer.concat().contains("QuotaExceeded")
+    };
+    let names = ["a1", "a2"].map(|id| fields("ann", id, false));
+    let hostile = names.map(|fields| broker.try_connect(&fields).0);
+    let bob = broker.connect("bob", "pw-b", "bob");
+    let mut taken = 0;
+    for id in 1..=30 {
+        broker.rig.pass_time(250);
+        for key in hostile {
+            taken += usize::from(!publish(&mut broker, key, id));
+        }
+    }
+    assert_eq!(taken, 20, "half of all");
+    for id in 1..=10 {
+        assert!(!publish(&mut broker, bob, id), "{id}");
+    }
+    let refusals = broker.rig.engine.metrics.audit.refusals();
+    let row = refusals
+        .users
+        .iter()
+        .find(|row| row.user.as_deref() == Some("ann"));
+    let reasons = row.expect("a row").refused.iter().map(|kind| kind.reason);
+    assert_eq!(reasons.collect::<Vec<_>>(), ["quota:packet_ids"]);
+    broker.rig.crash();
+}
