@@ -31,6 +31,10 @@ const OWN_BUFFER_MIN: usize = 64 << 10;
 /// Entries in the FIFO of acknowledgements beyond which a connection is not read until some have left.
 pub(super) const OWED_MAX: usize = 4096;
 
+/// The largest packet in an exchange of AUTH packets before the CONNACK: what is larger takes a part of the budget, which is
+/// for clients that were let in.
+const AUTH_PACKET_BYTES_MAX: usize = 32 << 10;
+
 /// How long a large packet may take to arrive while others wait for the budget.
 const PACKET_MS_MAX: u64 = 30_000;
 
@@ -155,16 +159,21 @@ impl Engine {
 
     fn handle_packets(&mut self, key: ConnKey, bytes: &[u8], is_news: bool) {
         let mut at = 0;
-        let size_max = self.settings.packet_bytes_max;
+        let bytes_max = self.settings.packet_bytes_max;
+        let size_max_in = |phase| match phase {
+            Phase::Authenticating => bytes_max.min(AUTH_PACKET_BYTES_MAX),
+            _ => bytes_max,
+        };
         let Some(conn) = self.conns.get_mut(key) else {
             return;
         };
+        let mut phase = conn.phase;
         if is_news {
             conn.last_read_ms = self.now.mono_ms;
         }
         loop {
             let rest = &bytes[at..];
-            match frame::next(rest, size_max) {
+            match frame::next(rest, size_max_in(phase)) {
                 Ok(Frame::Whole {
                     first_byte,
                     header_len,
@@ -187,12 +196,9 @@ impl Engine {
                             return self.charge_waiting(key);
                         }
                     }
-                    if self
-                        .conns
-                        .get(key)
-                        .is_none_or(|conn| conn.phase == Phase::Closed)
-                    {
-                        return;
+                    match self.conns.get(key) {
+                        Some(conn) if conn.phase != Phase::Closed => phase = conn.phase,
+                        _ => return,
                     }
                 }
                 Ok(Frame::Incomplete { needed_total }) => {

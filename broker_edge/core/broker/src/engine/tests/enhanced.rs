@@ -211,3 +211,19 @@ fn mqtt_4_12_1_a_client_proves_itself_again_on_its_connection_and_cannot_become_
     }
     broker.rig.crash();
 }
+
+#[test]
+fn a_client_in_an_exchange_is_promised_no_room_for_a_large_packet() {
+    let mut broker = with_scram();
+    let key = begin(&mut broker, METHOD, &client::first("ann", "nonce"));
+    assert!(sent_auth(&mut broker.rig, key).is_some());
+    let rig = &mut broker.rig;
+    rig.engine.begin(rig.now);
+    // AUTH with 1 MiB behind its header.
+    rig.engine
+        .receive(key, &[0xf0, 0x80, 0x80, 0x3f, 0x18], true);
+    assert_eq!(rig.engine.read_plan(key), ReadPlan::Wait);
+    assert!(rig.engine.take_closed().contains(&key));
+    assert_eq!(rig.engine.reserved_bytes, 0);
+    broker.rig.crash();
+}
