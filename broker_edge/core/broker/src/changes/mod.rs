@@ -7,7 +7,6 @@
 mod acl_lines;
 mod table;
 
-use std::fmt::Write;
 use std::path::Path;
 
 use crate::auth::acl::Acl;
@@ -92,7 +91,15 @@ pub fn notes(config: &Config) -> String {
 }
 
 fn note(notes: &mut String, place: &str, key: &str, meaning: &str) {
-    writeln!(notes, "{place}: [{key}] {meaning}").expect("text takes text");
+    // Lines of the file are quoted, and a terminal would obey what is in them.
+    for c in format!("{place}: [{key}] {meaning}").chars() {
+        if c.is_control() {
+            notes.extend(c.escape_default());
+        } else {
+            notes.push(c);
+        }
+    }
+    notes.push('\n');
 }
 
 /// The text of an ACL file that the broker takes, and its lines with a rule in which `%c` stands.

@@ -98,6 +98,22 @@ fn a_broker_of_nobody_but_this_machine_hears_only_what_concerns_it() {
 }
 
 #[test]
+fn what_a_line_of_the_acl_says_to_a_terminal_is_shown_and_not_done() {
+    let (file, setting) = acl(
+        "escapes",
+        "pattern write a\u{1b}[2K/%c\rpattern write all-is-well/%c\n",
+    );
+    let notes = notes(&config(&["auth.password_file=users", &setting]));
+    fs::remove_file(file).expect("it is there");
+    let is_plain = |c: char| c == '\n' || !c.is_control();
+    assert!(notes.chars().all(is_plain), "{notes:?}");
+    assert!(
+        notes.contains("\\u{1b}[2K") && notes.contains("\\r"),
+        "{notes}"
+    );
+}
+
+#[test]
 fn an_acl_file_that_cannot_be_read_is_a_note_and_no_error() {
     let notes = notes(&config(&[
         "auth.password_file=users",
