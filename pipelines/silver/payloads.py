@@ -48,13 +48,14 @@ def decoded(value: Column, payload_format: PayloadFormat) -> Column:
 def cbor_to_json(payload: bytes) -> str:
     """One CBOR item as JSON. Byte strings become base64, keys that are no text become text, NaN becomes null.
 
-    Items that refer to others (tags 28 and 29) are refused: two hundred bytes can mean more than any memory holds.
+    Regular expressions and MIME messages (tags 35 and 36) are their texts. Items that refer to others (tags 28 and 29)
+    are refused: two hundred bytes can mean more than any memory holds.
     """
     source = io.BytesIO(payload)
     try:
         item = cbor2.CBORDecoder(
             source,
-            semantic_decoders=_REFUSED_TAGS,
+            semantic_decoders=_TAGS,
             # Numbers can be chosen so that they meet in a hash table; texts cannot.
             strict_hashable_types=len(payload) > _NUMBER_KEYS_BYTES_MAX,
         ).decode()
@@ -74,7 +75,13 @@ def _no_references(*_: Any) -> Any:
     raise ValueError("it refers to other items of its own")
 
 
-_REFUSED_TAGS = {28: _no_references, 29: _no_references}
+def _as_it_is(item: Any, *_: Any) -> Any:
+    return item
+
+
+_TAGS = {28: _no_references, 29: _no_references, 35: _as_it_is, 36: _as_it_is}
+"""Regular expressions (35) and MIME messages (36) stay the texts that they are: of the first a thousand bytes can take
+minutes to compile, and nobody looks for anything with them."""
 
 
 def sparkplug_to_json(payload: bytes) -> str:
