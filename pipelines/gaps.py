@@ -31,7 +31,7 @@ from pipelines.tables import QUARANTINE
 from sinks.once import append_few_once
 from sinks.table import Table
 from sources.errors import UnavailableError
-from sources.gaps import TOPIC, BrokenReport, ReportedGap, read_reports
+from sources.gaps import TOPIC, BrokenReport, Places, ReportedGap, read_reports
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ class GapCopier:
         self._spark = spark
         self._quarantine = place.table(QUARANTINE.name)
         place.make(spark, (INGEST_GAPS, QUARANTINE))
+        self._places: Places = {}
         self._newest = copied(self._table, spark)
         self._newest_broken = _quarantined(self._quarantine, spark)
 
@@ -63,9 +64,10 @@ class GapCopier:
         """Copies what is new and returns how many reports that were. A broker that is away is passed over this time;
         its UnavailableError when none answers."""
         count, answered, problem = 0, 0, None
+        places = dict(self._places)
         for server in self._servers:
             try:
-                found, broken = read_reports([server])
+                found, broken = read_reports([server], places=places)
                 answered += 1
             except UnavailableError as error:
                 log.warning("no gaps from %s this time: %s", server, error)
@@ -73,6 +75,7 @@ class GapCopier:
                 continue
             self._set_aside(broken)
             count += self._append(found)
+            self._places = dict(places)
         if problem is not None and not answered:
             raise problem
         return count

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from sources.flight import LogServer
+
 _LOGGER = logging.getLogger(__name__)
 
 TOPIC = "$gaps"
@@ -29,8 +31,14 @@ TOPIC = "$gaps"
 _VALUE = (
     "log_id string, partition int, name string, start bigint, end bigint, reason string, group string, time_us bigint"
 )
+_READINGS_MAX = 1_000
+"""Of one partition at a time, wherever a broker says that its end is. The next call goes on."""
+Places = dict[tuple[str, int], int]
+"""By log and partition: the offset to which `$gaps` was read."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _READ_SECONDS_MAX = 60.0
+_READ_OFFSETS = 100_000
+"""What is read at once, with that time for it: a partition may hold millions of records beside the reports."""
 _REPORT_BYTES_MAX = 64 * 1024
 _INT32_MAX, _INT64_MAX = 2**31 - 1, 2**63 - 1
 _TIME_MAX_US = 253_402_300_799 * 1_000_000
@@ -100,9 +108,11 @@ def reported_gaps(servers: Sequence[str], *, options: Mapping[str, str] | None =
 
 
 def read_reports(
-    servers: Sequence[str], *, options: Mapping[str, str] | None = None
+    servers: Sequence[str], *, options: Mapping[str, str] | None = None, places: Places | None = None
 ) -> tuple[list[ReportedGap], list[BrokenReport]]:
-    """As `reported_gaps`, with the records that are no reports beside it."""
+    """As `reported_gaps`, with the records that are no reports beside it. With `places` only what is not below them,
+    which are then where the next reading begins."""
+    places = {} if places is None else places
     parsed = parse_options({**(options or {}), "servers": ",".join(servers), "subscribe": TOPIC})
     brokers = Servers(parsed)
     found: list[ReportedGap] = []
@@ -110,19 +120,25 @@ def read_reports(
     try:
         for log_id, server in sorted(brokers.all().items()):
             for number, row in server.offsets(filters=[TOPIC])["partitions"].items():
-                start, end = int(row["log_start"]), int(row["high_watermark"])
-                if start == end:
-                    continue
-                answer = server.get(int(number), start, end, filters=[TOPIC], timeout_seconds=_READ_SECONDS_MAX)
-                for batch, _ in answer:
-                    for record in _records(batch):
-                        try:
-                            found.append(_gap(record["value"], log_id, record["offset"]))
-                        except _ReportError as error:
-                            broken.append(BrokenReport(**record, log_id=log_id, problem=str(error)))
+                start = max(int(row["log_start"]), places.get((log_id, int(number)), 0))
+                end = min(int(row["high_watermark"]), start + _READINGS_MAX * _READ_OFFSETS)
+                for record in _read(server, int(number), start, end):
+                    try:
+                        found.append(_gap(record["value"], log_id, record["offset"]))
+                    except _ReportError as error:
+                        broken.append(BrokenReport(**record, log_id=log_id, problem=str(error)))
+                places[log_id, int(number)] = max(start, end)
         return found, broken
     finally:
         brokers.close()
+
+
+def _read(server: LogServer, partition: int, start: int, end: int) -> Iterator[dict[str, Any]]:
+    for low in range(start, end, _READ_OFFSETS):
+        high = min(low + _READ_OFFSETS, end)
+        answer = server.get(partition, low, high, filters=[TOPIC], timeout_seconds=_READ_SECONDS_MAX)
+        for batch, _ in answer:
+            yield from _records(batch)
 
 
 def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
@@ -152,12 +168,18 @@ def _gap(value: bytes, log_id: str, offset: int) -> ReportedGap:
         name=_text(fields, "name"),
         start=_needed("start", _number(fields, "start", _INT64_MAX)),
         end=_number(fields, "end", _INT64_MAX),
-        reason=_needed("reason", _text(fields, "reason")),
+        reason=_reason(fields),
         group=_text(fields, "group"),
         reported_at=_EPOCH + timedelta(microseconds=_number(fields, "time_us", _TIME_MAX_US) or 0),
         report_log_id=log_id,
         report_offset=offset,
     )
+
+
+def _reason(fields: Mapping[str, Any]) -> str:
+    """A broker with users writes down whose reader it was: anybody who may read may say that something is gone."""
+    reason, user = _needed("reason", _text(fields, "reason")), _text(fields, "user")
+    return reason if user is None else f"{reason} (reported by {user})"
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str | None:

@@ -20,6 +20,7 @@ from pipelines.ingest_tables import INGEST_GAPS, TablePlace
 from pipelines.job import EXIT_UNREACHABLE
 from sources import gaps
 from sources.errors import UnavailableError
+from sources.flight import LogServer
 from sources.gaps import reported_gaps
 
 
@@ -47,6 +48,38 @@ def test_each_report_is_copied_once_across_runs(flight_server: FlightServer, tmp
     assert {(row["log_id"], row["reason"], row["consumer_group"], row["tenant"]) for row in found} == {
         (flight_server.log.log_id, "damage", "g", "t1")
     }
+
+
+def test_reports_that_were_copied_are_not_read_again_and_many_are_read_in_parts(
+    flight_server: FlightServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    get = LogServer.get
+
+    def noted(self: LogServer, partition: int, start: int, end: int, **more: Any) -> Any:
+        asked.append((start, end))
+        return get(self, partition, start, end, **more)
+
+    monkeypatch.setattr(LogServer, "get", noted)
+    monkeypatch.setattr(gaps, "_READ_OFFSETS", 2)
+    for n in range(5):
+        report(flight_server, n, n + 1)
+    copier = GapCopier([flight_server.location], TablePlace(root=str(tmp_path)), tenant="t1")
+    assert [copier.copy(), copier.copy()] == [5, 0]
+    assert asked == [(0, 2), (2, 4), (4, 5)]
+    report(flight_server, 5, 6)
+    assert copier.copy() == 1
+    assert asked[3:] == [(5, 6)]
+    monkeypatch.setattr(gaps, "_READINGS_MAX", 2)
+    again = GapCopier([flight_server.location], TablePlace(root=str(tmp_path)), tenant="t1")
+    del asked[:]
+    again.copy()
+    assert asked == [(0, 2), (2, 4)], "an end that a broker claims is not believed at once"
+
+
+def test_a_report_tells_whose_reader_it_was(flight_server: FlightServer) -> None:
+    flight_server.log.append("$gaps", b'{"partition":3,"start":0,"end":5,"reason":"damage","user":"rival"}')
+    assert [gap.reason for gap in reported_gaps([flight_server.location])] == ["damage (reported by rival)"]
 
 
 def test_a_broker_that_is_away_keeps_no_other_waiting(flight_server: FlightServer, tmp_path: Path) -> None:
