@@ -69,6 +69,8 @@ class Admin:
                 left -= len(page["clients"])
             if page["next"] is None:
                 return
+            if "after" in query and page["next"] <= query["after"]:
+                raise BrokerError(f"{self.address} gives the same page of clients again")
             query["after"] = page["next"]
 
     def client(self, client_id: str) -> Mapping[str, Any]:
