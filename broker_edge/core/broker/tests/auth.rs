@@ -7,9 +7,13 @@ mod common;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use arrow_array::cast::AsArray;
+use arrow_array::{ArrayRef, BinaryArray, RecordBatch, StringArray};
 use arrow_flight::decode::FlightRecordBatchStream;
+use arrow_flight::encode::FlightDataEncoderBuilder;
 use arrow_flight::error::FlightError;
 use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::{Action, FlightData, FlightDescriptor, HandshakeRequest, Ticket};
@@ -136,6 +140,45 @@ impl Flight {
             .iter()
             .map(|one| serde_json::from_slice(&one.body).unwrap())
             .collect())
+    }
+
+    /// Publishes one record.
+    async fn put(&mut self, topic: &str, value: &[u8]) -> Result<Value, Status> {
+        let columns: [(&str, ArrayRef); 2] = [
+            ("topic", Arc::new(StringArray::from_iter_values([topic]))),
+            ("value", Arc::new(BinaryArray::from_iter_values([value]))),
+        ];
+        let batch = RecordBatch::try_from_iter(columns).unwrap();
+        let messages = FlightDataEncoderBuilder::new()
+            .with_max_flight_data_size(usize::MAX)
+            .with_flight_descriptor(Some(FlightDescriptor::new_cmd(r#"{"op": "produce"}"#)))
+            .build(stream::iter([Ok(batch)]))
+            .map(|message| message.unwrap());
+        let request = self.request(messages);
+        let answers = self.service.do_put(request).await?.into_inner();
+        let answers: Vec<_> = answers.try_collect().await?;
+        Ok(serde_json::from_slice(&answers.last().unwrap().app_metadata).unwrap())
+    }
+
+    /// The values of a topic, as JSON.
+    async fn values(&mut self, topic: &str) -> Vec<Value> {
+        let filter = json!({"filters": [topic]});
+        let found = self.act("topics", filter).await.unwrap()[0]["topics"][0].clone();
+        let ticket = json!({
+            "partition": found["partition"], "start": found["first"], "end": found["next"], "filters": [topic],
+        });
+        let request = self.request(Ticket::new(ticket.to_string()));
+        let messages = self.service.do_get(request).await.unwrap().into_inner();
+        let messages = messages.map_err(|status| FlightError::Tonic(Box::new(status)));
+        let batches = FlightRecordBatchStream::new_from_flight_data(messages);
+        let batches: Vec<RecordBatch> = batches.try_collect().await.unwrap();
+        let values = batches.iter().flat_map(|batch| {
+            let values = batch.column_by_name("value").unwrap().as_binary::<i32>();
+            values
+                .iter()
+                .map(|value| serde_json::from_slice(value.unwrap()).unwrap())
+        });
+        values.collect()
     }
 
     async fn code(&mut self, name: &str, body: Value) -> Code {
@@ -646,7 +689,7 @@ fn start_for_two(dir: &Path, change: impl FnOnce(&mut headwater_broker::config::
         "users",
         &["root", "reader", "rival"].map(line).concat(),
     );
-    let acl = "user root\noperator\ntopic readwrite #\ntopic replay #\n\
+    let acl = "user root\noperator\ntopic readwrite #\ntopic replay #\ntopic read $gaps\ntopic replay $gaps\n\
                user reader\ntopic replay plants/1/#\nuser rival\ntopic replay plants/1/#\n";
     write(dir, "acl", acl);
     start_with(&dir.join("log"), |config| {
@@ -760,4 +803,100 @@ async fn who_may_publish_nothing_is_refused_before_anything_is_decoded() {
         };
         assert_eq!(answered.unwrap_err().code(), expected, "{user}");
     }
+}
+
+/// A TCP stream on which a GET was sent and nothing of the answer is read.
+fn begin_get(admin: SocketAddr, path: &str, user: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(admin).unwrap();
+    stream.set_read_timeout(Some(common::DEADLINE)).unwrap();
+    let shown = basic(user);
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {shown}\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
+    stream
+}
+
+/// Publishes an artifact of `chunks` chunks as `root`, larger than what sockets take without a reader.
+async fn push_artifact(broker: &Broker, chunks: usize) {
+    const CHUNK_BYTES: usize = 512 << 10;
+    let mut root = Flight::open(broker, Some(basic("root"))).await;
+    let payload = vec![7_u8; CHUNK_BYTES];
+    let mut offsets = Vec::new();
+    let mut partition = Value::Null;
+    for _ in 0..chunks {
+        let answer = root.put("artifacts/fw/1/chunks", &payload).await.unwrap();
+        offsets.push(answer["offsets"][0].as_u64().unwrap());
+        partition = answer["partitions"][0].clone();
+    }
+    let runs: Vec<_> = offsets.iter().map(|offset| json!([offset, 1])).collect();
+    let manifest = json!({
+        "v": 1,
+        "artifact": {
+            "name": "fw", "version": "1", "size": CHUNK_BYTES * chunks, "sha256": "ab".repeat(32),
+            "chunk_size": CHUNK_BYTES, "chunks": vec![""; chunks],
+        },
+        "place": {"number": partition, "runs": runs},
+    });
+    let manifest = manifest.to_string();
+    let pushed = root.put("artifacts/fw/1/manifest", manifest.as_bytes());
+    pushed.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn downloads_of_one_user_leave_places_for_the_reads_of_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start_for_two(dir.path(), |config| {
+        config.flight.max_reads = 4;
+    });
+    let acl = "user root\noperator\ntopic readwrite #\ntopic replay #\n\
+               user reader\ntopic replay plants/1/#\nuser rival\ntopic read artifacts/#\n";
+    write(dir.path(), "acl", acl);
+    let (status, _) = http(
+        broker.admin_address(),
+        "POST",
+        "/api/v1/reload",
+        Some("root"),
+    );
+    assert_eq!(status, 200);
+    push_artifact(&broker, 40).await;
+
+    let path = "/artifacts/fw/1";
+    let mut downloads = Vec::new();
+    let mut heads = Vec::new();
+    for _ in 0..4 {
+        let mut stream = begin_get(broker.admin_address(), path, "rival");
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).unwrap();
+        heads.push(String::from_utf8_lossy(&head[9..]).into_owned());
+        downloads.push(stream);
+    }
+    assert_eq!(heads, ["200", "200", "503", "503"]);
+    let mut reader = Flight::open(&broker, Some(basic("reader"))).await;
+    let follow = Ticket::new(json!({"partition": 3, "start": 0, "follow": true}).to_string());
+    let request = reader.request(follow);
+    assert!(reader.service.do_get(request).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gap_tells_whose_reader_found_it_and_nobody_reports_for_the_broker() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start_for_two(dir.path(), |_| {});
+    let mut rival = Flight::open(&broker, Some(basic("rival"))).await;
+    let gap = |reason: &str| json!({"partition": 3, "start": 0, "end": 1, "reason": reason});
+    assert_eq!(
+        rival.code("gap", gap("retention: size")).await,
+        Code::InvalidArgument
+    );
+    assert_eq!(rival.code("gap", gap("damage")).await, Code::Ok);
+    let mut root = Flight::open(&broker, Some(basic("root"))).await;
+    let reports = root.values("$gaps").await;
+    let users: Vec<_> = reports.iter().map(|report| &report["user"]).collect();
+    assert_eq!(users, [&json!("rival")]);
+    for _ in 1..1_000 {
+        assert_eq!(rival.code("gap", gap("damage")).await, Code::Ok);
+    }
+    assert_eq!(rival.code("gap", gap("damage")).await, Code::Unavailable);
+    assert_eq!(root.code("gap", gap("damage")).await, Code::Ok);
 }

@@ -2,8 +2,8 @@
 //! section 5), for devices that expect a URL.
 //!
 //! A download is a thread of the blocking pool that reads one chunk after the other from the log, two ahead of the
-//! client. Their number is bounded by `flight.max_reads`, as that of other readers is. Devices come here with their own
-//! credentials: who may read the topic of the chunks may read them here.
+//! client. Their number is bounded by `flight.max_reads`, and that of one user by `flight.max_reads_per_user`, as that of
+//! other readers is. Devices come here with their own credentials: who may read the topic of the chunks may read them here.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,6 +25,8 @@ use super::artifact_manifest::{Manifest, is_name, newest};
 use super::byte_range::{Wanted, wanted};
 use super::caller::Caller;
 use super::clients::Failure;
+use super::error::Refusal;
+use super::shares::Work;
 use crate::auth::Access;
 
 /// Chunks that are read ahead of the client.
@@ -149,7 +151,11 @@ async fn find(
     }
     let topic = format!("artifacts/{name}/{version}/manifest");
     let by = Arc::clone(shared);
+    // A client that hangs up does not end the look: without turns, one that comes again would pile them up.
+    let turn = shared.shares.turn(caller, Work::Look).await;
+    let turn = turn.map_err(|refusal| over_share(shared, &refusal))?;
     let read = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
         let partition = by.log.route(&topic).partition;
         let partition = by.log.partition(partition).ok_or("there is no partition")?;
         newest(partition, &topic)
@@ -167,6 +173,11 @@ async fn find(
         text,
         chunks_topic,
     })
+}
+
+fn over_share(shared: &Shared, refusal: &Refusal) -> Failure {
+    shared.metrics.flight.reads_refused.inc();
+    Failure::unavailable(refusal.message())
 }
 
 fn missing(name: &str, version: &str) -> Failure {
@@ -192,6 +203,8 @@ fn send(
     found: Found,
     bytes: Range<u64>,
 ) -> Result<Body, Failure> {
+    let of_user = shared.shares.read(&caller);
+    let of_user = of_user.map_err(|refusal| over_share(shared, &refusal))?;
     let permit = Arc::clone(&shared.reads).try_acquire_owned().map_err(|_| {
         shared.metrics.flight.reads_refused.inc();
         let most = shared.config.flight.max_reads;
@@ -206,7 +219,7 @@ fn send(
         found,
         bytes,
         chunks,
-        _permit: permit,
+        _permits: (permit, of_user),
     };
     tokio::task::spawn_blocking(move || sending.run(&Handle::current()));
     Ok(Body::from_stream(ReceiverStream::new(stream)))
@@ -219,7 +232,7 @@ struct Sending {
     found: Found,
     bytes: Range<u64>,
     chunks: mpsc::Sender<Result<Bytes, String>>,
-    _permit: OwnedSemaphorePermit,
+    _permits: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>),
 }
 
 impl Sending {

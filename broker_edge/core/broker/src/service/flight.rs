@@ -22,7 +22,7 @@ use super::backup;
 use super::caller::{Caller, now_us};
 use super::columns::SCHEMA;
 use super::error::Refusal;
-use super::gaps::{GapRecord, Gaps};
+use super::gaps::{self, GapRecord, Gaps};
 use super::ipc::Decoder;
 use super::shares::Work;
 use super::{Shared, offsets, plan, put, read, request, wire};
@@ -152,7 +152,14 @@ impl Flight {
             }
             "groups" => {
                 let body = request::read("groups", body)?;
-                groups.groups(&caller, body).await?
+                let by = caller.clone();
+                // Each group is decoded to see whose it is.
+                let page = self.blocking(&caller, Work::Look, move |shared, _| {
+                    shared.groups.groups(&by, &body)
+                });
+                let page = page.await?;
+                groups.durable().await?;
+                page
             }
             "remove_group" => {
                 let body = request::read("remove_group", body)?;
@@ -163,9 +170,10 @@ impl Flight {
                 if let Some(group) = &body.group {
                     groups.check_use(&caller, group)?;
                 }
-                let runtime = Handle::current();
+                self.shared.shares.report(&caller)?;
+                let (runtime, by) = (Handle::current(), caller.clone());
                 self.blocking(&caller, Work::Write, move |shared, _| {
-                    record_gap(shared, body, &runtime)
+                    record_gap(shared, &by, &body, &runtime)
                 })
                 .await?
             }
@@ -212,7 +220,12 @@ fn caller_of<T>(request: &Request<T>) -> Result<Caller, Refusal> {
 }
 
 /// Appends a gap that a reader found to `$gaps`.
-fn record_gap(shared: &Arc<Shared>, gap: request::Gap, runtime: &Handle) -> Result<Value, Refusal> {
+fn record_gap(
+    shared: &Arc<Shared>,
+    caller: &Caller,
+    gap: &request::Gap,
+    runtime: &Handle,
+) -> Result<Value, Refusal> {
     for (field, text) in [
         ("reason", Some(&gap.reason)),
         ("log_id", gap.log_id.as_ref()),
@@ -221,6 +234,10 @@ fn record_gap(shared: &Arc<Shared>, gap: request::Gap, runtime: &Handle) -> Resu
             let message = format!("{field} has more than {GAP_TEXT_BYTES_MAX} bytes");
             return Err(Refusal::invalid(field, message));
         }
+    }
+    if gap.reason.starts_with(gaps::OF_RETENTION) {
+        let message = "only the broker reports what retention removed: say what the reader met";
+        return Err(Refusal::invalid("reason", message));
     }
     if gap.end.is_some_and(|end| gap.start >= end) {
         return Err(Refusal::invalid("end", "a gap ends above its start"));
@@ -251,6 +268,7 @@ fn record_gap(shared: &Arc<Shared>, gap: request::Gap, runtime: &Handle) -> Resu
             end: gap.end,
             reason: &gap.reason,
             group: gap.group.as_deref(),
+            user: caller.user().map(|user| &**user),
         })
         .map_err(|_| Refusal::internal("the record of the gap is too large"))?;
     let range = shared.wait_for_room(runtime, partition, records, Partition::append)?;

@@ -6,6 +6,8 @@ use serde_json::json;
 use super::groups::now_us;
 
 const TOPIC: &str = "$gaps";
+/// How the reason begins when it is the broker that reports.
+pub(super) const OF_RETENTION: &str = "retention";
 
 /// Offsets `[start, end)` of `of`, and who misses them.
 pub(super) struct GapRecord<'a> {
@@ -19,6 +21,8 @@ pub(super) struct GapRecord<'a> {
     pub end: Option<u64>,
     pub reason: &'a str,
     pub group: Option<&'a str>,
+    /// The verified user whose reader says so; none where the broker does.
+    pub user: Option<&'a str>,
 }
 
 /// Where `$gaps` is. Holds the partition, not the log, so that it may be kept by what the log keeps.
@@ -38,7 +42,7 @@ impl Gaps {
         let mut records = self.partition.take_records();
         let topic = records.topic(TOPIC, self.route.key.clone())?;
         let client = records.client("")?;
-        let value = json!({
+        let mut value = json!({
             "log_id": gap.log_id,
             "partition": gap.of,
             "name": gap.name,
@@ -48,6 +52,9 @@ impl Gaps {
             "group": gap.group,
             "time_us": now_us(),
         });
+        if let Some(user) = gap.user {
+            value["user"] = json!(user);
+        }
         records.push(
             RecordMeta::new(topic, client, 1),
             value.to_string().as_bytes(),

@@ -129,7 +129,7 @@ impl Groups {
     }
 
     /// A page of the groups that the caller may use, in the order of their names.
-    pub async fn groups(&self, caller: &Caller, body: request::Groups) -> Result<Value, Refusal> {
+    pub fn groups(&self, caller: &Caller, body: &request::Groups) -> Result<Value, Refusal> {
         let limit = body.limit.unwrap_or(PAGE_GROUPS);
         if !(1..=PAGE_GROUPS).contains(&limit) {
             let message = format!("limit {limit} is not in 1 to {PAGE_GROUPS}");
@@ -159,8 +159,12 @@ impl Groups {
             bytes += group.to_string().len();
             groups.push(group);
         }
-        self.progress.reach(self.state.end()).await?;
         Ok(json!({"groups": groups, "next": next}))
+    }
+
+    /// Waits until what was found of groups is durable.
+    pub async fn durable(&self) -> Result<(), Refusal> {
+        self.progress.reach(self.state.end()).await
     }
 
     /// Removes a group: it holds nothing any more, and who commits to it again begins anew.

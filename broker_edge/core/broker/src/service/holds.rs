@@ -110,6 +110,7 @@ impl Holders for GroupHolds {
                 end: Some(loss.range.end.0),
                 reason: &reason,
                 group: Some(&hold.holder),
+                user: None,
             });
             let Ok(records) = record else {
                 continue;

@@ -8,6 +8,8 @@ use crate::config::Config;
 
 /// A chunk of an artifact with its topic and key fits, whatever packets devices may send.
 const ARTIFACT_BYTES: usize = 1 << 20;
+/// Messages of the largest size that are received at the same time; a user may have half of them.
+const PUT_MESSAGES: usize = 4;
 const ARTIFACTS: &str = "artifacts/";
 
 #[derive(Clone, Debug)]
@@ -19,6 +21,7 @@ pub(super) struct Limits {
     pub reads: usize,
     pub reads_per_user: usize,
     pub read_budget_bytes: usize,
+    pub put_budget_bytes: usize,
     pub stall_timeout: Duration,
     pub groups_max: usize,
     pub groups_per_user: usize,
@@ -43,6 +46,10 @@ impl Limits {
                 .map_or(half(reads), usize::from)
                 .min(reads),
             read_budget_bytes: flight.read_budget_bytes.as_usize(),
+            put_budget_bytes: flight
+                .max_message_bytes
+                .as_usize()
+                .saturating_mul(PUT_MESSAGES),
             stall_timeout: flight.stall_timeout.0,
             groups_max,
             groups_per_user: flight

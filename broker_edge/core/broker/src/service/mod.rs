@@ -33,6 +33,7 @@ mod plan;
 mod produce;
 mod progress;
 mod put;
+mod put_body;
 mod read;
 mod request;
 mod rows;

@@ -5,7 +5,7 @@ use futures::{Stream, StreamExt};
 use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 use super::caller::Caller;
 use super::error::Refusal;
@@ -23,6 +23,9 @@ pub(super) async fn first(messages: &mut Streaming<FlightData>) -> Result<Flight
                 "",
                 "the first message must carry a descriptor and a schema",
             ));
+        }
+        Err(status) if status.code() == Code::Unavailable => {
+            return Err(Refusal::unavailable(status.message()));
         }
         Err(status) => {
             return Err(Refusal::invalid(
@@ -60,6 +63,9 @@ impl<S: Stream<Item = Result<FlightData, Status>> + Unpin> Put<S> {
         loop {
             let answer = match self.messages.next().await {
                 Some(Ok(message)) => self.take(message).await,
+                Some(Err(status)) if status.code() == Code::Unavailable => {
+                    Err(Refusal::unavailable(status.message()))
+                }
                 Some(Err(status)) => Err(Refusal::invalid(
                     "",
                     format!("the rows cannot be read: {}", status.message()),

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -26,6 +26,10 @@ const PUTS_PER_USER: usize = 16;
 const TURN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Payload bytes after which a message of a read is cut.
 pub(super) const MESSAGE_BYTES: usize = 4 << 20;
+/// Gaps that the readers of one user may report at once, and how often one more after that. A reader that goes on without
+/// a whole log reports one for each partition; who reports without an end would fill the reports of all.
+const REPORTS_PER_USER: u32 = 1_000;
+const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// Users that are kept although they do nothing.
 const IDLE_USERS_MAX: usize = 64;
 
@@ -42,6 +46,8 @@ pub(super) struct Shares {
     users: Mutex<HashMap<String, Arc<User>>>,
     reads_per_user: usize,
     budget: Arc<Budget>,
+    /// For messages of DoPut as they come in.
+    put_budget: Arc<Budget>,
 }
 
 /// The shares of one user.
@@ -51,6 +57,40 @@ struct User {
     writes: Arc<Semaphore>,
     puts: Arc<Semaphore>,
     budget: Arc<Budget>,
+    put_budget: Arc<Budget>,
+    reports: Mutex<Reports>,
+}
+
+/// How many gaps a user may report, as of some moment.
+struct Reports {
+    left: u32,
+    at: Instant,
+}
+
+impl Reports {
+    fn full(now: Instant) -> Reports {
+        Reports {
+            left: REPORTS_PER_USER,
+            at: now,
+        }
+    }
+
+    /// What has come back by now.
+    fn refill(&mut self, now: Instant) {
+        let periods = now.saturating_duration_since(self.at).as_secs() / REPORT_EVERY.as_secs();
+        let back = u32::try_from(periods).unwrap_or(u32::MAX);
+        if back > 0 {
+            self.left = self.left.saturating_add(back).min(REPORTS_PER_USER);
+            self.at += REPORT_EVERY.saturating_mul(back);
+        }
+    }
+
+    fn take(&mut self, now: Instant) -> bool {
+        self.refill(now);
+        let may = self.left > 0;
+        self.left -= u32::from(may);
+        may
+    }
 }
 
 impl Shares {
@@ -59,6 +99,7 @@ impl Shares {
             users: Mutex::default(),
             reads_per_user: limits.reads_per_user,
             budget: Arc::new(Budget::new(limits.read_budget_bytes, limits.reads)),
+            put_budget: Arc::new(Budget::new(limits.put_budget_bytes, 0)),
         }
     }
 
@@ -80,6 +121,8 @@ impl Shares {
             writes: Arc::new(Semaphore::new(WRITES_PER_USER)),
             puts: Arc::new(Semaphore::new(PUTS_PER_USER)),
             budget: Arc::new(Budget::new(self.budget.bytes_max / 2, self.reads_per_user)),
+            put_budget: Arc::new(Budget::new(self.put_budget.bytes_max / 2, 0)),
+            reports: Mutex::new(Reports::full(Instant::now())),
         });
         users.insert(name, Arc::clone(&user));
         Some(user)
@@ -100,6 +143,20 @@ impl Shares {
                 "{most} reads of this user are running, which is the limit flight.max_reads_per_user; try again"
             ))
         })
+    }
+
+    /// Takes the place of one report of a gap.
+    ///
+    /// # Errors
+    /// When the user has reported as many as it may.
+    pub fn report(&self, caller: &Caller) -> Result<(), Refusal> {
+        let user = self.user(caller);
+        if user.is_none_or(|user| user.reports.lock().take(Instant::now())) {
+            return Ok(());
+        }
+        Err(Refusal::over_share(format!(
+            "this user has reported {REPORTS_PER_USER} gaps, and may report one more each second; try again"
+        )))
     }
 
     /// Waits until the caller may work.
@@ -138,14 +195,33 @@ impl Shares {
     }
 }
 
+impl Shares {
+    /// Where a DoPut of this caller takes memory for messages.
+    pub fn put_lender(&self, caller: &Caller) -> Lender {
+        Lender {
+            all: Arc::clone(&self.put_budget),
+            user: self.user(caller).map(|user| Arc::clone(&user.put_budget)),
+            loans: Arc::default(),
+        }
+    }
+}
+
 impl User {
     fn is_used(self: &Arc<Self>, reads_per_user: usize) -> bool {
         Arc::strong_count(self) > 1
             || Arc::strong_count(&self.budget) > 1
+            || Arc::strong_count(&self.put_budget) > 1
             || self.reads.available_permits() < reads_per_user
             || self.looks.available_permits() < LOOKS_PER_USER
             || self.writes.available_permits() < WRITES_PER_USER
             || self.puts.available_permits() < PUTS_PER_USER
+            || self.has_reported()
+    }
+
+    fn has_reported(&self) -> bool {
+        let mut reports = self.reports.lock();
+        reports.refill(Instant::now());
+        reports.left < REPORTS_PER_USER
     }
 }
 
@@ -195,6 +271,24 @@ pub(super) struct Lender {
 }
 
 impl Lender {
+    #[cfg(test)]
+    pub fn of(bytes: usize) -> Lender {
+        Lender {
+            all: Arc::new(Budget::new(bytes, 0)),
+            user: None,
+            loans: Arc::default(),
+        }
+    }
+
+    /// As of another call.
+    #[cfg(test)]
+    pub fn another(&self) -> Lender {
+        Lender {
+            loans: Arc::default(),
+            ..self.clone()
+        }
+    }
+
     /// Waits until so much is there.
     pub async fn lend(&self, bytes: usize) -> Loan {
         loop {
@@ -365,6 +459,19 @@ mod tests {
         };
         let mut second = pin!(begins.lend(MESSAGE_BYTES));
         assert!(poll(&mut second).is_pending());
+    }
+
+    #[test]
+    fn gaps_are_reported_at_once_up_to_a_limit_and_slowly_after_it() {
+        let began = Instant::now();
+        let mut reports = Reports::full(began);
+        let at_once = (0..REPORTS_PER_USER * 2).filter(|_| reports.take(began));
+        assert_eq!(at_once.count(), REPORTS_PER_USER as usize);
+        assert!(reports.take(began + REPORT_EVERY));
+        assert!(!reports.take(began + REPORT_EVERY));
+        let later = began + REPORT_EVERY * 3 * REPORTS_PER_USER;
+        let after = (0..REPORTS_PER_USER * 2).filter(|_| reports.take(later));
+        assert_eq!(after.count(), REPORTS_PER_USER as usize);
     }
 
     #[test]

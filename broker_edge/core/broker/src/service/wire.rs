@@ -32,6 +32,7 @@ use super::Shared;
 use super::caller::identify;
 use super::error::Refusal;
 use super::gate::Pass;
+use super::put_body::PutBody;
 use super::shares::{Loan, Pace};
 
 /// `FlightData.data_body`, the last field of a message.
@@ -232,16 +233,22 @@ where
                 let refused = Status::permission_denied("web pages are not served here");
                 return Ok(refused.into_http());
             }
-            match identify(&shared, request.headers(), &pass).await {
-                Ok(caller) => request.extensions_mut().insert(caller),
+            let caller = match identify(&shared, request.headers(), &pass).await {
+                Ok(caller) => caller,
                 Err(refusal) => {
                     shared.metrics.flight.errors.inc();
                     return Ok(Status::from(refusal).into_http());
                 }
             };
-            if !request.uri().path().ends_with("/DoPut") {
+            if request.uri().path().ends_with("/DoPut") {
+                let lender = shared.shares.put_lender(&caller);
+                let stall = shared.config.limits.stall_timeout;
+                let most = shared.config.flight.max_message_bytes.as_usize();
+                request = request.map(|body| Body::new(PutBody::new(body, lender, stall, most)));
+            } else {
                 request = request.map(|body| Body::new(SmallBody::new(body)));
             }
+            request.extensions_mut().insert(caller);
             let mut response = service.call(request).await?;
             let handed = response.extensions_mut().remove::<Handed>();
             Ok(match handed.and_then(|handed| handed.0.lock().take()) {

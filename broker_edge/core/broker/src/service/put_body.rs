@@ -1,0 +1,276 @@
+//! The body of a DoPut: a message is received as there is memory for it.
+//!
+//! tonic gathers a message as a whole before anybody sees it, up to `flight.max_message_bytes`. So the lengths in front
+//! of the messages are read here, and what a message needs is lent before it is let on, out of what the user and all
+//! together have. It is given back when the next message is asked for, which is when this one was appended. A client that
+//! does not send what it announced loses its call, or it would keep the memory from others.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http_body::Frame;
+use tokio::time::{Instant, Sleep};
+use tonic::Status;
+use tonic::body::Body;
+
+use super::shares::{Lender, Loan};
+
+/// Before each message: one byte for no compression, four for the length.
+const PREFIX_BYTES: usize = 5;
+/// Messages of so many bytes need no loan.
+const FREE_BYTES: usize = 64 << 10;
+/// A message comes at least as fast, each second.
+const RATE_BYTES: u64 = 32 << 10;
+
+pub(super) struct PutBody {
+    body: Body,
+    lender: Lender,
+    stall: Duration,
+    bytes_max: usize,
+    /// What is there of the next prefix.
+    prefix: Vec<u8>,
+    /// Bytes of the message that have not come.
+    left: usize,
+    lending: Option<BoxFuture<'static, Loan>>,
+    loan: Option<Loan>,
+    /// A frame that waits for a loan.
+    held: Option<Frame<Bytes>>,
+    /// Since a message that needs a loan began: until when something of it has to come, and all of it.
+    clock: Option<(Pin<Box<Sleep>>, Instant)>,
+}
+
+impl PutBody {
+    pub fn new(body: Body, lender: Lender, stall: Duration, bytes_max: usize) -> PutBody {
+        PutBody {
+            body,
+            lender,
+            stall,
+            bytes_max,
+            prefix: Vec::with_capacity(PREFIX_BYTES),
+            left: 0,
+            lending: None,
+            loan: None,
+            held: None,
+            clock: None,
+        }
+    }
+
+    /// Follows the messages in `data`; asks for a loan where one begins that needs it.
+    fn follow(&mut self, mut data: &[u8]) {
+        while !data.is_empty() {
+            if self.left > 0 {
+                let of_message = self.left.min(data.len());
+                self.left -= of_message;
+                data = &data[of_message..];
+                continue;
+            }
+            let of_prefix = (PREFIX_BYTES - self.prefix.len()).min(data.len());
+            self.prefix.extend_from_slice(&data[..of_prefix]);
+            data = &data[of_prefix..];
+            if let [_, a, b, c, d] = self.prefix[..] {
+                self.prefix.clear();
+                self.begin(u32::from_be_bytes([a, b, c, d]) as usize);
+            }
+        }
+    }
+
+    fn begin(&mut self, bytes: usize) {
+        self.left = bytes;
+        // A longer one is refused before anything of it is gathered.
+        if bytes <= FREE_BYTES || bytes > self.bytes_max || self.lending.is_some() {
+            return;
+        }
+        self.loan = None;
+        let lender = self.lender.clone();
+        self.lending = Some(Box::pin(async move { lender.lend(bytes).await }));
+        let slow = Duration::from_secs(bytes as u64 / RATE_BYTES);
+        let now = Instant::now();
+        let sleep = Box::pin(tokio::time::sleep_until(now + self.stall));
+        self.clock = Some((sleep, now + self.stall + slow));
+    }
+
+    /// Something of the message came.
+    fn wind(&mut self) {
+        if let Some((sleep, end)) = &mut self.clock {
+            let next = (Instant::now() + self.stall).min(*end);
+            sleep.as_mut().reset(next);
+        }
+    }
+
+    fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
+        let clock = self.clock.as_mut();
+        clock.is_some_and(|(sleep, _)| sleep.as_mut().poll(cx).is_ready())
+    }
+}
+
+impl http_body::Body for PutBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = &mut *self;
+        if let Some(lending) = &mut this.lending {
+            match lending.as_mut().poll(cx) {
+                Poll::Ready(loan) => {
+                    (this.loan, this.lending) = (Some(loan), None);
+                    this.wind();
+                }
+                Poll::Pending if this.is_late(cx) => {
+                    let message = "other calls hold the memory for messages; try again";
+                    return Poll::Ready(Some(Err(Status::unavailable(message))));
+                }
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        if let Some(frame) = this.held.take() {
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        if this.left == 0 {
+            // The message is done: whoever got it asks for the next.
+            (this.loan, this.clock) = (None, None);
+        }
+        let polled = Pin::new(&mut this.body).poll_frame(cx);
+        if polled.is_pending() && this.is_late(cx) {
+            let message = "the rest of a message did not come";
+            return Poll::Ready(Some(Err(Status::unavailable(message))));
+        }
+        let frame = ready!(polled);
+        if let Some(Ok(frame)) = &frame
+            && let Some(data) = frame.data_ref()
+        {
+            this.wind();
+            let data = data.clone();
+            this.follow(&data);
+        }
+        match frame {
+            Some(Ok(frame)) if this.lending.is_some() => {
+                this.held = Some(frame);
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            frame => Poll::Ready(frame),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.held.is_none() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+    use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+    use tonic::Code;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+    const SHORT: Duration = Duration::from_millis(100);
+    const LARGE: usize = FREE_BYTES + 1;
+
+    /// A body whose frames are sent one by one.
+    struct Sent(tokio::sync::mpsc::UnboundedReceiver<Bytes>);
+
+    impl http_body::Body for Sent {
+        type Data = Bytes;
+        type Error = Status;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+            let data = ready!(self.0.poll_recv(cx));
+            Poll::Ready(data.map(|data| Ok(Frame::data(data))))
+        }
+    }
+
+    fn body(lender: Lender, stall: Duration) -> (UnboundedSender<Bytes>, PutBody) {
+        let (sender, receiver) = unbounded_channel();
+        let body = Body::new(Sent(receiver));
+        (sender, PutBody::new(body, lender, stall, 10 * LARGE))
+    }
+
+    /// A message with its prefix.
+    fn message(bytes: usize) -> Vec<u8> {
+        let length = u32::try_from(bytes).unwrap().to_be_bytes();
+        [&[0], &length[..], &vec![7; bytes]].concat()
+    }
+
+    async fn next(body: &mut PutBody) -> Result<usize, Code> {
+        let frame = futures::stream::poll_fn(|cx| http_body::Body::poll_frame(Pin::new(body), cx));
+        let frame = std::pin::pin!(frame).next().await;
+        let frame = frame.expect("a frame").map_err(|status| status.code())?;
+        Ok(frame.into_data().map_or(0, |data| data.len()))
+    }
+
+    async fn is_waiting(body: &mut PutBody) -> bool {
+        let waited = tokio::time::timeout(SHORT, next(body));
+        waited.await.is_err()
+    }
+
+    #[tokio::test]
+    async fn a_message_is_received_when_there_is_memory_for_it() {
+        let lender = Lender::of(LARGE + LARGE / 2);
+        let (first_sender, mut first) = body(lender.another(), LONG);
+        let (second_sender, mut second) = body(lender.another(), LONG);
+        let large = message(LARGE);
+        let (begin, rest) = large.split_at(3);
+        for part in [begin, rest] {
+            first_sender.send(part.to_vec().into()).unwrap();
+        }
+        second_sender.send(large.clone().into()).unwrap();
+        assert_eq!(next(&mut first).await, Ok(3));
+        assert_eq!(next(&mut first).await, Ok(rest.len()));
+        assert!(is_waiting(&mut second).await, "the first has the memory");
+        let (third_sender, mut third) = body(lender.another(), LONG);
+        third_sender.send(message(10).into()).unwrap();
+        assert_eq!(next(&mut third).await, Ok(15), "a small one needs none");
+        assert!(is_waiting(&mut first).await, "its message is done");
+        assert_eq!(next(&mut second).await, Ok(large.len()));
+    }
+
+    #[tokio::test]
+    async fn who_does_not_send_what_was_announced_loses_the_memory_and_the_call() {
+        let lender = Lender::of(LARGE);
+        let (sender, mut stalled) = body(lender.another(), SHORT);
+        sender.send(message(LARGE)[..10].to_vec().into()).unwrap();
+        assert_eq!(next(&mut stalled).await, Ok(10));
+        assert_eq!(next(&mut stalled).await, Err(Code::Unavailable));
+        drop(stalled);
+
+        // A byte now and then does not help for ever.
+        let (sender, mut slow) = body(lender.another(), SHORT);
+        sender.send(message(LARGE)[..10].to_vec().into()).unwrap();
+        let ended = async {
+            loop {
+                if let Err(code) = next(&mut slow).await {
+                    return code;
+                }
+                tokio::time::sleep(SHORT / 10).await;
+                sender.send(vec![7].into()).unwrap();
+            }
+        };
+        let ended = tokio::time::timeout(LONG, ended).await;
+        assert_eq!(ended, Ok(Code::Unavailable));
+    }
+
+    #[tokio::test]
+    async fn who_waits_too_long_for_memory_is_told_to_come_back() {
+        let lender = Lender::of(LARGE);
+        let _taken = lender.another().lend(LARGE).await;
+        let (sender, mut waiting) = body(lender.another(), SHORT);
+        sender.send(message(LARGE).into()).unwrap();
+        assert_eq!(next(&mut waiting).await, Err(Code::Unavailable));
+    }
+}
