@@ -7,7 +7,7 @@ use super::groups::now_us;
 
 const TOPIC: &str = "$gaps";
 /// How the reason begins when it is the broker that reports.
-pub(super) const OF_RETENTION: &str = "retention";
+pub(super) const OF_RETENTION: &str = "retention: ";
 
 /// Offsets `[start, end)` of `of`, and who misses them.
 pub(super) struct GapRecord<'a> {

@@ -100,6 +100,12 @@ impl PutBody {
         }
     }
 
+    /// However little comes in time, at some point all of it has to be there.
+    fn is_over(&self) -> bool {
+        let clock = self.clock.as_ref();
+        clock.is_some_and(|(_, end)| Instant::now() >= *end)
+    }
+
     fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
         let clock = self.clock.as_mut();
         clock.is_some_and(|(sleep, _)| sleep.as_mut().poll(cx).is_ready())
@@ -136,7 +142,7 @@ impl http_body::Body for PutBody {
             (this.loan, this.clock) = (None, None);
         }
         let polled = Pin::new(&mut this.body).poll_frame(cx);
-        if polled.is_pending() && this.is_late(cx) {
+        if this.is_over() || (polled.is_pending() && this.is_late(cx)) {
             let message = "the rest of a message did not come";
             return Poll::Ready(Some(Err(Status::unavailable(message))));
         }
