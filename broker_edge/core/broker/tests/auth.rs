@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrow_array::cast::AsArray;
-use arrow_array::{ArrayRef, BinaryArray, RecordBatch, StringArray};
+use arrow_array::{ArrayRef, BinaryArray, BooleanArray, RecordBatch, StringArray};
 use arrow_flight::decode::FlightRecordBatchStream;
 use arrow_flight::encode::FlightDataEncoderBuilder;
 use arrow_flight::error::FlightError;
@@ -144,9 +144,14 @@ impl Flight {
 
     /// Publishes one record.
     async fn put(&mut self, topic: &str, value: &[u8]) -> Result<Value, Status> {
-        let columns: [(&str, ArrayRef); 2] = [
+        self.put_as(topic, value, false).await
+    }
+
+    async fn put_as(&mut self, topic: &str, value: &[u8], retain: bool) -> Result<Value, Status> {
+        let columns: [(&str, ArrayRef); 3] = [
             ("topic", Arc::new(StringArray::from_iter_values([topic]))),
             ("value", Arc::new(BinaryArray::from_iter_values([value]))),
+            ("retain", Arc::new(BooleanArray::from(vec![retain]))),
         ];
         let batch = RecordBatch::try_from_iter(columns).unwrap();
         let messages = FlightDataEncoderBuilder::new()
@@ -680,6 +685,34 @@ async fn flight_takes_no_call_that_a_web_page_can_make() {
         assert_eq!(refused.code(), Code::PermissionDenied, "{name}");
     }
     assert_eq!(root.code("version", json!({})).await, Code::Ok);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retained_messages_over_flight_count_for_their_user() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start_for_two(dir.path(), |config| config.mqtt.max_retained = 4);
+    write(
+        dir.path(),
+        "acl",
+        "user reader\ntopic write plants/#\nuser rival\ntopic write plants/#\n",
+    );
+    broker.reload().unwrap();
+    let mut reader = Flight::open(&broker, Some(basic("reader"))).await;
+    let mut rival = Flight::open(&broker, Some(basic("rival"))).await;
+    for number in 0..2 {
+        let topic = format!("plants/{number}");
+        reader.put_as(&topic, b"kept", true).await.unwrap();
+    }
+    let refused = reader.put_as("plants/2", b"kept", true).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert!(refused.message().contains("quota:retained"), "{refused}");
+    // One that is there may change, and what is not kept is no matter; the other half is for others.
+    reader.put_as("plants/1", b"anew", true).await.unwrap();
+    reader.put("plants/2", b"passes").await.unwrap();
+    rival.put_as("plants/2", b"kept", true).await.unwrap();
+    // A place that is given back can be taken again, as soon as the loop has seen it.
+    reader.put_as("plants/0", b"", true).await.unwrap();
+    while reader.put_as("plants/3", b"kept", true).await.is_err() {}
 }
 
 /// Two users who may replay the same topics, and an operator, on a broker with small limits.

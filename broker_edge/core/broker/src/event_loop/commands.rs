@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 
-use crate::engine::{ClientsRequest, Drain};
+use crate::engine::{ClientsRequest, Drain, RetainRequest};
 
 use super::LoopWaker;
 
@@ -22,6 +22,8 @@ pub enum Command {
     Stop,
     /// About the clients of this broker.
     Clients(ClientsRequest),
+    /// Retained messages that a producer over Flight is about to append.
+    Retain(RetainRequest),
     /// Send clients away and let nobody in, or end that.
     Drain(Option<Drain>),
 }

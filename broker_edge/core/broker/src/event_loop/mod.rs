@@ -190,6 +190,7 @@ impl EventLoop {
             match self.commands.take() {
                 Some(Command::Stop) => return true,
                 Some(Command::Clients(request)) => self.engine.answer_clients(request),
+                Some(Command::Retain(request)) => self.engine.answer_retain(request),
                 Some(Command::Drain(drain)) => self.engine.set_drain(drain),
                 None => return false,
             }

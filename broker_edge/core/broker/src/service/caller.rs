@@ -44,6 +44,11 @@ impl Caller {
             .filter(|rights| !rights.is_unrestricted())
     }
 
+    /// What the caller may do, where callers are told apart.
+    pub fn rights(&self) -> Option<&Arc<Rights>> {
+        self.rights.as_ref()
+    }
+
     pub fn may(&self, access: Access, topic: &str) -> bool {
         self.rights
             .as_ref()

@@ -14,12 +14,17 @@ use headwater_log::{
 };
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 use super::Shared;
 use super::caller::Caller;
 use super::error::Refusal;
 use super::rows::Rows;
+use crate::engine::{MESSAGES_MAX, RetainRequest};
+use crate::event_loop::Command;
 
+/// How long the loop may take to answer.
+const LOOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a full queue is waited for before the producer is told to come back.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(30);
 /// A producer is not an MQTT client.
@@ -35,14 +40,59 @@ pub(super) fn produce(
     let rows = Rows::of(batch, &shared.config.limits)?;
     if caller.is_current(shared) {
         rows.check_rights(caller)?;
+        claim_retained(shared, caller, &rows, runtime)?;
     } else {
-        rows.check_rights(&caller.renew(shared)?)?;
+        let caller = caller.renew(shared)?;
+        rows.check_rights(&caller)?;
+        claim_retained(shared, &caller, &rows, runtime)?;
     }
     let mut appends = Appends::new(shared, rows.len(), runtime);
     for row in 0..rows.len() {
         appends.push(&rows, row)?;
     }
     appends.finish()
+}
+
+/// Puts the retained messages among the rows on the account of their user, as a publish over MQTT does.
+fn claim_retained(
+    shared: &Arc<Shared>,
+    caller: &Caller,
+    rows: &Rows<'_>,
+    runtime: &Handle,
+) -> Result<(), Refusal> {
+    let Some(rights) = caller.rights() else {
+        return Ok(());
+    };
+    let retained: Vec<usize> = (0..rows.len())
+        .filter(|row| rows.retain(*row) && !rows.value.value(*row).is_empty())
+        .collect();
+    for part in retained.chunks(MESSAGES_MAX) {
+        let message = |row: &usize| {
+            let topic = rows.topic.value(*row).to_owned();
+            (topic, rows.value.value(*row).len())
+        };
+        let (answer, answered) = oneshot::channel();
+        let request = RetainRequest {
+            rights: Arc::clone(rights),
+            messages: part.iter().map(message).collect(),
+            answer,
+        };
+        let asked = shared.commands.ask(Command::Retain(request));
+        asked.map_err(|error| Refusal::unavailable(error.to_string()))?;
+        let answer = runtime.block_on(async { tokio::time::timeout(LOOP_TIMEOUT, answered).await });
+        match answer {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(limit))) => {
+                return Err(Refusal::exhausted(format!(
+                    "the retained messages are more than there may be ({limit}): remove some, or raise the limit"
+                )));
+            }
+            Ok(Err(_)) | Err(_) => {
+                return Err(Refusal::unavailable("the MQTT loop did not answer in time"));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The appends of one batch of rows, and where each row went.

@@ -1,0 +1,59 @@
+//! What a producer over Flight asks before it appends retained messages: they count for its user as those of MQTT clients
+//! do, and the account is the loop's.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot::Sender;
+
+use crate::auth::Rights;
+
+use super::Engine;
+use super::retained::bytes_of;
+
+/// Messages that one request asks for: it is answered within a turn.
+pub const MESSAGES_MAX: usize = 256;
+
+/// Retained messages on their way into the log. The answer says which limit they are over.
+#[derive(Debug)]
+pub struct RetainRequest {
+    pub rights: Arc<Rights>,
+    /// Topic and payload bytes of each record, at most [`MESSAGES_MAX`].
+    pub messages: Vec<(String, usize)>,
+    pub answer: Sender<Result<(), &'static str>>,
+}
+
+impl Engine {
+    /// Whoever waits no more is no error: claims of records that do not come are forgotten.
+    pub fn answer_retain(&mut self, request: RetainRequest) {
+        let result = self.claim_for(&request.rights, &request.messages);
+        self.tally.retained_refused += u64::from(result.is_err());
+        let _ = request.answer.send(result);
+    }
+
+    fn claim_for(
+        &mut self,
+        rights: &Arc<Rights>,
+        messages: &[(String, usize)],
+    ) -> Result<(), &'static str> {
+        let account = self.quotas.open(rights.user(), rights.tenant());
+        let now_ms = self.now.mono_ms;
+        let mut result = Ok(());
+        for (topic, payload_bytes) in messages {
+            let retained = self.retained.lock();
+            let is_full = retained.is_full_for(topic, *payload_bytes);
+            let place = retained.place_of(topic);
+            drop(retained);
+            let held = place.and_then(|place| Some((place.account?, place.bytes)));
+            let bytes = bytes_of(topic, *payload_bytes);
+            let over = self.quotas.refuses_retained(account, topic, bytes, held);
+            if is_full || over.is_some() {
+                result = Err(over.map_or("mqtt.max_retained", super::quotas::Kind::reason));
+                break;
+            }
+            self.quotas.claim(account, topic, bytes, held, now_ms);
+        }
+        // The claims keep it open.
+        self.quotas.close(account);
+        result
+    }
+}
