@@ -1,0 +1,38 @@
+"""What one tenant may try against another: each attack is one bounded turn, repeated by `runner` until it is ended.
+
+`ATTACKS` has them by name. An attack takes an `Arena`: the addresses of the broker, credentials of the hostile tenant,
+and a tally of what was tried, refused and given. It uses loopback addresses only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attacks import browsers, connections, filling, groups, identities, reads, rows, shared, statuses
+from attacks.arena import Arena
+
+ATTACKS: dict[str, Callable[[Arena], None]] = {
+    "statuses": statuses.poison,
+    "client ids": identities.take_over,
+    "squatting": identities.squat,
+    "forging": identities.forge,
+    "operator calls": identities.operate,
+    "silent flight": connections.silent_flight,
+    "silent admin": connections.silent_admin,
+    "silent mqtt": connections.silent_mqtt,
+    "http2 streams": connections.bad_password_streams,
+    "connections": connections.fill,
+    "shared members": shared.away_members,
+    "sessions": filling.sessions,
+    "shared groups": filling.shared_groups,
+    "retained": filling.retained,
+    "subscriptions": filling.subscriptions,
+    "fencing": groups.fence,
+    "group bounds": groups.overflow,
+    "idle follows": reads.idle_follows,
+    "regexes": reads.regexes,
+    "stalled reads": reads.stalled,
+    "arrow ipc": rows.malformed,
+    "put topics": rows.topics,
+    "browsers": browsers.pages,
+}
