@@ -44,10 +44,11 @@ from tenants_report import Slice, faults, report, show  # noqa: E402
 from tenants_world import (  # noqa: E402
     FILES_MAX,
     Canary,
-    audit_lines,
+    count_log,
     fetch_commands,
     leave_commands,
     make_users,
+    parse_statuses,
     run_canary,
     settings,
 )
@@ -185,13 +186,15 @@ def measure(options: argparse.Namespace, world: World) -> dict[str, Any]:
         south: Load = fleets[1].stop()
         read: Read = reader.stop()
         commands = fetch_commands(arena)
+        statuses = parse_statuses(arena)
     finally:
         for helper in helpers:
             helper.kill()
     return report(options, slices, north, south, read, watched) | {
         **commands,
+        "statuses": statuses,
         "refusals": refusals,
-        "audit_lines": audit_lines(honest),
+        **count_log(honest),
         "log_mib": honest.log_file.stat().st_size / (1 << 20),
     }
 

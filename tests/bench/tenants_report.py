@@ -12,6 +12,25 @@ from herd import percentile_ms
 from tenants_load import Load, Read, compare
 from tenants_world import Canary, failures
 
+WHOLE = (
+    "scheduled",
+    "unacknowledged",
+    "lost",
+    "doubled",
+    "resent",
+    "connections_lost",
+    "refused",
+    "forged",
+    "read",
+    "read_again",
+    "commands_missing",
+    "locked_out",
+    "statuses",
+    "panics",
+    "audit_lines",
+    "log_mib",
+)
+"""Figures of the whole run, in the order in which they are shown."""
 LATE_S = 5.0
 """A message that is acknowledged later does not count for the rate."""
 
@@ -112,9 +131,11 @@ def faults(found: dict[str, Any]) -> list[str]:
     if "died" in found:
         return [f"the {found['died']} broker died"]
     said = []
-    for name in ("lost", "unacknowledged", "forged", "commands_missing", "locked_out"):
+    for name in ("lost", "unacknowledged", "forged", "commands_missing", "locked_out", "panics"):
         if found[name]:
             said.append(f"{name}: {found[name]}")
+    if "failed" in found["statuses"]:
+        said.append(f"the status job ends with {found['statuses']['failed']}")
     for kind in ("A", "B"):
         if found["slices"][kind]["rate_percent"] < 100:
             said.append(f"rate in {kind}: {found['slices'][kind]['rate_percent']:.2f} %")
@@ -140,18 +161,7 @@ def show(found: dict[str, Any]) -> None:
     for kind, one in found["slices"].items():
         newcomers = f"newcomers in {kind}: {one['newcomers']}, slowest {one['newcomers_max_s']:.2f} s"
         print(f"{newcomers}, failed {one['newcomers_failed']}")
-    names = (
-        "scheduled",
-        "unacknowledged",
-        "lost",
-        "doubled",
-        "resent",
-        "connections_lost",
-        "refused",
-        "forged",
-        "read",
-    )
-    for name in (*names, "read_again", "commands_missing", "locked_out", "audit_lines", "log_mib"):
+    for name in WHOLE:
         print(f"{name:18} {found[name]}")
     print(f"memory in A, MiB   {found['slices']['A']['rss_max_mib']}, at the end {found['slices']['A']['rss_end_mib']}")
     refusals = found["refusals"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import subprocess
 import time
 from collections import Counter
@@ -18,6 +20,8 @@ from broker_edge.torture.process import BrokerProcess
 COMMANDS = 20
 """Commands for each device of the honest tenant that is away."""
 CANARY_EVERY_S = 1.0
+STATUS_BATCHES = 10
+"""Of each partition, at the end of a run."""
 CAPS = {
     "mqtt.max_sessions": "6000",
     "mqtt.max_shared_groups": "2000",
@@ -122,6 +126,39 @@ def fetch_commands(arena: Arena) -> dict[str, int]:
     return {"commands_missing": missing, "locked_out": locked_out}
 
 
+def parse_statuses(arena: Arena) -> dict[str, int | str]:
+    """What the status job makes of the first statuses in the log, honest or not: rows, quarantine, and why it ended."""
+    import pyarrow as pa
+
+    from pipelines.status_rows import STATUS_FILTER, parse
+
+    caller = Caller(arena, OPERATOR)
+    counts: dict[str, int | str] = {"records": 0, "events": 0, "quarantined": 0}
+    try:
+        [answer] = caller.act("offsets", {"filters": [STATUS_FILTER]})
+        for number, partition in json.loads(answer)["partitions"].items():
+            ticket = {
+                "partition": int(number),
+                "filters": [STATUS_FILTER],
+                "start": partition["log_start"],
+                "end": partition["high_watermark"],
+                "batch_rows": 500,
+            }
+            for chunk in itertools.islice(caller.get(ticket, wait_s=60.0), STATUS_BATCHES):
+                rows = [{**row, "timestamp": 0} for row in chunk.data.drop_columns(["timestamp"]).to_pylist()]
+                parsed = parse(rows, tenant="all", recorded_us=0)
+                for found, kind in ((parsed.events, "events"), (parsed.quarantine, "quarantined")):
+                    # Also what a table takes: text is UTF-8, and whole numbers have 64 bits.
+                    pa.Table.from_pylist(list(found))
+                    counts[kind] = int(counts[kind]) + len(found)
+                counts["records"] = int(counts["records"]) + len(rows)
+    except Exception as error:
+        counts["failed"] = f"{type(error).__name__}: {error}"[:200]
+    finally:
+        caller.close()
+    return counts
+
+
 @dataclass(slots=True)
 class Canary:
     """Whether newcomers of the honest tenant still get what they ask for, and how long each step takes."""
@@ -184,10 +221,15 @@ def run_canary(arena: Arena, pipe: Connection) -> None:
     pipe.send(canary)
 
 
-def audit_lines(broker: BrokerProcess) -> int:
-    """Lines of the broker's log that tell a refusal."""
+def count_log(broker: BrokerProcess) -> dict[str, int]:
+    """Lines of the broker's log that tell a refusal, and panics."""
     with broker.log_file.open(errors="replace") as log:
-        return sum("refused" in line and "door=" in line for line in log)
+        kinds = Counter("panics" if "panicked at" in line else "audit_lines" for line in log if _is_counted(line))
+    return {name: kinds[name] for name in ("audit_lines", "panics")}
+
+
+def _is_counted(line: str) -> bool:
+    return "panicked at" in line or ("refused" in line and "door=" in line)
 
 
 def failures(canary: Canary, during: list[tuple[float, float]]) -> dict[str, int]:

@@ -12,8 +12,8 @@ POISON = (
     f'{{"action_id":"a","attempt":1,"state":"ACCEPTED","seq":-{DIGITS},"boot":1e{DIGITS}}}'.encode(),
     f'{{"action_id":"a/{DIGITS}","attempt":1,"state":"ACCEPTED"}}'.encode(),
     f'[{{"id":"a/{DIGITS}","sequence":1,"timestamp":1,"state":"Completed","progress":1,"errors":[]}}]'.encode(),
-    b"[" * 60_000,
-    b'{"a":' * 10_000,
+    b"[" * 20_000,
+    b'{"a":' * 5_000,
     b"\xff\xfe\x00",
     b'{"action_id":"a","attempt":NaN,"state":"SUCCEEDED","ts":Infinity}',
 )
