@@ -170,5 +170,5 @@ def show(found: dict[str, Any]) -> None:
         print(f"  {count:9,} {name}")
     print("\n| attack | tried | what came of it |\n|---|---|---|")
     for name, tally in found["attacks"].items():
-        rest = ", ".join(f"{key} {count:,}" for key, count in sorted(tally.items()) if key != "tried")
+        rest = ", ".join(f"{key} {count:,}" for key, count in sorted(tally.items()) if count and key != "tried")
         print(f"| {name} | {tally.get('tried', 0):,} | {rest} |")

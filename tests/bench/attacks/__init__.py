@@ -21,6 +21,7 @@ ATTACKS: dict[str, Callable[[Arena], None]] = {
     "silent admin": connections.silent_admin,
     "silent mqtt": connections.silent_mqtt,
     "http2 streams": connections.bad_password_streams,
+    "wrong passwords": connections.wrong_passwords,
     "connections": connections.fill,
     "shared members": shared.away_members,
     "sessions": filling.sessions,

@@ -9,7 +9,7 @@ import socket
 import time
 from collections import Counter
 
-from attacks.arena import Address, Arena, Rogue
+from attacks.arena import OPERATOR, WAIT_S, Address, Arena, Rogue, connect, request
 
 SILENT = 1500
 HOLD_S = 8.0
@@ -80,6 +80,27 @@ def fill(arena: Arena) -> None:
     finally:
         for rogue in held:
             rogue.link.close()
+
+
+def wrong_passwords(arena: Arena) -> None:
+    """For a user of the other tenant over MQTT and HTTP, a hundred in some seconds."""
+    for number in range(50):
+        arena.tried(2)
+        with socket.create_connection(arena.doors.mqtt, timeout=WAIT_S) as link:
+            link.sendall(connect("north-app-guess", "north-app", f"guess-{arena.number()}"))
+            answer = link.recv(64)
+            code = answer[3] if len(answer) > 3 else 0xFF
+            if code:
+                arena.refused(f"0x{code:02x}")
+            else:
+                arena.breach("let in with a wrong password")
+        basic = base64.b64encode(f"{OPERATOR}:guess-{arena.number()}".encode()).decode()
+        status, _ = request(arena, "GET", "/api/v1/status", headers={"Authorization": f"Basic {basic}"})
+        if status < 300:
+            arena.breach("answered with a wrong password")
+        else:
+            arena.refused(f"http {status}")
+        time.sleep(0.02 if number % 10 else 0.2)
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
