@@ -139,6 +139,8 @@ def faults(found: dict[str, Any]) -> list[str]:
     for kind in ("A", "B"):
         if found["slices"][kind]["rate_percent"] < 100:
             said.append(f"rate in {kind}: {found['slices'][kind]['rate_percent']:.2f} %")
+    shut_out = found["slices"]["A"]["newcomers_failed"]
+    said += [f"newcomers shut out: {why} ({count})" for why, count in shut_out.items()]
     for name, tally in found["attacks"].items():
         said += [
             f"{name}: {key} ({count})" for key, count in tally.items() if key.startswith(("BREACH", "given: BROKEN"))
