@@ -15,6 +15,7 @@ use mio::{Poll, Waker};
 
 use crate::auth::Keeper;
 use crate::config::{BrokerSettings, MqttSettings, Quota, QuotaSettings};
+use crate::descriptors::{connections_room, open_files_max};
 use crate::engine::{Engine, Limits, Now, QuotaKind, QuotaLimits, Settings};
 use crate::event_loop::{
     CommandSender, Commands, EventLoop, LoopSettings, LoopWaker, WAKER, queue,
@@ -180,7 +181,10 @@ fn quotas(config: &DataPlaneConfig) -> QuotaLimits {
     };
     let in_all = |kind: QuotaKind| match kind {
         QuotaKind::Sessions => mqtt.max_sessions.into(),
-        QuotaKind::Connections => broker.max_connections.into(),
+        // Half of what there will never be is no bound.
+        QuotaKind::Connections => {
+            u64::from(broker.max_connections).min(connections_room(open_files_max()))
+        }
         QuotaKind::Subscriptions => mqtt.max_total_subscriptions.into(),
         QuotaKind::SharedGroups => mqtt.max_shared_groups.into(),
         QuotaKind::SharedMembers => mqtt.max_shared_members.into(),

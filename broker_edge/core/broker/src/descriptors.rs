@@ -36,6 +36,11 @@ pub fn pending_room(limit: u64) -> usize {
         .max(1)
 }
 
+/// How many MQTT connections there are descriptors for, beside the files that are open already.
+pub fn connections_room(limit: u64) -> u64 {
+    (reserve_from(limit) / 8 * 7).max(1)
+}
+
 /// What a service listener may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
@@ -77,6 +82,8 @@ mod tests {
         assert_eq!(pending_room(1024), 672);
         assert!(pending_room(20_000) > 10_000);
         assert_eq!(pending_room(8), 1);
+        assert_eq!(connections_room(1024), 784);
+        assert_eq!(connections_room(8), 1);
     }
 
     #[test]

@@ -37,6 +37,8 @@ const HANDSHAKES_WAITING_MAX: usize = 64;
 const HANDSHAKES_PART: usize = 4;
 /// Nobody has to give way before it had so much time.
 const GRACE_MS: u64 = 1000;
+/// So many may wait however many are let in.
+const PENDING_MIN: usize = 16;
 /// How soon to look whether there is room again.
 const ROOM_MS: u64 = 10;
 
@@ -56,6 +58,8 @@ pub struct Opened {
 pub struct Arrivals {
     arrivals: Slab<Arrival>,
     limits: Limits,
+    /// See [`Arrivals::share`].
+    room: usize,
     /// In the order of opening, which is that of the deadlines; some are gone.
     by_age: VecDeque<ArrivalKey>,
     ready: VecDeque<ArrivalKey>,
@@ -75,6 +79,7 @@ impl Arrivals {
     pub fn new(limits: Limits, metrics: Arc<Metrics>) -> Self {
         Self {
             arrivals: Slab::default(),
+            room: limits.pending_max,
             limits,
             by_age: VecDeque::new(),
             ready: VecDeque::new(),
@@ -115,9 +120,19 @@ impl Arrivals {
         Some(oldest.map_or(0, |oldest| oldest.opened_ms + self.limits.timeout_ms))
     }
 
+    /// The connections there is room for beside those that were let in. Arrivals give way to new ones before the room
+    /// for all is used up: it is who is let in next that must find a place, not who says nothing.
+    pub fn share(&mut self, room: usize) {
+        self.room = room.clamp(PENDING_MIN, self.limits.pending_max.max(PENDING_MIN));
+    }
+
+    fn pending_max(&self) -> usize {
+        self.limits.pending_max.min(self.room)
+    }
+
     /// Whether one more may come, if need be for the oldest; else the time at which to ask again.
     pub fn has_room(&mut self, now_ms: u64) -> Result<(), u64> {
-        if self.arrivals.len() < self.limits.pending_max {
+        if self.arrivals.len() < self.pending_max() {
             return Ok(());
         }
         self.forget_gone();
@@ -130,8 +145,8 @@ impl Arrivals {
     }
 
     /// Ends the oldest when there is no room but for it.
-    fn make_room(&mut self, per_address: &mut PerAddress) {
-        if self.arrivals.len() >= self.limits.pending_max {
+    pub fn make_room(&mut self, per_address: &mut PerAddress) {
+        if self.arrivals.len() >= self.pending_max() {
             self.forget_gone();
             if let Some(oldest) = self.by_age.front().copied() {
                 self.fail(oldest, ConnectFailure::Pending, per_address);

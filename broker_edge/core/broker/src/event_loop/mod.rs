@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mio::{Events, Poll, Token, Waker};
 
-use crate::descriptors::{open_files_max, pending_room};
+use crate::descriptors::{connections_room, open_files_max, pending_room};
 use crate::engine::{ConnKey, Engine, Now, ReadPlan};
 use crate::metrics::{ConnectFailure, Metrics};
 use crate::transport::Bound;
@@ -89,6 +89,8 @@ pub struct EventLoop {
     buffer: Vec<u8>,
     started: Instant,
     connections_max: usize,
+    /// What the file descriptors allow.
+    connections_room: usize,
 }
 
 /// What the loop is told about who may come.
@@ -145,6 +147,8 @@ impl EventLoop {
             buffer: vec![0; READ_BYTES_MAX],
             started: Instant::now(),
             connections_max: settings.connections_max,
+            connections_room: usize::try_from(connections_room(open_files_max()))
+                .unwrap_or(usize::MAX),
         })
     }
 
@@ -303,6 +307,9 @@ impl EventLoop {
                 {
                     break;
                 }
+                let places = self.connections_max.min(self.connections_room);
+                self.arrivals
+                    .share(places.saturating_sub(self.engine.connections()));
                 let room = self.arrivals.has_room(now_ms).and_then(|()| {
                     let token = self.rate.take(now_ms);
                     token.map_err(|wait_ms| now_ms + wait_ms)
@@ -315,6 +322,7 @@ impl EventLoop {
                     self.rate.give_back();
                     break;
                 };
+                self.arrivals.make_room(&mut self.per_address);
                 if self.engine.connections() + self.arrivals.len() >= self.connections_max {
                     self.engine.count_refused();
                     self.arrivals.count(ConnectFailure::Limit, address);

@@ -74,6 +74,8 @@ use limits::Limits;
 use progress::Progress;
 use shares::Shares;
 
+/// How much less urgent than the rest of the broker the service is.
+const NICE: i32 = 10;
 /// Calls that wait for the disk beside the reads: actions and produced batches.
 const OTHER_BLOCKING_THREADS: usize = 32;
 /// What a client may send before it must wait, per stream and per connection.
@@ -195,6 +197,14 @@ pub(crate) struct ServiceDoor {
     pub tls: Option<Arc<TlsContext>>,
 }
 
+/// Makes a thread of the service less urgent than the loop and the log. There may be dozens of them that have work at the
+/// same time, and the scheduler would give each as much as the one loop that all MQTT clients share.
+fn give_way() {
+    if let Err(error) = rustix::process::nice(NICE) {
+        tracing::debug!(%error, "calls of Flight and HTTP are as urgent as everything else");
+    }
+}
+
 /// Serves Flight and admin HTTP on listeners that are already bound.
 ///
 /// # Errors
@@ -211,6 +221,7 @@ pub(crate) fn start(
         .worker_threads(usize::from(config.flight.threads))
         .max_blocking_threads(usize::from(config.flight.max_reads) + OTHER_BLOCKING_THREADS)
         .thread_name("service")
+        .on_thread_start(give_way)
         .enable_all()
         .build()?;
     let (stop, stopping) = watch::channel(false);

@@ -85,6 +85,20 @@ fn too_many_that_say_nothing_give_way_to_one_that_speaks() {
 }
 
 #[test]
+fn those_that_say_nothing_give_way_before_all_connections_are_taken() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let broker = start_with(dir.path(), |config| {
+        config.broker.max_connections = 20;
+    });
+    let _first = Mqtt::connect(tcp(broker.mqtt_address()), "first");
+    let mut silent: Vec<TcpStream> = (0..19).map(|_| tcp(broker.mqtt_address())).collect();
+    let mut client = Mqtt::connect(tcp(broker.mqtt_address()), "speaks");
+    assert_eq!(answer(&mut silent[0]), b"", "the oldest was closed");
+    assert_eq!(failures(&broker, "limit"), 0.0);
+    client.publish("t", b"x");
+}
+
+#[test]
 fn an_address_has_no_more_connections_than_configured() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let broker = start_with(dir.path(), |config| {
