@@ -143,7 +143,8 @@ impl Audit {
             address,
             client_id,
             count,
-            "refused"
+            // In text the target is not shown.
+            "audit: refused"
         );
     }
 
