@@ -116,7 +116,7 @@ pub enum Proof {
     /// Signed with this key.
     Token(Fingerprint),
     Certificate,
-    /// None yet: the owner of a stored session, who has not been here since the start.
+    /// No proof yet: the owner of a restored session has not connected since the start.
     Stored,
 }
 

@@ -31,7 +31,7 @@ impl Allowed {
 /// The client id for `%c`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientId<'a> {
-    /// Outside MQTT there is none.
+    /// Callers outside MQTT have no client id.
     Absent,
     /// The client chose it and nothing shows that it is its own: no rule with `%c` allows anything by it, and a denial
     /// with `%c` holds for every client id.

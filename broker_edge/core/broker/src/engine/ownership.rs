@@ -15,7 +15,7 @@ use crate::peer::Transport;
 use super::close::Cause;
 use super::{ConnKey, Engine, SessionKey};
 
-/// One line in so many milliseconds says which client ids rules with `%c` do not believe.
+/// Least time between two log lines about client ids that `%c` rules do not believe.
 const UNPROVED_LOG_MS: u64 = 1000;
 
 impl Engine {

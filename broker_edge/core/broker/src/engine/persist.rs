@@ -60,7 +60,7 @@ struct StoredSession {
     /// Names the session in the records of its QoS 2 publishes.
     #[serde(default)]
     life: u64,
-    /// The owner: empty for a client without credentials, nothing when there is none.
+    /// The user who owns the session: empty for an anonymous client, absent when no owner is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     user: Option<String>,
     subscriptions: Vec<StoredSubscription>,

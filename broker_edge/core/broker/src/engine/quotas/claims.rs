@@ -18,8 +18,8 @@ pub(super) struct Claim {
 const CLAIM_MS_MAX: u64 = 60_000;
 
 impl Quotas {
-    /// Whether a retained message of so many bytes is over a quota of who sets it; `held` is who has set the one that is
-    /// there, with its bytes.
+    /// The quota that a retained message of `bytes` would exceed, if any. `held` is the account and size of the message that
+    /// it replaces.
     pub fn refuses_retained(
         &self,
         id: AccountId,

@@ -1,4 +1,4 @@
-//! Who has how much of what all share: per user, and per tenant, which is a user of its own where none is named.
+//! How much of the shared limits each user and each tenant uses. A user without a tenant counts as a tenant of its own.
 //!
 //! Only clients of a broker with rights are counted; an open broker has no accounts, and pays a branch. Whoever changes
 //! what a session has says so here; what there is can be counted again at any time, and a test does.
