@@ -61,6 +61,9 @@ _ENGINE = f"{_APP}:engine"
 _WRITTEN = ("action_events", "quarantine", "device_state", "action_targets", "action_state")
 _CLAIMS_MAX = 10
 _PRUNE_BY_MAX = 100
+_ASKED_MAX = 1_000
+"""Actions that one statement names. DataFusion goes down a level of its stack for some of them: 100,000 ended the
+process."""
 
 
 class TableStoreError(PipelineError):
@@ -179,16 +182,17 @@ class DeltalakeStore:
         return frozenset(row["action_id"] for row in rows)
 
     def load(self, action_ids: Collection[str]) -> Loaded:
-        if not action_ids:
-            return Loaded((), (), (), frozenset())
-        ids = _literals(sorted(action_ids))
-        definitions = self._query("actions", f"SELECT * FROM actions WHERE action_id IN {ids}")
-        states = self._query("action_state", f"SELECT * FROM action_state WHERE action_id IN {ids}")
-        targets = self._query("action_targets", f"SELECT * FROM action_targets WHERE action_id IN {ids}")
-        said = self._query(
-            "action_events",
-            f"SELECT event_id FROM action_events WHERE source = 'engine' AND action_id IN {ids}",
-        )
+        found = sorted(self._there(frozenset(action_ids)))
+        definitions, states, targets, said = [], [], [], []
+        for start in range(0, len(found), _ASKED_MAX):
+            ids = _literals(found[start : start + _ASKED_MAX])
+            definitions += self._query("actions", f"SELECT * FROM actions WHERE action_id IN {ids}")
+            states += self._query("action_state", f"SELECT * FROM action_state WHERE action_id IN {ids}")
+            targets += self._query("action_targets", f"SELECT * FROM action_targets WHERE action_id IN {ids}")
+            said += self._query(
+                "action_events",
+                f"SELECT event_id FROM action_events WHERE source = 'engine' AND action_id IN {ids}",
+            )
         started = tuple(state_of(row) for row in states)
         return Loaded(
             definitions=self._as_inserted([action_of(row, commit_version=0) for row in definitions], started),
@@ -196,6 +200,16 @@ class DeltalakeStore:
             targets=tuple(target_of(row) for row in targets),
             said=frozenset(row["event_id"] for row in said if row["event_id"] is not None),
         )
+
+    def _there(self, action_ids: frozenset[str]) -> frozenset[str]:
+        """The ids without those that stand in no table, where they are many: devices may speak of any number of actions
+        that nobody inserted."""
+        if len(action_ids) <= _ASKED_MAX:
+            return action_ids
+        known: set[str] = set()
+        for name in ("actions", "action_state", "action_targets"):
+            known.update(row["action_id"] for row in self._query(name, f"SELECT DISTINCT action_id FROM {name}"))
+        return action_ids & known
 
     def _as_inserted(self, found: list[Action], started: Iterable[ActionState]) -> tuple[Action, ...]:
         """With the rows that open actions began with, where somebody has updated or deleted them since."""

@@ -9,6 +9,8 @@ from .lifecycle import REPORTABLE, confirmed, runs_it_already, settled_by_earlie
 from .model import SECOND_US, Quarantined, Report, Target, TargetState
 from .work import Work
 
+_WAITING_SHARE = 8
+"""One device has an eighth of what may wait: its reports about actions that nobody inserted leave room for others'."""
 _SHOWN_MAX = 100
 """Characters of what a device says that a sentence repeats."""
 
@@ -55,15 +57,22 @@ def _wait(work: Work, report: Report) -> None:
     limit_s = work.limits.wait_unmatched_s
     named = (report.action_id[:_SHOWN_MAX], report.device_id[:_SHOWN_MAX])
     what = f"action {named[0]}, device {named[1]}, attempt {report.attempt}"
-    size = report.about_bytes
     if work.now_us - report.recorded_us >= limit_s * SECOND_US:
         work.quarantine.append(Quarantined(report, f"no target matched within {limit_s} s: {what}"))
-    elif len(work.waiting) >= work.limits.waiting_max or work.waiting_bytes + size > work.limits.waiting_bytes_max:
+        return
+    size = report.about_bytes
+    count, bytes_ = work.waiting_of.get(report.device_id, (0, 0))
+    most, most_bytes = work.limits.waiting_max, work.limits.waiting_bytes_max
+    if len(work.waiting) >= most or work.waiting_bytes + size > most_bytes:
         reason = f"no target matches, and {len(work.waiting)} reports wait already: {what}"
+        work.quarantine.append(Quarantined(report, reason))
+    elif count >= max(1, most // _WAITING_SHARE) or (count and bytes_ + size > most_bytes // _WAITING_SHARE):
+        reason = f"no target matches, and {count} reports of this device wait already: {what}"
         work.quarantine.append(Quarantined(report, reason))
     else:
         work.waiting.append(report)
         work.waiting_bytes += size
+        work.waiting_of[report.device_id] = (count + 1, bytes_ + size)
 
 
 def _apply(work: Work, target: Target, report: Report) -> None:

@@ -48,6 +48,8 @@ class Work:
         self.events: dict[str, AuditEvent] = {}
         self.waiting: list[Report] = []
         self.waiting_bytes = 0
+        self.waiting_of: dict[str, tuple[int, int]] = {}
+        """By device: how many of its reports wait, and their bytes."""
         self.quarantine: list[Quarantined] = []
         self.late: Counter[str] = Counter()
         """By action: commands that were owed for long and are no more, so that they count for the rate now."""

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.transaction import AddAction
 from support.engine import START_US, Engine, action_of, devices_of
 from support.engine_world import EngineWorld
 from support.poison import SEED, TEXTS
 
 from broker_edge import ConnectError, Place, RefusedError, Row
-from pipelines import tables
+from pipelines import action_store, tables
 from pipelines.action_rows import action_of as action_of_row
 from pipelines.action_rows import arrow_of, events_table, quarantine_table, rows_of, states_table, targets_table
 from pipelines.action_store import DeltalakeStore
@@ -100,14 +100,29 @@ def test_waves_of_any_size_are_refused_or_carried_out(waves: str) -> None:
 
 
 def test_reports_that_match_nothing_wait_within_a_bound_of_bytes() -> None:
-    engine = Engine(devices=devices_of("d1"), limits=Limits(waiting_bytes_max=10 * 70_000))
-    reports = [engine.report("FAILED", n, action_id=f"none{n}", message="x" * 65_000) for n in range(1, 101)]
+    devices = [f"d{n}" for n in range(100)]
+    engine = Engine(devices=devices_of(*devices), limits=Limits(waiting_bytes_max=10 * 70_000))
+    reports = [
+        engine.report("FAILED", n + 1, action_id=f"none{n}", message="x" * 65_000, device_id=device)
+        for n, device in enumerate(devices)
+    ]
     engine.tick(*reports)
     assert 5 <= len(engine.state.waiting) <= 10
     assert len(engine.last.quarantine) + len(engine.state.waiting) == 100
     assert all(len(entry.reason) < 500 for entry in engine.last.quarantine)
     engine.tick()
     assert len(engine.state.waiting) <= 10
+
+
+def test_a_device_that_reports_what_matches_nothing_leaves_room_for_others() -> None:
+    """What an honest device reports before its command has a place waits for it, whatever another one sends."""
+    for message, limits in ((None, Limits(waiting_max=80)), ("x" * 65_000, Limits(waiting_bytes_max=80 * 66_000))):
+        engine = Engine(devices=devices_of("d1", "d2"), limits=limits)
+        flood = [engine.report("FAILED", n, action_id=f"none{n}", message=message) for n in range(1, 201)]
+        engine.tick(*flood, engine.report("SUCCEEDED", 201, device_id="d2", attempt=2))
+        assert [report.device_id for report in engine.state.waiting].count("d1") == 10
+        assert [report.device_id for report in engine.state.waiting].count("d2") == 1
+        assert len(engine.last.quarantine) == 190
 
 
 def test_a_state_of_any_length_is_said_in_short() -> None:
@@ -180,6 +195,26 @@ def test_ids_with_any_character_are_found_by_sql(world: EngineWorld) -> None:
     store = DeltalakeStore(world.root)
     for id_ in ids:
         assert [action.action_id for action in store.load([id_]).definitions] == [id_]
+
+
+def test_no_statement_names_more_ids_than_the_database_can_bear(
+    world: EngineWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Devices may speak of any number of actions: a statement with 30,000 ids ended the process, at every start."""
+    statements: list[str] = []
+    queried = action_store.queried
+
+    def noted(found: Mapping[str, DeltaTable], sql: str) -> Any:
+        statements.append(sql)
+        assert sql.count("','") + sql.count("', '") < 2_000
+        return queried(found, sql)
+
+    monkeypatch.setattr(action_store, "queried", noted)
+    there = {f"a{number}" for number in range(2_500)}
+    world.insert(tables.ACTIONS, *({"action_id": id_, "name": "n"} for id_ in there))
+    loaded = DeltalakeStore(world.root).load(there | {f"none-{number}" for number in range(40_000)})
+    assert {action.action_id for action in loaded.definitions} == there
+    assert statements
 
 
 def test_ids_that_devices_make_up_are_forgotten(world: EngineWorld, monkeypatch: pytest.MonkeyPatch) -> None:
