@@ -77,6 +77,10 @@ def folded(name: str) -> str:
 
 
 def comment(text: str) -> str:
-    """A COMMENT of a column's definition, or nothing."""
-    quoted = text.replace("\\", "\\\\").replace("'", "\\'")
+    """A COMMENT of a column's definition, or nothing.
+
+    Before Spark parses a statement it puts settings, system properties and the environment in the place of `${…}`, also
+    within quotes. A text may name a field that a device chose, so none is left.
+    """
+    quoted = text.replace("\\", "\\\\").replace("'", "\\'").replace("${", "$\\{")
     return f" COMMENT '{quoted}'" if text else ""
