@@ -20,6 +20,7 @@ from pipelines.errors import NewFieldsError
 from pipelines.ingest_tables import DQ_RESULTS, TablePlace
 from pipelines.quality.rules import Rules
 from pipelines.silver import split
+from pipelines.silver.payloads import WORKER_BATCHES
 from pipelines.silver.plan import BatchPlan, PlanStore
 from pipelines.silver.schema import ENVELOPE, Evolution, MessageSchema, SchemaField, known_type
 from sinks.errors import SinkError
@@ -61,7 +62,9 @@ class SilverBatches:
         """By schema, the columns that its table is known to have."""
 
     def write(self, bronze: DataFrame, batch_id: int, query_id: str) -> None:
-        spark = bronze.sparkSession
+        spark = bronze.sparkSession  # The query's own: what is set here is set for nobody else.
+        for name, value in WORKER_BATCHES.items():
+            spark.conf.set(name, value)
         bronze.persist()
         kept: list[DataFrame] = [bronze]
         try:

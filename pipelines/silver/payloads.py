@@ -11,7 +11,7 @@ import datetime
 import io
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import cbor2
@@ -27,8 +27,18 @@ _ARROW = pa.struct([("json", pa.string()), ("problem", pa.string())])
 _DEPTH_MAX = 100
 _NUMBER_KEYS_BYTES_MAX = 128 * 1024
 """Larger payloads have texts (or bytes) as the keys of their maps, or are refused."""
-_TEXT_TIMES, _TEXT_FREE = 16, 64 * 1024
+_NUMBER_BYTES_MAX = 1_024
+"""Of a bignum (tags 2 and 3), also within a decimal fraction or a rational. Longer ones have no JSON anyway, and what
+decimals and rationals do with their digits takes the square of their number: a megabyte took minutes."""
+_TEXT_TIMES, _TEXT_FREE = 16, 4 * 1024
 """Text that comes out of a payload: so many times its size, and so much more."""
+
+WORKER_BATCHES: Mapping[str, str] = {
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(4 * 1024 * 1024),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+}
+"""Payloads that go to a Python worker at once. What comes back is one Arrow batch, in which texts may have 2 GiB and
+for which there has to be memory: it has some 100 MB at most, unless one payload alone has more."""
 
 
 class PayloadError(ValueError):
@@ -49,13 +59,15 @@ def cbor_to_json(payload: bytes) -> str:
     """One CBOR item as JSON. Byte strings become base64, keys that are no text become text, NaN becomes null.
 
     Regular expressions and MIME messages (tags 35 and 36) are their texts. Items that refer to others (tags 28 and 29)
-    are refused: two hundred bytes can mean more than any memory holds.
+    are refused: two hundred bytes can mean more than any memory holds. So are maps that have a key twice, as in JSON:
+    nobody knows which value was meant.
     """
     source = io.BytesIO(payload)
     try:
         item = cbor2.CBORDecoder(
             source,
             semantic_decoders=_TAGS,
+            allow_duplicate_keys=False,
             # Numbers can be chosen so that they meet in a hash table; texts cannot.
             strict_hashable_types=len(payload) > _NUMBER_KEYS_BYTES_MAX,
         ).decode()
@@ -79,9 +91,28 @@ def _as_it_is(item: Any, *_: Any) -> Any:
     return item
 
 
-_TAGS = {28: _no_references, 29: _no_references, 35: _as_it_is, 36: _as_it_is}
-"""Regular expressions (35) and MIME messages (36) stay the texts that they are: of the first a thousand bytes can take
-minutes to compile, and nobody looks for anything with them."""
+def _natural(item: Any, *_: Any) -> int:
+    if not isinstance(item, bytes):
+        raise ValueError(f"a bignum must be a byte string, not {type(item).__name__}")
+    if len(item) > _NUMBER_BYTES_MAX:
+        raise ValueError(f"it has a number of {len(item)} bytes; {_NUMBER_BYTES_MAX} are the limit")
+    return int.from_bytes(item, "big")
+
+
+def _negative(item: Any, *_: Any) -> int:
+    return -1 - _natural(item)
+
+
+_TAGS = {
+    2: _natural,
+    3: _negative,
+    28: _no_references,
+    29: _no_references,
+    35: _as_it_is,
+    36: _as_it_is,
+}
+"""Bignums (2 and 3) are bounded before they are numbers. Regular expressions (35) and MIME messages (36) stay the texts
+that they are: of the first a thousand bytes can take minutes to compile, and nobody looks for anything with them."""
 
 
 def sparkplug_to_json(payload: bytes) -> str:
@@ -136,7 +167,10 @@ class _Plain:
             case datetime.datetime() | datetime.date():
                 return item.isoformat()
             case dict():
-                return {str(self.of(key, depth + 1)): self.of(value, depth + 1) for key, value in item.items()}
+                found = {str(self.of(key, depth + 1)): self.of(value, depth + 1) for key, value in item.items()}
+                if len(found) < len(item):
+                    raise ValueError("two of its keys are the same text")
+                return found
             case list() | tuple() | set() | frozenset():
                 return [self.of(one, depth + 1) for one in item]
             case cbor2.CBORTag():

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import cbor2
+import pyarrow as pa
 import pytest
 import yaml
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from support.bronze_rows import BronzeTable
 from support.poison import SEED, junk, mutated
 from support.sparkplug_bytes import reading
@@ -21,6 +23,7 @@ from pipelines.errors import own_error
 from pipelines.settings import Settings
 from pipelines.silver import batch, split
 from pipelines.silver.job import start_silver
+from pipelines.silver.schema import MessageSchema
 from sinks import once
 
 SCHEMA: dict[str, Any] = {
@@ -285,6 +288,38 @@ def test_hostile_payloads_and_names_end_no_batch(world: World) -> None:
     good = [row["seq"] for row in world.rows()]
     assert (good[0], good[-1]) == (1, 99)
     assert len(good) + len(world.rows("quarantine")) == len(HOSTILE) + 2
+
+
+def test_a_field_named_as_a_setting_neither_shows_it_nor_ends_the_batch(world: World) -> None:
+    """The comment of a new column names the field, and Spark puts settings in the place of `${…}`, also in quotes."""
+    world.spark.conf.set("spark.headwater.secret", "it's a secret")
+    keys = ("${spark.headwater.secret}", "${env:PATH}", "$${system:user.dir}", "${{spark.app.name}}")
+    world.bronze.append([{"seq": 1}, {"seq": 2, **dict.fromkeys(keys, 1)}])
+    world.run()
+    assert [row["seq"] for row in world.rows()] == [1, 2]
+    schema = world.spark.read.format("delta").load(str(world.folder / "tables" / "silver_weather")).schema
+    comments = [field.metadata.get("comment") for field in schema.fields]
+    assert {f"added when payloads brought {key}" for key in keys} <= set(comments)
+
+
+def test_payloads_that_mean_much_go_to_a_worker_in_small_batches(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes back is one Arrow batch: 10,000 payloads of 16 KiB that name one text again and again had 3 GiB."""
+    sizes: list[int] = []
+    parsed = split.parsed
+
+    def batch_bytes(values: pa.Array) -> pa.Array:
+        return pa.array([values.nbytes] * len(values), pa.int64())
+
+    def noted(bronze: DataFrame, schema: MessageSchema) -> DataFrame:
+        found = bronze.select(F.arrow_udf(batch_bytes, "long")("value").alias("size")).distinct().collect()
+        sizes.extend(row["size"] for row in found)
+        return parsed(bronze, schema)
+
+    monkeypatch.setattr(split, "parsed", noted)
+    world.bronze.append([{"seq": number, "x": "y" * 32_000} for number in range(400)])
+    world.run()
+    assert len(world.rows()) == 400
+    assert max(sizes) <= 5 * 1024 * 1024
 
 
 EVERY_TYPE = [

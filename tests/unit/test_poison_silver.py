@@ -6,6 +6,8 @@ import json
 import random
 import time
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import cbor2
@@ -38,6 +40,24 @@ def colliding(count: int) -> bytes:
     return head(5, count) + b"".join(b"\xc2\x4a" + key + b"\x00" for key in keys)
 
 
+def bignum(size_bytes: int, *, tag: int = 2, byte: bytes = b"\xff") -> bytes:
+    return bytes([0xC0 | tag]) + head(2, size_bytes) + byte * size_bytes
+
+
+def fibonacci_pair(index: int) -> bytes:
+    """Two numbers for which Euclid's algorithm takes the most steps."""
+
+    def pair(n: int) -> tuple[int, int]:
+        if n == 0:
+            return 0, 1
+        low, high = pair(n >> 1)
+        first, second = low * (2 * high - low), low * low + high * high
+        return (second, first + second) if n & 1 else (first, second)
+
+    found = [number.to_bytes(number.bit_length() // 8 + 1, "big") for number in pair(index)]
+    return b"".join(b"\xc2" + head(2, len(one)) + one for one in found)
+
+
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "shared items that double": (doubled(60), "it refers to other items of its own|semantic tag"),
     "shared items as a key": (b"\xa1" + doubled(60) + b"\x00", "semantic tag|refers"),
@@ -47,10 +67,16 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         "its texts come again and again",
     ),
     "keys that collide": (colliding(30_000), "the payload is not CBOR"),
-    "a number of 5,000 digits": (b"\xc2" + head(2, 3_000) + b"\xff" * 3_000, "JSON has no words for"),
+    "a number of 5,000 digits": (bignum(3_000), "the payload is not CBOR"),
+    "a decimal of a million digits": (b"\xc4\x82\x00" + bignum(500_000), "the payload is not CBOR"),
+    "a big float of a million digits": (b"\xc5\x82\x00" + bignum(500_000, tag=3), "the payload is not CBOR"),
+    "a share of long numbers": (b"\xd8\x1e\x82" + fibonacci_pair(3_000_000), "the payload is not CBOR"),
+    "a bignum of text": (b"\xc2\x61a", "the payload is not CBOR"),
     "an array that claims 2^60": (head(4, 2**60), "the payload is not CBOR"),
     "a map that claims 2^60": (head(5, 2**60), "the payload is not CBOR"),
     "bytes that claim 2^62": (head(2, 2**62) + b"x", "the payload is not CBOR"),
+    "a key twice": (b"\xa2\x61a\x01\x61a\x02", "the payload is not CBOR"),
+    "a key twice, by its text": (b"\xa2\x01\x00\x611\x00", "two of its keys are the same text"),
     "depth": (b"\x81" * 200 + b"\x00", "nested deeper than 100"),
     "depth of thousands": (b"\x81" * 50_000 + b"\x00", "the payload is not CBOR"),
     "tags in tags": (b"\xc1" * 50_000 + b"\x00", "the payload is not CBOR"),
@@ -88,6 +114,8 @@ def test_texts_by_number_and_keys_that_are_numbers_are_read_as_before() -> None:
     assert len(packed) < len(cbor2.dumps(value)) / 2
     assert json.loads(cbor_to_json(packed)) == value
     assert json.loads(cbor_to_json(cbor2.dumps({1: 2, -3: [2**70]}))) == {"1": 2, "-3": [2**70]}
+    edges = [2**8192 - 1, -(2**8192), -(2**64) - 1, Decimal(-(2**300)) / 8, Fraction(2**200, 3)]
+    assert json.loads(cbor_to_json(cbor2.dumps(edges))) == [*edges[:3], *map(str, edges[3:])]
 
 
 @pytest.mark.parametrize("read", [cbor_to_json, sparkplug_to_json])
