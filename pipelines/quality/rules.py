@@ -19,6 +19,10 @@ from pipelines.errors import SettingsError
 from pipelines.silver.schema import MessageSchema, sql_type
 from pipelines.yaml_file import Section, read_yaml, yaml_files
 
+MATCHED_MAX = 4_096
+"""Characters of a text that a pattern can match. Java's matcher goes down its stack for each round of a group, and a
+text of very many rounds ends the job."""
+
 _NUMBERS = ("int", "bigint", "float", "double")
 _ENVELOPE_TYPES = {
     "tenant": "string",
@@ -204,13 +208,19 @@ def broken(rule: Rule, types: Mapping[str, str]) -> Column:
         case Check.NOT_IN_SET:
             kept = ~value.isin(list(rule.values or []))
         case Check.MATCHES:
-            kept = value.rlike(rf"\A(?:{rule.pattern})\z")
+            kept = value.rlike(matching(rule.pattern or "", end=r"\z"))
         case Check.LENGTH_BETWEEN:
             kept = _within(F.char_length(value), rule)
         case Check.AT_MOST_COLUMN:
             kept = value <= _value(rule.other or "", types)
     # What is missing breaks no other rule.
     return F.coalesce(~kept, F.lit(False))
+
+
+def matching(pattern: str, *, end: str) -> str:
+    """The regular expression for a whole text no longer than `MATCHED_MAX`. `end` is how the language spells the end of
+    a text."""
+    return rf"\A(?=(?s:.{{0,{MATCHED_MAX}}}){end})(?:{pattern}){end}"
 
 
 def breach(rule: Rule, types: Mapping[str, str]) -> Column:

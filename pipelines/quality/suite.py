@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 
 from pipelines.errors import SetupError
-from pipelines.quality.rules import Check, Rule, Rules
+from pipelines.quality.rules import Check, Rule, Rules, matching
 
 # Read when the library is imported.
 os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
@@ -73,7 +73,9 @@ def expectation(rule: Rule) -> Any:
         case Check.NOT_IN_SET:
             return gxe.ExpectColumnValuesToNotBeInSet(column=rule.column, value_set=rule.values, meta=meta)
         case Check.MATCHES:
-            return gxe.ExpectColumnValuesToMatchRegex(column=rule.column, regex=rf"\A(?:{rule.pattern})\Z", meta=meta)
+            return gxe.ExpectColumnValuesToMatchRegex(
+                column=rule.column, regex=matching(rule.pattern or "", end=r"\Z"), meta=meta
+            )
         case Check.LENGTH_BETWEEN:
             return gxe.ExpectColumnValueLengthsToBeBetween(
                 column=rule.column, min_value=rule.min, max_value=rule.max, meta=meta

@@ -337,13 +337,19 @@ def test_whatever_comes_is_a_row_or_is_quarantined(world: World) -> None:
     chance = random.Random(SEED)
     world.schema = {**SCHEMA, "time": {"path": "at_iso", "unit": "iso"}, "fields": EVERY_TYPE, "new_columns_max": 20}
     rule = {"column": "c_binary", "check": "at_most_column", "other": "c_binary", "on_fail": "quarantine"}
-    world.rules = {"message": "weather", "rules": [{"name": "bytes", **rule}]}
+    # Each round of the group takes some of the matcher's stack.
+    words = {"column": "c_string", "check": "matches", "pattern": "([a-z0-9]+-)*[a-z0-9]*", "on_fail": "quarantine"}
+    world.rules = {"message": "weather", "rules": [{"name": "bytes", **rule}, {"name": "words", **words}]}
     names = [field["name"] for field in EVERY_TYPE]
     honest = json.dumps(dict.fromkeys(names, 1)).encode()
     payloads = []
     for turn in range(3_000):
         found = {chance.choice(names): chance.choice((junk(chance), chance.choice(MOMENTS))) for _ in range(4)}
         payloads.append((json.dumps(found).encode(), mutated(chance, honest))[turn % 2])
+    texts = ["a-" * 100_000, "a-" * 2_048, "a-" * 2_048 + "b"]
+    payloads += [json.dumps({"c_string": text, "at_iso": "2026-01-01T00:00:00Z"}).encode() for text in texts]
     world.bronze.append(payloads)
     world.run()
-    assert len(world.rows()) + len(world.rows("quarantine")) == len(payloads), f"seed {SEED}"
+    good = [row["c_string"] for row in world.rows()]
+    assert [text in good for text in texts] == [False, True, False]
+    assert len(good) + len(world.rows("quarantine")) == len(payloads), f"seed {SEED}"
