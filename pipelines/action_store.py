@@ -61,6 +61,10 @@ _ENGINE = f"{_APP}:engine"
 _WRITTEN = ("action_events", "quarantine", "device_state", "action_targets", "action_state")
 _CLAIMS_MAX = 10
 _PRUNE_BY_MAX = 100
+_REPORTS_MAX = 100_000
+"""Rows of `action_events` that one look takes, about: while the engine was away, devices may have reported more than
+its memory holds. The next look goes on."""
+_VERSIONS_AT_ONCE_MAX = 8
 _ASKED_MAX = 1_000
 """Actions that one statement names. DataFusion goes down a level of its stack for some of them: 100,000 ended the
 process."""
@@ -231,7 +235,7 @@ class DeltalakeStore:
             if not row["action_id"]:
                 log.warning("a row of the table actions has no action_id and is left alone: %s", row["name"])
         requests, requests_read = self._changes("action_requests", read.requests)
-        events, events_read = self._changes("action_events", read.reports)
+        events, events_read = self._changes("action_events", read.reports, rows_max=_REPORTS_MAX)
         self._read = Versions(actions_read, requests_read, events_read)
         return News(
             actions=tuple(action_of(row, commit_version=row["_commit_version"]) for row in actions if row["action_id"]),
@@ -298,8 +302,9 @@ class DeltalakeStore:
             names = " and ".join(tables)
             raise TableStoreError(f"the table {names} under {self._root} cannot be read: {error}") from error
 
-    def _changes(self, name: str, after: int) -> tuple[list[dict[str, Any]], int]:
-        """The rows inserted after version `after`, and the version they reach to."""
+    def _changes(self, name: str, after: int, *, rows_max: int | None = None) -> tuple[list[dict[str, Any]], int]:
+        """The rows inserted after version `after`, and the version they reach to: the newest, or one with which they
+        are about `rows_max`."""
         table = self._current(name)
         version = table.version()
         if version <= after:
@@ -309,8 +314,15 @@ class DeltalakeStore:
         if start > version:
             return [], version
         try:
-            feed = pa.table(table.load_cdf(starting_version=start, ending_version=version).read_all())
-            rows = [row for row in rows_of(feed) if row["_change_type"] == "insert"]
+            rows: list[dict[str, Any]] = []
+            end, at_once = start - 1, 1 if rows_max is not None else version
+            while end < version and (rows_max is None or len(rows) < rows_max):
+                first, end = end + 1, min(end + at_once, version)
+                feed = pa.table(table.load_cdf(starting_version=first, ending_version=end).read_all())
+                rows += [row for row in rows_of(feed) if row["_change_type"] == "insert"]
+                is_little = rows_max is not None and feed.num_rows < rows_max // _VERSIONS_AT_ONCE_MAX
+                at_once = min(2 * at_once, _VERSIONS_AT_ONCE_MAX) if is_little else at_once
+            version = end
         except (MemoryError, ImportError):
             raise
         except Exception:  # What a missing file raises has no class of its own.

@@ -217,6 +217,20 @@ def test_no_statement_names_more_ids_than_the_database_can_bear(
     assert statements
 
 
+def test_what_was_reported_while_the_engine_was_away_is_read_in_parts(
+    world: EngineWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(action_store, "_REPORTS_MAX", 10, raising=False)
+    for number in range(40):
+        world.status("d1", "FAILED", action_id=f"none-{number}")
+    store = DeltalakeStore(world.root)
+    looks = []
+    while reports := store.news().reports:
+        looks.append([report.action_id for report in reports])
+    assert [action_id for look in looks for action_id in look] == [f"none-{number}" for number in range(40)]
+    assert max(map(len, looks)) <= 20
+
+
 def test_ids_that_devices_make_up_are_forgotten(world: EngineWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipelines.actions._KNOWN_FREE", 10)
     world.action("a1", device_ids=["d1"])
