@@ -33,6 +33,7 @@ from pipelines.engine import (
     TargetState,
     Timeouts,
 )
+from pipelines.json_fields import in_short
 from pipelines.table_query import valid_texts
 from pipelines.tables import (
     ACTION_EVENTS,
@@ -284,16 +285,14 @@ def events_table(events: Iterable[AuditEvent], *, recorded_us: int) -> pa.Table:
 
 def quarantine_table(entries: Iterable[Quarantined], *, quarantined_us: int) -> pa.Table:
     """A row a record: one that speaks of several actions may have several reasons."""
-    of_place: dict[tuple[str, int, int], Quarantined] = {}
+    of_place: dict[tuple[str, int, int], list[Quarantined]] = {}
     for entry in entries:
-        first = of_place.get(entry.report.place)
-        said = entry if first is None else dataclasses.replace(first, reason=f"{first.reason}; {entry.reason}")
-        of_place[entry.report.place] = said
+        of_place.setdefault(entry.report.place, []).append(entry)
     rows = [
         {
             "tenant": entry.report.tenant,
             "pipeline": "actions",
-            "reason": entry.reason,
+            "reason": in_short([one.reason for one in of_one]),
             "topic": "$receipts" if entry.report.source == "receipt" else f"devices/{entry.report.device_id}/status",
             "key": entry.report.device_id.encode(),
             "log_id": entry.report.log_id,
@@ -302,7 +301,8 @@ def quarantine_table(entries: Iterable[Quarantined], *, quarantined_us: int) -> 
             "at": entry.report.at_us,
             "quarantined_at": quarantined_us,
         }
-        for entry in of_place.values()
+        for of_one in of_place.values()
+        for entry in of_one[:1]
     ]
     return arrow_of(rows, QUARANTINE)
 

@@ -8,7 +8,7 @@ can spell characters (`"\\ud800"`) that no table can hold.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 INT32_MAX = 2**31 - 1
@@ -21,6 +21,9 @@ DEPTH_MAX = 100
 """Far from where Python's recursion ends, whoever calls."""
 DIGITS_MAX = 1_000
 """Of a whole number; Spark's JSON reader takes no longer one either."""
+
+
+_REASONS_MAX = 5
 
 
 class WrongField(ValueError):
@@ -115,6 +118,12 @@ def short(value: Any) -> str:
     """A value in a sentence. It must come from `loaded`, which bounds what there is to show."""
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+def in_short(reasons: Sequence[str]) -> str:
+    """What is wrong with a record, in one sentence: a record may have thousands of parts."""
+    more = len(reasons) - _REASONS_MAX
+    return "; ".join(reasons[:_REASONS_MAX]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _refuse_no_unicode(name: str, value: str) -> None:

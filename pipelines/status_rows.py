@@ -17,6 +17,7 @@ from pipelines.json_fields import (
     INT64_MAX,
     TIME_MAX_US,
     WrongField,
+    in_short,
     json_text,
     number,
     object_of,
@@ -30,7 +31,6 @@ STATUS_FILTER = "devices/+/status"
 STATUS_BYTES_MAX = 64 * 1024
 DEVICE_ID_BYTES_MAX = 1_024
 """The engine sends nothing to a device with a longer id."""
-_REASONS_MAX = 5
 ONLINE = "ONLINE"
 """What a device says after a start, about itself and no action."""
 
@@ -65,7 +65,7 @@ def parse(
                 said_in_turn, wrong = _uplink(record, device_id)
                 events += [{**common, "event_id": f"{common['event_id']}{id_}", **said} for id_, said in said_in_turn]
                 if wrong:
-                    raise WrongField(_in_short(wrong))
+                    raise WrongField(in_short(wrong))
                 continue
             said = _receipt(record) if record["topic"] == RECEIPTS else _status(record)
         except WrongField as error:
@@ -137,11 +137,6 @@ def _uplink(record: Mapping[str, Any], device_id: str) -> tuple[list[tuple[str, 
         said: Row = {"source": "status", "device_id": device_id, "boot": None, "result": None, **response.said}
         rows.append((f"/{response.index}" if response.index else "", said))
     return rows, wrong
-
-
-def _in_short(wrong: list[str]) -> str:
-    more = len(wrong) - _REASONS_MAX
-    return "; ".join(wrong[:_REASONS_MAX]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _refuse_too_large(record: Mapping[str, Any]) -> None:

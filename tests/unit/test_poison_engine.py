@@ -125,6 +125,17 @@ def test_a_device_that_reports_what_matches_nothing_leaves_room_for_others() -> 
         assert len(engine.last.quarantine) == 190
 
 
+def test_a_record_with_thousands_of_reports_is_quarantined_in_short() -> None:
+    engine = Engine(devices=devices_of("d1"), limits=Limits(waiting_max=8))
+    reports = [engine.report("FAILED", 7, action_id=f"none{n}", seq=n) for n in range(2_000)]
+    engine.tick(*reports)
+    assert len(engine.last.quarantine) > 1_900
+    table = quarantine_table(engine.last.quarantine, quarantined_us=1)
+    (reason,) = table.column("reason").to_pylist()
+    assert len(reason) < 2_000
+    assert reason.endswith(f"; and {len(engine.last.quarantine) - 5} more")
+
+
 def test_a_state_of_any_length_is_said_in_short() -> None:
     engine = Engine(devices=devices_of("d1"))
     engine.tick(engine.report("x\x00" * 30_000, 1))
