@@ -246,8 +246,18 @@ def _typed(path: Path, field: SchemaField) -> Column:
             return F.try_to_binary(_at(path, "string"), F.lit("base64"))
         case "json":
             return F.to_json(_at(path, "variant"))
+        case "float" | "double":
+            return _finite(_at(path, field.type))
+        case "array<double>":
+            found = _at(path, field.type)
+            return F.when(F.forall(found, lambda one: one.isNull() | _finite(one).isNotNull()), found)
         case _:
             return _at(path, field.type)
+
+
+def _finite(number: Column) -> Column:
+    """The number, or null for one beyond the type: 1e999 would be infinity, and every average with it."""
+    return F.when(F.abs(number) < F.lit(float("inf")), number)
 
 
 def _moment(path: Path, unit: TimeUnit) -> Column:

@@ -270,6 +270,7 @@ HOSTILE = (
     b'{"seq":3,"x":' + b"[" * 5_000 + b"]" * 5_000 + b"}",
     b'{"seq":' + b"1" * 5_000 + b"}",
     b'{"seq":5,"air":{"temperature":1e999}}',
+    b'{"seq":5,"air":{"temperature":-1e999}}',
     b'{"seq":9223372036854775808}',
     b'{"seq":7,"ts":99999999999999999999999999999999999999}',
     b'{"seq":8,"ts":253402300800000000}',
@@ -287,6 +288,7 @@ def test_hostile_payloads_and_names_end_no_batch(world: World) -> None:
     world.run()
     good = [row["seq"] for row in world.rows()]
     assert (good[0], good[-1]) == (1, 99)
+    assert 5 not in good, "infinity is no reading"
     assert len(good) + len(world.rows("quarantine")) == len(HOSTILE) + 2
 
 
