@@ -33,8 +33,8 @@ impl Allowed {
 pub enum ClientId<'a> {
     /// Callers outside MQTT have no client id.
     Absent,
-    /// The client chose it and nothing shows that it is its own: no rule with `%c` allows anything by it, and a denial
-    /// with `%c` holds for every client id.
+    /// The client chose it and nothing shows that it is its own. As where there is none, no rule with `%c` allows anything
+    /// by it, and a denial with `%c` holds for every client id.
     Unproved,
     Proved(&'a str),
     /// Stands for every client id: how a denial sees one that is not proved.
@@ -49,10 +49,10 @@ pub struct Names<'a> {
 }
 
 impl Names<'_> {
-    /// How a denial sees the names: one that is not proved must not evade it.
+    /// How a denial sees the names: one that is not proved must not evade it, nor must who comes without one.
     fn for_denials(self) -> Self {
         match self.client_id {
-            ClientId::Unproved => Self {
+            ClientId::Unproved | ClientId::Absent => Self {
                 client_id: ClientId::Any,
                 ..self
             },

@@ -78,11 +78,14 @@ fn a_name_with_slashes_or_wildcards_matches_nothing_and_evades_no_denial() {
 }
 
 #[test]
-fn a_client_id_that_is_not_proved_opens_nothing_and_evades_no_denial() {
-    let names = Names {
-        client_id: ClientId::Unproved,
-        ..NAMES
-    };
+fn a_client_id_that_is_missing_or_not_proved_opens_nothing_and_evades_no_denial() {
+    for client_id in [ClientId::Unproved, ClientId::Absent] {
+        opens_nothing_and_evades_no_denial(client_id);
+    }
+}
+
+fn opens_nothing_and_evades_no_denial(client_id: ClientId<'_>) {
+    let names = Names { client_id, ..NAMES };
     let rules = rules(&["devices/%c/#", "users/%u/#"], &["users/+/of-%c"]);
     let on = |topic| rules.on_topic(Access::Receive, topic, &names);
     assert_eq!(on("devices/pump-7/x"), Verdict::Silent);
