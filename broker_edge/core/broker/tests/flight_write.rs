@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
 mod support;
 
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use arrow_array::builder::{BinaryBuilder, ListBuilder, StringBuilder, StructBuilder};
 use arrow_array::{ArrayRef, BinaryArray, BooleanArray, Int8Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field};
+use headwater_mqtt::Version;
 use serde_json::json;
 use support::{Sent, TestBroker, batch_of, refused};
 use tonic::Code;
@@ -143,6 +145,54 @@ async fn every_column_of_a_produced_row_comes_back() {
         (b"t".as_slice(), 1, false)
     );
     assert_eq!((rows[1].value.len(), &rows[1].headers), (0, &None));
+}
+
+/// The headers of one row.
+fn one_row_of_headers(pairs: &[(&str, &[u8])]) -> ArrayRef {
+    let fields = vec![
+        Field::new("key", DataType::Utf8, true),
+        Field::new("value", DataType::Binary, true),
+    ];
+    let mut headers = ListBuilder::new(StructBuilder::from_fields(fields, pairs.len()));
+    for (name, value) in pairs {
+        let pair = headers.values();
+        let names = pair.field_builder::<StringBuilder>(0).unwrap();
+        names.append_value(name);
+        let values = pair.field_builder::<BinaryBuilder>(1).unwrap();
+        values.append_value(value);
+        pair.append(true);
+    }
+    headers.append(true);
+    Arc::new(headers.finish())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_gets_the_headers_that_are_text_of_mqtt_and_no_other() {
+    let broker = TestBroker::start(&[]);
+    let mqtt = broker.broker().mqtt_address();
+    let mut subscriber = common::Client::connect(mqtt, Version::V5, "s");
+    subscriber.subscribe("t", 1);
+    let long = "é".repeat(40_000);
+    let headers = one_row_of_headers(&[
+        ("a", b"1"),
+        ("n\0", b"x"),
+        ("n", b"\0"),
+        ("\u{1b}[2J", b"x"),
+        ("bytes", b"\xff"),
+        ("long", long.as_bytes()),
+        ("\u{fffe}", b"x"),
+        ("b", "é".as_bytes()),
+    ]);
+    let topic: ArrayRef = Arc::new(StringArray::from(vec!["t"]));
+    let value: ArrayRef = Arc::new(BinaryArray::from_vec(vec![b"x"]));
+    let columns = [("topic", topic), ("value", value), ("headers", headers)];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    broker.client().await.produce_batch(batch).await.unwrap();
+    let message = subscriber.message();
+    assert_eq!(message.text(), "x");
+    let expected = [("a", "1"), ("b", "é")];
+    let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert_eq!(message.properties, expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]

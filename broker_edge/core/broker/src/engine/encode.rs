@@ -5,7 +5,7 @@
 use headwater_log::RecordView;
 use headwater_mqtt::encode::{PublishFields, PublishLayout};
 use headwater_mqtt::property::set_message_expiry;
-use headwater_mqtt::{Properties, Property, PropertyId, QoS, Version};
+use headwater_mqtt::{Properties, Property, PropertyId, QoS, Version, text};
 
 /// How one subscriber gets a record.
 #[derive(Debug, Clone, Copy)]
@@ -51,11 +51,18 @@ pub fn record(
         set_message_expiry(&mut properties, u32::try_from(left_s).unwrap_or(expiry_s));
     }
     for (key, value) in record.headers {
-        if let Ok(value) = std::str::from_utf8(value) {
+        // Producers over Flight give headers any name and any bytes. Clients close the connection at what is no text of
+        // MQTT, and would again wherever their session goes on.
+        if let (Some(key), Some(value)) = (text(key.as_bytes()), text(value)) {
             Property::UserProperty { key, value }.encode(&mut properties);
         }
     }
     put(out, record, form, &properties, payload)
+}
+
+/// The bytes as a string of MQTT, if they can be one.
+fn text(bytes: &[u8]) -> Option<&str> {
+    text::check(bytes).filter(|text| text.len() <= usize::from(u16::MAX))
 }
 
 #[inline]
