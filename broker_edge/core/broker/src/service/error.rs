@@ -20,6 +20,18 @@ pub(super) struct Refusal {
     is_over_share: bool,
 }
 
+/// Characters of a refusal and of the field that it names: both may quote what a caller sent, and travel in a header.
+const MESSAGE_CHARS_MAX: usize = 1_000;
+const FIELD_CHARS_MAX: usize = 100;
+
+fn shortened(mut text: String, chars_max: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(chars_max) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
 impl Refusal {
     fn new(error: &'static str, code: Code, message: impl Into<String>, more: Value) -> Refusal {
         let more = match more {
@@ -29,7 +41,7 @@ impl Refusal {
         Refusal {
             error,
             code,
-            message: message.into(),
+            message: shortened(message.into(), MESSAGE_CHARS_MAX),
             more,
             is_over_share: false,
         }
@@ -40,7 +52,7 @@ impl Refusal {
             "invalid_argument",
             Code::InvalidArgument,
             message,
-            json!({"field": field}),
+            json!({"field": shortened(field.to_owned(), FIELD_CHARS_MAX)}),
         )
     }
 

@@ -236,5 +236,11 @@ mod tests {
         );
         assert!(refused(r#"{"partition": 1}"#).contains(r#""field":"start""#));
         assert!(refused("no").contains(r#""field":"""#));
+        let long = "é".repeat(400_000);
+        let text = refused(&format!(r#"{{"{long}": 1}}"#));
+        assert!(
+            text.contains("unknown field `éé") && text.len() < 5_000,
+            "it travels in a header"
+        );
     }
 }
