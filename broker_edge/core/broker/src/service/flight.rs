@@ -11,6 +11,7 @@ use arrow_flight::{
     HandshakeRequest, HandshakeResponse, PollInfo, PutResult, SchemaAsIpc, SchemaResult, Ticket,
 };
 use arrow_ipc::writer::IpcWriteOptions;
+use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
 use headwater_log::Partition;
 use serde::de::DeserializeOwned;
@@ -24,6 +25,7 @@ use super::columns::SCHEMA;
 use super::error::Refusal;
 use super::gaps::{self, GapRecord, Gaps};
 use super::ipc::Decoder;
+use super::put_body::Lent;
 use super::shares::Work;
 use super::{Shared, offsets, plan, put, read, request, wire};
 use crate::audit::{Door, Refused};
@@ -66,6 +68,8 @@ impl Drop for Waiting {
     }
 }
 
+/// Bodies that are read where they arrive.
+const SMALL_BODY_BYTES: usize = 16 << 10;
 /// Of a reason and a log id that a gap is reported with.
 const GAP_TEXT_BYTES_MAX: usize = 4_096;
 
@@ -104,6 +108,22 @@ impl Flight {
         })
     }
 
+    /// Reads the body of `what`. A large one, which takes milliseconds, is read when it is the caller's turn, and on no
+    /// thread that serves all.
+    async fn body<T: DeserializeOwned + Send + 'static>(
+        &self,
+        caller: &Caller,
+        what: &'static str,
+        body: &Bytes,
+    ) -> Result<T, Refusal> {
+        if body.len() <= SMALL_BODY_BYTES {
+            return request::read(what, body);
+        }
+        let body = body.clone();
+        self.blocking(caller, Work::Look, move |_, _| request::read(what, &body))
+            .await
+    }
+
     async fn act(&self, caller: Caller, action: &Action) -> Result<Vec<Value>, Refusal> {
         let body = &action.body;
         let groups = &self.shared.groups;
@@ -118,7 +138,7 @@ impl Flight {
                 offsets::version(&self.shared)
             }
             "topics" => {
-                let body: request::Topics = request::read("topics", body)?;
+                let body: request::Topics = self.body(&caller, "topics", body).await?;
                 let by = caller.clone();
                 return self
                     .blocking(&caller, Work::Look, move |shared, stop| {
@@ -127,7 +147,7 @@ impl Flight {
                     .await;
             }
             "offsets" => {
-                let body: request::Offsets = request::read("offsets", body)?;
+                let body: request::Offsets = self.body(&caller, "offsets", body).await?;
                 let by = caller.clone();
                 self.blocking(&caller, Work::Look, move |shared, stop| {
                     offsets::offsets(shared, &by, body, stop)
@@ -135,7 +155,7 @@ impl Flight {
                 .await?
             }
             "plan" => {
-                let body: request::Plan = request::read("plan", body)?;
+                let body: request::Plan = self.body(&caller, "plan", body).await?;
                 let by = caller.clone();
                 self.blocking(&caller, Work::Look, move |shared, stop| {
                     plan::plan(shared, &by, body, stop)
@@ -143,7 +163,7 @@ impl Flight {
                 .await?
             }
             "commit" => {
-                let body = request::read("commit", body)?;
+                let body = self.body(&caller, "commit", body).await?;
                 groups.commit(&caller, body).await?
             }
             "committed" => {
@@ -321,11 +341,12 @@ impl FlightService for Flight {
     async fn do_get(&self, request: Request<Ticket>) -> Answer<Self::DoGetStream> {
         let caller = caller_of(&request).map_err(|refusal| self.refuse(refusal))?;
         let started = async {
-            let ticket: request::Ticket = request::read("the ticket", &request.get_ref().ticket)?;
-            if ticket.pattern.is_none() {
+            let text = &request.get_ref().ticket;
+            let ticket: request::Ticket = self.body(&caller, "the ticket", text).await?;
+            if ticket.pattern.is_none() && text.len() <= SMALL_BODY_BYTES {
                 return read::start(&self.shared, &caller, ticket);
             }
-            // Compiling a pattern takes milliseconds.
+            // Compiling a pattern takes milliseconds, and so does asking for the rights to thousands of filters.
             let by = caller.clone();
             self.blocking(&caller, Work::Look, move |shared, _| {
                 read::start(shared, &by, ticket)
@@ -346,6 +367,7 @@ impl FlightService for Flight {
         // Before anything is received: what is received waits in memory.
         let turn = self.shared.shares.turn(&caller, Work::Put).await;
         let turn = turn.map_err(|refusal| self.refuse_caller(&caller, "produce", refusal))?;
+        let lent = request.extensions().get::<Lent>().cloned();
         let mut messages = request.into_inner();
         let first = put::first(&mut messages)
             .await
@@ -361,6 +383,7 @@ impl FlightService for Flight {
             decoder: Decoder::default(),
             flight: Flight::new(Arc::clone(&self.shared)),
             caller,
+            lent: lent.unwrap_or_default(),
             _turn: turn,
         };
         // What was refused ends the call: rows after it would be out of order.
@@ -406,8 +429,8 @@ impl FlightService for Flight {
         let caller = caller_of(&request);
         let listed = async {
             let caller = caller?;
-            let body: request::Topics =
-                request::read("the criteria", &request.into_inner().expression)?;
+            let text = request.into_inner().expression;
+            let body: request::Topics = self.body(&caller, "the criteria", &text).await?;
             let by = caller.clone();
             self.blocking(&caller, Work::Look, move |shared, stop| {
                 let pattern = body.pattern.as_deref();

@@ -11,6 +11,7 @@ use super::caller::Caller;
 use super::error::Refusal;
 use super::flight::{Flight, command};
 use super::ipc::Decoder;
+use super::put_body::Lent;
 use super::shares::Work;
 use super::{produce, request};
 
@@ -53,6 +54,7 @@ pub(super) struct Put<S> {
     pub decoder: Decoder,
     pub flight: Flight,
     pub caller: Caller,
+    pub lent: Lent,
     /// Held as long as the call lasts.
     pub _turn: Option<OwnedSemaphorePermit>,
 }
@@ -85,9 +87,12 @@ impl<S: Stream<Item = Result<FlightData, Status>> + Unpin> Put<S> {
     async fn take(&mut self, message: FlightData) -> Result<Option<Value>, Refusal> {
         let (runtime, by) = (Handle::current(), self.caller.clone());
         let mut decoder = std::mem::take(&mut self.decoder);
+        let loan = self.lent.keep();
         let (decoder, answer) = self
             .flight
             .blocking(&self.caller, Work::Write, move |shared, _| {
+                // Given back when the rows are appended, whoever still waits for the answer.
+                let _loan = loan;
                 let answer = match decoder.decode(&message)? {
                     Some(batch) => Some(produce::produce(shared, &by, &batch, &runtime)?),
                     None => None,

@@ -6,12 +6,14 @@
 //! does not send what it announced loses its call, or it would keep the memory from others.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http_body::Frame;
+use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
 use tonic::Status;
 use tonic::body::Body;
@@ -35,11 +37,26 @@ pub(super) struct PutBody {
     /// Bytes of the message that have not come.
     left: usize,
     lending: Option<BoxFuture<'static, Loan>>,
-    loan: Option<Loan>,
+    lent: Lent,
     /// A frame that waits for a loan.
     held: Option<Frame<Bytes>>,
     /// Since a message that needs a loan began: until when something of it has to come, and all of it.
     clock: Option<(Pin<Box<Sleep>>, Instant)>,
+}
+
+/// The memory that was lent for the newest message. Whoever works on it keeps it until that is done: the call may be gone
+/// by then, and what was received for it is not.
+#[derive(Clone, Default)]
+pub(super) struct Lent(Arc<Mutex<Option<Arc<Loan>>>>);
+
+impl Lent {
+    pub fn keep(&self) -> Option<Arc<Loan>> {
+        self.0.lock().clone()
+    }
+
+    fn set(&self, loan: Option<Loan>) {
+        *self.0.lock() = loan.map(Arc::new);
+    }
 }
 
 impl PutBody {
@@ -52,10 +69,14 @@ impl PutBody {
             prefix: Vec::with_capacity(PREFIX_BYTES),
             left: 0,
             lending: None,
-            loan: None,
+            lent: Lent::default(),
             held: None,
             clock: None,
         }
+    }
+
+    pub fn lent(&self) -> Lent {
+        self.lent.clone()
     }
 
     /// Follows the messages in `data`; asks for a loan where one begins that needs it.
@@ -83,7 +104,7 @@ impl PutBody {
         if bytes <= FREE_BYTES || bytes > self.bytes_max || self.lending.is_some() {
             return;
         }
-        self.loan = None;
+        self.lent.set(None);
         let lender = self.lender.clone();
         self.lending = Some(Box::pin(async move { lender.lend(bytes).await }));
         let slow = Duration::from_secs(bytes as u64 / RATE_BYTES);
@@ -124,7 +145,8 @@ impl http_body::Body for PutBody {
         if let Some(lending) = &mut this.lending {
             match lending.as_mut().poll(cx) {
                 Poll::Ready(loan) => {
-                    (this.loan, this.lending) = (Some(loan), None);
+                    this.lent.set(Some(loan));
+                    this.lending = None;
                     this.wind();
                 }
                 Poll::Pending if this.is_late(cx) => {
@@ -139,7 +161,8 @@ impl http_body::Body for PutBody {
         }
         if this.left == 0 {
             // The message is done: whoever got it asks for the next.
-            (this.loan, this.clock) = (None, None);
+            this.lent.set(None);
+            this.clock = None;
         }
         let polled = Pin::new(&mut this.body).poll_frame(cx);
         if this.is_over() || (polled.is_pending() && this.is_late(cx)) {
@@ -269,6 +292,21 @@ mod tests {
         };
         let ended = tokio::time::timeout(LONG, ended).await;
         assert_eq!(ended, Ok(Code::Unavailable));
+    }
+
+    #[tokio::test]
+    async fn memory_stays_lent_while_somebody_works_on_a_message_whose_call_is_gone() {
+        let lender = Lender::of(LARGE + LARGE / 2);
+        let (sender, mut gone) = body(lender.another(), LONG);
+        sender.send(message(LARGE).into()).unwrap();
+        assert_eq!(next(&mut gone).await, Ok(message(LARGE).len()));
+        let kept = gone.lent().keep();
+        drop((sender, gone));
+        let (sender, mut waiting) = body(lender.another(), LONG);
+        sender.send(message(LARGE).into()).unwrap();
+        assert!(is_waiting(&mut waiting).await, "the first is worked on");
+        drop(kept);
+        assert_eq!(next(&mut waiting).await, Ok(message(LARGE).len()));
     }
 
     #[tokio::test]

@@ -244,7 +244,11 @@ where
                 let lender = shared.shares.put_lender(&caller);
                 let stall = shared.config.limits.stall_timeout;
                 let most = shared.config.flight.max_message_bytes.as_usize();
-                request = request.map(|body| Body::new(PutBody::new(body, lender, stall, most)));
+                let (head, body) = request.into_parts();
+                let body = PutBody::new(body, lender, stall, most);
+                let lent = body.lent();
+                request = http::Request::from_parts(head, Body::new(body));
+                request.extensions_mut().insert(lent);
             } else {
                 request = request.map(|body| Body::new(SmallBody::new(body)));
             }
