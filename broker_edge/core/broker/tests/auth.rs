@@ -813,6 +813,14 @@ async fn one_user_leaves_places_for_the_reads_and_groups_of_others() {
         Code::ResourceExhausted
     );
     assert_eq!(reader.code("commit", group("d")).await, Code::Ok);
+    let of_group = json!({"group": "a"});
+    assert_eq!(rival.code("remove_group", of_group).await, Code::Ok);
+    assert_eq!(rival.code("commit", group("c")).await, Code::Ok);
+    assert_eq!(
+        rival.code("commit", group("e")).await,
+        Code::ResourceExhausted,
+        "a place that is given back is taken once"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,6 +2,7 @@
 //! within the log.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use headwater_log::Partition;
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,13 @@ pub(super) struct Group {
     pub partitions: BTreeMap<u32, Place>,
 }
 
+/// Whose a group is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub user: Option<String>,
+    pub tenant: Option<String>,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Place {
@@ -44,6 +52,13 @@ impl Group {
             value["owner"] = json!(owner);
         }
         value
+    }
+
+    pub fn owner(&self) -> Owner {
+        Owner {
+            user: self.owner.clone(),
+            tenant: self.tenant.clone(),
+        }
     }
 
     pub fn is_owned_by(&self, caller: &Caller) -> bool {
@@ -101,6 +116,24 @@ impl Group {
         }
         (before - self.partitions.len(), lowered)
     }
+}
+
+/// Every group by its name, as it is stored. One that cannot be read is an empty one, and said.
+///
+/// The values are decoded when the store is free again: the loop writes what its sessions have there.
+pub(super) fn stored_groups(state: &StateStore) -> Vec<(String, Group)> {
+    let mut values = Vec::new();
+    state.for_each_prefix(KIND, |key, value| {
+        values.push((key[KIND.len()..].to_owned(), Arc::clone(value)));
+    });
+    let read = |(name, value): (String, Arc<[u8]>)| {
+        let group = serde_json::from_slice(&value).unwrap_or_else(|error| {
+            tracing::error!(%error, group = name, "a consumer group cannot be read and holds nothing");
+            Group::default()
+        });
+        (name, group)
+    };
+    values.into_iter().map(read).collect()
 }
 
 /// Brings what is stored of groups within the log, once at the start, and says so.

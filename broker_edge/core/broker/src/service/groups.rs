@@ -4,7 +4,7 @@
 //! higher epoch fences the ones before it, until the group is removed. Who commits to a group first owns it; others
 //! need the right to it. What groups hold back from retention is `holds.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use headwater_log::Offset;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::caller::Caller;
 use super::error::Refusal;
-use super::group::{Group, KIND, fence};
+use super::group::{Group, KIND, Owner, fence, stored_groups};
 use super::holds::GroupHolds;
 use super::limits::Limits;
 use super::progress::Progress;
@@ -35,8 +35,9 @@ pub(super) struct Groups {
     holds: Arc<GroupHolds>,
     groups_max: usize,
     groups_per_user: usize,
-    /// Held from reading a group to queueing its new value.
-    changing: Mutex<()>,
+    /// Whose each group is: who may make one more is told without decoding all of them. Held from reading a group to
+    /// queueing its new value.
+    owners: Mutex<HashMap<String, Owner>>,
 }
 
 impl Groups {
@@ -46,13 +47,15 @@ impl Groups {
         holds: Arc<GroupHolds>,
         limits: &Limits,
     ) -> Groups {
+        let owner = |(name, group): (String, Group)| (name, group.owner());
+        let owners = stored_groups(&state).into_iter().map(owner).collect();
         Groups {
             state,
             progress,
             holds,
             groups_max: limits.groups_max,
             groups_per_user: limits.groups_per_user,
-            changing: Mutex::new(()),
+            owners: Mutex::new(owners),
         }
     }
 
@@ -68,7 +71,7 @@ impl Groups {
             self.check_offset(*number, offsets.scanned.unwrap_or(0))?;
         }
         let (group, end) = {
-            let _changing = self.changing.lock();
+            let mut owners = self.owners.lock();
             let stored = self.find(&body.group)?;
             let before = stored.clone().unwrap_or_default();
             before.must_be_used_by(&body.group, caller)?;
@@ -78,7 +81,7 @@ impl Groups {
                 return Err(Refusal::invalid("reader_epoch", message));
             }
             if stored.is_none() {
-                self.check_count(caller)?;
+                self.check_count(&owners, caller)?;
             }
             let mut group = before.clone();
             group.own(&body.group, caller, stored.is_some());
@@ -102,7 +105,11 @@ impl Groups {
                 self.state.end()
             } else {
                 group.touched_us = now_us;
-                self.write(&body.group, &group)?
+                let end = self.holds.change(|| self.write(&body.group, &group))?;
+                if stored.is_none() || group.owner() != before.owner() {
+                    owners.insert(body.group.clone(), group.owner());
+                }
+                end
             };
             self.holds.touch(&body.group);
             (group, end)
@@ -171,7 +178,7 @@ impl Groups {
     pub async fn remove(&self, caller: &Caller, body: request::GroupOf) -> Result<Value, Refusal> {
         check_name(&body.group)?;
         let end = {
-            let _changing = self.changing.lock();
+            let mut owners = self.owners.lock();
             let group = self.find(&body.group)?;
             let is_own = group
                 .as_ref()
@@ -183,8 +190,11 @@ impl Groups {
                 let message = format!("there is no consumer group {}", body.group);
                 return Err(Refusal::not_found(message));
             }
-            let removed = self.state.delete(&format!("{KIND}{}", body.group));
-            removed.map_err(|error| Refusal::from_state(self.state.partition(), error))?
+            let key = format!("{KIND}{}", body.group);
+            let end = self.holds.change(|| self.state.delete(&key));
+            let end = end.map_err(|error| Refusal::from_state(self.state.partition(), error))?;
+            owners.remove(&body.group);
+            end
         };
         self.progress.reach(end).await?;
         Ok(json!({}))
@@ -213,21 +223,14 @@ impl Groups {
     }
 
     /// Whether there may be one group more.
-    fn check_count(&self, caller: &Caller) -> Result<(), Refusal> {
-        let (owner, tenant) = (caller.owner(), caller.tenant());
-        let (mut all, mut own) = (0, 0);
-        self.state.for_each_prefix(KIND, |_, value| {
-            all += 1;
-            if owner.is_none() {
-                return;
-            }
-            let Ok(group) = serde_json::from_slice::<Group>(value) else {
-                return;
-            };
-            let is_of_tenant = tenant.is_some() && group.tenant.as_deref() == tenant;
-            own += usize::from(is_of_tenant || group.owner.as_deref() == owner);
-        });
-        if all >= self.groups_max {
+    fn check_count(&self, owners: &HashMap<String, Owner>, caller: &Caller) -> Result<(), Refusal> {
+        let (user, tenant) = (caller.owner(), caller.tenant());
+        let is_own = |owner: &&Owner| {
+            let is_of_tenant = tenant.is_some() && owner.tenant.as_deref() == tenant;
+            user.is_some() && (is_of_tenant || owner.user.as_deref() == user)
+        };
+        let own = owners.values().filter(is_own).count();
+        if owners.len() >= self.groups_max {
             let most = self.groups_max;
             return Err(Refusal::exhausted(format!(
                 "the broker has {most} consumer groups, which is the limit flight.max_groups: remove some"

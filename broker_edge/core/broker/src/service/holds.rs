@@ -3,7 +3,7 @@
 //!
 //! It decides about no segment; the log asks it. It believes only commits that are durable.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use headwater_log::{HeldLoss, Hold, Holders, Log, Offset, Partition, PartitionId
 use parking_lot::Mutex;
 
 use super::gaps::{GapRecord, Gaps};
-use super::group::{Group, KIND, bound_stored};
+use super::group::{Group, bound_stored, stored_groups};
 use super::groups::now_us;
 use crate::state::StateStore;
 
@@ -26,10 +26,10 @@ pub(super) struct GroupHolds {
     view: Mutex<View>,
 }
 
-/// The groups as of the newest state that was durable when it was read.
+/// The groups as of their newest change that was durable when they were read.
 struct View {
-    /// End of the state that this was read from.
-    at: Offset,
+    /// End of a change since then.
+    changed: Option<Offset>,
     groups: Vec<(String, Group)>,
     activity: Activity,
 }
@@ -47,7 +47,7 @@ impl GroupHolds {
             started: Instant::now(),
             // The state was replayed from the log, so all of it is durable; bounds take nothing from what a group holds.
             view: Mutex::new(View {
-                at: state.end(),
+                changed: None,
                 groups,
                 activity,
             }),
@@ -68,6 +68,17 @@ impl GroupHolds {
     pub fn touch(&self, group: &str) {
         let now = self.started.elapsed();
         self.view.lock().activity.touch(group, now);
+    }
+
+    /// Makes a change of a group, which `write` has the end of. Nobody reads groups meanwhile.
+    ///
+    /// # Errors
+    /// As `write`.
+    pub fn change<E>(&self, write: impl FnOnce() -> Result<Offset, E>) -> Result<Offset, E> {
+        let mut view = self.view.lock();
+        let end = write()?;
+        view.changed = Some(end);
+        Ok(end)
     }
 
     /// Who holds `partition` below `end`.
@@ -125,33 +136,21 @@ impl Holders for GroupHolds {
 
 impl View {
     fn refresh(&mut self, state: &StateStore, partitions: &[Partition]) {
-        if state.end() == self.at {
+        // Every metric and every look of retention comes here: groups are decoded once for each change.
+        if self.changed.is_none_or(|end| state.durable() < end) {
             return;
         }
-        let groups = read_groups(state, partitions);
-        let end = state.end();
-        if state.durable() < end {
-            return;
-        }
-        self.activity.forget_others(&groups);
-        self.groups = groups;
-        self.at = end;
+        self.changed = None;
+        self.groups = read_groups(state, partitions);
+        self.activity.forget_others(&self.groups);
     }
 }
 
 fn read_groups(state: &StateStore, partitions: &[Partition]) -> Vec<(String, Group)> {
-    let mut groups = Vec::new();
-    state.for_each_prefix(KIND, |key, value| {
-        match serde_json::from_slice::<Group>(value) {
-            Ok(mut group) => {
-                group.bound(partitions);
-                groups.push((key[KIND.len()..].to_owned(), group));
-            }
-            Err(error) => {
-                tracing::error!(%error, key, "a consumer group cannot be read and holds nothing")
-            }
-        }
-    });
+    let mut groups = stored_groups(state);
+    for (_, group) in &mut groups {
+        group.bound(partitions);
+    }
     groups
 }
 
@@ -202,12 +201,12 @@ impl Activity {
     }
 
     fn forget_others(&mut self, groups: &[(String, Group)]) {
-        let is_known = |name: &String| groups.iter().any(|(known, _)| known == name);
-        self.at_start.retain(|name, _| is_known(name));
+        let known: HashSet<&str> = groups.iter().map(|(name, _)| &**name).collect();
+        self.at_start.retain(|name, _| known.contains(&**name));
         // A group that was just made is touched before its record is durable.
         let limit = 2 * groups.len() + 64;
         if self.touched.len() > limit {
-            self.touched.retain(|name, _| is_known(name));
+            self.touched.retain(|name, _| known.contains(&**name));
         }
     }
 }
