@@ -96,6 +96,18 @@ impl Acl {
         verdict == Verdict::Allowed
     }
 
+    /// Whether something could be done with a topic by some client id, whatever is denied.
+    pub fn might_allow(
+        &self,
+        section: &Section,
+        access: Access,
+        topic: &str,
+        names: &Names<'_>,
+    ) -> bool {
+        section.rules.may_allow(access, topic, names)
+            || self.patterns.may_allow(access, topic, names)
+    }
+
     /// Whether a user may do something so with any topic at all.
     pub fn allows_some(&self, section: &Section, access: Access) -> bool {
         section.allows_some(access) || self.patterns.allow_some(access)

@@ -33,7 +33,7 @@ use users::Fingerprint;
 pub use authority::{Admission, Authority, Check, Credentials};
 pub use file::FileError;
 pub use keeper::{Keeper, StartError};
-pub use rights::Rights;
+pub use rights::{Caller, Rights};
 pub use verifier::{Answer, Asker, Busy, Verifier};
 pub use waiting::Line;
 

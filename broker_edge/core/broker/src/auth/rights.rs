@@ -8,6 +8,16 @@ use super::rules::{ClientId, Names, Verdict};
 use super::section::Section;
 use super::{Access, Identity, Proof};
 
+/// Whose rights are the same but for what follows from the client id, under one state of the files and as long as one of
+/// them is there.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Caller {
+    user: Option<Arc<str>>,
+    /// Where that of a token lies.
+    own_section: usize,
+    is_stored: bool,
+}
+
 /// What an identity may do.
 #[derive(Debug)]
 pub struct Rights {
@@ -77,6 +87,34 @@ impl Rights {
         match (&self.authority.acl, self.has_own_section()) {
             (Some(acl), false) => acl.allows(section, access, target, &names),
             _ => target.ask(&section.rules, access, &names) == Verdict::Allowed,
+        }
+    }
+
+    /// Whether a client that calls itself in some way could use the topic so: it is true more often than [`Rights::may`],
+    /// and the same for all who are one [`Caller`].
+    pub fn might(&self, access: Access, topic: &str) -> bool {
+        let names = Names {
+            user: self.identity.user.as_deref(),
+            client_id: ClientId::Any,
+        };
+        let Some(section) = &self.section else {
+            return true;
+        };
+        if self.identity.proof == Proof::Stored {
+            return true;
+        }
+        match (&self.authority.acl, self.has_own_section()) {
+            (Some(acl), false) => acl.might_allow(section, access, topic, &names),
+            _ => section.rules.may_allow(access, topic, &names),
+        }
+    }
+
+    pub fn caller(&self) -> Caller {
+        let own = self.identity.own_section.as_ref();
+        Caller {
+            user: self.identity.user.clone(),
+            own_section: own.map_or(0, |section| Arc::as_ptr(section) as usize),
+            is_stored: self.identity.proof == Proof::Stored,
         }
     }
 

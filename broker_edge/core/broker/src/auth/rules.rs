@@ -316,6 +316,12 @@ impl Rules {
         allowed.chain(&self.denied).any(RuleFilter::names_client_id)
     }
 
+    /// Whether a topic is allowed so by some name, whatever is denied.
+    pub fn may_allow(&self, access: Access, topic: &str, names: &Names<'_>) -> bool {
+        let mut allowed = self.allowed.iter();
+        allowed.any(|(rule, allowed)| allowed.has(access) && rule.matches(topic, names))
+    }
+
     /// Whether anything at all is allowed so.
     pub fn allow_some(&self, access: Access) -> bool {
         self.allowed.iter().any(|(_, allowed)| allowed.has(access))

@@ -94,6 +94,7 @@ impl Engine {
         }
         self.router.advance();
         self.groups.forget_audiences();
+        self.tell_all_groups_rights();
         tracing::info!(revoked = revoked.len(), "users and rights were loaded anew");
         for key in revoked {
             self.metrics.auth.end("revoked");

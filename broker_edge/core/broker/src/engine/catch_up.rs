@@ -85,7 +85,11 @@ impl Engine {
         loop {
             let before = steps;
             self.sweep(&mut steps);
-            self.run_groups(&mut steps);
+            // Half of it, so that groups, however many, keep no session waiting.
+            let mut of_groups = steps.div_ceil(2);
+            let of_sessions = steps - of_groups;
+            self.run_groups(&mut of_groups);
+            steps = of_sessions + of_groups;
             self.run_sessions(&mut steps);
             if steps == 0 || steps == before {
                 return;

@@ -101,7 +101,7 @@ impl Engine {
     }
 
     /// The session loses its connection: it ends, or stays behind everywhere until the client is back.
-    fn detach(&mut self, key: SessionKey, conn: ConnKey, will: Option<Box<Will>>) {
+    pub(super) fn detach(&mut self, key: SessionKey, conn: ConnKey, will: Option<Box<Will>>) {
         let partitions = self.data_partitions();
         let now = self.now;
         let Some(session) = self.sessions.get_mut(key) else {
@@ -139,6 +139,14 @@ impl Engine {
             let live_at = self.dispatched[partition.index()];
             session.fall_behind(partition, live_at, live_at);
         }
+        session.is_at_rest = true;
+        for held in session
+            .subscriptions
+            .iter()
+            .filter(|held| !is_shared(&held.filter))
+        {
+            self.router.rest(&held.filter, key);
+        }
         let is_member = session.is_member();
         if session.expiry_s != NEVER_EXPIRES {
             self.timers.set(expiry_due_ms, Timer::Expiry(key));
@@ -171,7 +179,11 @@ impl Engine {
             return;
         };
         for subscription in &session.subscriptions {
-            if !is_shared(&subscription.filter) {
+            if is_shared(&subscription.filter) {
+                continue;
+            } else if session.is_at_rest {
+                self.router.remove_away(&subscription.filter);
+            } else {
                 self.router.remove(&subscription.filter, key);
             }
         }

@@ -16,7 +16,7 @@ use super::close::Cause;
 use super::connection::{Phase, Will};
 use super::identify::Identified;
 use super::quotas::Kind;
-use super::session::{NEVER_EXPIRES, Session};
+use super::session::NEVER_EXPIRES;
 use super::timers::Timer;
 use super::{ConnKey, Engine, SessionKey};
 
@@ -139,20 +139,22 @@ impl Engine {
             .is_empty()
             .then(|| self.assign_client_id());
         let client_id = assigned.as_deref().unwrap_or(connect.client_id);
-        let (session_key, present) = self.session_for(key, connect, client_id);
+        let (session_key, before) = self.session_for(key, connect, client_id);
+        let present = before.is_some();
         self.watch_expiry(key, rights.as_deref());
         self.tell_unproved(rights.as_ref(), client_id);
         self.charge_session(session_key, rights.as_ref());
         if let Some(session) = self.sessions.get_mut(session_key) {
             session.rights = rights;
         }
+        self.tell_groups_rights(session_key);
         let after = match self.settle_state_of(session_key) {
             Ok(after) => after,
             Err(error) => {
                 if self.may_talk() {
                     tracing::warn!(%error, client_id, "a session cannot be stored, its CONNECT is refused");
                 }
-                self.end_session(session_key);
+                self.give_up_attaching(session_key, key, before);
                 return self.refuse_connect(key, ReasonCode::ServerUnavailable);
             }
         };
@@ -238,61 +240,6 @@ impl Engine {
                 self.timers.set(due_ms, Timer::Silence(key));
             }
         }
-    }
-
-    /// The session of a client that connects, and whether it was there before. An earlier connection of the client ends.
-    fn session_for(
-        &mut self,
-        key: ConnKey,
-        connect: &Connect<'_>,
-        client_id: &str,
-    ) -> (SessionKey, bool) {
-        let expiry_s = self.expiry_of(connect);
-        let window_max = connect
-            .properties
-            .receive_maximum()
-            .unwrap_or(u16::MAX)
-            .min(self.settings.inflight_max);
-        let partitions = self.data_partitions();
-        let mut found = self.by_client.get(client_id).copied();
-        if let Some(session) = found {
-            let old = self.sessions.get(session).and_then(|session| session.conn);
-            if let Some(old) = old {
-                self.close(old, Cause::Reason(ReasonCode::SessionTakenOver));
-            }
-            if connect.clean_start {
-                self.end_session(session);
-            }
-            found = self.by_client.get(client_id).copied();
-        }
-        let present = found.is_some();
-        let session_key = found.unwrap_or_else(|| {
-            let client_id: Rc<str> = client_id.into();
-            let life = self.next_life();
-            let session = Session::new(Rc::clone(&client_id), connect.version, life);
-            let session = self.sessions.insert(session);
-            self.by_client.insert(client_id, session);
-            session
-        });
-        if let Some(session) = self.sessions.get_mut(session_key) {
-            session.conn = Some(key);
-            session.active = false;
-            session.version = connect.version;
-            session.window_max = window_max;
-            session.expiry_s = expiry_s;
-            // The client is back before its will was due.
-            session.away = None;
-            session.resend = session.window.front();
-            for behind in session.behind.iter_mut() {
-                behind.qos0_from = self.dispatched[behind.partition.index()];
-            }
-            // The CONNACK may have to wait for the disk; what the client subscribes to meanwhile begins now.
-            for partition in partitions {
-                let live_at = self.dispatched[partition.index()];
-                session.fall_behind(partition, live_at, Offset(0));
-            }
-        }
-        (session_key, present)
     }
 
     pub(super) fn expiry_of(&self, connect: &Connect<'_>) -> u32 {

@@ -109,7 +109,9 @@ impl Engine {
         let mut any = false;
         for topic in batch.topics() {
             let id = self.topics.intern(topic.topic, &self.log);
-            let matches = self.topics.matches(id, &self.router, &self.sessions);
+            let matches = self
+                .topics
+                .matches(id, &self.router, &self.sessions, &self.groups);
             any |= matches.is_wanted();
             wanted.push(matches.is_wanted().then_some(matches));
         }

@@ -59,18 +59,14 @@ impl<T> Few<T> {
         }
     }
 
-    /// Removes one member of which this is true. Says whether there was any.
-    pub fn remove(&mut self, is_it: &impl Fn(&T) -> bool) -> bool {
-        let Some(place) = self.iter().position(is_it) else {
-            return false;
-        };
+    /// Removes the member at a place where there is one; the last takes its place.
+    pub fn swap_remove(&mut self, place: usize) {
         match self {
             Self::Many(many) if many.len() > 1 => {
                 many.swap_remove(place);
             }
             _ => *self = Self::None,
         }
-        true
     }
 }
 
@@ -99,17 +95,18 @@ mod tests {
     #[test]
     fn members_come_and_go_and_a_single_one_takes_no_room_of_its_own() {
         let mut few = Few::default();
-        assert!(few.is_empty() && !few.remove(&|_| true));
+        assert!(few.is_empty());
         for n in 0..4 {
             few.push(n);
         }
         few.iter_mut().for_each(|n| *n *= 10);
-        assert!(few.remove(&|n| *n == 10) && !few.remove(&|n| *n == 10));
+        few.swap_remove(1);
         let mut left: Vec<i32> = few.iter().copied().collect();
         left.sort_unstable();
         assert_eq!(left, [0, 20, 30]);
         for n in left {
-            assert!(few.remove(&|held| *held == n));
+            let place = few.iter().position(|held| *held == n);
+            few.swap_remove(place.expect("it is there"));
         }
         assert!(few.is_empty());
         few = [1, 2, 3, 4].into_iter().collect();

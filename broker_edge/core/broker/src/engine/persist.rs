@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::state::{Change, StateError};
 
 use super::received::received_key;
-use super::router::{Options, Subscriber};
+use super::router::Options;
 use super::sent::sent_key;
 use super::session::{Away, NEVER_EXPIRES, Replay, Session, Subscription};
 use super::shared::is_shared;
@@ -134,7 +134,9 @@ impl Engine {
 
     /// Stores a session whose change nobody waits for; the next change or checkpoint makes up for a failure.
     pub(super) fn store_session(&mut self, key: SessionKey) {
-        if let Err(error) = self.try_store_session(key) {
+        if let Err(error) = self.try_store_session(key)
+            && self.may_talk()
+        {
             tracing::warn!(%error, "a session cannot be stored now");
         }
     }
@@ -376,41 +378,30 @@ impl Engine {
         }
         for held in &stored.subscriptions {
             if is_shared(&held.filter) {
-                self.restore_group(&held.filter, held.tenant.as_deref());
+                let user = session.owner().map(str::to_owned);
+                self.restore_group(&held.filter, held.tenant.as_deref(), user.as_deref());
             }
         }
         self.restore_sent(&mut session);
         let away_ms = u64::try_from(now.wall_us - away_since_us).unwrap_or(0) / 1000;
         let expiry_ms = u64::from(session.expiry_s) * 1000;
         let expires = session.expiry_s != NEVER_EXPIRES;
-        let held: Vec<(Box<str>, Options, bool)> = session
+        let held: Vec<(Box<str>, Options)> = session
             .subscriptions
             .iter()
-            .map(|held| {
-                (
-                    held.filter.clone(),
-                    held.options,
-                    session.is_replaying(&held.filter),
-                )
-            })
+            .map(|held| (held.filter.clone(), held.options))
             .collect();
         let due_ms = now.mono_ms + expiry_ms.saturating_sub(away_ms);
         away.expiry_due_ms = due_ms;
         session.away = Some(away);
+        session.is_at_rest = true;
         let key = self.sessions.insert(session);
-        for (of, (filter, options, replaying)) in stored.subscriptions.iter().zip(held) {
+        for (of, (filter, options)) in stored.subscriptions.iter().zip(held) {
             if is_shared(&filter) {
                 self.restore_member(key, (&filter, of.tenant.as_deref()), options);
-                continue;
+            } else {
+                self.router.insert_away(&filter);
             }
-            self.router.insert(
-                &filter,
-                Subscriber {
-                    session: key,
-                    options,
-                    replaying,
-                },
-            );
         }
         self.by_client.insert(client_id, key);
         self.restore_will(key);

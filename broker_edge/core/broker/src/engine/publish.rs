@@ -294,7 +294,9 @@ impl Engine {
             let mut reason = ReasonCode::Success;
             // A PUBREC only says that the message is taken, as Mosquitto's does.
             if conn.version.is_v5() && publish.qos == QoS::AtLeastOnce {
-                let matches = self.topics.matches(id, &self.router, &self.sessions);
+                let matches = self
+                    .topics
+                    .matches(id, &self.router, &self.sessions, &self.groups);
                 if !matches.any {
                     reason = ReasonCode::NoMatchingSubscribers;
                 }

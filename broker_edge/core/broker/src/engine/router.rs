@@ -1,8 +1,8 @@
 //! The subscription index: which subscribers a topic reaches.
 //!
 //! Filters without wildcards are looked up by hash; the others live in a tree of levels. It holds every subscription of
-//! every session and every shared group, away ones included, and knows nothing of connections: who can be delivered to is
-//! the caller's matter.
+//! every session and every shared group; of sessions that are away it only knows how many there are. It knows nothing of
+//! connections: who can be delivered to is the caller's matter.
 //! Matching descends once a level, so the caller bounds the levels of a filter.
 
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use headwater_mqtt::QoS;
 
 use super::SessionKey;
-use super::few::Few;
+use super::entries::{Entries, Entry};
 use super::shared::GroupId;
 
 /// What a SUBSCRIBE asked for beside its filter.
@@ -37,21 +37,15 @@ pub struct Subscriber {
     pub replaying: bool,
 }
 
-/// Something that a filter leads to.
-trait Entry: Copy {
-    /// Whether the other stands for the same subscriber, and is replaced by this.
-    fn replaces(&self, other: &Self) -> bool;
-}
-
 impl Entry for Subscriber {
-    fn replaces(&self, other: &Self) -> bool {
-        self.session == other.session
+    fn number(&self) -> u64 {
+        self.session.to_bits()
     }
 }
 
 impl Entry for GroupId {
-    fn replaces(&self, other: &Self) -> bool {
-        self == other
+    fn number(&self) -> u64 {
+        u64::from(self.to_bits())
     }
 }
 
@@ -61,9 +55,9 @@ struct Node<E> {
     /// `+` at the next level.
     any: Option<Box<Node<E>>>,
     /// Filters that end here.
-    here: Few<E>,
+    here: Entries<E>,
     /// Filters that end with `#` below here.
-    below: Few<E>,
+    below: Entries<E>,
 }
 
 impl<E> Default for Node<E> {
@@ -71,8 +65,8 @@ impl<E> Default for Node<E> {
         Self {
             levels: HashMap::new(),
             any: None,
-            here: Few::None,
-            below: Few::None,
+            here: Entries::default(),
+            below: Entries::default(),
         }
     }
 }
@@ -89,7 +83,7 @@ impl<E> Node<E> {
 /// Entries by filter. Most filters have one subscriber: a device's own topic.
 #[derive(Debug)]
 struct Index<E> {
-    exact: HashMap<Box<str>, Few<E>>,
+    exact: HashMap<Box<str>, Entries<E>>,
     root: Node<E>,
 }
 
@@ -103,41 +97,34 @@ impl<E> Default for Index<E> {
 }
 
 impl<E: Entry> Index<E> {
-    /// Adds an entry, or replaces the one that stood for the same. Says whether there is one more.
-    fn insert(&mut self, filter: &str, entry: E) -> bool {
-        let set = if has_wildcard(filter) {
-            set_of(&mut self.root, filter)
-        } else if let Some(set) = self.exact.get_mut(filter) {
-            set
+    fn entries_of(&mut self, filter: &str) -> &mut Entries<E> {
+        if has_wildcard(filter) {
+            entries_below(&mut self.root, filter)
+        } else if self.exact.contains_key(filter) {
+            self.exact.get_mut(filter).expect("it was just there")
         } else {
             self.exact.entry(filter.into()).or_default()
-        };
-        if let Some(old) = set.iter_mut().find(|old| entry.replaces(old)) {
-            *old = entry;
-            return false;
         }
-        set.push(entry);
-        true
     }
 
-    /// Removes an entry. Says whether it was there.
-    fn remove(&mut self, filter: &str, is_it: &impl Fn(&E) -> bool) -> bool {
+    /// Removes something of a filter, as `remove` does where it is. Says what that says.
+    fn remove(&mut self, filter: &str, remove: impl Fn(&mut Entries<E>) -> bool) -> bool {
         if has_wildcard(filter) {
-            return remove_below(&mut self.root, filter, is_it);
+            return remove_below(&mut self.root, filter, &remove);
         }
-        let Some(set) = self.exact.get_mut(filter) else {
+        let Some(entries) = self.exact.get_mut(filter) else {
             return false;
         };
-        let removed = set.remove(is_it);
-        if set.is_empty() {
+        let removed = remove(entries);
+        if entries.is_empty() {
             self.exact.remove(filter);
         }
         removed
     }
 
-    fn for_each_match(&self, topic: &str, found: &mut impl FnMut(&E)) {
-        if let Some(set) = self.exact.get(topic) {
-            set.iter().for_each(&mut *found);
+    fn for_each_match(&self, topic: &str, found: &mut impl FnMut(&Entries<E>)) {
+        if let Some(entries) = self.exact.get(topic) {
+            found(entries);
         }
         if topic.starts_with('$') {
             // Wildcards at the first level do not reach topics that begin with `$` (MQTT-4.7.2-1).
@@ -185,37 +172,77 @@ impl Router {
     /// Adds a subscription, or replaces that session's subscription to the same filter.
     pub fn insert(&mut self, filter: &str, subscriber: Subscriber) {
         self.epoch += 1;
-        self.subscriptions += usize::from(self.plain.insert(filter, subscriber));
+        let is_new = self.plain.entries_of(filter).insert(subscriber);
+        self.subscriptions += usize::from(is_new);
     }
 
     pub fn remove(&mut self, filter: &str, session: SessionKey) {
         self.epoch += 1;
-        let removed = self
-            .plain
-            .remove(filter, &|subscriber| subscriber.session == session);
+        let number = session.to_bits();
+        let removed = self.plain.remove(filter, |entries| entries.remove(number));
+        self.subscriptions -= usize::from(removed);
+    }
+
+    /// The session of a subscription has lost its client. That topics are matched anew is the caller's matter.
+    pub fn rest(&mut self, filter: &str, session: SessionKey) {
+        let entries = self.plain.entries_of(filter);
+        if entries.remove(session.to_bits()) {
+            entries.add_away();
+        }
+    }
+
+    /// The client of a subscription's session is back; so here.
+    pub fn rouse(&mut self, filter: &str, subscriber: Subscriber) {
+        let entries = self.plain.entries_of(filter);
+        let was_away = entries.remove_away();
+        let is_new = entries.insert(subscriber);
+        debug_assert!(was_away && is_new, "{filter} was not at rest");
+        self.subscriptions += usize::from(is_new);
+        self.subscriptions -= usize::from(was_away);
+    }
+
+    /// Adds the subscription of a session whose client is away.
+    pub fn insert_away(&mut self, filter: &str) {
+        self.epoch += 1;
+        self.plain.entries_of(filter).add_away();
+        self.subscriptions += 1;
+    }
+
+    /// Removes one.
+    pub fn remove_away(&mut self, filter: &str) {
+        self.epoch += 1;
+        let removed = self.plain.remove(filter, Entries::remove_away);
         self.subscriptions -= usize::from(removed);
     }
 
     pub fn insert_group(&mut self, filter: &str, group: GroupId) {
         self.epoch += 1;
-        self.groups += usize::from(self.shared.insert(filter, group));
+        self.groups += usize::from(self.shared.entries_of(filter).insert(group));
     }
 
     pub fn remove_group(&mut self, filter: &str, group: GroupId) {
         self.epoch += 1;
-        self.groups -= usize::from(self.shared.remove(filter, &|held| *held == group));
+        let number = group.number();
+        let removed = self.shared.remove(filter, |entries| entries.remove(number));
+        self.groups -= usize::from(removed);
     }
 
-    /// Calls `found` for every subscription whose filter matches `topic`. A session with overlapping filters is found
-    /// more than once.
-    pub fn for_each_match(&self, topic: &str, found: &mut impl FnMut(&Subscriber)) {
-        self.plain.for_each_match(topic, found);
+    /// Calls `found` for every subscription whose filter matches `topic` and whose session has its client. A session with
+    /// overlapping filters is found more than once. Says whether there are others.
+    pub fn for_each_match(&self, topic: &str, found: &mut impl FnMut(&Subscriber)) -> bool {
+        let mut has_away = false;
+        self.plain.for_each_match(topic, &mut |entries| {
+            has_away |= entries.has_away();
+            entries.iter().for_each(&mut *found);
+        });
+        has_away
     }
 
     /// The same for the shared groups.
     pub fn for_each_group(&self, topic: &str, found: &mut impl FnMut(&GroupId)) {
         if self.groups > 0 {
-            self.shared.for_each_match(topic, found);
+            self.shared
+                .for_each_match(topic, &mut |entries| entries.iter().for_each(&mut *found));
         }
     }
 }
@@ -232,7 +259,7 @@ fn split_level(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-fn set_of<'a, E>(mut node: &'a mut Node<E>, filter: &str) -> &'a mut Few<E> {
+fn entries_below<'a, E>(mut node: &'a mut Node<E>, filter: &str) -> &'a mut Entries<E> {
     let mut rest = Some(filter);
     while let Some(text) = rest {
         let (level, next) = split_level(text);
@@ -246,11 +273,15 @@ fn set_of<'a, E>(mut node: &'a mut Node<E>, filter: &str) -> &'a mut Few<E> {
     &mut node.here
 }
 
-/// Removes one entry and the nodes that nothing needs any more.
-fn remove_below<E>(node: &mut Node<E>, filter: &str, is_it: &impl Fn(&E) -> bool) -> bool {
+/// Removes something of a filter and the nodes that nothing needs any more.
+fn remove_below<E>(
+    node: &mut Node<E>,
+    filter: &str,
+    remove: &impl Fn(&mut Entries<E>) -> bool,
+) -> bool {
     let (level, rest) = split_level(filter);
     if level == "#" {
-        return node.below.remove(is_it);
+        return remove(&mut node.below);
     }
     let child = if level == "+" {
         node.any.as_deref_mut()
@@ -259,8 +290,8 @@ fn remove_below<E>(node: &mut Node<E>, filter: &str, is_it: &impl Fn(&E) -> bool
     };
     let Some(child) = child else { return false };
     let removed = match rest {
-        Some(rest) => remove_below(child, rest, is_it),
-        None => child.here.remove(is_it),
+        Some(rest) => remove_below(child, rest, remove),
+        None => remove(&mut child.here),
     };
     if child.is_empty() {
         if level == "+" {
@@ -273,10 +304,10 @@ fn remove_below<E>(node: &mut Node<E>, filter: &str, is_it: &impl Fn(&E) -> bool
 }
 
 /// `rest` is `None` behind the last level.
-fn visit<E>(node: &Node<E>, rest: Option<&str>, found: &mut impl FnMut(&E)) {
-    node.below.iter().for_each(&mut *found);
+fn visit<E>(node: &Node<E>, rest: Option<&str>, found: &mut impl FnMut(&Entries<E>)) {
+    found(&node.below);
     let Some(text) = rest else {
-        node.here.iter().for_each(&mut *found);
+        found(&node.here);
         return;
     };
     let (level, next) = split_level(text);
@@ -333,6 +364,33 @@ mod tests {
         assert_eq!(matches(&router, "a/b/c"), [0, 2, 4]);
         assert_eq!(matches(&router, "$SYS/b"), [3]);
         assert_eq!(matches(&router, "/x"), [2, 5]);
+    }
+
+    #[test]
+    fn a_subscription_whose_client_is_away_is_not_found_and_still_there() {
+        let mut router = Router::default();
+        for filter in ["a/b", "a/+"] {
+            router.insert(filter, subscriber(1));
+            router.insert(filter, subscriber(2));
+            router.rest(filter, SessionKey::from_bits(1));
+            router.insert_away(filter);
+        }
+        assert_eq!((matches(&router, "a/b"), router.len()), (vec![2, 2], 6));
+        assert!(router.for_each_match("a/b", &mut |_| {}));
+        assert!(!router.for_each_match("a", &mut |_| {}));
+        for filter in ["a/b", "a/+"] {
+            router.rouse(filter, subscriber(1));
+            router.remove_away(filter);
+        }
+        assert_eq!((matches(&router, "a/b").len(), router.len()), (4, 4));
+        assert!(!router.for_each_match("a/b", &mut |_| {}));
+        for filter in ["a/b", "a/+"] {
+            router.rest(filter, SessionKey::from_bits(1));
+            router.remove_away(filter);
+            router.remove(filter, SessionKey::from_bits(2));
+        }
+        assert_eq!(router.len(), 0);
+        assert!(router.plain.root.is_empty() && router.plain.exact.is_empty());
     }
 
     #[test]

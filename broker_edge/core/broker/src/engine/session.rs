@@ -216,6 +216,8 @@ pub struct Session {
     pub sent_stored: bool,
     /// In the list of sessions to write in this round.
     pub in_round: bool,
+    /// Its subscriptions are at rest in the router: they are counted there and not found.
+    pub is_at_rest: bool,
 }
 
 impl Session {
@@ -248,6 +250,7 @@ impl Session {
             replay_forgotten: false,
             sent_stored: false,
             in_round: false,
+            is_at_rest: false,
         }
     }
 

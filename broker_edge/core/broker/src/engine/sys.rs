@@ -86,7 +86,9 @@ impl Engine {
 
     fn send_sys_live(&mut self, topic: &str, value: &str) {
         let id = self.topics.intern(topic, &self.log);
-        let matches = self.topics.matches(id, &self.router, &self.sessions);
+        let matches = self
+            .topics
+            .matches(id, &self.router, &self.sessions, &self.groups);
         for target in &matches.targets {
             let retain = target.merged.retain_as_published;
             self.send_sys(target.conn, topic, value, retain, &target.merged);

@@ -13,6 +13,7 @@ mod in_flight;
 mod large;
 mod limits;
 mod member;
+mod neighbours;
 mod owed;
 mod own_records;
 mod ownership;

@@ -16,7 +16,7 @@ use crate::auth::Access;
 
 use super::router::{Options, Router};
 use super::session::Session;
-use super::shared::GroupId;
+use super::shared::{GroupId, Groups, Verdicts};
 use super::slab::Slab;
 use super::stage::PartitionIndex;
 use super::{ConnKey, SessionKey};
@@ -159,29 +159,42 @@ impl Topics {
         id: TopicId,
         router: &Router,
         sessions: &Slab<Session>,
+        groups: &Groups,
     ) -> Rc<Matches> {
         let Some(topic) = self.get_mut(id) else {
             return Rc::default();
         };
         if topic.matched_at != router.epoch() {
-            topic.matches = Rc::new(find(&topic.name, router, sessions));
+            let of = (&*topic.name, topic.partition);
+            topic.matches = Rc::new(find(of, router, sessions, groups));
             topic.matched_at = router.epoch();
         }
         Rc::clone(&topic.matches)
     }
 }
 
-fn find(topic: &str, router: &Router, sessions: &Slab<Session>) -> Matches {
+fn find(
+    (topic, partition): (&str, PartitionIndex),
+    router: &Router,
+    sessions: &Slab<Session>,
+    groups: &Groups,
+) -> Matches {
     let mut found: Vec<(SessionKey, Options)> = Vec::new();
     let mut matches = Matches::default();
-    router.for_each_match(topic, &mut |subscriber| {
+    let has_away = router.for_each_match(topic, &mut |subscriber| {
         matches.any = true;
         if !subscriber.replaying {
             found.push((subscriber.session, subscriber.options));
         }
     });
-    router.for_each_group(topic, &mut |group| matches.groups.push(*group));
-    matches.any |= !matches.groups.is_empty();
+    matches.any |= has_away;
+    let mut verdicts = Verdicts::default();
+    router.for_each_group(topic, &mut |group| {
+        matches.any = true;
+        if groups.is_concerned(*group, (topic, partition), &mut verdicts) {
+            matches.groups.push(*group);
+        }
+    });
     found.sort_unstable_by_key(|(session, _)| *session);
     for group in found.chunk_by(|a, b| a.0 == b.0) {
         let session = group[0].0;

@@ -19,7 +19,7 @@ impl Engine {
             if *steps == 0 {
                 return;
             }
-            let Some(id) = self.groups.runnable.pop_front() else {
+            let Some(id) = self.groups.runnable.pop() else {
                 return;
             };
             if let Some(group) = self.groups.get_mut(id) {

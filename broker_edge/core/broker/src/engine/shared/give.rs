@@ -88,8 +88,11 @@ impl Engine {
                     if let Some(group) = self.groups.get_mut(id) {
                         group.fall_behind(run.partition, record.offset);
                     }
-                    if given == Given::Later {
-                        self.groups.wake(id);
+                    match given {
+                        Given::Later => self.groups.wake(id),
+                        // Until somebody comes, records cost it nothing.
+                        Given::Nobody => self.router.advance(),
+                        _ => {}
                     }
                     return;
                 }

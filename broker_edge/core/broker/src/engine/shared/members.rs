@@ -3,11 +3,15 @@
 
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::auth::{Caller, Rights};
+
 use super::super::SessionKey;
 use super::super::topics::Merged;
+use super::callers::Callers;
 
 /// A session in a group.
 #[derive(Debug)]
@@ -22,6 +26,8 @@ pub struct Member {
     present_at: Option<usize>,
     /// Names its place in the line; zero for one that is not ready.
     ticket: u64,
+    /// What it is counted under among the callers, once its rights were told.
+    caller: Option<Option<Caller>>,
 }
 
 impl Member {
@@ -35,6 +41,7 @@ impl Member {
 #[derive(Debug, Default)]
 pub struct Members {
     by_session: FxHashMap<SessionKey, Member>,
+    callers: Callers,
     leaving: FxHashSet<SessionKey>,
     /// Members with a connection that takes deliveries, in no order.
     present: Vec<SessionKey>,
@@ -125,9 +132,33 @@ impl Members {
             asked_id: next_id,
             present_at: None,
             ticket: 0,
+            caller: None,
         };
         self.by_session.insert(key, member);
         true
+    }
+
+    /// Tells what the client of a member may do.
+    pub fn set_rights(&mut self, key: SessionKey, rights: Option<&Arc<Rights>>) {
+        if let Some(member) = self.by_session.get_mut(&key) {
+            let before = member.caller.replace(self.callers.enter(rights));
+            if let Some(before) = before {
+                self.callers.leave(&before);
+            }
+        }
+    }
+
+    /// The rights of all members are to be told again.
+    pub fn forget_rights(&mut self) {
+        self.callers = Callers::default();
+        for member in self.by_session.values_mut() {
+            member.caller = None;
+        }
+    }
+
+    /// As whom they come.
+    pub fn callers(&self) -> &Callers {
+        &self.callers
     }
 
     /// A member has unsubscribed.
@@ -142,12 +173,14 @@ impl Members {
 
     pub fn remove(&mut self, key: SessionKey) {
         self.depart(key);
-        if self
-            .by_session
-            .remove(&key)
-            .is_some_and(|member| member.is_leaving)
-        {
+        let Some(member) = self.by_session.remove(&key) else {
+            return;
+        };
+        if member.is_leaving {
             self.leaving.remove(&key);
+        }
+        if let Some(caller) = &member.caller {
+            self.callers.leave(caller);
         }
     }
 

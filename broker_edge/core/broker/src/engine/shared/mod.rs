@@ -5,12 +5,14 @@
 //! group is behind in `catch_up`, what comes back from members in `give_back`, what is durable in `persist`.
 
 mod audience;
+mod callers;
 mod catch_up;
 mod give;
 mod give_back;
 mod members;
 mod persist;
 mod tenants;
+mod turns;
 mod undone;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -34,7 +36,9 @@ use super::window::Source;
 use super::{Engine, SessionKey};
 
 use audience::Audiences;
+pub use callers::Verdicts;
 use members::Members;
+use turns::{Owner, Turns};
 pub use undone::Skips;
 
 /// Records of a group that may be out with members or wait to be given again; then it reads no further.
@@ -48,6 +52,12 @@ const ASIDE_TRIED_MORE: usize = 64;
 /// Names a group while it lasts. Small, because each delivery in a window carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(u16);
+
+impl GroupId {
+    pub fn to_bits(self) -> u16 {
+        self.0
+    }
+}
 
 /// Had a record that was set aside.
 const NOBODY: SessionKey = SessionKey::NONE;
@@ -63,6 +73,8 @@ pub struct Group {
     /// As its members write it.
     shown: Rc<str>,
     tenant: Option<Rc<str>>,
+    /// Who takes turns with others for it.
+    owner: Owner,
     /// Where the history ends that it began in: what lies below is given to those who may replay it.
     past: Vec<Place>,
     members: Members,
@@ -93,7 +105,7 @@ pub struct Groups {
     free: Vec<GroupId>,
     by_name: HashMap<Rc<str>, GroupId>,
     /// Groups with something else to give than the live stream, each at most once.
-    runnable: VecDeque<GroupId>,
+    runnable: Turns,
     /// Groups that wait to read what could not be read just now.
     unread: Vec<GroupId>,
     /// Stored cursors of groups that have ended.
@@ -153,7 +165,7 @@ impl Groups {
     }
 
     /// Nothing when there is no number left.
-    fn insert(&mut self, shown: &str, tenant: Option<&str>) -> Option<GroupId> {
+    fn insert(&mut self, shown: &str, tenant: Option<&str>, owner: Owner) -> Option<GroupId> {
         let id = match self.free.pop() {
             Some(id) => id,
             None => {
@@ -166,6 +178,7 @@ impl Groups {
         self.made += 1;
         let mut group = Group::new(Rc::clone(&name), shown, self.made << 32);
         group.tenant = tenant.map(Into::into);
+        group.owner = owner;
         // The cursor of the group that had the name is still stored: it is replaced, not forgotten.
         group.stored = self.ended.remove(&name);
         group.dirty = group.stored;
@@ -202,7 +215,8 @@ impl Groups {
             && group.has_work()
         {
             group.queued = true;
-            self.runnable.push_back(id);
+            let owner = Rc::clone(&group.owner);
+            self.runnable.push(owner, id);
         }
     }
 }
@@ -213,6 +227,7 @@ impl Group {
             name,
             shown: shown.into(),
             tenant: None,
+            owner: "".into(),
             past: Vec::new(),
             members: Members::new(epoch),
             behind: Vec::new(),
@@ -366,7 +381,12 @@ impl Engine {
         let tenant = self.tenant_for_groups(key).map(str::to_owned);
         let found = match self.group_held(key, name) {
             Some(id) => Some((id, false)),
-            None => self.group_of(name, tenant.as_deref()),
+            None => {
+                let session = self.sessions.get(key);
+                let user = session.and_then(|session| session.owner());
+                let user = user.map(str::to_owned);
+                self.group_of(name, tenant.as_deref(), user.as_deref())
+            }
         };
         let Some((id, is_new)) = found else {
             return;
@@ -385,12 +405,18 @@ impl Engine {
     }
 
     /// The group of a tenant by that filter, and whether it was made just now.
-    fn group_of(&mut self, shown: &str, tenant: Option<&str>) -> Option<(GroupId, bool)> {
+    fn group_of(
+        &mut self,
+        shown: &str,
+        tenant: Option<&str>,
+        user: Option<&str>,
+    ) -> Option<(GroupId, bool)> {
         if let Some(id) = self.groups.by_name(&tenants::name_of(shown, tenant)) {
             return Some((id, false));
         }
         let filter = filter_of(shown)?;
-        let id = self.groups.insert(shown, tenant)?;
+        let owner = turns::owner_of(tenant, user);
+        let id = self.groups.insert(shown, tenant, owner)?;
         self.router.insert_group(filter, id);
         Some((id, true))
     }
@@ -407,6 +433,9 @@ impl Engine {
         if is_new {
             session.join(id);
             self.quotas.join(session.account, id);
+            group.members.set_rights(key, session.rights.as_ref());
+            // It may be the first that may receive what others of the group may not.
+            self.router.advance();
         }
         if session.active_conn().is_some() {
             group.members.arrive(key, now_ms, next_id);

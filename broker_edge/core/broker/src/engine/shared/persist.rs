@@ -152,8 +152,13 @@ impl Engine {
     }
 
     /// Makes the group of a subscription that is being restored. It begins where the state store says.
-    pub(in super::super) fn restore_group(&mut self, name: &str, tenant: Option<&str>) {
-        match self.group_of(name, tenant) {
+    pub(in super::super) fn restore_group(
+        &mut self,
+        name: &str,
+        tenant: Option<&str>,
+        user: Option<&str>,
+    ) {
+        match self.group_of(name, tenant, user) {
             Some((id, true)) => self.restore_places(id, &tenants::name_of(name, tenant)),
             Some((_, false)) => {}
             None => tracing::error!(name, "a shared group more than there can be is left out"),

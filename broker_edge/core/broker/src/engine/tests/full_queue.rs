@@ -209,3 +209,39 @@ fn no_publish_is_refused_while_another_thread_keeps_the_queue_full() {
     is_done.store(true, Ordering::Relaxed);
     flood.join().expect("it ends");
 }
+
+/// What of a session is not stored because its partition is busy is not taken from its client.
+#[test]
+fn a_session_whose_connect_meets_a_full_queue_is_refused_and_keeps_what_it_has() {
+    let dir = dir();
+    let mut rig = rig(dir.path());
+    let mut fields = ConnectFields::new(Version::V5, "c");
+    fields.clean_start = false;
+    fields.properties = &[Property::SessionExpiryInterval(3600)];
+    let key = rig.connect(fields);
+    rig.subscribe(key, Version::V5);
+    rig.engine.remove(key);
+    let publisher = rig.connect(ConnectFields::new(Version::V5, "p"));
+    rig.publish(publisher, Version::V5, 1, "kept");
+    assert_eq!(rig.packets(publisher, Version::V5, 1), ["puback 1"]);
+    let internal = rig.log.by_name("internal-0").expect("always").clone();
+    rig.state_gate.set(Sync::Hold);
+    fill(&internal);
+    // One that takes what little room is left.
+    while internal.append(put(&[7; 64])).is_ok() {}
+    let refused = rig.engine.open(crate::peer::Peer::nobody());
+    rig.feed(refused, |out| encode::connect(out, &fields));
+    let told = rig.engine.out(refused).to_vec();
+    assert_eq!(told[3], ReasonCode::ServerUnavailable.as_u8(), "{told:?}");
+    rig.engine.remove(refused);
+    rig.state_gate.set(Sync::Pass);
+    while rig.quiet_at().is_none() {
+        rig.wait_for_disk();
+        rig.turn();
+    }
+    let key = rig.engine.open(crate::peer::Peer::nobody());
+    rig.feed(key, |out| encode::connect(out, &fields));
+    let told = rig.packets(key, Version::V5, 2);
+    assert_eq!(told, ["connack true", "publish kept"]);
+    rig.crash();
+}

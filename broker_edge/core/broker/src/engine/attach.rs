@@ -1,0 +1,112 @@
+//! A session gets its client: the one that waited for it, or a new one.
+
+use std::rc::Rc;
+
+use headwater_log::Offset;
+use headwater_mqtt::{Connect, ReasonCode};
+
+use super::close::Cause;
+use super::router::Subscriber;
+use super::session::{Away, Session};
+use super::shared::is_shared;
+use super::{ConnKey, Engine, SessionKey};
+
+/// How a session was before its client came back.
+pub(super) struct Attached {
+    expiry_s: u32,
+    away: Option<Box<Away>>,
+}
+
+impl Engine {
+    /// A CONNECT that cannot be stored is refused. A session that was there before stays, with what it has for its client,
+    /// which comes at a bad time and will come again.
+    pub(super) fn give_up_attaching(
+        &mut self,
+        key: SessionKey,
+        conn: ConnKey,
+        before: Option<Attached>,
+    ) {
+        let Some(before) = before else {
+            return self.end_session(key);
+        };
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.expiry_s = before.expiry_s;
+        }
+        self.detach(key, conn, None);
+        if let (Some(session), Some(away)) = (self.sessions.get_mut(key), before.away) {
+            session.away = Some(away);
+        }
+    }
+
+    /// The session of a client that connects, and how it was if it was there before. An earlier connection of the client
+    /// ends.
+    pub(super) fn session_for(
+        &mut self,
+        key: ConnKey,
+        connect: &Connect<'_>,
+        client_id: &str,
+    ) -> (SessionKey, Option<Attached>) {
+        let expiry_s = self.expiry_of(connect);
+        let window_max = connect
+            .properties
+            .receive_maximum()
+            .unwrap_or(u16::MAX)
+            .min(self.settings.inflight_max);
+        let partitions = self.data_partitions();
+        let mut found = self.by_client.get(client_id).copied();
+        if let Some(session) = found {
+            let old = self.sessions.get(session).and_then(|session| session.conn);
+            if let Some(old) = old {
+                self.close(old, Cause::Reason(ReasonCode::SessionTakenOver));
+            }
+            if connect.clean_start {
+                self.end_session(session);
+            }
+            found = self.by_client.get(client_id).copied();
+        }
+        let was_there = found.is_some();
+        let session_key = found.unwrap_or_else(|| {
+            let client_id: Rc<str> = client_id.into();
+            let life = self.next_life();
+            let session = Session::new(Rc::clone(&client_id), connect.version, life);
+            let session = self.sessions.insert(session);
+            self.by_client.insert(client_id, session);
+            session
+        });
+        let mut before = None;
+        if let Some(session) = self.sessions.get_mut(session_key) {
+            // The client is back before its will was due.
+            let away = session.away.take();
+            before = was_there.then_some(Attached {
+                expiry_s: session.expiry_s,
+                away,
+            });
+            session.conn = Some(key);
+            session.active = false;
+            session.version = connect.version;
+            session.window_max = window_max;
+            session.expiry_s = expiry_s;
+            if std::mem::take(&mut session.is_at_rest) {
+                let held = session.subscriptions.iter();
+                for held in held.filter(|held| !is_shared(&held.filter)) {
+                    let subscriber = Subscriber {
+                        session: session_key,
+                        options: held.options,
+                        replaying: session.is_replaying(&held.filter),
+                    };
+                    self.router.rouse(&held.filter, subscriber);
+                }
+            }
+            session.resend = session.window.front();
+            for behind in session.behind.iter_mut() {
+                behind.qos0_from = self.dispatched[behind.partition.index()];
+            }
+            // The CONNACK may have to wait for the disk; what the client subscribes to meanwhile begins now.
+            for partition in partitions {
+                let live_at = self.dispatched[partition.index()];
+                session.fall_behind(partition, live_at, Offset(0));
+            }
+        }
+        (session_key, before)
+    }
+}

@@ -1,0 +1,157 @@
+//! Who is found by one filter. Most filters have one entry, some have very many: what an entry costs to add, to find and to
+//! take out does not follow from how many there are.
+//!
+//! Sessions that are away are counted and not listed: nothing is delivered to them, so a topic must not cost more for
+//! them, however many somebody leaves behind.
+
+use rustc_hash::FxHashMap;
+
+use super::few::Few;
+
+/// With more entries their places are remembered.
+const SEARCHED_MAX: usize = 32;
+
+/// Something that a filter leads to.
+pub trait Entry: Copy {
+    /// The same for the entry that is replaced by this one, and for no other.
+    fn number(&self) -> u64;
+}
+
+#[derive(Debug)]
+pub struct Entries<E> {
+    listed: Few<E>,
+    /// Where in the list an entry is, once there are many.
+    places: Option<Box<FxHashMap<u64, u32>>>,
+    away: u32,
+}
+
+impl<E> Default for Entries<E> {
+    fn default() -> Self {
+        Self {
+            listed: Few::None,
+            places: None,
+            away: 0,
+        }
+    }
+}
+
+impl<E> Entries<E> {
+    pub fn is_empty(&self) -> bool {
+        self.listed.is_empty() && self.away == 0
+    }
+
+    pub fn has_away(&self) -> bool {
+        self.away > 0
+    }
+
+    pub fn add_away(&mut self) {
+        self.away += 1;
+    }
+
+    /// Says whether there was one.
+    pub fn remove_away(&mut self) -> bool {
+        let is_there = self.away > 0;
+        self.away -= u32::from(is_there);
+        is_there
+    }
+}
+
+impl<E: Entry> Entries<E> {
+    pub fn iter(&self) -> std::slice::Iter<'_, E> {
+        self.listed.iter()
+    }
+
+    fn place_of(&self, number: u64) -> Option<usize> {
+        match &self.places {
+            Some(places) => places.get(&number).map(|place| *place as usize),
+            None => self.iter().position(|entry| entry.number() == number),
+        }
+    }
+
+    /// Adds an entry, or replaces the one of its number. Says whether there is one more.
+    pub fn insert(&mut self, entry: E) -> bool {
+        if let Some(place) = self.place_of(entry.number()) {
+            if let Some(old) = self.listed.iter_mut().nth(place) {
+                *old = entry;
+            }
+            return false;
+        }
+        let place = self.listed.len() as u32;
+        if let Some(places) = &mut self.places {
+            places.insert(entry.number(), place);
+        }
+        self.listed.push(entry);
+        if self.places.is_none() && self.listed.len() > SEARCHED_MAX {
+            let numbers = self.listed.iter().map(Entry::number);
+            self.places = Some(Box::new(numbers.zip(0..).collect()));
+        }
+        true
+    }
+
+    /// Says whether it was there.
+    pub fn remove(&mut self, number: u64) -> bool {
+        let Some(place) = self.place_of(number) else {
+            return false;
+        };
+        self.listed.swap_remove(place);
+        if let Some(places) = &mut self.places {
+            places.remove(&number);
+            if let Some(moved) = self.listed.iter().nth(place) {
+                places.insert(moved.number(), place as u32);
+            }
+            if self.listed.len() <= SEARCHED_MAX / 2 {
+                self.places = None;
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    struct One(u64, u8);
+
+    impl Entry for One {
+        fn number(&self) -> u64 {
+            self.0
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn each_number_is_there_once_however_many_there_are(
+            steps in prop::collection::vec((0u8..5, 0u64..60, any::<u8>()), 0..400),
+        ) {
+            let mut entries = Entries::default();
+            let mut model = BTreeMap::new();
+            for (act, number, value) in steps {
+                if act < 3 {
+                    let is_new = model.insert(number, value).is_none();
+                    prop_assert_eq!(entries.insert(One(number, value)), is_new);
+                } else {
+                    prop_assert_eq!(entries.remove(number), model.remove(&number).is_some());
+                }
+                let mut held: Vec<(u64, u8)> = entries.iter().map(|one| (one.0, one.1)).collect();
+                held.sort_unstable();
+                prop_assert_eq!(held, model.iter().map(|(n, v)| (*n, *v)).collect::<Vec<_>>());
+                prop_assert_eq!(entries.is_empty(), model.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn those_that_are_away_are_counted_and_not_listed() {
+        let mut entries = Entries::<One>::default();
+        assert!(entries.is_empty() && !entries.remove_away());
+        entries.add_away();
+        entries.add_away();
+        assert!(entries.has_away() && !entries.is_empty() && entries.iter().next().is_none());
+        assert!(entries.remove_away() && entries.remove_away() && !entries.remove_away());
+        assert!(entries.is_empty() && !entries.has_away());
+    }
+}

@@ -1,0 +1,82 @@
+//! Whose groups run next: each tenant in turn, and the groups of each in turn, so that one with many does not keep the
+//! others waiting for all of them.
+
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+
+use super::GroupId;
+
+/// Tells tenants apart.
+pub type Owner = Rc<str>;
+
+/// The tenant of a group; without one its users share it, and it is that of the first.
+pub fn owner_of(tenant: Option<&str>, user: Option<&str>) -> Owner {
+    match tenant {
+        Some(tenant) => format!("tenant {tenant}").into(),
+        None => format!("user {}", user.unwrap_or_default()).into(),
+    }
+}
+
+/// Groups with something to do.
+#[derive(Debug, Default)]
+pub struct Turns {
+    /// No list is empty.
+    by_owner: HashMap<Owner, VecDeque<GroupId>>,
+    order: VecDeque<Owner>,
+    len: usize,
+}
+
+impl Turns {
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub fn push(&mut self, owner: Owner, id: GroupId) {
+        let own = self.by_owner.entry(Rc::clone(&owner)).or_default();
+        if own.is_empty() {
+            self.order.push_back(owner);
+        }
+        own.push_back(id);
+        self.len += 1;
+    }
+
+    pub fn pop(&mut self) -> Option<GroupId> {
+        let owner = self.order.pop_front()?;
+        let own = self.by_owner.get_mut(&owner)?;
+        let id = own.pop_front()?;
+        self.len -= 1;
+        if own.is_empty() {
+            self.by_owner.remove(&owner);
+        } else {
+            self.order.push_back(owner);
+        }
+        Some(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_with_one_group_does_not_wait_for_all_those_of_another() {
+        let (north, south) = (owner_of(Some("north"), None), owner_of(None, Some("ann")));
+        let mut turns = Turns::default();
+        for id in 0..100 {
+            turns.push(Rc::clone(&north), GroupId(id));
+        }
+        turns.push(Rc::clone(&south), GroupId(500));
+        turns.push(Rc::clone(&south), GroupId(501));
+        let first: Vec<u16> = (0..5).filter_map(|_| Some(turns.pop()?.0)).collect();
+        assert_eq!(first, [0, 500, 1, 501, 2]);
+        assert_eq!(turns.len(), 97);
+        turns.push(south, GroupId(502));
+        let rest: Vec<u16> = std::iter::from_fn(|| Some(turns.pop()?.0)).collect();
+        assert_eq!((rest[1], rest.len()), (502, 98));
+        assert!(turns.is_empty() && turns.by_owner.is_empty());
+    }
+}
