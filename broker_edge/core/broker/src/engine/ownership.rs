@@ -55,12 +55,14 @@ impl Engine {
             return Err(Denied::ClientId);
         }
         let user = rights.user().map(|user| &**user);
-        tracing::warn!(
-            client_id,
-            user,
-            owner = owner.user().map(|user| &**user),
-            "the session of another user is ended: the client id belongs to this user"
-        );
+        if self.may_talk() {
+            tracing::warn!(
+                client_id,
+                user,
+                owner = owner.user().map(|user| &**user),
+                "the session of another user is ended: the client id belongs to this user"
+            );
+        }
         if let Some(old) = self.sessions.get(key).and_then(|session| session.conn) {
             self.close(old, Cause::Reason(ReasonCode::SessionTakenOver));
         }

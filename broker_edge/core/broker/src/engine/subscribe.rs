@@ -451,7 +451,9 @@ impl Engine {
             return Ok(None);
         }
         self.try_store_session(session).map(Some).map_err(|error| {
-            tracing::warn!(%error, "subscriptions cannot be stored, the connection is closed");
+            if self.may_talk() {
+                tracing::warn!(%error, "subscriptions cannot be stored, the connection is closed");
+            }
             self.close(key, Cause::Reason(ReasonCode::QuotaExceeded));
         })
     }
