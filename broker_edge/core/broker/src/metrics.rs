@@ -90,6 +90,10 @@ pub struct FlightMetrics {
     pub reads_refused: Counter,
     pub records_read: Counter,
     pub bytes_read: Counter,
+    /// Memory of what readers have been sent and have not taken, and of what is made for them.
+    pub read_memory: Gauge,
+    /// Pieces of the log that were looked through for readers.
+    pub scans: Counter,
     pub records_produced: Counter,
     pub records_duplicate: Counter,
     pub errors: Counter,
@@ -222,6 +226,8 @@ impl FlightMetrics {
             self.reads_refused, "reads_refused", "Reads refused because too many ran";
             self.records_read, "records_read", "Records sent to readers";
             self.bytes_read, "read_bytes", "Payload bytes sent to readers";
+            self.read_memory, "read_memory_bytes", "Memory of rows that readers have not taken, and of what is made for them";
+            self.scans, "scans", "Pieces of the log looked through for readers";
             self.records_produced, "records_produced", "Records appended for producers";
             self.records_duplicate, "records_duplicate", "Rows of producers that were there already";
             self.errors, "errors", "Calls answered with an error";

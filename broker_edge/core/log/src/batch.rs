@@ -220,6 +220,61 @@ impl Batch {
             + size_of::<Inner>()
     }
 
+    /// Memory that these batches keep, each buffer counted once when the batches in it follow one another.
+    #[must_use]
+    pub fn kept_bytes<'a>(batches: impl IntoIterator<Item = &'a Batch>) -> usize {
+        let (mut kept, mut last) = (0, std::ptr::null());
+        for batch in batches {
+            let buffer = Arc::as_ptr(&batch.0.bytes);
+            if buffer == last {
+                kept -= batch.0.bytes.capacity();
+            }
+            kept += batch.memory();
+            last = buffer;
+        }
+        kept
+    }
+
+    pub(crate) fn shares_buffer_with(&self, other: &Batch) -> bool {
+        Arc::ptr_eq(&self.0.bytes, &other.0.bytes)
+    }
+
+    /// Gives batches a buffer of their own, when they are less than half of the one that they keep.
+    pub(crate) fn leave_large_buffer(batches: &mut [Batch]) {
+        let bytes: usize = batches.iter().map(Batch::bytes_len).sum();
+        let is_small = |batch: &Batch| bytes < batch.0.bytes.capacity() / 2;
+        if !batches.first().is_some_and(is_small) {
+            return;
+        }
+        let mut own = Vec::with_capacity(bytes);
+        for batch in &*batches {
+            own.extend_from_slice(batch.bytes());
+        }
+        let (own, mut start) = (Arc::new(Chunk::from(own)), 0);
+        for batch in batches {
+            let end = start + batch.bytes_len();
+            *batch = batch.moved(&own, start);
+            start = end;
+        }
+    }
+
+    /// The same batch with the same bytes elsewhere.
+    fn moved(&self, bytes: &Arc<Chunk>, start: usize) -> Self {
+        let inner = &self.0;
+        Self(Arc::new(Inner {
+            bytes: Arc::clone(bytes),
+            start,
+            header: inner.header,
+            names: inner.names.clone(),
+            topics: inner.topics.clone(),
+            clients: inner.clients.clone(),
+            entries_at: inner.entries_at,
+            extensions_at: inner.extensions_at,
+            payloads_at: inner.payloads_at,
+            by_topic: OnceLock::new(),
+        }))
+    }
+
     pub(crate) fn flags(&self) -> u8 {
         self.0.header.flags
     }

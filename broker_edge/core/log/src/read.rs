@@ -36,6 +36,8 @@ impl Want<'_> {
 pub(crate) struct Taken {
     pub batches: Vec<Batch>,
     bytes: usize,
+    /// Number of the first batch in the newest buffer.
+    newest: usize,
 }
 
 impl Taken {
@@ -50,7 +52,13 @@ impl Taken {
         !self.batches.is_empty() && claimed.map_or(is_most, |bytes| self.is_enough(bytes, want))
     }
 
+    /// Where few batches of a buffer are wanted they must not keep all of it: there may be thousands of such buffers.
     pub fn push(&mut self, batch: Batch) {
+        let last = self.batches.last();
+        if last.is_some_and(|last| !last.shares_buffer_with(&batch)) {
+            Batch::leave_large_buffer(&mut self.batches[self.newest..]);
+            self.newest = self.batches.len();
+        }
         self.bytes += batch.bytes_len();
         self.batches.push(batch);
     }

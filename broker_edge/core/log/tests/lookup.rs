@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use headwater_log::{Log, LogConfig, Offset, RecordMeta, Records, Seams, Selection, Wanted};
+use headwater_log::{Batch, Log, LogConfig, Offset, RecordMeta, Records, Seams, Selection, Wanted};
 use support::memory::MemoryFiles;
 use support::*;
 
@@ -78,6 +78,26 @@ fn reading_what_matches_gives_every_matching_record_and_skips_batches() {
         .expect("a read");
     assert!(nobody.0.is_empty());
     assert_eq!(nobody.1, Offset(300));
+}
+
+#[test]
+fn few_wanted_batches_among_many_do_not_keep_the_others_in_memory() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = fleet(dir.path(), &HandClock::at(START_US), 100);
+    let partition = telemetry(&log);
+    let wanted = |topic: &str| topic == "devices/3/telemetry";
+    let (batches, scanned) = partition
+        .read_matching(Offset(0), Offset(1_000), 1 << 20, &wanted)
+        .expect("a read");
+    assert_eq!((batches.len(), scanned), (100, Offset(1_000)));
+    let expected = (0..100).map(|round| format!("{round} of 3 ").repeat(60).into_bytes());
+    let payloads = batches.iter().map(|batch| batch.payload(0).to_vec());
+    assert!(payloads.eq(expected));
+    let bytes: usize = batches.iter().map(Batch::bytes_len).sum();
+    let kept = Batch::kept_bytes(&batches);
+    // The newest buffer is still there, as large as a segment.
+    let most = 2 * bytes + (64 << 10);
+    assert!(kept <= most, "{kept} bytes for {bytes}");
 }
 
 #[test]

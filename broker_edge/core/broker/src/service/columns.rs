@@ -85,6 +85,10 @@ impl Bytes {
             .push(i32::try_from(self.bytes.len()).expect("a batch of rows stays below 2 GiB"));
     }
 
+    fn memory(&self) -> usize {
+        self.bytes.capacity() + 4 * self.ends.capacity()
+    }
+
     fn parts(self) -> (OffsetBuffer<i32>, Buffer) {
         (
             OffsetBuffer::new(ScalarBuffer::from(self.ends)),
@@ -125,6 +129,14 @@ impl Headers {
         }
     }
 
+    fn bytes(&self) -> usize {
+        self.names.bytes.len() + self.values.bytes.len() + 4 * self.names.ends.len()
+    }
+
+    fn memory(&self) -> usize {
+        self.names.memory() + self.values.memory() + 4 * self.ends.capacity()
+    }
+
     fn push(&mut self, record: &RecordView<'_>) {
         headers::for_each_header(record, &mut |name, value| {
             self.names.push(name.as_bytes());
@@ -151,19 +163,16 @@ impl Headers {
     }
 }
 
-/// Columns that have one value throughout a partition, long enough for the largest batch of rows.
-struct Constants {
-    partition: ArrayRef,
+/// Columns that have one value throughout a log, long enough for the largest batch of rows. All reads share them.
+pub(super) struct Constants {
     timestamp_type: ArrayRef,
     log_id: ArrayRef,
     no_headers: ArrayRef,
 }
 
 impl Constants {
-    fn new(partition: u32, log_id: &str, rows: usize) -> Constants {
-        let number = i32::try_from(partition).expect("partitions are few");
+    pub fn new(log_id: &str, rows: usize) -> Constants {
         Constants {
-            partition: Arc::new(Int32Array::from_value(number, rows)),
             timestamp_type: Arc::new(Int32Array::from_value(LOG_APPEND_TIME, rows)),
             log_id: Arc::new(StringArray::from_iter_values(std::iter::repeat_n(
                 log_id, rows,
@@ -202,26 +211,56 @@ impl Columns {
             headers: None,
         }
     }
+
+    fn bytes(&self) -> usize {
+        let texts = [&self.key, &self.value, &self.topic, &self.client_id];
+        let texts: usize = texts.iter().map(|column| column.bytes.len()).sum();
+        let headers = self.headers.as_ref().map_or(0, Headers::bytes);
+        texts + headers + ROW_BYTES * self.offset.len()
+    }
+
+    fn memory(&self) -> usize {
+        let texts = [&self.key, &self.value, &self.topic, &self.client_id];
+        let texts: usize = texts.iter().map(|column| column.memory()).sum();
+        let headers = self.headers.as_ref().map_or(0, Headers::memory);
+        let numbers = [&self.offset, &self.timestamp, &self.epoch];
+        let numbers: usize = numbers.iter().map(|column| 8 * column.capacity()).sum();
+        texts + headers + numbers + self.qos.capacity()
+    }
 }
+
+/// Of the columns of a row that are always as long.
+const ROW_BYTES: usize = 4 * 4 + 3 * 8 + 2;
+/// Of the memory that is taken beforehand for a row, without its payload.
+const CAPACITY_BYTES: usize = ROW_BYTES + 64;
 
 /// Collects rows of one partition into record batches of a bounded size.
 pub(super) struct Rows {
-    constants: Constants,
+    constants: Arc<Constants>,
+    partition: i32,
     columns: Columns,
+    /// Rows and payload bytes of the last batch: the next will be about as large.
+    last: (usize, usize),
     rows_max: usize,
-    /// Payload bytes after which a batch of rows is cut; one record may be larger.
-    bytes_max: usize,
+    /// Bytes after which a batch of rows is cut; one record may be larger.
+    pub bytes_max: usize,
 }
 
 impl Rows {
-    pub fn new(partition: u32, log_id: &str, rows_max: usize, bytes_max: usize) -> Rows {
-        let constants = Constants::new(partition, log_id, rows_max);
+    pub fn new(partition: u32, constants: Arc<Constants>, rows_max: usize) -> Rows {
         Rows {
             constants,
+            partition: i32::try_from(partition).expect("partitions are few"),
             columns: Columns::with_capacity(0, 0),
+            last: (0, 0),
             rows_max,
-            bytes_max,
+            bytes_max: usize::MAX,
         }
+    }
+
+    /// Memory that the rows so far keep.
+    pub fn memory(&self) -> usize {
+        self.columns.memory()
     }
 
     pub fn len(&self) -> usize {
@@ -233,7 +272,7 @@ impl Rows {
     }
 
     pub fn is_full(&self) -> bool {
-        self.len() >= self.rows_max || self.payload_bytes() >= self.bytes_max
+        self.len() >= self.rows_max || self.columns.bytes() >= self.bytes_max
     }
 
     /// Adds records `range` of `batch`, all of them wanted, as far as there is room; returns how many were added.
@@ -246,8 +285,13 @@ impl Rows {
             }
         };
         let first_byte = start_of(range.start);
-        let mut room = self.bytes_max.saturating_sub(self.payload_bytes());
         let mut end = range.start;
+        if self.len() == 0 {
+            // No sooner than now: a read that waits for its reader holds none.
+            let rows = self.last.0.min(self.bytes_max / CAPACITY_BYTES);
+            let payloads = (self.last.1 + self.last.1 / 8).min(self.bytes_max);
+            self.columns = Columns::with_capacity(rows, payloads);
+        }
         let columns = &mut self.columns;
         let base =
             i32::try_from(columns.value.bytes.len()).expect("a batch of rows stays below 2 GiB");
@@ -256,10 +300,10 @@ impl Rows {
             .min(range.start + self.rows_max.saturating_sub(columns.offset.len()));
         while end < last_row {
             let record = batch.record(end);
-            if record.payload.len() > room && !columns.offset.is_empty() {
+            let payloads = start_of(end) - first_byte + record.payload.len();
+            if columns.bytes() + payloads > self.bytes_max && !columns.offset.is_empty() {
                 break;
             }
-            room = room.saturating_sub(record.payload.len());
             push_fields(columns, &record);
             let within = batch.payload_end(end) as usize - first_byte;
             columns
@@ -278,9 +322,10 @@ impl Rows {
     /// The rows so far as a record batch; the next one begins empty.
     pub fn finish(&mut self) -> Result<RecordBatch, ArrowError> {
         let rows = self.len();
-        // The next batch of rows will be about as large as this one.
-        let next = Columns::with_capacity(rows, self.payload_bytes() + self.payload_bytes() / 8);
-        let mut columns = std::mem::replace(&mut self.columns, next);
+        if rows > 0 {
+            self.last = (rows, self.payload_bytes());
+        }
+        let mut columns = std::mem::replace(&mut self.columns, Columns::with_capacity(0, 0));
         let headers = match columns.headers {
             Some(headers) => headers.into_list()?,
             None => self.constants.no_headers.slice(0, rows),
@@ -289,7 +334,7 @@ impl Rows {
             columns.key.into_binary()?,
             columns.value.into_binary()?,
             columns.topic.into_string()?,
-            self.constants.partition.slice(0, rows),
+            Arc::new(Int32Array::from_value(self.partition, rows)),
             Arc::new(Int64Array::from(columns.offset)),
             Arc::new(TimestampMicrosecondArray::from(columns.timestamp).with_timezone("UTC")),
             self.constants.timestamp_type.slice(0, rows),

@@ -10,6 +10,7 @@ mod artifacts;
 mod backup;
 mod bearer;
 mod browser;
+mod budget;
 mod byte_range;
 mod caller;
 mod clients;
@@ -36,6 +37,7 @@ mod put;
 mod put_body;
 mod read;
 mod request;
+mod rest;
 mod rows;
 mod scan;
 mod shares;
@@ -43,7 +45,7 @@ mod wire;
 
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arrow_flight::flight_service_server::FlightServiceServer;
@@ -65,6 +67,7 @@ use crate::state::StateStore;
 use crate::transport::certificates::TlsContext;
 use bearer::Bearers;
 use browser::Browser;
+use columns::Constants;
 use error::Refusal;
 use gate::Gate;
 use groups::Groups;
@@ -140,6 +143,8 @@ pub(crate) struct Shared {
     progress: Vec<Progress>,
     reads: Arc<Semaphore>,
     shares: Shares,
+    /// Made by the first read.
+    constants: OnceLock<Arc<Constants>>,
     /// Held while a backup is taken.
     backing_up: Mutex<()>,
     /// True once the broker stops: following reads end.
@@ -230,7 +235,8 @@ pub(crate) fn start(
     let holds = Arc::new(GroupHolds::new(&log, Arc::clone(&state), config.group_idle));
     let shared = Arc::new(Shared {
         reads: Arc::new(Semaphore::new(usize::from(config.flight.max_reads))),
-        shares: Shares::new(&config.limits),
+        shares: Shares::new(&config.limits, &ties.metrics.flight.read_memory),
+        constants: OnceLock::new(),
         backing_up: Mutex::default(),
         groups: Groups::new(state, state_progress, Arc::clone(&holds), &config.limits),
         holds: Arc::clone(&holds),

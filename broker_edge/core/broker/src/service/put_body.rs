@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep};
 use tonic::Status;
 use tonic::body::Body;
 
-use super::shares::{Lender, Loan};
+use super::budget::{Lender, Loan};
 
 /// Before each message: one byte for no compression, four for the length.
 const PREFIX_BYTES: usize = 5;

@@ -11,15 +11,18 @@ use std::time::Duration;
 
 use headwater_log::{Offset, Partition};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::time::Instant;
 use tonic::Status;
 
 use super::Shared;
+use super::budget::{Lender, Loan, MESSAGE_BYTES, SCAN_BYTES};
 use super::caller::Caller;
-use super::columns::{Rows, SCHEMA};
+use super::columns::{Constants, Rows, SCHEMA};
 use super::error::Refusal;
 use super::request;
-use super::scan::{Piece, Scan};
-use super::shares::{Lender, Loan, MESSAGE_BYTES, Pace};
+use super::rest::Rest;
+use super::scan::{Piece, Room, Scan};
+use super::shares::{Pace, ScanTurns};
 use super::wire::{Encoder, Message, Messages, Slot};
 use crate::auth::Access;
 
@@ -79,18 +82,27 @@ pub(super) fn start(
         pace: Arc::clone(&pace),
         stall: shared.config.limits.stall_timeout,
     };
-    let rows = Rows::new(ticket.partition, &shared.log_id, rows_max, MESSAGE_BYTES);
+    let constants = shared
+        .constants
+        .get_or_init(|| Arc::new(Constants::new(&shared.log_id, BATCH_ROWS_MAX)));
+    let rows = Rows::new(ticket.partition, Arc::clone(constants), rows_max);
     let scan = Scan::new(partition, filters, Offset(ticket.start), rows, encoder);
     let read = Read {
         moves: shared.progress[ticket.partition as usize].moves(),
         stopping: shared.stopping.clone(),
         end: ticket.end.map(Offset),
         told: None,
+        told_at: Instant::now(),
         shared: Arc::clone(shared),
-        lender: shared.shares.lender(caller),
+        messages: shared.shares.lender(caller),
+        pieces: shared.shares.lender(caller),
+        turns: shared.shares.scan_turns(caller),
+        message_loan: None,
+        piece_loan: None,
         caller: caller.clone(),
         outbox,
         scan: Some(scan),
+        rest: Rest::default(),
         _permits: (permit, of_user),
     };
     tokio::spawn(read.run(schema));
@@ -119,14 +131,24 @@ fn check_bounds(partition: &Partition, start: u64, end: Option<u64>) -> Result<(
 struct Read {
     shared: Arc<Shared>,
     caller: Caller,
-    lender: Lender,
+    /// Lends memory for messages.
+    messages: Lender,
+    /// Lends memory for what is read of the log.
+    pieces: Lender,
+    turns: ScanTurns,
+    /// For the message that is being made.
+    message_loan: Option<Loan>,
+    /// For what is read and not encoded yet.
+    piece_loan: Option<Loan>,
     /// None follows.
     end: Option<Offset>,
     /// The last place that was sent to the reader.
     told: Option<Offset>,
+    told_at: Instant,
     /// None while a blocking thread has it.
     scan: Option<Scan>,
     outbox: Outbox,
+    rest: Rest,
     moves: watch::Receiver<()>,
     stopping: watch::Receiver<bool>,
     _permits: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>),
@@ -176,44 +198,57 @@ impl Read {
     async fn send_all(&mut self, schema: Message) -> Result<(), Ended> {
         self.outbox.send(schema, None).await?;
         loop {
-            let is_behind = self.read_to_end().await?;
-            if is_behind {
-                continue;
-            }
+            let until = self.until();
+            let has_more = !self.scan()?.is_at(until);
+            let has_found = self.read_to(until).await?;
             if self.end.is_some() {
                 return Ok(());
             }
-            self.wait().await?;
+            if has_more {
+                self.rest.looked(has_found, Instant::now());
+            }
+            let is_behind = self.until() > until;
+            if !(has_found && is_behind) {
+                self.wait().await?;
+            }
         }
     }
 
-    /// Reads and sends up to the end, or the high watermark as it is now. True when that has moved meanwhile.
-    async fn read_to_end(&mut self) -> Result<bool, Ended> {
-        let mut loan = None;
+    /// Reads and sends up to `until`. True when there was something to send.
+    async fn read_to(&mut self, until: Offset) -> Result<bool, Ended> {
+        let mut has_found = false;
         loop {
             self.renew_rights()?;
-            let until = self.until();
             if self.scan()?.is_at(until) {
                 break;
             }
-            if loan.is_none() {
-                loan = Some(self.lend().await?);
+            if self.message_loan.is_none() {
+                self.message_loan = Some(self.lend(&self.messages, MESSAGE_BYTES).await?);
+            }
+            if self.scan()?.reads_on() {
+                self.piece_loan = None;
+                self.piece_loan = Some(self.lend(&self.pieces, SCAN_BYTES).await?);
             }
             let Some(piece) = self.piece(until).await? else {
                 continue;
             };
-            if let Some(mut loan) = loan.take() {
-                loan.settle(piece.message.bytes());
-                self.send(piece, Some(loan)).await?;
+            let mut loan = self.message_loan.take();
+            if let Some(loan) = &mut loan {
+                loan.settle(piece.kept_bytes);
             }
+            has_found = true;
+            self.send(piece, loan).await?;
         }
+        // A read that waits for more holds nothing.
+        (self.message_loan, self.piece_loan) = (None, None);
         let position = self.scan()?.position();
         if self.end.is_some() && self.told != Some(position) {
             self.tell().await?;
         }
-        Ok(position < self.until())
+        Ok(has_found)
     }
 
+    /// Where the read ends, or the high watermark as it is now.
     fn until(&self) -> Offset {
         match (self.end, &self.scan) {
             (Some(end), _) => end,
@@ -228,30 +263,54 @@ impl Read {
             .ok_or_else(|| Refusal::internal("the read ended early"))
     }
 
-    /// Waits for memory to encode one message.
-    async fn lend(&self) -> Result<Loan, Ended> {
-        tokio::select! {
-            loan = self.lender.lend(MESSAGE_BYTES) => Ok(loan),
-            () = self.outbox.sender.closed() => Err(Ended::Gone),
-            () = tokio::time::sleep(2 * self.outbox.stall) => Err(Refusal::unavailable(
+    /// Waits for memory. A read whose messages are all taken gets some, but for what readers hold that have lost their
+    /// place.
+    async fn lend(&self, lender: &Lender, bytes: usize) -> Result<Loan, Ended> {
+        let stall = self.outbox.stall;
+        let lent = self.outbox.pace.wait(stall, lender.lend_some(bytes));
+        let lent = tokio::select! {
+            lent = lent => lent,
+            () = self.outbox.sender.closed() => return Err(Ended::Gone),
+        };
+        let is_owed = self.messages.loans() > usize::from(self.message_loan.is_some());
+        lent.ok_or_else(|| match is_owed {
+            true => Ended::Stalled,
+            false => Refusal::unavailable(
                 "readers that take nothing hold all the memory for rows (flight.read_budget_bytes); try again",
-            ).into()),
-        }
+            )
+            .into(),
+        })
     }
 
     /// Reads on, on a blocking thread, until there is a message or a piece of the log has been looked through.
     async fn piece(&mut self, until: Offset) -> Result<Option<Piece>, Ended> {
+        let turn = tokio::select! {
+            turn = self.turns.next() => turn,
+            () = self.outbox.sender.closed() => return Err(Ended::Gone),
+        };
         let Some(mut scan) = self.scan.take() else {
             return Err(Refusal::internal("the read ended early").into());
         };
+        self.shared.metrics.flight.scans.inc();
+        let lent = |loan: &Option<Loan>| loan.as_ref().map_or(0, Loan::bytes);
+        let room = Room {
+            scan_bytes: lent(&self.piece_loan),
+            message_bytes: lent(&self.message_loan),
+        };
         let done = tokio::task::spawn_blocking(move || {
-            let piece = scan.advance(until);
-            (scan, piece)
+            let piece = scan.advance(until, room);
+            let kept = scan.kept_bytes();
+            drop(turn);
+            (scan, piece, kept)
         });
-        let (scan, piece) = done
+        let (scan, piece, kept) = done
             .await
             .map_err(|error| Refusal::internal(format!("the read ended early: {error}")))?;
         self.scan = Some(scan);
+        match &mut self.piece_loan {
+            Some(loan) if kept > 0 => loan.settle(kept),
+            _ => self.piece_loan = None,
+        }
         Ok(piece?)
     }
 
@@ -264,6 +323,7 @@ impl Read {
     async fn send(&mut self, piece: Piece, loan: Option<Loan>) -> Result<(), Ended> {
         self.outbox.send(piece.message, loan).await?;
         self.told = Some(piece.next);
+        self.told_at = Instant::now();
         let metrics = &self.shared.metrics.flight;
         metrics.records_read.inc_by(piece.rows);
         metrics.bytes_read.inc_by(piece.bytes);
@@ -290,10 +350,13 @@ impl Read {
             let _ = stopping.wait_for(|stop| *stop).await;
         };
         tokio::select! {
-            moved = self.moves.changed() => return moved.map_err(|_| stopping()),
+            moved = async {
+                self.rest.over().await;
+                self.moves.changed().await
+            } => return moved.map_err(|_| stopping()),
             () = self.outbox.sender.closed() => return Err(Ended::Gone),
             () = is_stopping(&mut self.stopping) => return Err(stopping()),
-            () = tokio::time::sleep(IDLE) => {}
+            () = tokio::time::sleep_until(self.told_at + IDLE) => {}
         }
         self.tell().await
     }

@@ -13,9 +13,6 @@ use super::wire::{Encoder, Message};
 use crate::auth::{Access, Rights};
 use crate::filter::Filters;
 
-/// Bytes of the log that are taken at once.
-const READ_BYTES: usize = 4 << 20;
-
 /// What is read of the log, between one message and the next.
 pub(super) struct Scan {
     partition: Partition,
@@ -25,6 +22,7 @@ pub(super) struct Scan {
     /// Of the piece that was read: what is still to be taken, and how far it goes.
     pending: VecDeque<Batch>,
     looked_at: Offset,
+    piece_bytes: usize,
     /// The batch that is being taken, and which of its topics are wanted.
     current: Option<(Batch, Vec<bool>)>,
     /// Told after the rows before it.
@@ -39,6 +37,15 @@ pub(super) struct Piece {
     pub next: Offset,
     pub rows: u64,
     pub bytes: u64,
+    /// Memory that the message keeps.
+    pub kept_bytes: usize,
+}
+
+/// Memory that there is for the next step.
+#[derive(Clone, Copy)]
+pub(super) struct Room {
+    pub scan_bytes: usize,
+    pub message_bytes: usize,
 }
 
 impl Scan {
@@ -55,6 +62,7 @@ impl Scan {
             position: start,
             pending: VecDeque::new(),
             looked_at: start,
+            piece_bytes: 0,
             current: None,
             failed: None,
             rows,
@@ -84,12 +92,27 @@ impl Scan {
         self.position >= until && self.rows.len() == 0 && self.failed.is_none()
     }
 
+    /// Whether the next step begins with reading the log.
+    pub fn reads_on(&self) -> bool {
+        self.current.is_none() && self.pending.is_empty() && self.failed.is_none()
+    }
+
+    /// Memory that the piece which was read keeps until the last of it is taken.
+    pub fn kept_bytes(&self) -> usize {
+        if self.current.is_none() && self.pending.is_empty() {
+            0
+        } else {
+            self.piece_bytes
+        }
+    }
+
     /// Takes records up to `until` until a message is full or a piece of the log is at its end.
-    pub fn advance(&mut self, until: Offset) -> Result<Option<Piece>, Refusal> {
+    pub fn advance(&mut self, until: Offset, room: Room) -> Result<Option<Piece>, Refusal> {
+        self.rows.bytes_max = room.message_bytes;
         if let Some(failed) = self.failed.take() {
             return Err(failed);
         }
-        let taken = self.take_piece(until);
+        let taken = self.take_piece(until, room.scan_bytes);
         match taken {
             Ok(true) => self.flush().map(Some),
             Ok(false) if self.rows.len() > 0 && self.position >= until => self.flush().map(Some),
@@ -104,9 +127,9 @@ impl Scan {
     }
 
     /// True when the rows have to be sent before more are taken.
-    fn take_piece(&mut self, until: Offset) -> Result<bool, Refusal> {
+    fn take_piece(&mut self, until: Offset, bytes_max: usize) -> Result<bool, Refusal> {
         if self.current.is_none() && self.pending.is_empty() {
-            self.read_on(until)?;
+            self.read_on(until, bytes_max)?;
         }
         while let Some((batch, wanted)) = self.next_batch()? {
             if self.take(&batch, &wanted, until)? {
@@ -134,15 +157,16 @@ impl Scan {
         Ok(Some((batch, wanted)))
     }
 
-    fn read_on(&mut self, until: Offset) -> Result<(), Refusal> {
+    fn read_on(&mut self, until: Offset, bytes_max: usize) -> Result<(), Refusal> {
         self.filters.work_anew();
         // A purged record has no topic left: whoever may have wanted it is told.
         let wanted = |topic: &str| topic.is_empty() || self.filters.wants(topic);
         let (batches, looked_at) = self
             .partition
-            .read_matching(self.position, until, READ_BYTES, &wanted)
+            .read_matching(self.position, until, bytes_max, &wanted)
             .map_err(|error| Refusal::from_read(&self.partition, error))?;
         request::check_work(&self.filters)?;
+        self.piece_bytes = Batch::kept_bytes(&batches);
         self.pending = batches.into();
         self.looked_at = looked_at.min(until);
         Ok(())
@@ -187,6 +211,7 @@ impl Scan {
     /// The rows so far, which may be none, with the place where the reader goes on.
     pub fn flush(&mut self) -> Result<Piece, Refusal> {
         let (rows, bytes) = (self.rows.len() as u64, self.rows.payload_bytes() as u64);
+        let kept_bytes = self.rows.memory();
         let next = format!("{{\"next\":{}}}", self.position);
         let message = self
             .rows
@@ -198,6 +223,7 @@ impl Scan {
             next: self.position,
             rows,
             bytes,
+            kept_bytes,
         })
     }
 }

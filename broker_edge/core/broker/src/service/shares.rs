@@ -5,13 +5,16 @@
 //! all have together is bounded.
 
 use std::collections::HashMap;
+use std::num::NonZero;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::budget::{Budget, Lender};
 use super::caller::Caller;
 use super::error::Refusal;
 use super::limits::Limits;
@@ -24,8 +27,9 @@ const WRITES_PER_USER: usize = 16;
 const PUTS_PER_USER: usize = 16;
 /// How long a call waits for others of its user.
 const TURN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Payload bytes after which a message of a read is cut.
-pub(super) const MESSAGE_BYTES: usize = 4 << 20;
+/// Reads that look at the log at the same time are as many as this, or twice the processors; one user may have half. More
+/// would make nothing faster, and each would hold a thread with the memory that it has freed.
+const SCANS_MIN: usize = 8;
 /// Gaps that the readers of one user may report at once, and how often one more after that. A reader that goes on without
 /// a whole log reports one for each partition; who reports without an end would fill the reports of all.
 const REPORTS_PER_USER: u32 = 1_000;
@@ -45,6 +49,8 @@ pub(super) enum Work {
 pub(super) struct Shares {
     users: Mutex<HashMap<String, Arc<User>>>,
     reads_per_user: usize,
+    scans: Arc<Semaphore>,
+    scans_per_user: usize,
     budget: Arc<Budget>,
     /// For messages of DoPut as they come in.
     put_budget: Arc<Budget>,
@@ -53,6 +59,7 @@ pub(super) struct Shares {
 /// The shares of one user.
 struct User {
     reads: Arc<Semaphore>,
+    scans: Arc<Semaphore>,
     looks: Arc<Semaphore>,
     writes: Arc<Semaphore>,
     puts: Arc<Semaphore>,
@@ -94,11 +101,16 @@ impl Reports {
 }
 
 impl Shares {
-    pub fn new(limits: &Limits) -> Shares {
+    /// `shown` is told how much of the memory for reads is lent.
+    pub fn new(limits: &Limits, shown: &Gauge) -> Shares {
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let scans = SCANS_MIN.max(2 * processors);
         Shares {
             users: Mutex::default(),
             reads_per_user: limits.reads_per_user,
-            budget: Arc::new(Budget::new(limits.read_budget_bytes, limits.reads)),
+            scans: Arc::new(Semaphore::new(scans)),
+            scans_per_user: scans / 2,
+            budget: Arc::new(Budget::shown(limits.read_budget_bytes, limits.reads, shown)),
             put_budget: Arc::new(Budget::new(limits.put_budget_bytes, 0)),
         }
     }
@@ -117,11 +129,15 @@ impl Shares {
         }
         let user = Arc::new(User {
             reads: Arc::new(Semaphore::new(self.reads_per_user)),
+            scans: Arc::new(Semaphore::new(self.scans_per_user)),
             looks: Arc::new(Semaphore::new(LOOKS_PER_USER)),
             writes: Arc::new(Semaphore::new(WRITES_PER_USER)),
             puts: Arc::new(Semaphore::new(PUTS_PER_USER)),
-            budget: Arc::new(Budget::new(self.budget.bytes_max / 2, self.reads_per_user)),
-            put_budget: Arc::new(Budget::new(self.put_budget.bytes_max / 2, 0)),
+            budget: Arc::new(Budget::new(
+                self.budget.bytes_max() / 2,
+                self.reads_per_user,
+            )),
+            put_budget: Arc::new(Budget::new(self.put_budget.bytes_max() / 2, 0)),
             reports: Mutex::new(Reports::full(Instant::now())),
         });
         users.insert(name, Arc::clone(&user));
@@ -185,30 +201,32 @@ impl Shares {
         }
     }
 
-    /// Where a read of this caller takes memory for rows.
+    /// Where a read of this caller takes memory for messages, or for what it has read of the log.
     pub fn lender(&self, caller: &Caller) -> Lender {
-        Lender {
-            all: Arc::clone(&self.budget),
-            user: self.user(caller).map(|user| Arc::clone(&user.budget)),
-            loans: Arc::default(),
+        let user = self.user(caller).map(|user| Arc::clone(&user.budget));
+        Lender::new(Arc::clone(&self.budget), user)
+    }
+
+    /// Where a read of this caller waits for its turn to look at the log.
+    pub fn scan_turns(&self, caller: &Caller) -> ScanTurns {
+        let user = self.user(caller).map(|user| Arc::clone(&user.scans));
+        ScanTurns {
+            user,
+            all: Arc::clone(&self.scans),
         }
     }
-}
 
-impl Shares {
     /// Where a DoPut of this caller takes memory for messages.
     pub fn put_lender(&self, caller: &Caller) -> Lender {
-        Lender {
-            all: Arc::clone(&self.put_budget),
-            user: self.user(caller).map(|user| Arc::clone(&user.put_budget)),
-            loans: Arc::default(),
-        }
+        let user = self.user(caller).map(|user| Arc::clone(&user.put_budget));
+        Lender::new(Arc::clone(&self.put_budget), user)
     }
 }
 
 impl User {
     fn is_used(self: &Arc<Self>, reads_per_user: usize) -> bool {
         Arc::strong_count(self) > 1
+            || Arc::strong_count(&self.scans) > 1
             || Arc::strong_count(&self.budget) > 1
             || Arc::strong_count(&self.put_budget) > 1
             || self.reads.available_permits() < reads_per_user
@@ -225,129 +243,28 @@ impl User {
     }
 }
 
-/// Bytes that may be lent.
-struct Budget {
-    bytes_max: usize,
-    /// Beside that, for one message of each read: readers that take nothing must not stop those that begin.
-    first_bytes_max: usize,
-    lent: Mutex<usize>,
-    returned: Notify,
+/// The places of one user and of all to look at the log.
+pub(super) struct ScanTurns {
+    user: Option<Arc<Semaphore>>,
+    all: Arc<Semaphore>,
 }
 
-impl Budget {
-    fn new(bytes_max: usize, reads: usize) -> Budget {
-        Budget {
-            bytes_max,
-            first_bytes_max: reads * MESSAGE_BYTES,
-            lent: Mutex::new(0),
-            returned: Notify::new(),
-        }
-    }
-
-    /// What is larger than the whole budget is lent alone.
-    fn lend(&self, bytes: usize, is_first: bool) -> bool {
-        let mut lent = self.lent.lock();
-        let more = if is_first { self.first_bytes_max } else { 0 };
-        let fits = *lent == 0 || *lent + bytes <= self.bytes_max + more;
-        if fits {
-            *lent += bytes;
-        }
-        fits
-    }
-
-    fn give_back(&self, bytes: usize) {
-        *self.lent.lock() -= bytes;
-        self.returned.notify_waiters();
-    }
+/// A place to look at the log, until it is dropped.
+pub(super) struct ScanTurn {
+    _places: [Option<OwnedSemaphorePermit>; 2],
 }
 
-/// Lends memory of one user and of all to one read.
-#[derive(Clone)]
-pub(super) struct Lender {
-    all: Arc<Budget>,
-    user: Option<Arc<Budget>>,
-    /// What this read has not given back.
-    loans: Arc<AtomicUsize>,
-}
-
-impl Lender {
-    #[cfg(test)]
-    pub fn of(bytes: usize) -> Lender {
-        Lender {
-            all: Arc::new(Budget::new(bytes, 0)),
-            user: None,
-            loans: Arc::default(),
+impl ScanTurns {
+    /// The user's place first: who waits for that keeps nobody else waiting.
+    pub async fn next(&self) -> ScanTurn {
+        let of_user = match &self.user {
+            Some(user) => Arc::clone(user).acquire_owned().await.ok(),
+            None => None,
+        };
+        let of_all = Arc::clone(&self.all).acquire_owned().await.ok();
+        ScanTurn {
+            _places: [of_user, of_all],
         }
-    }
-
-    /// As of another call.
-    #[cfg(test)]
-    pub fn another(&self) -> Lender {
-        Lender {
-            loans: Arc::default(),
-            ..self.clone()
-        }
-    }
-
-    /// Waits until so much is there.
-    pub async fn lend(&self, bytes: usize) -> Loan {
-        loop {
-            let (all, user) = (self.all.returned.notified(), self.user.as_ref());
-            tokio::pin!(all);
-            let is_first = self.loans.load(Ordering::Relaxed) == 0;
-            // Enabled before the try: what is given back in between wakes.
-            all.as_mut().enable();
-            if let Some(user) = user {
-                let returned = user.returned.notified();
-                tokio::pin!(returned);
-                returned.as_mut().enable();
-                if !user.lend(bytes, is_first) {
-                    returned.await;
-                    continue;
-                }
-            }
-            if self.all.lend(bytes, is_first) {
-                self.loans.fetch_add(1, Ordering::Relaxed);
-                return Loan {
-                    lender: self.clone(),
-                    bytes,
-                };
-            }
-            if let Some(user) = user {
-                user.give_back(bytes);
-            }
-            all.await;
-        }
-    }
-}
-
-/// Memory that was lent; given back when it is dropped.
-pub(super) struct Loan {
-    lender: Lender,
-    bytes: usize,
-}
-
-impl Loan {
-    /// As much as was used in the end, which may be more.
-    pub fn settle(&mut self, bytes: usize) {
-        for budget in [Some(&self.lender.all), self.lender.user.as_ref()]
-            .into_iter()
-            .flatten()
-        {
-            if bytes > self.bytes {
-                *budget.lent.lock() += bytes - self.bytes;
-            } else {
-                budget.give_back(self.bytes - bytes);
-            }
-        }
-        self.bytes = bytes;
-    }
-}
-
-impl Drop for Loan {
-    fn drop(&mut self) {
-        self.lender.loans.fetch_sub(1, Ordering::Relaxed);
-        self.settle(0);
     }
 }
 
@@ -381,84 +298,23 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::pin::pin;
-    use std::task::{Context, Poll, Waker};
-
-    fn lender(all: usize, user: usize) -> Lender {
-        Lender {
-            all: Arc::new(Budget::new(all, 0)),
-            user: Some(Arc::new(Budget::new(user, 0))),
-            loans: Arc::default(),
-        }
-    }
-
-    fn poll<T>(future: &mut std::pin::Pin<&mut impl Future<Output = T>>) -> Poll<T> {
-        future
-            .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()))
-    }
+    use futures::FutureExt;
 
     #[test]
-    fn memory_beyond_the_share_is_waited_for() {
-        let lender = lender(100, 50);
-        let mut first = pin!(lender.lend(50));
-        let Poll::Ready(mut first) = poll(&mut first) else {
-            panic!("nothing is lent yet");
+    fn the_scans_of_one_user_leave_places_for_others() {
+        let all = Arc::new(Semaphore::new(4));
+        let user = || ScanTurns {
+            user: Some(Arc::new(Semaphore::new(2))),
+            all: Arc::clone(&all),
         };
-        let mut second = pin!(lender.lend(20));
-        assert!(poll(&mut second).is_pending());
-        first.settle(30);
-        assert!(poll(&mut second).is_ready());
-    }
-
-    #[test]
-    fn a_user_who_waits_takes_nothing_from_the_others() {
-        let one = lender(100, 100);
-        let other = Lender {
-            all: Arc::clone(&one.all),
-            user: Some(Arc::new(Budget::new(50, 0))),
-            loans: Arc::default(),
-        };
-        let mut held = pin!(one.lend(80));
-        let Poll::Ready(held) = poll(&mut held) else {
-            panic!("nothing is lent yet");
-        };
-        let mut waiting = pin!(other.lend(40));
-        assert!(poll(&mut waiting).is_pending());
-        assert_eq!(*other.user.as_ref().expect("a user").lent.lock(), 0);
-        drop(held);
-        assert!(poll(&mut waiting).is_ready());
-        assert_eq!(
-            *one.all.lent.lock(),
-            0,
-            "the loan was dropped with the poll"
-        );
-    }
-
-    #[test]
-    fn a_read_that_begins_gets_its_first_message_when_others_hold_the_budget() {
-        let stalled = Lender {
-            all: Arc::new(Budget::new(MESSAGE_BYTES, 2)),
-            user: None,
-            loans: Arc::default(),
-        };
-        let mut held = pin!(stalled.lend(MESSAGE_BYTES));
-        let Poll::Ready(_held) = poll(&mut held) else {
-            panic!("nothing is lent yet");
-        };
-        let mut ahead = pin!(stalled.lend(MESSAGE_BYTES));
-        assert!(poll(&mut ahead).is_pending());
-        let begins = Lender {
-            all: Arc::clone(&stalled.all),
-            user: None,
-            loans: Arc::default(),
-        };
-        let mut first = pin!(begins.lend(MESSAGE_BYTES));
-        let Poll::Ready(_first) = poll(&mut first) else {
-            panic!("the first message is lent");
-        };
-        let mut second = pin!(begins.lend(MESSAGE_BYTES));
-        assert!(poll(&mut second).is_pending());
+        let (busy, other) = (user(), user());
+        let mut held = vec![busy.next().now_or_never().expect("a place")];
+        held.extend(busy.next().now_or_never());
+        assert!(busy.next().now_or_never().is_none());
+        let of_other = other.next().now_or_never();
+        assert!(of_other.is_some() && other.next().now_or_never().is_some());
+        held.pop();
+        assert!(busy.next().now_or_never().is_some());
     }
 
     #[test]
@@ -472,18 +328,5 @@ mod tests {
         let later = began + REPORT_EVERY * 3 * REPORTS_PER_USER;
         let after = (0..REPORTS_PER_USER * 2).filter(|_| reports.take(later));
         assert_eq!(after.count(), REPORTS_PER_USER as usize);
-    }
-
-    #[test]
-    fn what_is_larger_than_all_there_is_goes_alone() {
-        let lender = lender(100, 50);
-        let mut large = pin!(lender.lend(500));
-        let Poll::Ready(large) = poll(&mut large) else {
-            panic!("nothing is lent yet");
-        };
-        let mut small = pin!(lender.lend(1));
-        assert!(poll(&mut small).is_pending());
-        drop(large);
-        assert!(poll(&mut small).is_ready());
     }
 }

@@ -29,11 +29,12 @@ use tonic::server::NamedService;
 use tonic::{Response, Status};
 
 use super::Shared;
+use super::budget::Loan;
 use super::caller::identify;
 use super::error::Refusal;
 use super::gate::Pass;
 use super::put_body::PutBody;
-use super::shares::{Loan, Pace};
+use super::shares::Pace;
 
 /// `FlightData.data_body`, the last field of a message.
 const BODY_FIELD: u32 = 1000;
@@ -173,10 +174,6 @@ impl Message {
             parts.push(gathered.freeze());
         }
         Message(parts)
-    }
-
-    pub fn bytes(&self) -> usize {
-        self.0.iter().map(Bytes::len).sum()
     }
 }
 
@@ -321,7 +318,7 @@ struct WireBody {
     /// What is left of the message being sent.
     parts: VecDeque<Bytes>,
     /// Of the message being sent: what of it the connection still holds counts.
-    loan: Option<Loan>,
+    loan: Option<Arc<Loan>>,
     ended: bool,
 }
 
@@ -338,10 +335,30 @@ impl WireBody {
     /// The next piece of the message being sent, small enough to show that a slow reader takes something.
     fn next_part(&mut self) -> Option<Bytes> {
         let part = self.parts.front_mut()?;
-        if part.len() > FRAME_BYTES {
-            return Some(part.split_to(FRAME_BYTES));
-        }
-        self.parts.pop_front()
+        let part = if part.len() > FRAME_BYTES {
+            part.split_to(FRAME_BYTES)
+        } else {
+            self.parts.pop_front()?
+        };
+        Some(match &self.loan {
+            Some(loan) => Bytes::from_owner(Part {
+                bytes: part,
+                _loan: Arc::clone(loan),
+            }),
+            None => part,
+        })
+    }
+}
+
+/// A piece of a message that waits in the connection: as long as it does, all buffers of its message are kept.
+struct Part {
+    bytes: Bytes,
+    _loan: Arc<Loan>,
+}
+
+impl AsRef<[u8]> for Part {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
@@ -371,7 +388,7 @@ impl http_body::Body for WireBody {
                 Some(Ok(slot)) => match slot.0.lock().take() {
                     Some(Loaned { message, loan }) => {
                         self.parts = message.0.into();
-                        self.loan = loan;
+                        self.loan = loan.map(Arc::new);
                         continue;
                     }
                     None => stalled(),

@@ -103,6 +103,51 @@ async fn reads_beyond_the_limit_are_refused_and_a_reader_that_leaves_makes_room(
     }
 }
 
+/// A figure of Flight.
+fn figure(broker: &TestBroker, name: &str) -> u64 {
+    let (_, metrics) = broker.http("/metrics");
+    let name = format!("headwater_flight_{name} ");
+    let line = metrics.lines().find_map(|line| line.strip_prefix(&name));
+    line.unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn following_readers_do_not_look_at_each_record_that_is_for_others() {
+    const READERS: u32 = 16;
+    const RECORDS: u32 = 400;
+    let broker = TestBroker::start(&["log.classes.telemetry.partitions=1"]);
+    let mut client = broker.client().await;
+    let ticket = json!({"partition": 3, "start": 0, "follow": true, "filters": ["for/me"]});
+    let mut follows = Vec::new();
+    for _ in 0..READERS {
+        follows.push(Box::pin(client.stream(ticket.clone()).await.unwrap()));
+    }
+    let begun = std::time::Instant::now();
+    for _ in 0..RECORDS {
+        client
+            .produce(&[Sent::new("for/others", "1")])
+            .await
+            .unwrap();
+    }
+    let elapsed_ms = u32::try_from(begun.elapsed().as_millis()).unwrap();
+    let scans = figure(&broker, "scans_total");
+    // Each of them may look about every 20 ms, and some times at first.
+    let most = u64::from(READERS * (elapsed_ms / 10 + 10));
+    assert!(scans <= most, "{scans} looks in {elapsed_ms} ms");
+    client.produce(&[Sent::new("for/me", "2")]).await.unwrap();
+    for follow in &mut follows {
+        let row = loop {
+            let answer = tokio::time::timeout(DEADLINE, follow.next()).await;
+            let (rows, next) = answer.unwrap().unwrap().unwrap();
+            if let [row] = &rows[..] {
+                assert_eq!(next, u64::from(RECORDS) + 1);
+                break row.clone();
+            }
+        };
+        assert_eq!((row.topic.as_str(), row.value), ("for/me", b"2".to_vec()));
+    }
+}
+
 /// Many records, so that a reader that takes nothing stands in the way of its own.
 async fn large(broker: &TestBroker, megabytes: usize) -> (u32, u64) {
     let mut client = broker.client().await;
@@ -161,6 +206,82 @@ async fn a_reader_that_takes_nothing_loses_its_place_and_goes_on_where_it_was() 
     assert_eq!(rows, next);
     let rest = other.read(ticket(next)).await.unwrap();
     assert_eq!(rest.len() as u64, end - next);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_that_take_nothing_stay_within_the_budget_and_others_go_on() {
+    const STALLED: usize = 15;
+    const BUDGET: u64 = 16 << 20;
+    let broker = TestBroker::start(&[
+        "flight.max_reads=16",
+        "flight.read_budget_bytes=16MiB",
+        "flight.stall_timeout=10m",
+        "log.classes.telemetry.partitions=1",
+    ]);
+    let mut client = broker.client().await;
+    let batch = vec![Sent::new("plant/line", vec![7; 16 << 10]); 8];
+    for _ in 0..160 {
+        client.produce(&batch).await.unwrap();
+    }
+    let (partition, end) = client.high_watermarks().await[0];
+    let ticket = json!({"partition": partition, "start": 0, "end": end});
+    let mut stalled = Vec::new();
+    for _ in 0..STALLED {
+        let mut reader = broker.client().await;
+        stalled.push(Box::pin(reader.stream(ticket.clone()).await.unwrap()));
+    }
+    let mut stream = Box::pin(client.stream(ticket.clone()).await.unwrap());
+    let (mut rows, mut most) = (0, 0);
+    while let Some(answer) = tokio::time::timeout(DEADLINE, stream.next()).await.unwrap() {
+        rows += answer.unwrap().0.len() as u64;
+        most = most.max(figure(&broker, "read_memory_bytes"));
+    }
+    assert_eq!(rows, end, "a reader beside them gets everything");
+    // What a record or a batch of the log is larger than the room that was left for it.
+    let beyond = (STALLED as u64 + 1) * (512 << 10);
+    assert!(
+        (BUDGET / 2..=BUDGET + beyond).contains(&most),
+        "{most} bytes"
+    );
+    // Each of the stalled ones goes on, too, when it is read.
+    for mut stream in stalled {
+        let mut rows = 0;
+        while let Some(answer) = tokio::time::timeout(DEADLINE, stream.next()).await.unwrap() {
+            rows += answer.unwrap().0.len() as u64;
+        }
+        assert_eq!(rows, end);
+    }
+    let waiting = std::time::Instant::now();
+    while figure(&broker, "read_memory_bytes") > 0 {
+        assert!(waiting.elapsed() < DEADLINE, "memory is not given back");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn long_topics_count_when_messages_are_cut() {
+    let broker = TestBroker::start(&["log.classes.telemetry.partitions=1"]);
+    let mut client = broker.client().await;
+    let long = "a".repeat(60_000);
+    let sent: Vec<Sent> = (0..200)
+        .map(|number| Sent::new(&format!("{long}{number}"), "1"))
+        .collect();
+    for part in sent.chunks(20) {
+        client.produce(part).await.unwrap();
+    }
+    let ticket = json!({"partition": 3, "start": 0, "end": 200, "batch_rows": 65_536});
+    let mut stream = Box::pin(client.stream(ticket).await.unwrap());
+    let mut rows = 0;
+    while let Some(batch) = stream.next().await {
+        let batch = batch.unwrap().0;
+        let bytes: usize = batch
+            .iter()
+            .map(|row| row.topic.len() + row.key.len())
+            .sum();
+        assert!(bytes < 3 << 20, "{bytes} bytes in a message");
+        rows += batch.len();
+    }
+    assert_eq!(rows, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

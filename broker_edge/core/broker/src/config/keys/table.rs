@@ -377,7 +377,8 @@ pub const KEYS: &[Key] = &[
     key(
         "flight.read_budget_bytes",
         bytes(ByteSize::mib(16), ByteSize::gib(64)),
-        "Memory for rows that readers have not taken yet, all together; one user may have half of it.",
+        "Memory for rows that readers have not taken yet and for what is read of the log for them, all together; one user may \
+         have half of it.",
     ),
     key(
         "flight.stall_timeout",

@@ -1,0 +1,340 @@
+//! Memory that reads and DoPut calls of one user, and of all, may have together.
+//!
+//! What a call is about to hold is lent before it is allocated, settled when its size is known, and given back when the
+//! last of it is gone. A read holds a piece of the log and some messages. Part of the memory is kept for reads whose
+//! messages are all taken: each of them goes on, in small steps, whatever others hold.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::sync::Notify;
+
+/// Bytes after which a message of a read is cut, and bytes of the log that a read takes at once.
+pub(super) const MESSAGE_BYTES: usize = 2 << 20;
+pub(super) const SCAN_BYTES: usize = 2 << 20;
+/// Each of the two where memory is short: every read may have so much, whoever holds the rest.
+const SHORT_BYTES: usize = 256 << 10;
+
+/// Bytes that may be lent.
+pub(super) struct Budget {
+    bytes_max: usize,
+    /// Of these, for reads that hold nothing yet: readers that take nothing must not stop those that begin.
+    kept: usize,
+    /// What such a read gets when there is no more.
+    short_bytes: usize,
+    lent: Mutex<usize>,
+    shown: Gauge,
+    returned: Notify,
+}
+
+impl Budget {
+    pub fn new(bytes_max: usize, reads: usize) -> Budget {
+        // A message and a piece of the log for each.
+        let pieces = 2 * reads;
+        let short_bytes = (bytes_max / 2 / pieces.max(1)).min(SHORT_BYTES);
+        Budget {
+            bytes_max,
+            kept: pieces * short_bytes,
+            short_bytes,
+            lent: Mutex::new(0),
+            shown: Gauge::default(),
+            returned: Notify::new(),
+        }
+    }
+
+    /// As `new`; `shown` is told how much is lent.
+    pub fn shown(bytes_max: usize, reads: usize, shown: &Gauge) -> Budget {
+        Budget {
+            shown: shown.clone(),
+            ..Budget::new(bytes_max, reads)
+        }
+    }
+
+    pub fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
+    /// What is larger than the whole budget is lent alone.
+    fn has_room(&self, lent: usize, bytes: usize, leaves_kept: bool) -> bool {
+        let kept = if leaves_kept { self.kept } else { 0 };
+        lent == 0 || lent + bytes <= self.bytes_max - kept
+    }
+
+    fn change(&self, lent: &mut usize, from: usize, to: usize) {
+        *lent = *lent + to - from;
+        self.shown.set(i64::try_from(*lent).unwrap_or(i64::MAX));
+    }
+}
+
+/// Lends memory of one user and of all for one purpose of one read.
+#[derive(Clone)]
+pub(super) struct Lender {
+    all: Arc<Budget>,
+    user: Option<Arc<Budget>>,
+    /// What has not been given back.
+    loans: Arc<AtomicUsize>,
+}
+
+impl Lender {
+    pub fn new(all: Arc<Budget>, user: Option<Arc<Budget>>) -> Lender {
+        Lender {
+            all,
+            user,
+            loans: Arc::default(),
+        }
+    }
+
+    #[cfg(test)]
+    pub fn of(bytes: usize) -> Lender {
+        Lender {
+            all: Arc::new(Budget::new(bytes, 0)),
+            user: None,
+            loans: Arc::default(),
+        }
+    }
+
+    /// As of another call.
+    #[cfg(test)]
+    pub fn another(&self) -> Lender {
+        Lender {
+            loans: Arc::default(),
+            ..self.clone()
+        }
+    }
+
+    /// How many loans have not been given back.
+    pub fn loans(&self) -> usize {
+        self.loans.load(Ordering::Relaxed)
+    }
+
+    fn budgets(&self) -> impl Iterator<Item = &Budget> {
+        self.user.iter().chain([&self.all]).map(|budget| &**budget)
+    }
+
+    /// Waits until so much is there.
+    pub async fn lend(&self, bytes: usize) -> Loan {
+        self.wait_for(|| self.try_lend(bytes, true)).await
+    }
+
+    /// Waits until something is there, and lends so much at most: little to who holds nothing when there is no more.
+    pub async fn lend_some(&self, bytes_max: usize) -> Loan {
+        let short = self.budgets().map(|budget| budget.short_bytes).min();
+        let short = short.unwrap_or(0).min(bytes_max);
+        let half = self
+            .budgets()
+            .map(|budget| (budget.bytes_max - budget.kept) / 2);
+        let enough = half.min().unwrap_or(0).min(bytes_max);
+        let some = || {
+            let is_first = self.loans() == 0;
+            let lent = self.try_lend(enough, true);
+            lent.or_else(|| is_first.then(|| self.try_lend(short, false)).flatten())
+        };
+        self.wait_for(some).await
+    }
+
+    async fn wait_for(&self, lend: impl Fn() -> Option<Loan>) -> Loan {
+        loop {
+            let returned = self.all.returned.notified();
+            tokio::pin!(returned);
+            // Enabled before the try: what is given back in between wakes.
+            returned.as_mut().enable();
+            if let Some(loan) = lend() {
+                return loan;
+            }
+            returned.await;
+        }
+    }
+
+    fn try_lend(&self, bytes: usize, leaves_kept: bool) -> Option<Loan> {
+        // Both at once: what a user takes for a moment and gives back nobody would hear of.
+        let mut lent: Vec<_> = self
+            .budgets()
+            .map(|budget| (budget, budget.lent.lock()))
+            .collect();
+        let fits = |(budget, lent): &(&Budget, MutexGuard<'_, usize>)| {
+            budget.has_room(**lent, bytes, leaves_kept)
+        };
+        if !lent.iter().all(fits) {
+            return None;
+        }
+        for (budget, lent) in &mut lent {
+            budget.change(lent, 0, bytes);
+        }
+        self.loans.fetch_add(1, Ordering::Relaxed);
+        Some(Loan {
+            lender: self.clone(),
+            bytes,
+        })
+    }
+}
+
+/// Memory that was lent; given back when it is dropped.
+pub(super) struct Loan {
+    lender: Lender,
+    bytes: usize,
+}
+
+impl Loan {
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// As much as was used in the end, which may be more.
+    pub fn settle(&mut self, bytes: usize) {
+        self.lender
+            .budgets()
+            .for_each(|budget| budget.change(&mut budget.lent.lock(), self.bytes, bytes));
+        self.bytes = bytes;
+        self.lender.all.returned.notify_waiters();
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.lender.loans.fetch_sub(1, Ordering::Relaxed);
+        self.settle(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    fn lender(all: usize, user: usize) -> Lender {
+        Lender {
+            all: Arc::new(Budget::new(all, 0)),
+            user: Some(Arc::new(Budget::new(user, 0))),
+            loans: Arc::default(),
+        }
+    }
+
+    fn poll<T>(future: &mut std::pin::Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+        future
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn memory_beyond_the_share_is_waited_for() {
+        let lender = lender(100, 50);
+        let mut first = pin!(lender.lend(50));
+        let Poll::Ready(mut first) = poll(&mut first) else {
+            panic!("nothing is lent yet");
+        };
+        let mut second = pin!(lender.lend(20));
+        assert!(poll(&mut second).is_pending());
+        first.settle(30);
+        assert!(poll(&mut second).is_ready());
+    }
+
+    #[test]
+    fn a_user_who_waits_takes_nothing_from_the_others() {
+        let one = lender(100, 100);
+        let other = Lender {
+            all: Arc::clone(&one.all),
+            user: Some(Arc::new(Budget::new(50, 0))),
+            loans: Arc::default(),
+        };
+        let mut held = pin!(one.lend(80));
+        let Poll::Ready(held) = poll(&mut held) else {
+            panic!("nothing is lent yet");
+        };
+        let mut waiting = pin!(other.lend(40));
+        assert!(poll(&mut waiting).is_pending());
+        assert_eq!(*other.user.as_ref().expect("a user").lent.lock(), 0);
+        drop(held);
+        assert!(poll(&mut waiting).is_ready());
+        assert_eq!(
+            *one.all.lent.lock(),
+            0,
+            "the loan was dropped with the poll"
+        );
+    }
+
+    /// Lenders of two reads for the same purpose, within a budget for so many reads.
+    fn of_reads(bytes: usize, reads: usize) -> (Lender, Lender) {
+        let lender = Lender {
+            all: Arc::new(Budget::new(bytes, reads)),
+            user: None,
+            loans: Arc::default(),
+        };
+        (lender.another(), lender)
+    }
+
+    fn lent<T>(future: impl Future<Output = T>) -> Option<T> {
+        let mut future = pin!(future);
+        match poll(&mut future) {
+            Poll::Ready(lent) => Some(lent),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn a_read_that_holds_nothing_gets_a_little_when_others_hold_the_rest() {
+        let (stalled, begins) = of_reads(8 * MESSAGE_BYTES, 4);
+        let mut held = Vec::new();
+        while let Some(loan) = lent(stalled.lend_some(MESSAGE_BYTES)) {
+            held.push(loan);
+        }
+        assert_eq!(*stalled.all.lent.lock(), 7 * MESSAGE_BYTES);
+        let mut first = lent(begins.lend_some(MESSAGE_BYTES)).expect("a first loan");
+        assert_eq!(first.bytes(), SHORT_BYTES);
+        // What was made is larger than it was meant to be.
+        first.settle(2 * SHORT_BYTES);
+        assert!(lent(begins.lend_some(MESSAGE_BYTES)).is_none());
+        drop(first);
+        assert!(lent(begins.lend_some(MESSAGE_BYTES)).is_some());
+        held.pop();
+        let whole = lent(begins.lend_some(MESSAGE_BYTES)).expect("there is room again");
+        assert_eq!(whole.bytes(), MESSAGE_BYTES);
+    }
+
+    #[test]
+    fn every_read_gets_something_within_the_budget_however_many_there_may_be() {
+        for (bytes, reads) in [(16 << 20, 32), (128 << 20, 32), (16 << 20, 1_024)] {
+            let (one, _) = of_reads(bytes, reads);
+            let mut held = Vec::new();
+            while let Some(loan) = lent(one.lend_some(SCAN_BYTES)) {
+                held.push(loan);
+            }
+            // The others of them, each with a piece of the log and a message.
+            for _ in 0..2 * reads - 1 {
+                let loan = lent(one.another().lend_some(MESSAGE_BYTES)).expect("its first");
+                assert!(loan.bytes() >= 4 << 10);
+                held.push(loan);
+            }
+            assert!(*one.all.lent.lock() <= bytes);
+        }
+    }
+
+    #[test]
+    fn what_is_given_back_by_another_user_wakes_who_waits() {
+        let one = lender(100, 100);
+        let other = Lender {
+            user: Some(Arc::new(Budget::new(100, 0))),
+            ..one.another()
+        };
+        let held = lent(one.lend(100)).expect("nothing is lent yet");
+        let mut waiting = pin!(other.lend(10));
+        assert!(poll(&mut waiting).is_pending());
+        drop(held);
+        assert!(poll(&mut waiting).is_ready());
+    }
+
+    #[test]
+    fn what_is_larger_than_all_there_is_goes_alone() {
+        let lender = lender(100, 50);
+        let mut large = pin!(lender.lend(500));
+        let Poll::Ready(large) = poll(&mut large) else {
+            panic!("nothing is lent yet");
+        };
+        let mut small = pin!(lender.lend(1));
+        assert!(poll(&mut small).is_pending());
+        drop(large);
+        assert!(poll(&mut small).is_ready());
+    }
+}
