@@ -100,6 +100,8 @@ class News:
     artifacts: Artifacts | None = None
     """All artifacts, when the table has changed."""
     read: Versions = Versions()
+    newest_reports: int = -1
+    """The version up to which there are reports; one look may take less."""
 
     @property
     def empty(self) -> bool:
@@ -248,6 +250,7 @@ class DeltalakeStore:
             devices=self._changed_devices(),
             artifacts=self._changed_artifacts(),
             read=self._read,
+            newest_reports=max(events_read, self._tables["action_events"].version()),
         )
 
     def commit(self, decision: Decision, settled: Versions) -> None:

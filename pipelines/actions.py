@@ -99,6 +99,10 @@ class ActionJob:
         self._request_versions: dict[str, int] = {}
         self._report_versions: dict[tuple[str, int, int], int] = {}
         self._read = Versions()
+        self._heard_us = 0
+        """Everything that was reported until then is read."""
+        self._heard_next: tuple[int, int] | None = None
+        """Read up to this version, everything until this time is."""
         self._facts: dict[str, DeviceState] = {}
         """Decided and not yet written. The reports that said so are not settled before it is."""
         self._facts_version: int | None = None
@@ -130,6 +134,12 @@ class ActionJob:
             self._stop.wait(self._pace.poll_s)
         self.close()
 
+    def run_through(self, is_stopped: Callable[[], bool]) -> None:
+        """Turn until what there was at the first look has been read."""
+        while not self._heard_us and not is_stopped():
+            self.turn()
+        self.close()
+
     def close(self) -> None:
         """Write what is still to be written of devices. What a kill keeps from it is read again."""
         self._commit(Decision(waiting=self._state.waiting, devices=self._state.devices), facts_due=True)
@@ -138,6 +148,7 @@ class ActionJob:
         """One tick with everything around it. Publishing may fail: what is owed stays owed."""
         news = self._store.news() if news is None else news
         now_us = self._clock_us()
+        self._note_heard(news, now_us)
         if news.empty and self._rest is not None and self._rest[0] <= now_us < self._rest[1]:
             decision = Decision(waiting=self._state.waiting, devices=self._state.devices)
             self._commit(decision)
@@ -155,11 +166,12 @@ class ActionJob:
             now_us,
             artifacts=self._artifacts,
             limits=self._limits,
+            heard_us=self._heard_us,
         )
         self._settle(decision)
         self._commit(decision)
         self._rest = None
-        if not decision.writes and not decision.publishes:
+        if not decision.writes and not decision.publishes and self._heard_us == now_us:
             self._rest = (now_us, rests_until_us(self._state, actions, requests, now_us, self._limits))
         if decision.publishes and time.monotonic() >= self._publish_from:
             self._publish(decision.publishes)
@@ -167,6 +179,17 @@ class ActionJob:
         return decision
 
     # -- what is known -----------------------------------------------------------------------------------------------
+
+    def _note_heard(self, news: News, now_us: int) -> None:
+        """Reports come in parts, and time is up for a device only when what it had reported by then is read."""
+        reached = news.read.reports
+        if reached >= news.newest_reports:
+            self._heard_us, self._heard_next = now_us, None
+            return
+        if self._heard_next is not None and reached >= self._heard_next[0]:
+            self._heard_us, self._heard_next = self._heard_next[1], None
+        if self._heard_next is None:
+            self._heard_next = (news.newest_reports, now_us)
 
     def _take(self, news: News) -> list[Report]:
         """Put the news where the next tick finds them, after loading what the tables say about their actions."""
@@ -343,15 +366,14 @@ def limits_of(given: ActionsSection) -> Limits:
 
 
 def run_engine(settings: Settings, stop: Callable[[float], bool], *, once: bool = False) -> None:
-    """The engine until `stop(seconds)`, which waits so long at most, says so; with `once` a single turn."""
+    """The engine until `stop(seconds)`, which waits so long at most, says so; `once` ends when all there is is read."""
     given = settings.actions
     with closing(DevicePublisher(settings.servers[0])) as publisher:
         pace = Pace(tick_s=given.tick_s, poll_s=given.poll_s, device_state_s=given.device_state_s)
         job = ActionJob(DeltalakeStore(given.root), publisher, limits=limits_of(given), pace=pace)
         log.info("the action engine reads %s and publishes on %s", given.root, publisher.server)
         if once:
-            job.turn()
-            job.close()
+            job.run_through(lambda: stop(0.0))
             return
         ended = threading.Event()
 

@@ -35,14 +35,16 @@ def tick(
     *,
     artifacts: Artifacts = _NO_ARTIFACTS,
     limits: Limits = _DEFAULT_LIMITS,
+    heard_us: int | None = None,
 ) -> Decision:
     """What to write and to publish now.
 
     `actions` holds the rows of every open action and the new ones, `requests` those not known to be handled, `reports`
     the new rows of `action_events` (repeats do no harm), `devices` the whole table by device id: the same object as
-    long as the table has not changed, and never changed in place. `artifacts` is that whole table.
+    long as the table has not changed, and never changed in place. `artifacts` is that whole table. Until `heard_us`
+    everything that was reported is in `reports` or was in those of an earlier tick; None is now.
     """
-    work = Work(state, devices, artifacts, now_us, limits)
+    work = Work(state, devices, artifacts, now_us, limits, heard_us)
     admit(work, actions)
     follow_devices(work)
     apply_reports(work, reports)
@@ -74,16 +76,19 @@ def apply(state: EngineState, decision: Decision) -> EngineState:
 
 
 def _expire(work: Work) -> None:
+    """End what has lasted too long, as far as is known: what is not read yet may say that it had ended in time."""
     for action, _ in work.open_actions():
         soonest_us = _soonest_us(action, work.limits)
-        at_deadline = action.deadline_us is not None and work.now_us >= action.deadline_us
+        at_deadline = action.deadline_us is not None and work.heard_us >= action.deadline_us
         due = [
             target
             for target in work.targets(action.action_id)
             if not target.final
-            and (at_deadline or target.begun_us is not None or work.now_us - target.since_us >= soonest_us)
+            and (at_deadline or target.begun_us is not None or work.heard_us - target.since_us >= soonest_us)
         ]
         for target in due:
+            if not timed_out(target, action, work.limits, work.heard_us).final:
+                continue
             after = timed_out(target, action, work.limits, work.now_us)
             if work.put(target, after):
                 work.say_of_target(after, "TIMED_OUT")
@@ -119,7 +124,7 @@ def _judge(work: Work) -> None:
             work.stop(row, reason)
             work.say_of_action(action, "ABORTED", reason)
         elif row.phase in SENDING:
-            after = advanced(action, row, tallies, work.now_us)
+            after = advanced(action, row, tallies, work.heard_us)
             if after != row:
                 work.put_row(after)
                 _say_gate(work, action, row, after)

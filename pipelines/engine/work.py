@@ -35,12 +35,15 @@ class Work:
         artifacts: Artifacts,
         now_us: int,
         limits: Limits,
+        heard_us: int | None = None,
     ) -> None:
         self.state = state
         self.devices = devices
         self.artifacts = artifacts
         self.now_us = now_us
         self.limits = limits
+        self.heard_us = now_us if heard_us is None else min(heard_us, now_us)
+        """What was reported until then is known."""
         self.actions: dict[str, Action] = {}
         self.changed: dict[str, dict[str, Target]] = {}
         self.states: dict[str, ActionState] = {}

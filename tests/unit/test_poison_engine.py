@@ -13,7 +13,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.transaction import AddAction
 from support.engine import START_US, Engine, action_of, devices_of
-from support.engine_world import EngineWorld
+from support.engine_world import SECOND, EngineWorld
 from support.poison import SEED, TEXTS
 
 from broker_edge import ConnectError, Place, RefusedError, Row
@@ -240,6 +240,58 @@ def test_what_was_reported_while_the_engine_was_away_is_read_in_parts(
         looks.append([report.action_id for report in reports])
     assert [action_id for look in looks for action_id in look] == [f"none-{number}" for number in range(40)]
     assert max(map(len, looks)) <= 20
+
+
+def test_what_was_reported_in_time_counts_however_many_parts_come_before_it(
+    world: EngineWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No device is timed out, and no command sent again, for a report that is stored and not read yet."""
+    monkeypatch.setattr(action_store, "_REPORTS_MAX", 10)
+    world.devices("d1", "d2")
+    world.action(device_ids=["d1", "d2"], timeout_queued_s=30)
+    world.job().turn()
+    for number in range(40):
+        world.status("x", "FAILED", action_id=f"none-{number}")
+    world.status("d1", "SUCCEEDED")
+    world.now_us += 60 * SECOND
+    job = world.job()
+    for _ in range(8):
+        job.turn()
+    assert {row["device_id"]: row["state"] for row in world.rows("action_targets")} == {
+        "d1": "SUCCEEDED",
+        "d2": "TIMED_OUT",
+    }
+    said = [(row["device_id"], row["state"]) for row in world.rows("action_events") if row["source"] == "engine"]
+    assert ("d2", "TIMED_OUT") in said
+    assert ("d1", "TIMED_OUT") not in said
+
+
+def test_time_goes_on_for_an_engine_that_never_has_read_everything(
+    world: EngineWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.devices("d1")
+    world.action(device_ids=["d1"], timeout_queued_s=30)
+    job = world.job()
+    job.turn()
+    monkeypatch.setattr(action_store, "_REPORTS_MAX", 2)
+    for _ in range(16):
+        for number in range(4):
+            world.status("x", "FAILED", action_id=f"none-{number}")
+        world.now_us += 10 * SECOND
+        job.turn()
+    assert world.states() == {"TIMED_OUT"}
+
+
+def test_a_single_run_of_the_engine_reads_every_part(world: EngineWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(action_store, "_REPORTS_MAX", 10)
+    world.devices("d1")
+    world.action(device_ids=["d1"])
+    world.job().run_through(lambda: False)
+    for number in range(40):
+        world.status("x", "FAILED", action_id=f"none-{number}")
+    world.status("d1", "SUCCEEDED")
+    world.job().run_through(lambda: False)
+    assert world.states() == {"SUCCEEDED"}
 
 
 def test_ids_that_devices_make_up_are_forgotten(world: EngineWorld, monkeypatch: pytest.MonkeyPatch) -> None:
