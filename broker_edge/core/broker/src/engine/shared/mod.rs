@@ -438,6 +438,10 @@ impl Engine {
             self.router.advance();
         }
         if session.active_conn().is_some() {
+            if group.members.present().is_empty() {
+                // One that had unsubscribed is back, and records may have been matched without the group.
+                self.router.advance();
+            }
             group.members.arrive(key, now_ms, next_id);
         }
         self.groups.members += usize::from(is_new);

@@ -314,6 +314,35 @@ fn a_member_that_unsubscribes_keeps_what_it_has_until_its_connection_ends() {
 }
 
 #[test]
+fn a_member_that_subscribes_again_gets_what_comes_after_a_time_with_nobody() {
+    let dir = dir();
+    let mut rig = Rig::open(dir.path(), SyncMode::Always);
+    let (mut away, mut back) = (Member::new("away", V5), Member::new("back", V5));
+    for member in [&mut away, &mut back] {
+        member.connect(&mut rig, true, 10);
+        member.subscribe(&mut rig, QoS::AtLeastOnce);
+    }
+    away.lose(&mut rig);
+    let mut publisher = Publisher::new(&mut rig);
+    let mut published = publisher.publish(&mut rig, 1, QoS::AtLeastOnce);
+    settle(&mut rig, &mut [&mut back]);
+    assert_eq!(back.got, published);
+    // What it has not acknowledged keeps it known to the group.
+    back.unsubscribe(&mut rig);
+    for _ in 0..2 {
+        published.extend(publisher.publish(&mut rig, 1, QoS::AtLeastOnce));
+        settle(&mut rig, &mut [&mut back]);
+    }
+    back.subscribe(&mut rig, QoS::AtLeastOnce);
+    for _ in 0..2 {
+        published.extend(publisher.publish(&mut rig, 1, QoS::AtLeastOnce));
+        settle(&mut rig, &mut [&mut back]);
+    }
+    assert_eq!(back.got, published);
+    rig.crash();
+}
+
+#[test]
 fn shared_and_plain_subscriptions_of_a_session_each_deliver() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
