@@ -3,6 +3,9 @@
 //! What a call is about to hold is lent before it is allocated, settled when its size is known, and given back when the
 //! last of it is gone. A read holds a piece of the log and some messages. Part of the memory is kept for reads whose
 //! messages are all taken: each of them goes on, in small steps, whatever others hold.
+//!
+//! A record or a batch of the log may be larger than what was lent for it. What a user has beyond its share for that reason
+//! is not missing to others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -120,18 +123,20 @@ impl Lender {
 
     /// Waits until something is there, and lends so much at most: little to who holds nothing when there is no more.
     pub async fn lend_some(&self, bytes_max: usize) -> Loan {
+        self.wait_for(|| self.try_lend_some(bytes_max)).await
+    }
+
+    /// The same where something is there now.
+    pub fn try_lend_some(&self, bytes_max: usize) -> Option<Loan> {
         let short = self.budgets().map(|budget| budget.short_bytes).min();
         let short = short.unwrap_or(0).min(bytes_max);
         let half = self
             .budgets()
             .map(|budget| (budget.bytes_max - budget.kept) / 2);
         let enough = half.min().unwrap_or(0).min(bytes_max);
-        let some = || {
-            let is_first = self.loans() == 0;
-            let lent = self.try_lend(enough, true);
-            lent.or_else(|| is_first.then(|| self.try_lend(short, false)).flatten())
-        };
-        self.wait_for(some).await
+        let is_first = self.loans() == 0;
+        let lent = self.try_lend(enough, true);
+        lent.or_else(|| is_first.then(|| self.try_lend(short, false)).flatten())
     }
 
     async fn wait_for(&self, lend: impl Fn() -> Option<Loan>) -> Loan {
@@ -149,25 +154,48 @@ impl Lender {
 
     fn try_lend(&self, bytes: usize, leaves_kept: bool) -> Option<Loan> {
         // Both at once: what a user takes for a moment and gives back nobody would hear of.
-        let mut lent: Vec<_> = self
-            .budgets()
-            .map(|budget| (budget, budget.lent.lock()))
-            .collect();
-        let fits = |(budget, lent): &(&Budget, MutexGuard<'_, usize>)| {
-            budget.has_room(**lent, bytes, leaves_kept)
-        };
-        if !lent.iter().all(fits) {
+        let mut lent = self.lock();
+        let of_user = self.user.as_ref().zip(lent.of_user.as_deref());
+        let has_room = of_user
+            .is_none_or(|(budget, lent)| budget.has_room(*lent, bytes, leaves_kept))
+            && self.all.has_room(*lent.of_all, bytes, leaves_kept);
+        if !has_room {
             return None;
         }
-        for (budget, lent) in &mut lent {
-            budget.change(lent, 0, bytes);
-        }
+        self.change(&mut lent, 0, bytes);
+        drop(lent);
         self.loans.fetch_add(1, Ordering::Relaxed);
         Some(Loan {
             lender: self.clone(),
             bytes,
         })
     }
+}
+
+impl Lender {
+    /// The user's first, as everywhere.
+    fn lock(&self) -> Lent<'_> {
+        Lent {
+            of_user: self.user.as_ref().map(|budget| budget.lent.lock()),
+            of_all: self.all.lent.lock(),
+        }
+    }
+
+    fn change(&self, lent: &mut Lent<'_>, from: usize, to: usize) {
+        let (Some(user), Some(of_user)) = (&self.user, &mut lent.of_user) else {
+            return self.all.change(&mut lent.of_all, from, to);
+        };
+        let shared = |lent: usize| lent.min(user.bytes_max);
+        let before = shared(**of_user);
+        user.change(of_user, from, to);
+        self.all.change(&mut lent.of_all, before, shared(**of_user));
+    }
+}
+
+/// What is lent of both budgets.
+struct Lent<'a> {
+    of_user: Option<MutexGuard<'a, usize>>,
+    of_all: MutexGuard<'a, usize>,
 }
 
 /// Memory that was lent; given back when it is dropped.
@@ -184,8 +212,7 @@ impl Loan {
     /// As much as was used in the end, which may be more.
     pub fn settle(&mut self, bytes: usize) {
         self.lender
-            .budgets()
-            .for_each(|budget| budget.change(&mut budget.lent.lock(), self.bytes, bytes));
+            .change(&mut self.lender.lock(), self.bytes, bytes);
         self.bytes = bytes;
         self.lender.all.returned.notify_waiters();
     }
@@ -291,6 +318,26 @@ mod tests {
         held.pop();
         let whole = lent(begins.lend_some(MESSAGE_BYTES)).expect("there is room again");
         assert_eq!(whole.bytes(), MESSAGE_BYTES);
+    }
+
+    #[test]
+    fn what_a_user_has_beyond_its_share_is_not_missing_to_others() {
+        let all = Arc::new(Budget::new(8 * MESSAGE_BYTES, 4));
+        let user = || Some(Arc::new(Budget::new(4 * MESSAGE_BYTES, 2)));
+        let (one, other) = (
+            Lender::new(Arc::clone(&all), user()),
+            Lender::new(Arc::clone(&all), user()),
+        );
+        let mut large = lent(one.lend_some(MESSAGE_BYTES)).expect("nothing is lent yet");
+        large.settle(100 * MESSAGE_BYTES);
+        assert_eq!(*all.lent.lock(), 4 * MESSAGE_BYTES);
+        assert!(lent(one.another().lend_some(MESSAGE_BYTES)).is_none());
+        let first = lent(other.lend_some(MESSAGE_BYTES)).expect("its share is there");
+        assert_eq!(first.bytes(), MESSAGE_BYTES);
+        large.settle(MESSAGE_BYTES);
+        assert_eq!(*all.lent.lock(), 2 * MESSAGE_BYTES);
+        drop((large, first));
+        assert_eq!(*all.lent.lock(), 0);
     }
 
     #[test]

@@ -223,7 +223,7 @@ impl Read {
                 break;
             }
             if self.message_loan.is_none() {
-                self.message_loan = Some(self.lend(&self.messages, MESSAGE_BYTES).await?);
+                self.message_loan = Some(self.lend_for_message().await?);
             }
             if self.scan()?.reads_on() {
                 self.piece_loan = None;
@@ -261,6 +261,17 @@ impl Read {
         self.scan
             .as_mut()
             .ok_or_else(|| Refusal::internal("the read ended early"))
+    }
+
+    /// Memory for the next message. Who has to wait for it keeps nothing of the log meanwhile, and reads it again: readers
+    /// that all held some and waited for each other would go on no more.
+    async fn lend_for_message(&mut self) -> Result<Loan, Ended> {
+        if let Some(loan) = self.messages.try_lend_some(MESSAGE_BYTES) {
+            return Ok(loan);
+        }
+        self.scan()?.let_go();
+        self.piece_loan = None;
+        self.lend(&self.messages, MESSAGE_BYTES).await
     }
 
     /// Waits for memory. A read whose messages are all taken gets some, but for what readers hold that have lost their

@@ -97,6 +97,12 @@ impl Scan {
         self.current.is_none() && self.pending.is_empty() && self.failed.is_none()
     }
 
+    /// Forgets what was read and not taken: the next step reads it again.
+    pub fn let_go(&mut self) {
+        self.current = None;
+        self.pending.clear();
+    }
+
     /// Memory that the piece which was read keeps until the last of it is taken.
     pub fn kept_bytes(&self) -> usize {
         if self.current.is_none() && self.pending.is_empty() {
@@ -133,12 +139,22 @@ impl Scan {
         }
         while let Some((batch, wanted)) = self.next_batch()? {
             if self.take(&batch, &wanted, until)? {
-                self.current = Some((batch, wanted));
+                if self.position < batch.next_offset() {
+                    self.current = Some((batch, wanted));
+                } else if self.pending.is_empty() {
+                    // Nothing of the piece is kept while its reader is waited for.
+                    self.pass_piece(until);
+                }
                 return Ok(true);
             }
         }
-        self.position = self.looked_at.min(until).max(self.position);
+        self.pass_piece(until);
         Ok(false)
+    }
+
+    /// Everything that was read is taken.
+    fn pass_piece(&mut self, until: Offset) {
+        self.position = self.looked_at.min(until).max(self.position);
     }
 
     fn next_batch(&mut self) -> Result<Option<(Batch, Vec<bool>)>, Refusal> {

@@ -259,6 +259,34 @@ async fn readers_that_take_nothing_stay_within_the_budget_and_others_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn readers_of_batches_larger_than_their_share_of_the_budget_do_not_stop_each_other() {
+    const READERS: usize = 32;
+    let broker = TestBroker::start(&[
+        "flight.read_budget_bytes=16MiB",
+        "flight.stall_timeout=10s",
+        "log.classes.telemetry.partitions=1",
+    ]);
+    let mut client = broker.client().await;
+    // Nearly a megabyte, which is a batch of the log: it is read as a whole, and given in eight messages.
+    let batch = vec![Sent::new("plant/line", vec![7; 16 << 10]); 60];
+    for _ in 0..4 {
+        client.produce(&batch).await.unwrap();
+    }
+    let (partition, end) = client.high_watermarks().await[0];
+    let ticket = json!({"partition": partition, "start": 0, "end": end});
+    let reads = (0..READERS).map(|_| async {
+        let mut reader = broker.client().await;
+        reader
+            .read(ticket.clone())
+            .await
+            .map(|rows| rows.len() as u64)
+    });
+    for rows in futures::future::join_all(reads).await {
+        assert_eq!(rows.unwrap(), end, "all of them take what they are sent");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn long_topics_count_when_messages_are_cut() {
     let broker = TestBroker::start(&["log.classes.telemetry.partitions=1"]);
     let mut client = broker.client().await;
