@@ -316,15 +316,28 @@ fn flight_info(
         .map_err(|error| Refusal::internal(error.to_string()))
 }
 
-/// The JSON object in a descriptor.
-pub(super) fn command<T: DeserializeOwned>(descriptor: &FlightDescriptor) -> Result<T, Refusal> {
+/// The JSON object in a descriptor, as it came.
+fn text_of(descriptor: &FlightDescriptor) -> Result<&Bytes, Refusal> {
     if descriptor.r#type() != DescriptorType::Cmd {
         return Err(Refusal::invalid(
             "",
             "the descriptor must be a command with a JSON object",
         ));
     }
-    request::read("the descriptor", &descriptor.cmd)
+    Ok(&descriptor.cmd)
+}
+
+/// The JSON object in a descriptor that has no reason to be long.
+pub(super) fn command<T: DeserializeOwned>(descriptor: &FlightDescriptor) -> Result<T, Refusal> {
+    let text = text_of(descriptor)?;
+    if text.len() > SMALL_BODY_BYTES {
+        let message = format!(
+            "the descriptor: {} bytes of JSON, the most is {SMALL_BODY_BYTES}",
+            text.len()
+        );
+        return Err(Refusal::invalid("", message));
+    }
+    request::read("the descriptor", text)
 }
 
 #[tonic::async_trait]
@@ -450,9 +463,11 @@ impl FlightService for Flight {
 
     /// A descriptor holds the same object as a ticket; the answer is that ticket.
     async fn get_flight_info(&self, request: Request<FlightDescriptor>) -> Answer<FlightInfo> {
+        let caller = caller_of(&request).map_err(|refusal| self.refuse(refusal))?;
         let descriptor = request.into_inner();
         let found = async {
-            let ticket: request::Ticket = command(&descriptor)?;
+            let text = text_of(&descriptor)?;
+            let ticket: request::Ticket = self.body(&caller, "the descriptor", text).await?;
             self.shared.partition(ticket.partition)?;
             let endpoint = FlightEndpoint::new().with_ticket(Ticket::new(descriptor.cmd.clone()));
             let info = FlightInfo::new()

@@ -104,3 +104,16 @@ impl<S: Stream<Item = Result<FlightData, Status>> + Unpin> Put<S> {
         Ok(answer)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_descriptor_is_refused_before_it_is_read() {
+        let long = format!(r#"{{"op": "{}"}}"#, "\u{7f}".repeat(20_000));
+        let refused = command::<request::Put>(&FlightDescriptor::new_cmd(long));
+        let status = Status::from(refused.expect_err("it is no request to produce"));
+        assert!(status.message().contains("the most is 16384"), "{status}");
+    }
+}
