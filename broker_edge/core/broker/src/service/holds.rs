@@ -26,11 +26,13 @@ pub(super) struct GroupHolds {
     view: Mutex<View>,
 }
 
-/// The groups as of their newest change that was durable when they were read.
+/// The groups as of a change that is durable.
 struct View {
-    /// End of a change since then.
+    /// End of the newest change since they were read.
     changed: Option<Offset>,
     groups: Vec<(String, Group)>,
+    /// As of a later change, which ends there and was not durable when they were read.
+    next: Option<(Offset, Vec<(String, Group)>)>,
     activity: Activity,
 }
 
@@ -49,6 +51,7 @@ impl GroupHolds {
             view: Mutex::new(View {
                 changed: None,
                 groups,
+                next: None,
                 activity,
             }),
             state,
@@ -85,7 +88,9 @@ impl GroupHolds {
     pub fn below(&self, partition: PartitionId, end: Offset) -> Vec<Hold> {
         let now = self.started.elapsed();
         let mut view = self.view.lock();
-        view.refresh(&self.state, &self.partitions);
+        view.refresh(self.state.durable(), || {
+            read_groups(&self.state, &self.partitions)
+        });
         let View {
             groups, activity, ..
         } = &*view;
@@ -135,14 +140,29 @@ impl Holders for GroupHolds {
 }
 
 impl View {
-    fn refresh(&mut self, state: &StateStore, partitions: &[Partition]) {
-        // Every metric and every look of retention comes here: groups are decoded once for each change.
-        if self.changed.is_none_or(|end| state.durable() < end) {
+    /// Every metric and every look of retention comes here: groups are decoded once for each change. Where somebody always
+    /// changes one, the newest change is never durable, and an earlier one has to do.
+    fn refresh(&mut self, durable: Offset, read: impl FnOnce() -> Vec<(String, Group)>) {
+        if let Some((_, groups)) = self.next.take_if(|(end, _)| *end <= durable) {
+            self.show(groups);
+        }
+        if self.next.is_some() {
             return;
         }
-        self.changed = None;
-        self.groups = read_groups(state, partitions);
-        self.activity.forget_others(&self.groups);
+        let Some(end) = self.changed.take() else {
+            return;
+        };
+        let groups = read();
+        if end <= durable {
+            self.show(groups);
+        } else {
+            self.next = Some((end, groups));
+        }
+    }
+
+    fn show(&mut self, groups: Vec<(String, Group)>) {
+        self.activity.forget_others(&groups);
+        self.groups = groups;
     }
 }
 
@@ -224,6 +244,24 @@ mod tests {
             ..Group::default()
         };
         Activity::new(Some(7 * DAY), &[("g".to_owned(), group)], NOW_US)
+    }
+
+    #[test]
+    fn changes_are_seen_once_they_are_durable_and_although_others_follow() {
+        let mut view = View {
+            changed: None,
+            groups: Vec::new(),
+            next: None,
+            activity: activity(0),
+        };
+        for n in 1..10 {
+            view.changed = Some(Offset(n + 1));
+            view.refresh(Offset(n), || vec![(n.to_string(), Group::default())]);
+            let seen = view.groups.first().map(|(name, _)| name.clone());
+            assert_eq!(seen, (n > 1).then(|| (n - 1).to_string()));
+        }
+        view.refresh(Offset(10), || unreachable!("nothing has changed"));
+        assert_eq!(view.groups[0].0, "9");
     }
 
     #[test]
