@@ -148,6 +148,7 @@ fn settings(config: &DataPlaneConfig) -> Settings {
         sessions_max: mqtt.max_sessions as usize,
         retained_max: mqtt.max_retained as usize,
         retained_bytes_max: mqtt.max_retained_bytes.0,
+        session_bytes_max: mqtt.max_session_bytes.0,
         topic_levels_max: usize::from(mqtt.max_topic_levels),
         delivery_aliases_max: mqtt.delivery_aliases,
         shared_groups_max: usize::from(mqtt.max_shared_groups),
@@ -177,6 +178,7 @@ fn quotas(config: &DataPlaneConfig) -> QuotaLimits {
         QuotaKind::SharedMembers => quota.shared_members.map(u64::from),
         QuotaKind::Retained => quota.retained.map(u64::from),
         QuotaKind::RetainedBytes => quota.retained_bytes.map(|bytes| bytes.0),
+        QuotaKind::SessionBytes => quota.session_bytes.map(|bytes| bytes.0),
         QuotaKind::Topics => quota.topics.map(u64::from),
     };
     let in_all = |kind: QuotaKind| match kind {
@@ -190,6 +192,7 @@ fn quotas(config: &DataPlaneConfig) -> QuotaLimits {
         QuotaKind::SharedMembers => mqtt.max_shared_members.into(),
         QuotaKind::Retained => mqtt.max_retained.into(),
         QuotaKind::RetainedBytes => mqtt.max_retained_bytes.0,
+        QuotaKind::SessionBytes => mqtt.max_session_bytes.0,
         QuotaKind::Topics => u64::MAX,
     };
     let half = |kind| match in_all(kind) {

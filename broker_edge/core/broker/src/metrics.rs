@@ -49,6 +49,8 @@ pub struct MqttMetrics {
     pub connections_opened: Counter,
     pub connections_refused: Counter,
     pub sessions: Gauge,
+    /// Of their filters and wills, as far as they count.
+    pub session_bytes: Gauge,
     pub subscriptions: Gauge,
     pub packets_received: Counter,
     pub packets_sent: Counter,
@@ -62,7 +64,8 @@ pub struct MqttMetrics {
     pub records_expired: Counter,
     /// Publishes refused or dropped (space, queue, permission, protocol).
     pub publishes_refused: Counter,
-    /// Clients that asked for a lasting session when there were as many as configured.
+    /// Clients that asked for a lasting session when there were as many as configured, or had a will when sessions held as
+    /// many bytes as configured.
     pub sessions_refused: Counter,
     /// Publishes that would have made one retained message too many.
     pub retained_refused: Counter,
@@ -195,6 +198,7 @@ impl MqttMetrics {
             self.connections_opened, "connections_opened", "Connections accepted";
             self.connections_refused, "connections_refused", "Connections refused";
             self.sessions, "sessions", "Sessions, those of clients that are away included";
+            self.session_bytes, "session_bytes", "Bytes of filters, wills and long client ids that count towards mqtt.max_session_bytes";
             self.subscriptions, "subscriptions", "Subscriptions of all sessions";
             self.packets_received, "packets_received", "Packets received";
             self.packets_sent, "packets_sent", "Packets sent";
@@ -204,7 +208,7 @@ impl MqttMetrics {
             self.publishes_acknowledged, "publishes_acknowledged", "Publishes acknowledged once durable";
             self.publishes_refused, "publishes_refused", "Publishes refused or dropped";
             self.records_expired, "records_expired", "Records removed before a session had read them";
-            self.sessions_refused, "sessions_refused", "Lasting sessions refused because there were too many";
+            self.sessions_refused, "sessions_refused", "Sessions refused because there were too many, or too many bytes of them";
             self.retained_refused, "retained_refused", "Publishes refused because there were too many retained messages";
             self.shared_looks, "shared_looks", "Rights of members looked at to find who may receive a record of a shared group";
             self.publishes_repeated, "publishes_repeated", "QoS 2 publishes that were in the log already";

@@ -23,7 +23,7 @@ use common::{Client, Got, start_with};
 use futures::{StreamExt, TryStreamExt, stream};
 use headwater_broker::Broker;
 use headwater_broker::config::AuthSettings;
-use headwater_mqtt::encode::{self, ConnectFields};
+use headwater_mqtt::encode::{self, ConnectFields, WillFields};
 use headwater_mqtt::packet::subscribe::{Subscription, SubscriptionOptions};
 use headwater_mqtt::{PacketId, Property, QoS, ReasonCode, Version};
 use ring::signature::{Ed25519KeyPair, KeyPair};
@@ -713,6 +713,47 @@ async fn retained_messages_over_flight_count_for_their_user() {
     // A place that is given back can be taken again, as soon as the loop has seen it.
     reader.put_as("plants/0", b"", true).await.unwrap();
     while reader.put_as("plants/3", b"kept", true).await.is_err() {}
+}
+
+#[test]
+fn wills_of_one_user_take_half_of_the_bytes_of_sessions() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = start_for_two(dir.path(), |config| {
+        config.mqtt.max_session_bytes = "200KiB".parse().unwrap();
+    });
+    let expiry = [Property::SessionExpiryInterval(600)];
+    let delay = [Property::WillDelayInterval(600)];
+    let leave_will = |client_id: &str| {
+        let mut client = Client::open(broker.mqtt_address(), Version::V5);
+        let mut fields = ConnectFields::new(Version::V5, client_id);
+        fields.username = Some("root");
+        fields.password = Some(b"pw-root");
+        fields.clean_start = false;
+        fields.properties = &expiry;
+        fields.will = Some(WillFields {
+            topic: "plants/1/will",
+            payload: &[0; 40_000],
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            properties: &delay,
+        });
+        client.send(|out| encode::connect(out, &fields));
+        match client.next() {
+            Got::Connack { code, .. } => code,
+            other => panic!("expected a CONNACK, got {other:?}"),
+        }
+    };
+    let codes = ["a", "b", "c", "b"].map(leave_will);
+    assert_eq!(codes, [0, 0, 0x97, 0]);
+    assert_eq!(connect(&broker, "other", "reader", "pw-reader").1, 0);
+    let (_, body) = http(
+        broker.admin_address(),
+        "GET",
+        "/api/v1/refusals",
+        Some("root"),
+    );
+    assert!(body.contains("quota:session_bytes"), "{body}");
+    broker.shutdown();
 }
 
 /// Two users who may replay the same topics, and an operator, on a broker with small limits.

@@ -205,6 +205,16 @@ fn quotas(facts: &Facts<'_>) -> Vec<Finding> {
             ),
         ));
     }
+    if quota.session_bytes.is_none() {
+        found.push(at(
+            "mqtt.max_session_bytes",
+            format!(
+                "{} of filters and wills for all sessions together, which had no bound; one tenant gets at most half of it unless \
+                 quotas.tenant.session_bytes says otherwise",
+                mqtt.max_session_bytes
+            ),
+        ));
+    }
     found
 }
 

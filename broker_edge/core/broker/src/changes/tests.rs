@@ -51,6 +51,7 @@ fn users_without_an_acl_file_are_told_that_they_are_no_operators() {
     assert_eq!(of(&notes, "groups"), ["auth.acl_file"]);
     let caps = of(&notes, "quotas");
     assert!(caps.contains(&"mqtt.max_sessions"), "{notes}");
+    assert!(caps.contains(&"mqtt.max_session_bytes"), "{notes}");
     assert!(notes.contains("gets at most 50000"), "{notes}");
 }
 

@@ -72,6 +72,7 @@ pub struct Quota {
     pub shared_members: Option<u32>,
     pub retained: Option<u32>,
     pub retained_bytes: Option<ByteSize>,
+    pub session_bytes: Option<ByteSize>,
     pub topics: Option<u32>,
 }
 
@@ -180,6 +181,8 @@ pub struct MqttSettings {
     pub max_sessions: u32,
     pub max_retained: u32,
     pub max_retained_bytes: ByteSize,
+    /// Filters and wills, all sessions together.
+    pub max_session_bytes: ByteSize,
     pub max_topic_levels: u16,
     pub delivery_aliases: u16,
     pub max_shared_groups: u16,
@@ -378,6 +381,7 @@ impl Default for MqttSettings {
             max_sessions: 100_000,
             max_retained: 100_000,
             max_retained_bytes: ByteSize::mib(256),
+            max_session_bytes: ByteSize::mib(128),
             max_topic_levels: 64,
             delivery_aliases: 32,
             max_shared_groups: 10_000,

@@ -36,6 +36,7 @@ impl Engine {
         if let (Some(session), Some(away)) = (self.sessions.get_mut(key), before.away) {
             session.away = Some(away);
         }
+        self.recount_bytes(key);
     }
 
     /// The session of a client that connects, and how it was if it was there before. An earlier connection of the client

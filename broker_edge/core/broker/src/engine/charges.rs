@@ -12,6 +12,7 @@ use super::position::Refusal;
 use super::quotas::{AccountId, Kind};
 use super::retained::{At, Place, Retained, bytes_of};
 use super::session::Session;
+use super::session_bytes::Over;
 use super::shared::{GroupId, is_shared};
 use super::stage::PartitionIndex;
 use super::topics::TopicId;
@@ -61,6 +62,7 @@ impl Engine {
         }
         let sessions = u64::from(session.stored);
         let subscriptions = session.subscriptions.len() as u64;
+        let bytes = session.extras.counted_bytes;
         let groups: Vec<GroupId> = session.groups().to_vec();
         for group in groups {
             self.quotas.join(account, group);
@@ -69,6 +71,7 @@ impl Engine {
         for (kind, count) in [
             (Kind::Sessions, sessions),
             (Kind::Subscriptions, subscriptions),
+            (Kind::SessionBytes, bytes),
         ] {
             self.quotas.add(account, kind, count);
             self.quotas.remove(before, kind, count);
@@ -87,7 +90,7 @@ impl Engine {
         }
     }
 
-    fn close_account(&mut self, account: Option<AccountId>) {
+    pub(super) fn close_account(&mut self, account: Option<AccountId>) {
         if let Some(account) = account {
             self.quotas.close(account);
         }
@@ -98,6 +101,10 @@ impl Engine {
         let subscriptions = session.subscriptions.len() as u64;
         self.quotas
             .remove(session.account, Kind::Subscriptions, subscriptions);
+        let bytes = session.extras.counted_bytes;
+        self.session_bytes -= bytes;
+        self.quotas
+            .remove(session.account, Kind::SessionBytes, bytes);
         self.close_account(session.account);
     }
 
@@ -145,6 +152,13 @@ impl Engine {
                 "the broker keeps at most {members_max} members of shared groups"
             ));
         }
+        let over_bytes = self.filter_over(session, filter);
+        if over_bytes == Some(Over::All) {
+            let bytes_max = self.settings.session_bytes_max;
+            return refuse(format!(
+                "the broker keeps at most {bytes_max} bytes of filters and wills of all sessions"
+            ));
+        }
         let Some(account) = session.account else {
             return Ok(());
         };
@@ -153,6 +167,7 @@ impl Engine {
             let group = || self.groups.by_name(&self.group_name(key, filter));
             shared.then(|| self.quotas.refuses_member(account, group()))?
         });
+        let over = over.or_else(|| over_bytes.map(|_| Kind::SessionBytes));
         let Some(kind) = over else { return Ok(()) };
         let conn = session.conn;
         self.note_over_quota(conn, "subscribe", kind);

@@ -156,6 +156,7 @@ impl Engine {
             Some(will) => self.publish_will(key, &will),
             None => {}
         }
+        self.recount_bytes(key);
         if is_member {
             self.give_back_shared(key, false);
         }

@@ -81,6 +81,7 @@ impl Engine {
         let present = Present {
             connections: self.conns.len(),
             sessions: self.sessions.len(),
+            session_bytes: self.session_bytes,
             subscriptions: self.router.len(),
             shared_groups: self.groups.len(),
         };

@@ -79,7 +79,10 @@ impl Engine {
             return self.refuse_with(key, denied.reason(), denied.return_code());
         }
         let over = self.refusal_of_session(connect);
-        match over.or_else(|| self.refusal_by_quotas(key, connect, rights.as_ref())) {
+        let over = over
+            .or_else(|| self.refusal_by_quotas(key, connect, rights.as_ref()))
+            .or_else(|| self.refusal_by_bytes(key, connect, rights.as_ref()));
+        match over {
             Some(reason) => {
                 self.tell_refused(key, connect.client_id, reason);
                 self.refuse_connect(key, reason);
@@ -240,6 +243,7 @@ impl Engine {
                 self.timers.set(due_ms, Timer::Silence(key));
             }
         }
+        self.recount_bytes(session);
     }
 
     pub(super) fn expiry_of(&self, connect: &Connect<'_>) -> u32 {

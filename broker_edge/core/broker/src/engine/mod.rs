@@ -49,6 +49,7 @@ mod seldom;
 mod send_retained;
 mod sent;
 mod session;
+mod session_bytes;
 mod settings;
 mod shared;
 mod slab;
@@ -185,6 +186,8 @@ pub struct Engine {
     held_shares: received::HeldShares,
     /// Sessions that the state store has.
     stored_sessions: usize,
+    /// Bytes that count of all sessions.
+    session_bytes: u64,
     /// Sessions made since the start.
     lives: u64,
     /// What is promised to large packets that are being received.
@@ -278,6 +281,7 @@ impl Engine {
             held_ids: 0,
             held_shares: received::HeldShares::default(),
             stored_sessions: 0,
+            session_bytes: 0,
             lives: 0,
             reserved_bytes: 0,
             budget_waits: VecDeque::new(),

@@ -405,6 +405,7 @@ impl Engine {
         }
         self.by_client.insert(client_id, key);
         self.restore_will(key);
+        self.recount_bytes(key);
         if expires {
             self.timers.set(due_ms, Timer::Expiry(key));
         }

@@ -121,6 +121,8 @@ pub struct Extras {
     pub releases: Waiting,
     /// Shared groups that the session is in, or has deliveries of.
     groups: Vec<GroupId>,
+    /// Bytes of filters, will and client id that count (`session_bytes`); few sessions have enough of them.
+    pub counted_bytes: u64,
 }
 
 impl Blank for Extras {
@@ -132,6 +134,7 @@ impl Blank for Extras {
         unsent: VecDeque::new(),
         releases: VecDeque::new(),
         groups: Vec::new(),
+        counted_bytes: 0,
     };
 
     fn is_blank(&self) -> bool {
@@ -142,6 +145,7 @@ impl Blank for Extras {
             && self.unsent.is_empty()
             && self.releases.is_empty()
             && self.groups.is_empty()
+            && self.counted_bytes == 0
     }
 }
 

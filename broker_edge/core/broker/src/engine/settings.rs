@@ -29,6 +29,8 @@ pub struct Settings {
     pub retained_max: usize,
     /// Those topics and messages together.
     pub retained_bytes_max: u64,
+    /// Of filters, wills and long client ids, all sessions together.
+    pub session_bytes_max: u64,
     /// Of a topic or a filter.
     pub topic_levels_max: usize,
     /// Topics of deliveries that get an alias on a connection whose client allows that.
@@ -112,6 +114,7 @@ impl Default for Settings {
             sessions_max: 100_000,
             retained_max: 100_000,
             retained_bytes_max: 256 << 20,
+            session_bytes_max: 128 << 20,
             topic_levels_max: 64,
             delivery_aliases_max: 32,
             shared_groups_max: 10_000,

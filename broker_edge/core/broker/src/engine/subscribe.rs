@@ -84,6 +84,7 @@ impl Engine {
                 }
             }
         }
+        self.recount_bytes(session);
         let Ok(after) = self.store_change(key, session, report.changed) else {
             return;
         };
@@ -415,6 +416,7 @@ impl Engine {
             });
         }
         let changed = codes.contains(&ReasonCode::Success);
+        self.recount_bytes(session_key);
         let Ok(after) = self.store_change(key, session_key, changed) else {
             return;
         };

@@ -65,6 +65,7 @@ impl PauseCause {
 pub struct Present {
     pub connections: usize,
     pub sessions: usize,
+    pub session_bytes: u64,
     pub subscriptions: usize,
     pub shared_groups: usize,
 }
@@ -139,6 +140,8 @@ impl Tally {
         mqtt.connections.set(gauge(present.connections));
         mqtt.shared_groups.set(gauge(present.shared_groups));
         mqtt.sessions.set(gauge(present.sessions));
+        let bytes = i64::try_from(present.session_bytes);
+        mqtt.session_bytes.set(bytes.unwrap_or(i64::MAX));
         mqtt.subscriptions.set(gauge(present.subscriptions));
         let refusals = std::mem::take(&mut self.refusals);
         *self = Self {

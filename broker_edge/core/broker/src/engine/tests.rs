@@ -25,6 +25,7 @@ mod receipts;
 mod records;
 mod refusals;
 mod rig;
+mod session_bytes;
 mod shared;
 mod shared_cost;
 mod shared_histories;

@@ -164,6 +164,7 @@ impl Engine {
             away.will = Some((due_ms, will));
             self.timers.set(due_ms, Timer::Will(key));
         }
+        self.recount_bytes(key);
     }
 
     /// Appends a stored will, unless an earlier life of the broker has. False when the log takes nothing now.

@@ -256,6 +256,13 @@ pub const KEYS: &[Key] = &[
         "Retained messages with their topics, all together; refused as with `max_retained`.",
     ),
     key(
+        "mqtt.max_session_bytes",
+        bytes(ByteSize::kib(64), ByteSize::gib(64)),
+        "Filters, wills (of clients that are connected, and those that wait) and client ids of all sessions together, without the \
+         first 256 bytes of each. More is refused: MQTT 5 with 0x97, older clients with code 3 (CONNECT) or 0x80 (SUBSCRIBE). It \
+         takes up to four times as much memory.",
+    ),
+    key(
         "mqtt.max_topic_levels",
         whole(1, 1_024),
         "Levels of a topic or filter.",
@@ -634,6 +641,11 @@ pub const KEYS: &[Key] = &[
         "quotas.<who>.retained_bytes",
         bytes(ByteSize::kib(1), ByteSize::gib(64)),
         "Those messages with their topics, likewise; half of `mqtt.max_retained_bytes`.",
+    ),
+    optional(
+        "quotas.<who>.session_bytes",
+        bytes(ByteSize::kib(1), ByteSize::gib(64)),
+        "Filters, wills and client ids of sessions, likewise; half of `mqtt.max_session_bytes`.",
     ),
     optional(
         "quotas.<who>.topics",

@@ -29,12 +29,14 @@ pub enum Kind {
     /// Topics with a retained message that the user has set.
     Retained,
     RetainedBytes,
+    /// Of sessions, connected or away: filters, wills and long client ids.
+    SessionBytes,
     /// That were brought into the table of topics.
     Topics,
 }
 
 impl Kind {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Sessions,
         Self::Connections,
         Self::Subscriptions,
@@ -42,6 +44,7 @@ impl Kind {
         Self::SharedMembers,
         Self::Retained,
         Self::RetainedBytes,
+        Self::SessionBytes,
         Self::Topics,
     ];
 
@@ -55,6 +58,7 @@ impl Kind {
             Self::SharedMembers => "quota:shared_members",
             Self::Retained => "quota:retained",
             Self::RetainedBytes => "quota:retained_bytes",
+            Self::SessionBytes => "quota:session_bytes",
             Self::Topics => "quota:topics",
         }
     }

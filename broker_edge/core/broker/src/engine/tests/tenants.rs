@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use headwater_mqtt::encode::WillFields;
+
 use super::super::quotas::{Counts, Kind};
+use super::super::session::Session;
+use super::super::session_bytes::UNCOUNTED_BYTES;
 use super::guarded::Guarded;
 use super::member::V5;
 use super::*;
@@ -43,6 +47,26 @@ fn fields<'a>(user: &'a str, client_id: &'a str, lasts: bool) -> ConnectFields<'
     fields
 }
 
+/// What a session holds for its client, as far as it counts.
+fn bytes_of(engine: &Engine, session: &Session) -> usize {
+    let conn = session.conn.and_then(|key| engine.conns.get(key));
+    let waiting = session.away.as_ref().and_then(|away| away.will.as_ref());
+    let wills = [
+        conn.and_then(|conn| conn.extras.will.as_deref()),
+        waiting.map(|(_, will)| &**will),
+    ];
+    let wills = wills.into_iter().flatten();
+    let will: usize = wills
+        .map(|will| will.topic.len() + will.payload.len() + will.properties.len())
+        .sum();
+    let filters: usize = session
+        .subscriptions
+        .iter()
+        .map(|held| held.filter.len())
+        .sum();
+    (session.client_id.len() + will + filters).saturating_sub(UNCOUNTED_BYTES as usize)
+}
+
 /// What everybody has, counted from what there is.
 fn recount(engine: &Engine) -> Vec<(String, Counts)> {
     let mut users: BTreeMap<String, Counts> = BTreeMap::new();
@@ -59,6 +83,7 @@ fn recount(engine: &Engine) -> Vec<(String, Counts)> {
         add(account, Kind::Sessions, usize::from(session.stored));
         add(account, Kind::Subscriptions, session.subscriptions.len());
         add(account, Kind::SharedMembers, session.groups().len());
+        add(account, Kind::SessionBytes, bytes_of(engine, session));
         let name = format!("{:?}", quotas.user_of(account));
         groups
             .entry(name)
@@ -74,6 +99,9 @@ fn recount(engine: &Engine) -> Vec<(String, Counts)> {
         add(account, Kind::Retained, 1);
         add(account, Kind::RetainedBytes, bytes as usize);
     }
+    let sessions = engine.sessions.iter();
+    let bytes: usize = sessions.map(|(_, session)| bytes_of(engine, session)).sum();
+    assert_eq!(engine.session_bytes, bytes as u64, "of all together");
     for (name, groups) in groups {
         users.entry(name).or_default()[Kind::SharedGroups as usize] = groups.len() as u64;
     }
@@ -432,8 +460,11 @@ enum Event {
         client: u8,
         lasts: bool,
         clean: bool,
+        will: u8,
     },
     Lose(u8),
+    /// With the will, or without.
+    Leave(u8, bool),
     Subscribe(u8, u8),
     Unsubscribe(u8, u8),
     Retain(u8, u8, u8),
@@ -441,17 +472,32 @@ enum Event {
     Reload,
 }
 
-const FILTERS: [&str; 5] = ["a", "b/#", "$share/g/a", "$share/h/b/#", "$share/g/b/+"];
+const FILTERS: [&str; 6] = [
+    "a",
+    "b/#",
+    "$share/g/a",
+    "$share/h/b/#",
+    "$share/g/b/+",
+    LONG,
+];
+/// So long that sessions with it count.
+const LONG: &str = match std::str::from_utf8(&[b'f'; UNCOUNTED_BYTES as usize]) {
+    Ok(long) => long,
+    Err(_) => "",
+};
+/// Of wills: without and with a delay, short and long.
+const WILLS: [(usize, u32); 5] = [(0, 0), (10, 0), (300, 0), (300, 20), (2000, 300)];
 
 fn event() -> impl Strategy<Value = Event> {
     let client = 0u8..4;
     prop_oneof![
-        4 => (any::<bool>(), client.clone(), any::<bool>(), any::<bool>()).prop_map(
-            |(user, client, lasts, clean)| Event::Connect { user, client, lasts, clean }
+        4 => (any::<bool>(), client.clone(), any::<bool>(), any::<bool>(), 0u8..5).prop_map(
+            |(user, client, lasts, clean, will)| Event::Connect { user, client, lasts, clean, will }
         ),
         2 => client.clone().prop_map(Event::Lose),
-        4 => (client.clone(), 0u8..5).prop_map(|(client, filter)| Event::Subscribe(client, filter)),
-        2 => (client.clone(), 0u8..5).prop_map(|(client, filter)| Event::Unsubscribe(client, filter)),
+        2 => (client.clone(), any::<bool>()).prop_map(|(client, will)| Event::Leave(client, will)),
+        4 => (client.clone(), 0u8..6).prop_map(|(client, filter)| Event::Subscribe(client, filter)),
+        2 => (client.clone(), 0u8..6).prop_map(|(client, filter)| Event::Unsubscribe(client, filter)),
         4 => (client, 0u8..3, 0u8..4).prop_map(|(client, topic, len)| Event::Retain(client, topic, len)),
         1 => Just(Event::PassTime),
         1 => Just(Event::Reload),
@@ -466,11 +512,21 @@ fn apply(broker: &mut Guarded, live: &mut BTreeMap<u8, ConnKey>, event: &Event, 
             client,
             lasts,
             clean,
+            will,
         } => {
             let name = format!("c{client}");
             let user = if *user { "ann" } else { "bob" };
             let mut fields = fields(user, &name, *lasts);
             fields.clean_start = *clean;
+            let (len, delay_s) = WILLS[usize::from(*will)];
+            let (text, delay) = (vec![b'w'; len], [Property::WillDelayInterval(delay_s)]);
+            fields.will = (len > 0).then_some(WillFields {
+                topic: "will",
+                payload: &text,
+                qos: QoS::AtLeastOnce,
+                retain: false,
+                properties: &delay,
+            });
             let (key, code) = broker.try_connect(&fields);
             if code == 0 {
                 live.insert(*client, key);
@@ -478,6 +534,20 @@ fn apply(broker: &mut Guarded, live: &mut BTreeMap<u8, ConnKey>, event: &Event, 
         }
         Event::Lose(client) => {
             if let Some(key) = live.remove(client) {
+                broker.rig.engine.remove(key);
+            }
+        }
+        Event::Leave(client, will) => {
+            if let Some(key) = live.remove(client) {
+                let reason = if *will {
+                    ReasonCode::DisconnectWithWill
+                } else {
+                    ReasonCode::NORMAL_DISCONNECTION
+                };
+                broker
+                    .rig
+                    .feed(key, |out| encode::disconnect(out, V5, reason, &[]));
+                broker.rig.turn();
                 broker.rig.engine.remove(key);
             }
         }

@@ -1,0 +1,132 @@
+//! How many bytes sessions hold for their clients: filters with the names of shared groups, the will (also one that waits
+//! for its delay), and the client id. The limits on numbers of sessions and subscriptions bound no memory by themselves.
+//!
+//! A session is counted again after each change, from what it has; nothing is counted by publishes and deliveries.
+
+use std::sync::Arc;
+
+use headwater_mqtt::packet::connect;
+use headwater_mqtt::{Connect, ReasonCode};
+
+use crate::auth::Rights;
+
+use super::connection::Will;
+use super::quotas::{AccountId, Kind};
+use super::session::Session;
+use super::{ConnKey, Engine, SessionKey};
+
+/// The first bytes of each session, which are not counted: the limits on sessions and connections bound them. A common
+/// device, with a short will and a few filters, gets in when others have used up the bytes for all.
+pub(super) const UNCOUNTED_BYTES: u64 = 256;
+
+impl Engine {
+    /// Counts a session again: its filters, its will or where that lies may have changed.
+    pub(super) fn recount_bytes(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get(key) else {
+            return;
+        };
+        let will = self.will_of(session).map_or(0, will_bytes);
+        let bytes = counted(session, filter_bytes(session) + will);
+        let (account, before) = (session.account, session.extras.counted_bytes);
+        if bytes == before {
+            return;
+        }
+        self.session_bytes = self.session_bytes - before + bytes;
+        self.quotas.add(account, Kind::SessionBytes, bytes);
+        self.quotas.remove(account, Kind::SessionBytes, before);
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.extras.counted_bytes = bytes;
+            session.extras.trim();
+        }
+    }
+
+    /// The will of a client that is connected, or the one that waits for its delay.
+    fn will_of<'a>(&'a self, session: &'a Session) -> Option<&'a Will> {
+        let waiting = session.away.as_ref().and_then(|away| away.will.as_ref());
+        let conn = session.conn.and_then(|key| self.conns.get(key));
+        waiting
+            .map(|(_, will)| &**will)
+            .or_else(|| conn?.extras.will.as_deref())
+    }
+
+    /// Why a client does not get in for the size of its will or client id, if so. A session that would not grow is let in
+    /// also when there is too much already.
+    pub(super) fn refusal_by_bytes(
+        &mut self,
+        key: ConnKey,
+        connect: &Connect<'_>,
+        of: Option<&Arc<Rights>>,
+    ) -> Option<ReasonCode> {
+        let held = self.by_client.get(connect.client_id);
+        let held = held.and_then(|key| self.sessions.get(*key));
+        let stays = held.filter(|session| !connect.clean_start && session.expiry_s > 0);
+        let will = connect.will.as_ref().map_or(0, wanted_bytes);
+        let bytes = connect.client_id.len() as u64 + stays.map_or(0, filter_bytes) + will;
+        let before = held.map_or(0, |session| session.extras.counted_bytes);
+        let more = above_uncounted(bytes).saturating_sub(before);
+        if more == 0 {
+            return None;
+        }
+        let account = of.map(|rights| self.quotas.open(rights.user(), rights.tenant()));
+        let over = self.bytes_over(account, more);
+        self.close_account(account);
+        if over? == Over::Quota {
+            self.audit_connect(key, connect.client_id, of, Kind::SessionBytes.reason());
+        }
+        self.tally.sessions_refused += 1;
+        Some(ReasonCode::QuotaExceeded)
+    }
+
+    /// What a filter more would exceed.
+    pub(super) fn filter_over(&self, session: &Session, filter: &str) -> Option<Over> {
+        let will = self.will_of(session).map_or(0, will_bytes);
+        let bytes = counted(session, filter_bytes(session) + filter.len() as u64 + will);
+        let more = bytes.saturating_sub(session.extras.counted_bytes);
+        self.bytes_over(session.account, more)
+    }
+
+    fn bytes_over(&self, account: Option<AccountId>, more: u64) -> Option<Over> {
+        if more == 0 {
+            return None;
+        }
+        if self.session_bytes.saturating_add(more) > self.settings.session_bytes_max {
+            return Some(Over::All);
+        }
+        let allows = |account| self.quotas.allows(account, Kind::SessionBytes, more);
+        (!account.is_none_or(allows)).then_some(Over::Quota)
+    }
+}
+
+/// Whose bytes there would be too many of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Over {
+    /// Those of all sessions.
+    All,
+    /// Those of the user or its tenant.
+    Quota,
+}
+
+/// What of a session counts that has so many bytes beside its client id.
+fn counted(session: &Session, bytes: u64) -> u64 {
+    above_uncounted(session.client_id.len() as u64 + bytes)
+}
+
+fn above_uncounted(bytes: u64) -> u64 {
+    bytes.saturating_sub(UNCOUNTED_BYTES)
+}
+
+fn filter_bytes(session: &Session) -> u64 {
+    let held = session.subscriptions.iter();
+    held.map(|held| held.filter.len() as u64).sum()
+}
+
+fn will_bytes(will: &Will) -> u64 {
+    (will.topic.len() + will.payload.len() + will.properties.len()) as u64
+}
+
+/// The same for one that is not taken yet.
+fn wanted_bytes(will: &connect::Will<'_>) -> u64 {
+    let mut properties = Vec::new();
+    will.properties.copy_forwardable(&mut properties);
+    (will.topic.len() + will.payload.len() + properties.len()) as u64
+}
