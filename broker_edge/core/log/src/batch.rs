@@ -291,19 +291,7 @@ impl Batch {
 
     /// The batch but for its payloads: whoever has it may ask for anything else.
     pub(crate) fn without_payloads(&self) -> Self {
-        let inner = &self.0;
-        Self(Arc::new(Inner {
-            bytes: Arc::new(Chunk::from(self.head().to_vec())),
-            start: 0,
-            header: inner.header,
-            names: inner.names.clone(),
-            topics: inner.topics.clone(),
-            clients: inner.clients.clone(),
-            entries_at: inner.entries_at,
-            extensions_at: inner.extensions_at,
-            payloads_at: inner.payloads_at,
-            by_topic: OnceLock::new(),
-        }))
+        self.moved(&Arc::new(Chunk::from(self.head().to_vec())), 0)
     }
 
     /// All bytes before the payloads.
