@@ -33,8 +33,8 @@ impl Allowed {
 pub enum ClientId<'a> {
     /// Callers outside MQTT have no client id.
     Absent,
-    /// The client chose it and nothing shows that it is its own. As where there is none, no rule with `%c` allows anything
-    /// by it, and a denial with `%c` holds for every client id.
+    /// The client chose the id, and nothing proves that it owns it. Rules with `%c` apply as they do without a client id:
+    /// none allows anything, and a denial with `%c` holds for every id.
     Unproved,
     Proved(&'a str),
     /// Stands for every client id: how a denial sees one that is not proved.

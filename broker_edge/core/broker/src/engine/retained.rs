@@ -39,7 +39,7 @@ pub struct Place {
     pub stored: bool,
     /// Of the topic, and of the payload where it is known.
     pub bytes: u64,
-    /// Of who has set it, while the broker runs.
+    /// The account of the client that set it; unknown after a restart.
     pub account: Option<AccountId>,
 }
 

@@ -106,7 +106,7 @@ pub(super) enum Over {
     Quota,
 }
 
-/// What of a session counts that has so many bytes beside its client id.
+/// The bytes that count for a session with this many bytes beside its client id.
 fn counted(session: &Session, bytes: u64) -> u64 {
     above_uncounted(session.client_id.len() as u64 + bytes)
 }

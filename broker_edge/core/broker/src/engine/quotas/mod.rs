@@ -1,7 +1,7 @@
 //! How much of the shared limits each user and each tenant uses. A user without a tenant counts as a tenant of its own.
 //!
-//! Only clients of a broker with rights are counted; an open broker has no accounts, and pays a branch. Whoever changes
-//! what a session has says so here; what there is can be counted again at any time, and a test does.
+//! Only clients of a broker with rights are counted; an open broker has no accounts, and pays a branch. Code that
+//! changes what a session holds reports it here. A test checks these counts against a recount of everything.
 
 mod claims;
 

@@ -1,5 +1,5 @@
-//! As whom the members of a group come. A topic that none of them could receive, whatever its client id, is none of the
-//! group's: its records cost the group nothing, however many groups somebody makes over what is not his.
+//! The distinct rights among the members of a group. A topic that no member could receive under any client id does not
+//! concern the group: its records cost nothing, however many groups a user makes over topics of others.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -189,8 +189,8 @@ impl Engine {
         reading.progress(until)
     }
 
-    /// Gives what of a batch lies at or above the reading's place, or says why the record at which the place then stands
-    /// has to wait.
+    /// Gives out the records of a batch from the cursor on. When one has to wait, the cursor stays at it and the reason
+    /// is returned.
     fn give_batch(
         &mut self,
         id: GroupId,
