@@ -17,17 +17,19 @@ from sources.splits import SplitTask, plan_tasks, read_task
 from sources.start import ask_offsets, resolve
 
 _AT_ONCE_US = 1_000_000
-"""Records that came at once may lie in another order than their times: by a moment, on a busy machine by a long one."""
+"""Allowance for records that arrived together: their log order may differ from their time order, briefly on an idle
+machine and for longer on a busy one."""
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]
-    """Plans in the driver, reads in the tasks; keeps nothing in between but the options."""
+    """Plans in the driver and reads in the tasks. The options are the only state shared between the two."""
 
     def __init__(self, options: SourceOptions) -> None:
         options.require_batch()
         self._options = options
         self._narrowing = Narrowing()
-        # What tasks ask for: fewer topics than the options where the query's filters name some; None for none at all.
+        # The options that tasks read with: narrowed to fewer topics where the query's filters name some; None if no
+        # topic is left.
         self._reading: SourceOptions | None = options
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -36,7 +38,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         servers = Servers(self._options)
         try:
             logs = servers.all()
-            # Ends first: a start resolved from the same moment on is never past them.
+            # Ask for the ends first, so that a start resolved at the same moment is never past them.
             ends = {log_id: _ends(log_id, server, self._options) for log_id, server in logs.items()}
             for log_id in self._options.ending.places:
                 if log_id not in logs:
@@ -46,19 +48,20 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         finally:
             servers.close()
         addresses = {log_id: server.address for log_id, server in logs.items()}
-        # Spark turns an empty list into one task without a range.
+        # Spark turns an empty list into one task without a range; `read` returns no rows for it.
         return plan_tasks(found, addresses, self._options)
 
     @property
     def _time_to_us(self) -> int | None:
-        """The first record of this time or a later one ends what can have rows: none after it is so much earlier."""
+        """The read may stop at the first record with this time or a later one: no later record can be early enough to
+        pass."""
         back_ms = self._options.max_clock_set_back_ms
         if back_ms is None or self._narrowing.time_to_us is None:
             return None
         return self._narrowing.time_to_us + back_ms * 1_000 + _AT_ONCE_US
 
     def _narrowed(self, found: list[OffsetRange], logs: Mapping[str, LogServer]) -> list[OffsetRange]:
-        """What is left of ranges under the filters of the query."""
+        """The parts of the ranges that can still have rows under the query's filters."""
         for log_id, server in logs.items():
             theirs = [one for one in found if one.log_id == log_id]
             if theirs and self._narrowing.time_from_us is not None:
@@ -80,10 +83,11 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
 
 class FilteringBatchReader(BatchReader):
-    """The same, for sessions that hand down the filters of a query; Spark refuses this method in any other."""
+    """For sessions with filter push-down enabled. Spark rejects a reader that has `pushFilters` in any other
+    session."""
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-        """Reads less; Spark applies all of them again."""
+        """Uses the filters to read less. Returns all of them, so Spark applies each of them again."""
         self._narrowing = narrow(filters)
         self._reading = narrow_topics(self._options, self._narrowing.topics)
         return filters
@@ -101,15 +105,17 @@ def _ends(log_id: str, server: LogServer, options: SourceOptions) -> dict[int, i
             if ends[number] > high_watermark and options.fail_on_data_loss:
                 raise DataLossError(
                     f"endingOffsets asks for offset {ends[number]} of partition {number} of log {log_id}, "
-                    f"which ends at "
-                    f"{high_watermark}: use latest, or failOnDataLoss=false to read what there is"
+                    f"which ends at {high_watermark}: use latest, or set failOnDataLoss=false to read the existing "
+                    "records"
                 )
             ends[number] = min(ends[number], high_watermark)
         else:
             ends[number] = int(row["offset_for_time"]) if ending.kind == "time" else high_watermark
     for number in named:
         if number not in rows:
-            raise OptionError(f"endingOffsets names partition {number} of log {log_id}, where {options.what} cannot be")
+            raise OptionError(
+                f"endingOffsets names partition {number} of log {log_id}, which cannot hold {options.what}"
+            )
     return ends
 
 

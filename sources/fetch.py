@@ -1,7 +1,7 @@
-"""How a range is read: fetched over Flight and handed on as Arrow batches. No row is ever touched in Python.
+"""Reads a range: fetches it over Flight and passes it on as Arrow batches. No row is handled one by one in Python.
 
-When the connection drops, reading goes on behind the last batch until nothing has come for `pollTimeoutMs`. Offsets
-that turn out to be gone end the task, or with `failOnDataLoss=false` are recorded as a gap and passed.
+When the connection drops, the read resumes after the last batch. It fails once nothing has arrived for `pollTimeoutMs`.
+Offsets that turn out to be gone fail the task; with `failOnDataLoss=false` they are recorded as a gap and skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sources.schema import arrow_schema
 _LOGGER = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.25
-# gRPC bounds a whole call; a call that long is a range far beyond what a batch holds.
+# gRPC limits the duration of a whole call. A call this long is a range far larger than a batch.
 _CALL_SECONDS_MAX = 3_600.0
 
 
@@ -35,10 +35,10 @@ def fetch(offsets: OffsetRange, server: LogServer, options: SourceOptions) -> It
 
 
 class _Fetch:
-    """The state of reading one range: what of it is still to come."""
+    """The state of reading one range: the parts that are still to be read."""
 
     def __init__(self, offsets: OffsetRange, server: LogServer, options: SourceOptions) -> None:
-        # More than one piece only after a gap in the middle was passed.
+        # More than one piece only after a gap in the middle was skipped.
         self._left = [offsets]
         self._server = server
         self._options = options
@@ -55,22 +55,23 @@ class _Fetch:
                     self._advance(following)
                     if batch.num_rows:
                         yield batch
-                        # The broker ends a read of which nothing is taken for long: whoever took long to use a batch
-                        # has all the patience for the next.
+                        # The broker ends a read whose batches are not fetched for a long time. The time that the caller
+                        # spends on
+                        # a batch must not count against `pollTimeoutMs` of the next one.
                         deadline = time.monotonic() + patience_seconds
                 if self._left and self._left[0].end == piece.end:
                     raise UnavailableError(self._server.address, f"the answer ended before offset {piece.end}")
             except UnavailableError as error:
                 if time.monotonic() >= deadline:
                     raise
-                _LOGGER.warning("trying again: %s", error)
+                _LOGGER.warning("retrying: %s", error)
                 self._server.close()
                 time.sleep(_RETRY_SECONDS)
             except RefusedError as error:
                 self._lose(error)
 
     def _answer(self, piece: OffsetRange) -> Iterator[tuple[pa.RecordBatch, int]]:
-        # An address may be given to another broker: its records, and its gaps, are not ours.
+        # The address may belong to another broker by now, whose records and gaps are not those of this log.
         self._server.require_log(piece.log_id)
         return self._server.get(
             piece.partition,
@@ -86,18 +87,19 @@ class _Fetch:
         self._left[:1] = [] if following >= piece.end else [replace(piece, start=max(piece.start, following))]
 
     def _check_end(self, batch: pa.RecordBatch, following: int) -> None:
-        """The record before the end must be the planned one: a log that was cut and written again has others."""
+        """Checks that the record before the end is the planned one. If the log was truncated and rewritten, it is
+        another."""
         piece = self._left[0]
         if following < piece.end or piece.end_epoch is None or not batch.num_rows:
             return
         offset, epoch = batch.column("offset")[-1].as_py(), batch.column("epoch")[-1].as_py()
         if offset == piece.end - 1 and epoch != piece.end_epoch:
-            reason = f"epoch {epoch} is there instead of {piece.end_epoch}: it was cut and written again"
+            reason = f"found epoch {epoch} instead of {piece.end_epoch}: the log was truncated and rewritten"
             loss = Loss(piece.log_id, piece.partition, offset, piece.end, piece.end, piece.start, reason)
             pass_or_raise(loss, self._options, self._server)
 
     def _lose(self, error: RefusedError) -> None:
-        """Takes what the broker says is gone out of what is left, if the options allow it."""
+        """Removes the offsets that the broker reports as gone from the remaining ones, if the options allow it."""
         piece = self._left[0]
         loss = _loss(piece, error)
         if loss is None or not piece.start <= loss.start < loss.end <= piece.end:
@@ -109,18 +111,18 @@ class _Fetch:
 
 
 def _loss(piece: OffsetRange, error: RefusedError) -> Loss | None:
-    """What of `piece` the refusal says is gone; None when it says something else."""
+    """The part of `piece` that the refusal reports as gone; None if it reports something else."""
     detail = error.detail
     if error.code == "data_loss":
         start, end = max(piece.start, int(detail["start"])), min(piece.end, int(detail["end"]))
-        reason = "they were purged" if detail.get("reason") == "purge" else "they are damaged and kept aside"
+        reason = "they were purged" if detail.get("reason") == "purge" else "they are damaged and in quarantine"
         return Loss(piece.log_id, piece.partition, start, end, end, end, reason)
     if error.code != "out_of_range":
         return None
     log_start, high_watermark = int(detail["log_start"]), int(detail["high_watermark"])
     if piece.start < log_start:
         end = min(log_start, piece.end)
-        reason = "retention removed what was not read yet"
+        reason = "retention removed them before they were read"
         return Loss(piece.log_id, piece.partition, piece.start, end, log_start, log_start, reason)
     start = max(piece.start, high_watermark)
     reason = f"the log ends at {high_watermark}"
@@ -128,12 +130,10 @@ def _loss(piece: OffsetRange, error: RefusedError) -> Loss | None:
 
 
 def _declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Drops `headers` where they were not asked for; a broker that lacks a column is refused."""
+    """Drops `headers` unless the options ask for them; refuses a broker that lacks a column."""
     if batch.num_columns != len(schema):
         try:
             batch = batch.select(schema.names)
         except KeyError as error:
-            raise OptionError(
-                f"the broker sends the columns {batch.schema.names}, and {error} is not among them"
-            ) from error
+            raise OptionError(f"the broker sends the columns {batch.schema.names}; {error} is missing") from error
     return batch if batch.schema.equals(schema) else batch.cast(schema)

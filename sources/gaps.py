@@ -1,7 +1,8 @@
-"""Gaps that were reported: which offsets a reader went without, or retention removed before a group had finished them.
+"""Reported gaps: offsets that a reader skipped, or that retention removed before a group had finished them.
 
-They are records of the topic `$gaps` in each log (docs/protocols.md, section 5). `gap_rows` makes rows of a DataFrame
-of that topic, streaming or not; `reported_gaps` asks brokers without Spark. Writing them anywhere is a job's matter.
+They are records of the topic `$gaps` in each log (docs/protocols.md, section 5). `gap_rows` turns a DataFrame of that
+topic, streaming or not, into rows with columns; `reported_gaps` asks the brokers without Spark. Neither writes to a
+table.
 """
 
 from __future__ import annotations
@@ -32,23 +33,23 @@ _VALUE = (
     "log_id string, partition int, name string, start bigint, end bigint, reason string, group string, time_us bigint"
 )
 _READINGS_MAX = 1_000
-"""Of one partition at a time, wherever a broker says that its end is. The next call goes on."""
+"""Requests for one partition in one call, even if the broker reports an end beyond them. The next call continues."""
 Places = dict[tuple[str, int], int]
-"""By log and partition: the offset to which `$gaps` was read."""
+"""By log and partition: the offset up to which `$gaps` has been read."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _READ_SECONDS_MAX = 60.0
 _READ_OFFSETS = 100_000
-"""What is read at once, with that time for it: a partition may hold millions of records beside the reports."""
+"""Offsets per request, to be read within that time: a partition may hold millions of records besides the reports."""
 _REPORT_BYTES_MAX = 64 * 1024
 _INT32_MAX, _INT64_MAX = 2**31 - 1, 2**63 - 1
 _TIME_MAX_US = 253_402_300_799 * 1_000_000
-"""The end of year 9999, where Python's and Spark's times end."""
+"""The end of the year 9999, the latest time that Python and Spark can represent."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedGap:
-    """Offsets `[start, end)` of a partition. `end` and `name` are None where nobody could tell (a retired log); `group`
-    is None where no consumer group was concerned. `report_log_id` and `report_offset` tell reports apart."""
+    """Offsets `[start, end)` of a partition. `end` and `name` are None if they are unknown (a retired log); `group` is
+    None if no consumer group was affected. `report_log_id` and `report_offset` identify the report."""
 
     log_id: str
     partition: int
@@ -83,7 +84,7 @@ def gap_rows(records: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class BrokenReport:
-    """A record of `$gaps` that does not say what a report says. `at_us`: when its broker appended it, Unix µs."""
+    """A record of `$gaps` that is not a valid report. `at_us`: when its broker appended it, Unix µs."""
 
     log_id: str
     partition: int
@@ -96,10 +97,10 @@ class BrokenReport:
 
 
 def reported_gaps(servers: Sequence[str], *, options: Mapping[str, str] | None = None) -> list[ReportedGap]:
-    """Every gap that the brokers have on record, in order of log and offset of the report.
+    """All gaps recorded by the brokers, ordered by log and by the offset of the report.
 
-    `options` are those of the source that say how brokers are reached (TLS, credentials, timeouts). Raises
-    `UnavailableError` when a broker does not answer. A record that is no report is left out, with a warning.
+    `options` are the source options for reaching brokers (TLS, credentials, timeouts). Raises `UnavailableError` when a
+    broker does not answer. A record that is not a valid report is skipped with a warning.
     """
     found, broken = read_reports(servers, options=options)
     for one in broken:
@@ -110,8 +111,8 @@ def reported_gaps(servers: Sequence[str], *, options: Mapping[str, str] | None =
 def read_reports(
     servers: Sequence[str], *, options: Mapping[str, str] | None = None, places: Places | None = None
 ) -> tuple[list[ReportedGap], list[BrokenReport]]:
-    """As `reported_gaps`, with the records that are no reports beside it. With `places` only what is not below them,
-    which are then where the next reading begins."""
+    """Like `reported_gaps`, and also returns the records that are not valid reports. With `places`, reads only from
+    those offsets on, and moves them to where the next call starts."""
     places = {} if places is None else places
     parsed = parse_options({**(options or {}), "servers": ",".join(servers), "subscribe": TOPIC})
     brokers = Servers(parsed)
@@ -149,13 +150,13 @@ def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 class _ReportError(ValueError):
-    """Why a record is no report."""
+    """Why a record is not a valid report."""
 
 
 def _gap(value: bytes, log_id: str, offset: int) -> ReportedGap:
-    """Raises _ReportError, and nothing else, for whatever stands there: readers choose the words of a report."""
+    """Raises only _ReportError, whatever the record contains: readers choose the text of a report."""
     if len(value) > _REPORT_BYTES_MAX:
-        raise _ReportError(f"the report has {len(value)} bytes; {_REPORT_BYTES_MAX} are the limit")
+        raise _ReportError(f"the report has {len(value)} bytes; the limit is {_REPORT_BYTES_MAX}")
     try:
         fields = json.loads(value)
     except (ValueError, RecursionError) as error:
@@ -177,7 +178,8 @@ def _gap(value: bytes, log_id: str, offset: int) -> ReportedGap:
 
 
 def _reason(fields: Mapping[str, Any]) -> str:
-    """A broker with users writes down whose reader it was: anybody who may read may say that something is gone."""
+    """The reason, with the user whose reader reported it if the broker has users: any user with read access may report
+    a gap."""
     reason, user = _needed("reason", _text(fields, "reason")), _text(fields, "user")
     return reason if user is None else f"{reason} (reported by {user})"
 
@@ -187,11 +189,11 @@ def _text(fields: Mapping[str, Any], name: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise _ReportError(f"{name} of the report must be a text, not {type(value).__name__}")
+        raise _ReportError(f"{name} of the report must be a string, not {type(value).__name__}")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise _ReportError(f"{name} of the report has characters that are not Unicode") from error
+        raise _ReportError(f"{name} of the report contains characters that are not Unicode") from error
     return value
 
 

@@ -1,7 +1,8 @@
-"""A consumer group as one reader sees it: where it began, what it has finished, and who may speak for it.
+"""A consumer group as one reader sees it: where the group started, what it has finished, and which reader is the
+current one.
 
-Each reader takes an epoch above the last one's at every broker, so that an older reader of the same group is refused.
-Without a group nothing is kept and nothing is fenced.
+At every broker each reader takes an epoch above the last one, so that the broker refuses an older reader of the same
+group. Without a group nothing is stored and no reader is fenced.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class ReaderGroup:
-    """The group `name` as of this reader."""
+    """The group `name`, as this reader sees it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -26,18 +27,18 @@ class ReaderGroup:
         self._committed: dict[str, dict[int, int]] = {}
 
     def initial(self, log_id: str, server: LogServer) -> dict[int, int]:
-        """Where the group began, per partition that has begun."""
+        """Where the group started, for each partition that it has started."""
         answer = server.committed(self.name)
         self._take_epoch(log_id, int(answer["reader_epoch"]))
         return {int(n): row["initial"] for n, row in answer["partitions"].items() if row["initial"] is not None}
 
     def keep_initial(self, log_id: str, server: LogServer, places: Mapping[int, int]) -> dict[int, int]:
-        """Keeps where the group begins; who came first wins, and the answer is what counts."""
+        """Stores where the group starts. The first reader to do so wins; use the returned offsets."""
         answer = server.commit(self.name, self._epoch(log_id, server), initial=places)
         return {int(n): row["initial"] for n, row in answer["partitions"].items() if row["initial"] is not None}
 
     def commit(self, finished: SourceOffset, log_id: str, server: LogServer) -> None:
-        """Tells one broker what has been finished. Who is away is told with the next batch."""
+        """Tells one broker what has been finished. A broker that cannot be reached is told with the next batch."""
         places = {number: place.next for number, place in finished.logs.get(log_id, {}).items()}
         if places and self._committed.get(log_id) != places:
             try:
@@ -45,7 +46,7 @@ class ReaderGroup:
             except RefusedError as error:
                 if error.code != "out_of_range":
                     raise
-                # The log lost its end. Planning finds that out, too, and `failOnDataLoss` decides about it.
+                # The log lost its end. Planning detects that too, and `failOnDataLoss` decides how to continue.
                 _LOGGER.warning("consumer group %s is not committed: %s", self.name, error)
                 return
             self._committed[log_id] = places
@@ -56,6 +57,6 @@ class ReaderGroup:
         return self._epochs[log_id]
 
     def _take_epoch(self, log_id: str, newest: int) -> None:
-        # The clock keeps two readers that start together apart; the epoch before keeps a clock that went back from
-        # fencing us.
+        # The clock separates two readers that start together. The previous epoch guards against a clock that was set
+        # back, which would otherwise fence this reader.
         self._epochs.setdefault(log_id, max(newest + 1, time.time_ns() // 1_000))

@@ -1,8 +1,8 @@
-"""How far a query is behind: in records from Spark's progress, in bytes and seconds from the brokers.
+"""How far a query lags: in records from Spark's progress, in bytes and seconds from the brokers.
 
-`LagListener` hands a `Lag` to each of its publishers after every batch; `JsonLines` and `PrometheusFile` are two. A
-publisher or a broker that fails costs a warning and never the query. Records, bytes and seconds are of the partitions
-that the query reads, whether what waits there matches its filters or not.
+`LagListener` passes a `Lag` to each of its publishers after every batch; `JsonLines` and `PrometheusFile` are
+publishers. If a publisher or a broker fails, the listener logs a warning and the query continues. Records, bytes and
+seconds cover all waiting records of the partitions that the query reads, whether they match its filters or not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sources.start import ask_offsets
 _LOGGER = logging.getLogger(__name__)
 
 ASK_SECONDS = 5.0
-"""Brokers are asked for bytes and seconds at most this often."""
+"""Minimum interval between two requests to the brokers for bytes and seconds."""
 
 _READ_SECONDS_MAX = 10.0
 
@@ -35,7 +35,7 @@ _READ_SECONDS_MAX = 10.0
 @dataclass(frozen=True, slots=True)
 class Behind:
     """What waits at the brokers. `bytes` is estimated from the size of each partition; `seconds` is the age of the
-    oldest record that was not read, 0 when there is none."""
+    oldest unread record, 0 if there is none."""
 
     bytes: int
     seconds: float
@@ -43,8 +43,8 @@ class Behind:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a query was behind when a batch ended. `timestamp` is Spark's, ISO 8601 in UTC; `bytes` and `seconds` are
-    None where brokers were not asked or did not answer."""
+    """How far a query lagged when a batch ended. `timestamp` is Spark's, ISO 8601 in UTC; `bytes` and `seconds` are
+    None if the brokers were not asked or did not answer."""
 
     query: str
     query_id: str
@@ -62,7 +62,7 @@ Publish = Callable[[Lag], None]
 
 
 def records_behind(end: SourceOffset, heads: SourceOffset) -> dict[str, int]:
-    """Offsets between where a batch ended and the high watermarks seen then, by log."""
+    """Offsets between the end of a batch and the high watermarks known at that time, by log."""
     return {
         log_id: sum(max(0, head.next - end.logs.get(log_id, {}).get(n, head).next) for n, head in places.items())
         for log_id, places in heads.logs.items()
@@ -70,7 +70,7 @@ def records_behind(end: SourceOffset, heads: SourceOffset) -> dict[str, int]:
 
 
 def ask_behind(options: SourceOptions, end: SourceOffset) -> Behind | None:
-    """Bytes and seconds from the brokers as they are now; None when one that the query reads does not answer."""
+    """Current bytes and seconds from the brokers; None if a broker that the query reads does not answer."""
     servers = Servers(options)
     try:
         reachable, _ = servers.reachable()
@@ -92,16 +92,17 @@ def ask_behind(options: SourceOptions, end: SourceOffset) -> Behind | None:
         seconds = 0.0 if oldest_us is None else max(0.0, time.time() - oldest_us / 1e6)
         return Behind(int(size), seconds)
     except SourceError as error:
-        _LOGGER.warning("how far a query is behind is not known: %s", error)
+        _LOGGER.warning("the lag in bytes and seconds is unknown: %s", error)
         return None
     finally:
         servers.close()
 
 
 class LagListener(StreamingQueryListener):  # type: ignore[misc]
-    """`spark.streams.addListener(LagListener([JsonLines(path)]))`: for all queries of a session that read `headwater`.
+    """`spark.streams.addListener(LagListener([JsonLines(path)]))` covers all queries of a session that read
+    `headwater`.
 
-    `options` (`parse_options` of what the queries read with) lets it ask the brokers for bytes and seconds.
+    `options` (`parse_options` of the queries' options) lets it ask the brokers for bytes and seconds.
     """
 
     def __init__(self, publishers: list[Publish], *, options: SourceOptions | None = None) -> None:
@@ -110,13 +111,13 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
         self._asked: dict[str, float] = {}
 
     def onQueryStarted(self, event: Any) -> None:
-        """Nothing is known yet."""
+        """Nothing to publish yet."""
 
     def onQueryProgress(self, event: Any) -> None:
         try:
             lag = self._lag(event.progress)
         except (OffsetError, ValueError) as error:
-            _LOGGER.warning("the progress of a query cannot be understood: %s", error)
+            _LOGGER.warning("cannot parse the progress of a query: %s", error)
             return
         if lag is None:
             return
@@ -124,10 +125,10 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
             try:
                 publish(lag)
             except OSError as error:
-                _LOGGER.warning("the lag of query %s is not published: %s", lag.query, error)
+                _LOGGER.warning("the lag of query %s was not published: %s", lag.query, error)
 
     def onQueryIdle(self, event: Any) -> None:
-        """The last word still holds."""
+        """The last published lag is still valid."""
 
     def onQueryTerminated(self, event: Any) -> None:
         self._asked.pop(str(event.id), None)
@@ -140,7 +141,7 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
                 continue
             end, heads = json.loads(source.endOffset), json.loads(source.latestOffset)
             if not (isinstance(end, dict) and set(end) == {"v", "logs"}):
-                # Another source of the query.
+                # This is another source of the query.
                 continue
             ends |= SourceOffset.from_json(end).logs
             for log_id, count in records_behind(SourceOffset.from_json(end), SourceOffset.from_json(heads)).items():
@@ -180,7 +181,8 @@ class JsonLines:
 
 
 class PrometheusFile:
-    """Keeps the newest lag of each query in a file for the node exporter's textfile collector, replaced as a whole."""
+    """Keeps the newest lag of each query in a file for the node exporter's textfile collector. Replaces the file
+    atomically."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -189,7 +191,7 @@ class PrometheusFile:
     def __call__(self, lag: Lag) -> None:
         known = self._newest.get(lag.query)
         if lag.seconds is None and known is not None:
-            # Bytes and seconds come less often; the last ones hold until then.
+            # Bytes and seconds are asked for less often; the previous values remain until the next answer.
             values = asdict(lag) | {"bytes": known.bytes, "seconds": known.seconds}
             lag = Lag(**values)
         self._newest[lag.query] = lag
@@ -199,16 +201,16 @@ class PrometheusFile:
 
 
 _METRICS = (
-    ("headwater_query_lag_records", "records", "records that the query has not read"),
-    ("headwater_query_lag_bytes", "bytes", "about how many bytes they have"),
-    ("headwater_query_lag_seconds", "seconds", "age of the oldest of them"),
-    ("headwater_query_rows_per_second", "rows_per_second", "rows a second of the last batch"),
+    ("headwater_query_lag_records", "records", "records that the query has not read yet"),
+    ("headwater_query_lag_bytes", "bytes", "estimated size of the unread records in bytes"),
+    ("headwater_query_lag_seconds", "seconds", "age of the oldest unread record in seconds"),
+    ("headwater_query_rows_per_second", "rows_per_second", "rows per second of the last batch"),
     ("headwater_query_batch_id", "batch_id", "number of the last batch"),
 )
 
 
 def prometheus_text(lags: list[Lag]) -> str:
-    """The lags in Prometheus' text format, a gauge each, labelled by query."""
+    """The lags in Prometheus text format: one gauge per metric, labelled by query."""
     lines = []
     for name, field_name, meaning in _METRICS:
         lines += [f"# HELP {name} {meaning}", f"# TYPE {name} gauge"]

@@ -1,8 +1,8 @@
-"""Data loss: finding out that the place where a query goes on is gone, and saying so, once, in words that help.
+"""Data loss: detects that the records at a query's position are gone, and reports it once, with what to do.
 
-A place is lost when retention removed it, when the log ends before it, or when the record before it has another epoch
-(the log was cut and written again). Who may go on (`failOnDataLoss=false`) gets the place to go on at, and the broker
-gets the gap.
+The position is lost when retention removed it, when the log ends before it, or when the record before it has another
+epoch (the log was truncated and rewritten). With `failOnDataLoss=false` the reader gets the offset to resume at, and
+the broker records the gap.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Offsets `[start, end)` of a partition are gone, or are other records now; reading goes on at `resume_at`."""
+    """Offsets `[start, end)` of a partition are gone or hold other records now; reading resumes at `resume_at`."""
 
     log_id: str
     partition: int
@@ -35,34 +35,39 @@ class Loss:
     def sentence(self, what: str) -> str:
         return (
             f"records of {what} are gone: offset {self.start} of partition {self.partition} of log "
-            f"{self.log_id} was wanted, "
-            f"the oldest kept is {self.log_start} ({self.reason})"
+            f"{self.log_id} was requested, the oldest kept is {self.log_start} ({self.reason})"
         )
 
 
 def find_loss(log_id: str, partition: int, place: Place, state: Mapping[str, Any], server: LogServer) -> Loss | None:
-    """Compares a place with what `offsets` says of its partition (asked with `epoch_before` that place)."""
+    """Compares a position with the `offsets` answer for its partition (requested with `epoch_before` that position)."""
     log_start, high_watermark = int(state["log_start"]), int(state["high_watermark"])
     if place.next < log_start:
         return Loss(
-            log_id, partition, place.next, log_start, log_start, log_start, "retention removed what was not read yet"
+            log_id,
+            partition,
+            place.next,
+            log_start,
+            log_start,
+            log_start,
+            "retention removed them before they were read",
         )
     found = state.get("epoch_before")
     is_cut = place.next > high_watermark
     is_other = place.epoch is not None and found is not None and found != place.epoch
     if not (is_cut or is_other):
         return None
-    reason = f"the log ends at {high_watermark}" if is_cut else f"epoch {found} is there instead of {place.epoch}"
+    reason = f"the log ends at {high_watermark}" if is_cut else f"found epoch {found} instead of {place.epoch}"
     resume_at = _end_of_epoch(partition, place.epoch, log_start, min(place.next, high_watermark), server)
     return Loss(
-        log_id, partition, resume_at, place.next, resume_at, log_start, reason + ": it was cut and written again"
+        log_id, partition, resume_at, place.next, resume_at, log_start, reason + ": the log was truncated and rewritten"
     )
 
 
 def _end_of_epoch(partition: int, epoch: int | None, low: int, high: int, server: LogServer) -> int:
-    """The first offset whose record is newer than `epoch`: what is before it has been read, and is not read twice.
+    """The first offset whose record is newer than `epoch`. Records before it have been read and are not read again.
 
-    Epochs never fall along a partition, so this is a search by halves.
+    Epochs never decrease along a partition, so a binary search finds it.
     """
     if epoch is None:
         return low
@@ -78,9 +83,9 @@ def _end_of_epoch(partition: int, epoch: int | None, low: int, high: int, server
 
 
 def report_retired(log_id: str, places: Mapping[int, Place], options: SourceOptions, witness: LogServer) -> None:
-    """Records at the broker of another log that the rest of this one will not be read: from each place on, to an end
-    that nobody can tell any more. A restart before the next batch is planned records it again."""
-    _LOGGER.warning("log %s is retired: %s is not read on from %s", log_id, options.what, dict(places))
+    """Records, at the broker of another log, that the rest of this log will not be read: from each position to an
+    unknown end. After a restart before the next batch is planned, it is recorded again."""
+    _LOGGER.warning("log %s is retired: reading of %s stops at %s", log_id, options.what, dict(places))
     for number, place in places.items():
         witness.gap(
             group=options.consumer_group,
@@ -93,14 +98,14 @@ def report_retired(log_id: str, places: Mapping[int, Place], options: SourceOpti
 
 
 def pass_or_raise(loss: Loss, options: SourceOptions, server: LogServer) -> None:
-    """Raises `DataLossError`, or with `failOnDataLoss=false` records the gap at the broker and logs it here."""
+    """Raises `DataLossError`; with `failOnDataLoss=false` records the gap at the broker and logs a warning instead."""
     sentence = loss.sentence(options.what)
     if options.fail_on_data_loss:
         raise DataLossError(
-            f"{sentence}; to go on without them set failOnDataLoss=false, to begin anew use a new "
+            f"{sentence}; to continue without them set failOnDataLoss=false, to start over use a new "
             f"checkpoint and consumerGroup"
         )
-    _LOGGER.warning("%s; going on at %d", sentence, loss.resume_at)
+    _LOGGER.warning("%s; resuming at offset %d", sentence, loss.resume_at)
     try:
         server.gap(
             group=options.consumer_group,
@@ -110,5 +115,5 @@ def pass_or_raise(loss: Loss, options: SourceOptions, server: LogServer) -> None
             reason=loss.reason,
         )
     except SourceError as error:
-        # A gap that nobody can look up must not be passed.
+        # Do not skip a gap that nobody could look up later.
         raise DataLossError(f"{sentence}; and the gap could not be recorded: {error}") from error

@@ -1,14 +1,15 @@
 """Offsets of a query as Spark stores them, and the ranges between two of them. Pure values: no network, no Spark.
 
-The text in the checkpoint is `{"v":1,"logs":{"<log id>":{"<partition>":[next, epoch]}}}` with sorted keys: Spark
-compares offsets as text, so one set of places must have one text, or an idle query would write empty batches.
+The text in the checkpoint is `{"v":1,"logs":{"<log id>":{"<partition>":[next, epoch]}}}` with sorted keys. Spark
+compares offsets as text, so the same positions must always give the same text; otherwise an idle query would write
+empty batches.
 
     next    the first offset that has not been read
-    epoch   of the record before it, null where there is none; tells a log that was cut and written again from the one
-    that was read
+    epoch   the epoch of the record before it, null if there is none; it shows whether the log was truncated and
+            rewritten since
 
-After a loss that the query may pass (`failOnDataLoss=false`) a place has a third number: where the batch that ends
-here begins, instead of at the place before. A replay of that batch then begins there too.
+After a loss that the query may skip (`failOnDataLoss=false`) a position has a third number: the offset at which the
+batch that ends here starts, in place of the end of the previous batch. A replay of that batch starts there too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where to go on in one partition."""
+    """Where to resume in one partition."""
 
     next: int
     epoch: int | None = None
@@ -43,7 +44,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Records `[start, end)` of one partition, never empty; `end_epoch` is that of the record before `end`."""
+    """Records `[start, end)` of one partition, never empty; `end_epoch` is the epoch of the record before `end`."""
 
     log_id: str
     partition: int
@@ -71,7 +72,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
-    """A place in every partition of every log that a query reads."""
+    """A position in every partition of every log that a query reads."""
 
     logs: Mapping[str, Mapping[int, Place]] = field(default_factory=dict)
 
@@ -87,14 +88,13 @@ class SourceOffset:
 
     @classmethod
     def from_json(cls, value: object) -> SourceOffset:
-        """Reads what `to_json` gave; `OffsetError` says what is wrong with anything else."""
+        """Parses the result of `to_json`; for anything else `OffsetError` says what is wrong."""
         if not isinstance(value, dict):
             raise OffsetError(f"an offset is a JSON object, not {json.dumps(value)}")
         if value.get("v") != FORMAT_VERSION:
             raise OffsetError(
-                f"the checkpoint has offsets of version {value.get('v')!r} and this reader knows version "
-                f"{FORMAT_VERSION}: "
-                "use the release that wrote it, or a new checkpoint"
+                f"the checkpoint has offsets of version {value.get('v')!r} and this reader supports version "
+                f"{FORMAT_VERSION}: use the release that wrote it, or a new checkpoint"
             )
         if set(value) != {"v", "logs"}:
             raise OffsetError(f"an offset has the fields `v` and `logs`, not {sorted(value)}")
@@ -102,7 +102,7 @@ class SourceOffset:
 
 
 def read_logs(value: object) -> dict[str, dict[int, Place]]:
-    """Reads `{"<log id>":{"<partition>":[next, epoch]}}`."""
+    """Parses `{"<log id>":{"<partition>":[next, epoch]}}`."""
     if not isinstance(value, dict):
         raise OffsetError(f"`logs` is a JSON object, not {json.dumps(value)}")
     return {log_id: _read_places(log_id, places) for log_id, places in value.items()}
@@ -110,7 +110,7 @@ def read_logs(value: object) -> dict[str, dict[int, Place]]:
 
 def _read_places(log_id: str, value: object) -> dict[int, Place]:
     if not isinstance(value, dict):
-        raise OffsetError(f"the places of log {log_id} are a JSON object, not {json.dumps(value)}")
+        raise OffsetError(f"the positions of log {log_id} are a JSON object, not {json.dumps(value)}")
     places = {}
     for partition, place in value.items():
         if not (isinstance(partition, str) and partition.isascii() and partition.isdigit() and len(partition) <= 10):
@@ -122,20 +122,20 @@ def _read_places(log_id: str, value: object) -> dict[int, Place]:
 def _read_place(log_id: str, partition: str, value: object) -> Place:
     if not (isinstance(value, list) and len(value) in (2, 3)):
         raise OffsetError(
-            f"the place of partition {partition} of log {log_id} is [next, epoch], not {json.dumps(value)}"
+            f"the position in partition {partition} of log {log_id} is [next, epoch], not {json.dumps(value)}"
         )
     numbers = [number for number in value if not (isinstance(number, int) and not isinstance(number, bool))]
     if isinstance(value[0], bool) or not isinstance(value[0], int) or any(number is not None for number in numbers):
         raise OffsetError(
-            f"the place of partition {partition} of log {log_id} is not made of numbers: {json.dumps(value)}"
+            f"the position in partition {partition} of log {log_id} does not consist of numbers: {json.dumps(value)}"
         )
     return Place(*value)
 
 
 def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
-    """What the batch from `start` to `end` reads, in order of log and partition.
+    """The ranges that the batch from `start` to `end` reads, ordered by log and partition.
 
-    A partition that `start` does not have enters with `end` and is read from the next batch on.
+    A partition that is missing in `start` joins with `end` and is read from the next batch on.
     """
     found = []
     for log_id, places in sorted(end.logs.items()):
@@ -143,10 +143,11 @@ def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
         for partition, place in sorted(places.items()):
             before = begun.get(partition)
             if before is None and place.epoch is not None:
-                # Who enters has no epoch yet: this one has been read up to here, from a place that is not known now.
+                # A partition that joins has no epoch yet. This one has: it was read up to here, from a start unknown
+                # now.
                 raise OffsetError(
-                    f"where the first batch begins in partition {partition} of log {log_id} is not known, because its "
-                    "broker does not answer: start the query again when it is back"
+                    f"the start of the first batch in partition {partition} of log {log_id} is unknown, because its "
+                    "broker does not answer: restart the query when the broker is back"
                 )
             if before is None or place == before:
                 continue
@@ -154,9 +155,8 @@ def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
             if first > place.next:
                 raise OffsetError(
                     f"the batch of partition {partition} of log {log_id} ends at {place.next}, before its "
-                    f"start {first}: "
-                    "retention removed it before it was read, or the start of the query was changed; use a "
-                    "new checkpoint"
+                    f"start {first}: retention removed it before it was read, or the start of the query was changed; "
+                    "use a new checkpoint"
                 )
             if first < place.next:
                 found.append(OffsetRange(log_id, partition, first, place.next, place.epoch))

@@ -1,5 +1,5 @@
-"""The values of options: texts made into numbers, times, filters, places and references. Each function names the option
-in what it refuses, and never repeats what may be a secret. Which options there are is `options`' matter.
+"""Parsers of option values: numbers, times, filters, positions and references. An error names the option and never
+repeats a value that may be a secret. `options` defines which options exist.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import TypeVar
 from sources.errors import OffsetError, OptionError
 from sources.offsets import FORMAT_VERSION, Place, read_logs
 
-# Past the year 2200 in milliseconds: somebody passed microseconds.
+# After the year 2200 in milliseconds: the value is probably in microseconds.
 _TIMESTAMP_MS_MAX = 7_258_118_400_000
 
 _UNIT_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d{1,15})\s*([a-z]*)", re.ASCII)
-# Before Python makes a number of them, which it refuses from some thousand on; none has a use for more.
+# Checked before int(), which raises for strings of several thousand digits. No option needs more digits.
 _DIGITS_MAX = 18
 
 
@@ -52,11 +52,11 @@ def filters_value(value: str) -> tuple[str, ...]:
 
 
 def pattern_value(value: str) -> str:
-    """A regular expression of whole topics. The broker has the last word on its syntax."""
+    """A regular expression for whole topics. The broker makes the final check of its syntax."""
     try:
         re.compile(value)
     except re.error as error:
-        raise OptionError(f"option subscribePattern is no regular expression: {error}") from error
+        raise OptionError(f"option subscribePattern is not a regular expression: {error}") from error
     if not value:
         raise OptionError("option subscribePattern is empty: give a regular expression such as devices/.*/telemetry")
     return value
@@ -81,7 +81,8 @@ def log_ids_value(value: str | None) -> tuple[str, ...]:
 
 
 def places_value(name: str, text: str) -> dict[str, dict[int, Place]]:
-    """`{"<log id>":{"<partition>":17}}`, with `[17, epoch]` for 17, or a whole offset as it stands in a checkpoint."""
+    """`{"<log id>":{"<partition>":17}}`, or `[17, epoch]` in place of 17, or a complete offset copied from a
+    checkpoint."""
     form = f'option {name} is earliest, latest or JSON of the form {{"<log id>": {{"<partition>": 17}}}}'
     try:
         value = json.loads(text)
@@ -98,21 +99,21 @@ def places_value(name: str, text: str) -> dict[str, dict[int, Place]]:
 
 
 def _pairs(name: str, places: object) -> object:
-    """Numbers as pairs without an epoch. Kafka's -2 (earliest) and -1 (latest) are what an unnamed partition is: they
-    leave it unnamed, or are refused where it is the other one."""
+    """Numbers as pairs without an epoch. Kafka's -2 (earliest) and -1 (latest): the one that equals the default for
+    unnamed partitions is treated as unnamed, the other one is refused."""
     if not isinstance(places, dict):
         return places
     unnamed = -2 if name.startswith("starting") else -1
     if -3 - unnamed in places.values():
         word = "latest" if unnamed == -2 else "earliest"
-        raise OptionError(f"option {name}: {word} ({-3 - unnamed}) is not for single partitions; use offsets")
+        raise OptionError(f"option {name}: {word} ({-3 - unnamed}) is not possible for single partitions; use offsets")
     return {
         number: [place, None] if type(place) is int else place for number, place in places.items() if place != unnamed
     }
 
 
 def time_us_value(name: str, text: str) -> int:
-    """Unix milliseconds, as with Kafka, or ISO 8601 with a zone."""
+    """Unix milliseconds, as in Kafka, or ISO 8601 with a time zone."""
     text = text.strip()
     if text.isascii() and text.isdigit():
         if len(text) > _DIGITS_MAX or int(text) > _TIMESTAMP_MS_MAX:
@@ -133,7 +134,7 @@ def time_us_value(name: str, text: str) -> int:
 
 
 def microseconds(moment: datetime) -> int:
-    """Unix time of a moment with a zone, without the rounding of floats."""
+    """Unix time of a moment with a time zone, computed in integers to avoid rounding."""
     since = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
@@ -142,7 +143,7 @@ Default = TypeVar("Default", int, None)
 
 
 def duration_ms_value(values: Mapping[str, str], name: str, default: Default) -> int | Default:
-    """`15m`, `30s`, `500ms`; a bare number is milliseconds, as with Spark."""
+    """`15m`, `30s`, `500ms`; a bare number is milliseconds, as in Spark."""
     text = values.get(name)
     if text is None:
         return default
@@ -187,13 +188,13 @@ def group_value(text: str | None) -> str | None:
 
 
 def reference_value(name: str, text: str | None) -> str | None:
-    """Where a secret stands. Whatever else is given is not repeated: it may be the secret."""
+    """A reference to a secret. The error does not repeat any other value: it may be the secret itself."""
     if text is None:
         return None
     kind, _, place = text.partition(":")
     if kind not in ("env", "file", "secret") or not place:
         raise OptionError(
             f"option {name} is a reference, file:PATH, env:NAME or on Databricks secret:SCOPE/KEY; "
-            "what it names does not belong into options"
+            "put the secret there and not into the options"
         )
     return text

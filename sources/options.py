@@ -1,8 +1,8 @@
-"""Options of `format("headwater")`, in Kafka's words. Parsing only: nothing is connected to, no credential is read.
+"""Options of `format("headwater")`, named as in Kafka. Only parses them: opens no connection and reads no credential.
 
-An option is taken, or refused by name; none is ignored. Two departures from Kafka, both so that nothing is lost
-unseen: a stream begins at `earliest` unless told otherwise, and a start that moves with time (`latest`,
-`startingTimestamp`) needs a `consumerGroup` to keep it, because Spark asks for the start again when it replays the
+Every option is either used or refused by name; none is ignored. Two defaults differ from Kafka, both to prevent
+unnoticed loss: a stream starts at `earliest` by default, and a start that moves with time (`latest`,
+`startingTimestamp`) needs a `consumerGroup` to store it, because Spark asks for the start again when it replays the
 first batch.
 """
 
@@ -68,20 +68,20 @@ OPTION_NAMES = (
     "tls.key",
 )
 INTERNAL_NAMES = ("yield",)
-"""For sinks of this project, which read the records themselves; not suggested to anybody."""
+"""For the sinks of this project, which read the records themselves; never suggested in an error message."""
 
 CATALOG_NAMES = ("provider", "owner", "location", "external", "is_managed_location", "comment", "collation", "path")
-"""What a catalog adds to the options of a table made with CREATE TABLE … USING headwater."""
+"""Options that a catalog adds for a table made with CREATE TABLE … USING headwater."""
 
 ONLY_STREAM = ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay", "retireLogs")
 ONLY_BATCH = ("endingOffsets", "endingTimestamp", "maxClockSetBack")
 TOPIC_NAMES = ("subscribe", "subscribePattern", "assign")
 
 POLL_TIMEOUT_MS_DEFAULT = 120_000
-"""How long a task waits for a broker that went away while it was read from. Kafka's default."""
+"""How long a task waits for a broker that became unreachable during a read. Kafka's default."""
 
 REQUEST_TIMEOUT_MS_DEFAULT = 15_000
-"""A plan over a long log may scan; everything else answers in milliseconds."""
+"""A plan over a long log may scan it; all other requests are answered in milliseconds."""
 
 MAX_TRIGGER_DELAY_MS_DEFAULT = 15 * 60_000
 NUM_RETRIES_DEFAULT = 3
@@ -90,7 +90,7 @@ RETRY_INTERVAL_MS_DEFAULT = 10
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where to begin or to end: `earliest`, `latest`, the first record at or after `time_us`, or named `places`."""
+    """Where to start or to end: `earliest`, `latest`, the first record at or after `time_us`, or explicit `places`."""
 
     kind: Literal["earliest", "latest", "time", "places"]
     time_us: int | None = None
@@ -98,13 +98,13 @@ class Bound:
 
     @property
     def moves(self) -> bool:
-        """Whether asking again later may give another place."""
+        """Whether a later request may give another position."""
         return self.kind in ("latest", "time")
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a broker is reached: who asks, TLS, and how patiently. Secrets are references until a call is made."""
+    """How a broker is reached: credentials, TLS, timeouts and retries. Secrets stay references until a call is made."""
 
     credentials: Credentials = field(default_factory=Credentials)
     tls: TlsReferences = field(default_factory=TlsReferences)
@@ -115,7 +115,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one DataFrame. One of `filters`, `pattern` and `assign` (log id to partitions) is set."""
+    """The options of one DataFrame. Exactly one of `filters`, `pattern` and `assign` (log id to partitions) is set."""
 
     servers: tuple[str, ...]
     filters: tuple[str, ...] | None = None
@@ -131,7 +131,7 @@ class SourceOptions:
     max_bytes_per_trigger: int | None = None
     max_trigger_delay_ms: int = MAX_TRIGGER_DELAY_MS_DEFAULT
     max_clock_set_back_ms: int | None = None
-    """None: not known, so a later record may have any earlier time."""
+    """None: unknown, so a later record may have any earlier time."""
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     include_headers: bool = False
@@ -143,26 +143,25 @@ class SourceOptions:
 
     @property
     def what(self) -> str:
-        """What is read, for messages."""
+        """What the query reads, as text for messages."""
         if self.pattern is not None:
             return f"topics like {self.pattern}"
         return ", ".join(self.filters) if self.filters is not None else f"partitions {json.dumps(self.assign)}"
 
     def require_stream(self) -> None:
-        """Refuses what makes no sense in a stream."""
+        """Refuses options that do not apply to a stream."""
         for name in ONLY_BATCH:
             if name in self.given:
                 raise OptionError(f"option {name} is for batch reads: a stream has no end; remove it or use spark.read")
         if self.starting.moves and self.consumer_group is None:
             name = "startingTimestamp" if self.starting.kind == "time" else "startingOffsets=latest"
             raise OptionError(
-                f"{name} in a stream needs option consumerGroup, which keeps the start for a replay of the "
-                f"first batch: "
-                "name a group, or use startingOffsets=earliest"
+                f"{name} in a stream needs option consumerGroup, which stores the start for a replay of the "
+                "first batch: name a group, or use startingOffsets=earliest"
             )
 
     def require_batch(self) -> None:
-        """Refuses what makes no sense in a batch read."""
+        """Refuses options that do not apply to a batch read."""
         for name in ONLY_STREAM:
             if name in self.given:
                 raise OptionError(f"option {name} is for streams: remove it or use spark.readStream")
@@ -171,7 +170,7 @@ class SourceOptions:
 
 
 def parse_options(raw: Mapping[str, str]) -> SourceOptions:
-    """Turns Spark's text options into values; `OptionError` names the first that is wrong."""
+    """Turns Spark's text options into values; `OptionError` names the first one that is wrong."""
     known = {name.lower(): name for name in (*OPTION_NAMES, *INTERNAL_NAMES)}
     values: dict[str, str] = {}
     for given, value in _without_catalog(raw).items():
@@ -209,7 +208,8 @@ def parse_options(raw: Mapping[str, str]) -> SourceOptions:
 
 
 def _without_catalog(raw: Mapping[str, str]) -> Mapping[str, str]:
-    """The options without what a catalog says of a table: its own words, and our options as `option.…` too or only."""
+    """The options without those that a catalog adds. A catalog may pass our options as `option.…`, in addition or only
+    so."""
     names = {given.lower() for given in raw}
     if "provider" not in names and not any(name.startswith("option.") for name in names):
         return raw
@@ -229,9 +229,11 @@ def _check_topics(values: Mapping[str, str]) -> None:
 def _check_limits(options: SourceOptions) -> None:
     low, high = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if low is not None and high is not None and low > high:
-        raise OptionError(f"minOffsetsPerTrigger ({low}) is above maxOffsetsPerTrigger ({high}): no batch can be both")
+        raise OptionError(
+            f"minOffsetsPerTrigger ({low}) is above maxOffsetsPerTrigger ({high}): lower the first or raise the second"
+        )
     if "maxTriggerDelay" in options.given and low is None:
-        raise OptionError("maxTriggerDelay bounds the wait for minOffsetsPerTrigger: give both, or neither")
+        raise OptionError("maxTriggerDelay limits the wait for minOffsetsPerTrigger: give both or neither")
     named = options.starting.places.keys() | (options.assign or {}).keys()
     for log_id in options.retire_logs:
         if log_id in named:

@@ -1,7 +1,7 @@
-"""How far the next batch goes: what waits at the brokers, brought under the limits of the options.
+"""How far the next batch goes: the records that wait at the brokers, within the limits of the options.
 
-A pure function of where the query is, what the brokers answer, and the limits; whether a small batch should wait
-(`minOffsetsPerTrigger`) is decided here too, from the time that the caller gives. Reading is `splits`' matter.
+A function of the query's position, the brokers' answers and the limits. It also decides whether a small batch should
+wait (`minOffsetsPerTrigger`), based on the time that the caller passes in. `splits` does the reading.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from sources.start import ask_offsets
 
 Heads = Mapping[str, Mapping[int, Place]]
 
-# A second look at brokers that were held back by their share is worth a call if so much of the limit is left.
+# Ask brokers that reached their share a second time if at least this part of the limit is left over.
 _LEFT_OVER_PART = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """No record of a partition between `next` and `scanned` matches, as long as its epoch stays."""
+    """No record of a partition between `next` and `scanned` matches, as long as its epoch is unchanged."""
 
     next: int
     scanned: int
@@ -33,18 +33,19 @@ class Scan:
 
 
 Scans = dict[tuple[str, int], Scan]
-"""What was looked through in vain, by log and partition: a narrow filter is not paid for again in each batch."""
+"""Ranges that were scanned without a match, by log and partition, so that a narrow filter does not scan them again in
+each batch."""
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """One log: where it will be read on, and what is there."""
+    """One log: where reading continues, and what waits there."""
 
-    # Every partition with its place; those that are new enter at their log start.
+    # Every partition with its position; new partitions join at their log start.
     places: dict[int, Place]
-    # Those of them in which offsets wait, and how many.
+    # The partitions among them with waiting offsets.
     to_read: dict[int, Place] = field(default_factory=dict)
-    # From where on they are looked through.
+    # The offset from which each of them is scanned.
     scan_from: dict[int, int] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
     backlog: int = 0
@@ -53,18 +54,18 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """The answer of one broker."""
+    """One broker's answer."""
 
     ends: Mapping[int, Place]
     scans: Mapping[int, Scan]
     records: int
-    # Whether a limit kept records out.
+    # Whether a limit left matching records out.
     is_held_back: bool
 
 
 @dataclass(frozen=True, slots=True)
 class NextBatch:
-    """The end of the next batch, the high watermarks seen on the way, and who could not be asked."""
+    """The end of the next batch, the high watermarks seen while planning, and the brokers that could not be asked."""
 
     end: SourceOffset
     heads: Heads
@@ -83,9 +84,10 @@ def plan_batch(
     may_wait: bool,
     scans: Scans,
 ) -> NextBatch:
-    """Plans from `begin`. With `targets` it stays below them; with `may_wait` a batch that is too small stays empty.
+    """Plans from `begin`. With `targets` the end stays at or below them; with `may_wait` a batch that is too small
+    stays empty.
 
-    `scans` is what earlier calls found, and is kept up to date.
+    `scans` holds the results of earlier calls and is updated.
     """
     waiting, away = servers.ask(
         reachable,
@@ -112,7 +114,7 @@ def plan_batch(
 
 
 def find_heads(servers: Servers, reachable: Mapping[str, LogServer], options: SourceOptions) -> Heads:
-    """The high watermarks of now, with the epochs before them. A broker that is away meanwhile has none."""
+    """The current high watermarks with the epochs before them. A broker that became unreachable is left out."""
 
     def ask(log_id: str, server: LogServer) -> dict[int, Place]:
         rows = ask_offsets(log_id, server, options)
@@ -131,13 +133,13 @@ def _look(
     targets: Heads | None,
     scans: Scans,
 ) -> _Waiting:
-    """What waits at one broker. Places that are lost are passed or raised here."""
+    """What waits at one broker. Lost positions are moved here, or raise."""
     wanted = {number: place.next for number, place in known.items()}
     rows = ask_offsets(log_id, server, options, epoch_before=wanted)
     for number in known:
         if number not in rows:
             raise OffsetError(
-                f"the checkpoint reads partition {number} of log {log_id}, where {options.what} cannot be: "
+                f"the checkpoint reads partition {number} of log {log_id}, which cannot hold {options.what}: "
                 "the subscription was changed; use a new checkpoint"
             )
     found = _Waiting(dict(known))
@@ -148,7 +150,7 @@ def _look(
             continue
         place = known.get(number)
         if place is None:
-            # Read from the next batch on: in this one its range is empty.
+            # It is read from the next batch on; in this batch its range is empty.
             found.places[number] = Place(int(row["log_start"]))
             continue
         loss = find_loss(log_id, number, place, row, server)
@@ -156,7 +158,7 @@ def _look(
             pass_or_raise(loss, options, server)
             place = Place(loss.resume_at, resumed_at=loss.resume_at)
         else:
-            # Where an earlier batch resumed is that batch's affair.
+            # `resumed_at` belongs to the batch that ended there.
             place = replace(place, resumed_at=None)
         head = int(row["high_watermark"]) if ends is None else ends[number].next
         scan, epoch = scans.get((log_id, number)), int(row["epoch"])
@@ -178,11 +180,12 @@ def _plan_all(
     max_rows: int | None,
     targets: Heads | None,
 ) -> tuple[dict[str, _Planned], list[UnavailableError]]:
-    """Shares the limits over the brokers by what waits there, and what some leave over among those that want more."""
+    """Divides the limits among the brokers by their waiting records, then gives unused parts to brokers that have
+    more."""
     backlog = {log_id: waiting[log_id].backlog for log_id in brokers}
     rows = shares(backlog, max_rows)
     sizes = shares(backlog, options.max_bytes_per_trigger)
-    # One record always gets through, whatever its size.
+    # One record always fits, whatever its size.
     sizes = {log_id: size and max(1, size) for log_id, size in sizes.items()}
 
     def ask(log_id: str, server: LogServer) -> _Planned:
@@ -195,7 +198,7 @@ def _plan_all(
     if max_rows is None or len(brokers) < 2:
         return planned, away
     left = max_rows - sum(one.records for one in planned.values())
-    # What waits may match no filter and stay for ever: a share of nothing must not.
+    # Waiting records may match no filter and then wait forever; they must not reserve a share of the limit.
     more = {log_id: brokers[log_id] for log_id in brokers if log_id not in first or _is_held_back(planned, log_id)}
     if more and left >= max(1, max_rows * _LEFT_OVER_PART):
         extra = shares({log_id: backlog[log_id] for log_id in more}, left)
@@ -215,7 +218,7 @@ def _records(planned: Mapping[str, _Planned], log_id: str) -> int:
 
 
 def shares(backlog: Mapping[str, int], limit: int | None) -> dict[str, int | None]:
-    """Splits a limit in proportion to what waits; what rounding leaves goes to those where most waits."""
+    """Splits a limit in proportion to the waiting records. The remainder of the rounding goes to the largest ones."""
     if limit is None:
         return dict.fromkeys(backlog)
     total = max(1, sum(backlog.values()))
@@ -235,7 +238,7 @@ def _plan(
     max_bytes: int | None,
     targets: Mapping[int, Place] | None,
 ) -> _Planned:
-    """The ends that the broker plans within the limits; only partitions with matching records move."""
+    """The ends that the broker plans within the limits. Only partitions with matching records move."""
     answer = server.plan(
         waiting.scan_from,
         filters=options.filters,

@@ -1,10 +1,12 @@
-"""Filters of a batch query made use of before anything is read: which topics, logs, partitions and offsets can have
-rows.
+"""Uses the filters of a batch query before anything is read: which topics, logs, partitions and offsets can have rows.
 
-It only narrows: whatever is not understood, or not exact, is left to Spark, which applies every filter again. A lower
-bound on `timestamp` narrows to the first record at or after it. An upper one narrows only where the options say by how
-much a broker's clock was set back at most, because after that later offsets have earlier times: to the first record
-that lies so much above it (`endingTimestamp` cuts at the bound on purpose).
+It only narrows. A filter that is not understood or not exact is left to Spark, which applies every filter again. A
+lower
+bound on `timestamp` narrows to the first record at or after it. An upper bound narrows only if the options say how far
+a
+broker's clock was set back at most, because after such a step later offsets have earlier times. The read then ends at
+the first record that is later than the bound by at least that much (`endingTimestamp` cuts at the bound itself, on
+purpose).
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ from sources.option_values import microseconds
 from sources.options import SourceOptions
 
 TOPICS_MAX = 100
-"""More topics than these are not named to the broker: matching them costs as much as reading on."""
+"""With more topics than these, none is named to the broker: matching them would cost as much as reading everything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """Where rows can be. None, and the bounds without end, leave everything in."""
+    """Where rows can be. None and the infinite bounds exclude nothing."""
 
     topics: frozenset[str] | None = None
     log_ids: frozenset[str] | None = None
@@ -47,10 +49,10 @@ class Narrowing:
     offset_to: float = math.inf
     time_from_us: int | None = None
     time_to_us: int | None = None
-    """Times from there on do not pass."""
+    """Upper bound, exclusive: rows with this time or a later one do not pass."""
 
     def clip(self, one: OffsetRange) -> OffsetRange | None:
-        """What of a range can have rows."""
+        """The part of a range that can have rows."""
         if self.log_ids is not None and one.log_id not in self.log_ids:
             return None
         if self.partitions is not None and one.partition not in self.partitions:
@@ -62,7 +64,7 @@ class Narrowing:
 
 
 def narrow(filters: Iterable[Filter]) -> Narrowing:
-    """What filters that must all hold say about places."""
+    """What a list of filters, all of which must hold, says about topics, logs, partitions, offsets and times."""
     found = Narrowing()
     for one in filters:
         column = getattr(one, "attribute", ())
@@ -86,7 +88,7 @@ def narrow(filters: Iterable[Filter]) -> Narrowing:
 
 
 def narrow_topics(options: SourceOptions, topics: frozenset[str] | None) -> SourceOptions | None:
-    """The options for reading only these topics; None when no topic is left."""
+    """The options for reading only these topics; None if no topic is left."""
     if topics is None or options.pattern is not None or len(topics) > TOPICS_MAX:
         return options
     if any(not topic or set(topic) & set("+#\0") for topic in topics):
@@ -98,25 +100,25 @@ def narrow_topics(options: SourceOptions, topics: frozenset[str] | None) -> Sour
 
 
 def clip_below(found: Sequence[OffsetRange], firsts: Mapping[int, int]) -> list[OffsetRange]:
-    """Leaves out what is before the first offset of interest of each partition."""
+    """Drops what lies before the given first offset of each partition."""
     clipped = (Narrowing(offset_from=firsts.get(one.partition, 0)).clip(one) for one in found)
     return [one for one in clipped if one is not None]
 
 
 def clip_above(found: Sequence[OffsetRange], ends: Mapping[int, int]) -> list[OffsetRange]:
-    """Leaves out what is from the first offset without interest on in each partition."""
+    """Drops what lies at or after the given end offset of each partition."""
     clipped = (Narrowing(offset_to=ends.get(one.partition, math.inf)).clip(one) for one in found)
     return [one for one in clipped if one is not None]
 
 
 def clip_to_topics(found: Sequence[OffsetRange], server: LogServer, topics: Sequence[str]) -> list[OffsetRange]:
-    """Leaves of ranges of one log what is between the first and the last record of the topics."""
+    """Reduces the ranges of one log to what lies between the first and the last record of the topics."""
     try:
         rows = server.topics(topics)
     except RefusedError as error:
         if error.code != "permission_denied":
             raise
-        # Who may replay need not be allowed to list.
+        # A user with read access may lack the permission to list topics.
         return list(found)
     bounds: dict[int, tuple[int, int]] = {}
     for row in rows:
@@ -131,7 +133,7 @@ def clip_to_topics(found: Sequence[OffsetRange], server: LogServer, topics: Sequ
 
 
 def filter_matches(topic_filter: str, topic: str) -> bool:
-    """MQTT 5, 4.7: `+` is one level, `#` the rest, and a leading wildcard never matches a `$` topic."""
+    """MQTT 5, section 4.7: `+` matches one level, `#` the rest, and a leading wildcard never matches a `$` topic."""
     if topic.startswith("$") and topic_filter.startswith(("+", "#")):
         return False
     levels, parts = topic.split("/"), topic_filter.split("/")
@@ -144,7 +146,7 @@ def filter_matches(topic_filter: str, topic: str) -> bool:
 
 
 def _values(one: Filter, kind: type) -> frozenset[Any] | None:
-    """The only values that pass; None when the filter does not say."""
+    """The only values that pass; None if the filter does not restrict them."""
     if isinstance(one, EqualTo | EqualNullSafe):
         values: Sequence[Any] = (one.value,)
     elif isinstance(one, In):
@@ -182,7 +184,7 @@ def _bounds(one: Filter) -> tuple[int, float]:
 
 
 def _time_bounds_us(one: Filter) -> tuple[int | None, int | None]:
-    """Times `[since, until)` that may pass, each None where the filter does not say."""
+    """Times `[since, until)` that may pass; each is None if the filter does not restrict it."""
     values = _values(one, datetime)
     if values:
         moments = sorted(_known(list(values)))
@@ -199,7 +201,7 @@ def _time_bounds_us(one: Filter) -> tuple[int | None, int | None]:
 
 
 def _known(values: Sequence[Any]) -> list[int]:
-    """Times in microseconds since 1970; none at all when one is no time, or of a zone that is not known here."""
+    """Times in microseconds since 1970. Empty if one of the values is not a time or has a time zone unknown here."""
     if not all(isinstance(value, datetime) and value.tzinfo is not None for value in values):
         return []
     return [max(0, microseconds(value)) for value in values]

@@ -1,6 +1,6 @@
-"""The columns that Flight serves and Spark sees: docs/protocols.md, "Canonical schema". No conversions happen here.
+"""The columns that Flight serves and Spark sees: docs/protocols.md, "Canonical schema". Nothing is converted here.
 
-Everything is declared nullable on both sides, because Spark compares declarations; only `headers` is ever null.
+All columns are declared nullable on both sides, because Spark compares the declarations; only `headers` is ever null.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ COLUMN_NAMES = tuple(name for name, _, _ in _COLUMNS)
 
 
 def spark_schema(*, include_headers: bool) -> StructType:
-    """The columns of a DataFrame; `headers` only on request, as with Kafka."""
+    """The columns of a DataFrame; `headers` only on request, as in Kafka."""
     return StructType([StructField(name, kind) for name, kind, _ in _COLUMNS if include_headers or name != "headers"])
 
 
 def arrow_schema(*, include_headers: bool) -> pa.Schema:
-    """The same columns as Arrow declares them to Spark."""
+    """The same columns in the Arrow types that Spark expects."""
     return pa.schema([(name, kind) for name, _, kind in _COLUMNS if include_headers or name != "headers"])

@@ -1,7 +1,8 @@
-"""The brokers that `servers` names, and which log each of them holds. Readers address logs; addresses may change.
+"""The brokers that `servers` names, and the log that each of them holds. Readers identify a log by its id, since
+addresses may change.
 
-A log id is learned from its broker once and believed until a call to that broker fails. Brokers are asked side by
-side, so that a far one does not hold up the others, and one that takes long to fail is left alone for a while.
+A log id is asked for once per broker and trusted until a call to that broker fails. Brokers are asked in parallel, so
+that a slow one does not delay the others. A broker that took long to fail is not asked again for a while.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ _LOGGER = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.25
 _THREADS_MAX = 16
 
-# A broker that failed after so long (it hangs, or its packets are dropped) is asked again only after four times as
-# long as it took: so it costs a batch a fifth of its time at most. One that refuses at once is asked each time.
+# A broker that failed only after this long (it hangs, or its packets are dropped) is asked again after four times the
+# duration of that failure, so it takes at most a fifth of a batch's time. One that refuses at once is asked every time.
 _SLOW_FAILURE_SECONDS = 1.0
 _LEAVE_ALONE_FACTOR = 4
 
 
 class Servers:
-    """Connections of one reader, made on first use. Not shared between threads."""
+    """Connections of one reader, opened on first use. Not shared between threads."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._servers = [LogServer(address, access=options.access) for address in options.servers]
@@ -39,7 +40,7 @@ class Servers:
         self._threads: ThreadPoolExecutor | None = None
 
     def all(self) -> dict[str, LogServer]:
-        """Log id to broker, of every broker; `UnavailableError` names the first that does not answer."""
+        """Log id to broker, for every broker; `UnavailableError` names the first one that does not answer."""
         self._left_alone.clear()
         found, away = self.reachable()
         if away:
@@ -47,7 +48,7 @@ class Servers:
         return found
 
     def reachable(self) -> tuple[dict[str, LogServer], list[UnavailableError]]:
-        """Log id to broker of those that answer, and why the others do not."""
+        """Log id to broker for those that answer, and the errors of the others."""
         known = [server for server in self._servers if server.address in self._log_ids]
         unknown = [server for server in self._servers if server.address not in self._log_ids]
         answers = self._side_by_side(unknown, lambda server: server.log_id())
@@ -58,14 +59,14 @@ class Servers:
                 away.append(answer)
                 continue
             self._log_ids[server.address] = answer
-            # Two addresses of one broker are two ways to it.
+            # Two addresses may lead to the same broker; keep the first.
             found.setdefault(answer, server)
         return found, away
 
     def ask(
         self, brokers: Mapping[str, LogServer], question: Callable[[str, LogServer], T]
     ) -> tuple[dict[str, T], list[UnavailableError]]:
-        """Asks each broker, side by side: the answers by log id, and why others gave none."""
+        """Asks all brokers in parallel. Returns the answers by log id and the errors of the brokers that gave none."""
         by_address = {server.address: log_id for log_id, server in brokers.items()}
         asked = list(brokers.values())
         answers = self._side_by_side(asked, lambda server: question(by_address[server.address], server))
@@ -73,7 +74,7 @@ class Servers:
         away = []
         for server, answer in zip(asked, answers, strict=True):
             if isinstance(answer, UnavailableError):
-                # Whoever answers there next may hold another log.
+                # The broker that answers at this address next may hold another log.
                 self._log_ids.pop(server.address, None)
                 away.append(answer)
             else:
@@ -81,7 +82,7 @@ class Servers:
         return found, away
 
     def wait_for(self, log_ids: Iterable[str], *, timeout_seconds: float) -> dict[str, str]:
-        """Log id to address, of each log asked for; waits for brokers that are away."""
+        """Log id to address, for each requested log; waits for brokers that cannot be reached."""
         wanted = set(log_ids)
         deadline = time.monotonic() + timeout_seconds
         while True:
@@ -103,7 +104,7 @@ class Servers:
             server.close()
 
     def _side_by_side(self, servers: list[LogServer], call: Callable[[LogServer], T]) -> list[T | UnavailableError]:
-        """The answers in the order of the servers; any error but that of being away is raised."""
+        """The answers in the order of the servers. Raises any error other than UnavailableError."""
         if len(servers) < 2:
             return [self._attempt(server, call) for server in servers]
         if self._threads is None:
@@ -126,9 +127,9 @@ class Servers:
 
 
 def unknown_log(log_id: str, found: Mapping[str, LogServer]) -> OptionError:
-    """No broker holds a log that the checkpoint or an option names."""
+    """The error for a log that the checkpoint or an option names and no broker holds."""
     holds = ", ".join(f"{server.address} holds {other}" for other, server in sorted(found.items()))
     return OptionError(
-        f"no server holds log {log_id}, which this query reads ({holds}): name its broker in option servers, "
-        f"or, if that log is gone for good, drop it with retireLogs={log_id}"
+        f"no server holds log {log_id}, which this query reads ({holds}): add its broker to option servers, "
+        f"or, if that log no longer exists, drop it with retireLogs={log_id}"
     )

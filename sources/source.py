@@ -1,4 +1,4 @@
-"""The data source `headwater`: hands options and schema to the readers. Nothing connects before a reader is asked."""
+"""The data source `headwater`: passes options and schema to the readers. Opens no connection itself."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class HeadwaterDataSource(DataSource):  # type: ignore[misc]
 
 
 class FilteringDataSource(HeadwaterDataSource):
-    """The same, in a session that hands the filters of batch queries down."""
+    """The data source for a session that enables filter push-down for batch queries."""
 
     def reader(self, schema: StructType) -> BatchReader:
         return FilteringBatchReader(self._parsed)
@@ -50,11 +50,11 @@ PUSHDOWN_CONF = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("headwater")` known to a session, and lets it hand down filters, where it may be told to."""
+    """Registers `format("headwater")` in a session, and enables filter push-down if the platform allows that."""
     try:
         spark.conf.set(PUSHDOWN_CONF, "true")
     except PySparkException:
-        # A platform may keep its settings to itself; then batch queries read more.
+        # Some platforms do not allow changing the setting; batch queries then read more.
         spark.dataSource.register(HeadwaterDataSource)
     else:
         spark.dataSource.register(FilteringDataSource)

@@ -1,8 +1,9 @@
-"""Splits: how the offsets of a batch are shared out to tasks, and what a task reads.
+"""Splits: how the offsets of a batch are divided into tasks, and how a task reads them.
 
-A *split* is a range of one partition and the broker that holds it. A *task* is one or more splits of one broker: small
-ranges go together, because a task costs Spark more than their records do. With the internal option `yield=splits` a
-task hands its splits on as rows instead of reading them, and whoever gets such a row reads it with `read_split`.
+A *split* is a range of one partition together with the broker that holds it. A *task* is one or more splits of one
+broker: small ranges are grouped, because a task costs Spark more than reading their records. With the internal option
+`yield=splits` a task returns its splits as rows instead of reading them; the receiver of such a row reads it with
+`read_split`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sources.offsets import OffsetRange
 from sources.options import SourceOptions
 
 TOGETHER_MAX = 32_768
-"""Offsets of a broker up to which ranges share a task: about 20 ms of reading, which is what a task costs."""
+"""Ranges of one broker share a task up to this many offsets: about 20 ms of reading, which is the cost of a task."""
 
 SPLIT_SCHEMA = pa.schema(
     [
@@ -49,7 +50,7 @@ _SPARK_SPLIT_SCHEMA = StructType(
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Records `[start, end)` of one partition at `server`; `end_epoch` is that of the record before `end`."""
+    """Records `[start, end)` of one partition at `server`; `end_epoch` is the epoch of the record before `end`."""
 
     server: str
     log_id: str
@@ -60,7 +61,7 @@ class Split:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Split:
-        """From a row of `yield=splits`, as a dictionary; `OffsetError` for anything else."""
+        """Parses a row of `yield=splits`, given as a dictionary; raises `OffsetError` for anything else."""
         try:
             return cls(**{name: row[name] for name in SPLIT_SCHEMA.names})
         except KeyError as error:
@@ -86,13 +87,13 @@ def spark_split_schema() -> StructType:
 
 
 def plan_tasks(found: Sequence[OffsetRange], addresses: Mapping[str, str], options: SourceOptions) -> list[SplitTask]:
-    """Shares ranges out to tasks: large ones in pieces, small ones of a broker together.
+    """Divides ranges into tasks: large ones into pieces, small ones of one broker grouped.
 
     No piece has more than `maxRecordsPerPartition` offsets, and with `minPartitions` there are about that many tasks or
-    more; both count offsets, whatever a filter leaves of them.
+    more. Both count offsets, including those of records that a filter drops.
     """
     pieces = _in_pieces(list(found), options.max_records_per_partition, options.min_partitions)
-    # Who names a number of tasks gets it.
+    # With an explicit number of tasks nothing is grouped.
     together = TOGETHER_MAX if options.min_partitions is None else 0
     if options.max_records_per_partition is not None:
         together = min(together, options.max_records_per_partition)
@@ -120,7 +121,7 @@ def _in_pieces(found: list[OffsetRange], max_records: int | None, min_partitions
 
 
 def read_task(task: SplitTask, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """What Spark gets of a task: the records, or with `yield=splits` the splits."""
+    """What a task returns to Spark: the records, or with `yield=splits` the splits."""
     if options.yields_splits:
         yield _as_rows(task)
         return
@@ -133,11 +134,11 @@ def read_task(task: SplitTask, options: SourceOptions) -> Iterator[pa.RecordBatc
 
 
 def read_split(split: Split, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """The records of a split in the canonical schema, in the order of their offsets.
+    """The records of a split in the canonical schema, ordered by offset.
 
-    `options` are those of the stream that gave the split (`parse_options`): topics, headers, what to do about data
-    loss, patience and credentials. Waits for a broker that is away for `pollTimeoutMs` after the last batch. Raises
-    what reading rows raises: `DataLossError`, `UnavailableError`, `RefusedError`, `OptionError`.
+    `options` are those of the stream that returned the split (`parse_options`): topics, headers, handling of data loss,
+    timeouts and credentials. If the broker cannot be reached, waits up to `pollTimeoutMs` after the last batch. Raises
+    `DataLossError`, `UnavailableError`, `RefusedError` or `OptionError`, like reading rows.
     """
     server = LogServer(split.server, access=options.access)
     try:

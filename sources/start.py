@@ -1,8 +1,9 @@
-"""Where a query begins: options, and what the consumer group kept from the first time, made into places.
+"""Where a query starts: resolves the options, and what the consumer group stored the first time, to positions.
 
-The start is resolved once. Spark asks for it twice at the beginning and again when the first batch is replayed, and
-stores it nowhere; so what depends on the moment (`latest`, a time, even the log start) is kept at the broker under
-the group's name.
+The start is resolved once. Spark asks for it twice at the beginning and again when it replays the first batch, and does
+not store it. Therefore a start that depends on the moment (`latest`, a time, even the log start) is stored at the
+broker
+under the group's name.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def ask_offsets(
     time_us: int | None = None,
     epoch_before: Mapping[int, int] | None = None,
 ) -> dict[int, Mapping[str, Any]]:
-    """What the broker says of each partition that the options reach."""
+    """The broker's answer for each partition that the options reach."""
     partitions = None if options.assign is None else list(options.assign.get(log_id, ()))
     if partitions == []:
         return {}
@@ -40,7 +41,7 @@ def ask_offsets(
         epoch_before=epoch_before,
     )
     if answer["log_id"] != log_id:
-        raise RefusedError(server.address, "not_found", {"message": f"log {log_id} is not there any more"})
+        raise RefusedError(server.address, "not_found", {"message": f"the broker no longer holds log {log_id}"})
     return {int(number): row for number, row in answer["partitions"].items()}
 
 
@@ -52,9 +53,9 @@ def resolve(
     *,
     is_complete: bool = True,
 ) -> SourceOffset:
-    """A place in every partition of every log in `servers`, checked for loss.
+    """A position in every partition of every log in `servers`, checked for loss.
 
-    `is_complete` says that every broker answered: then a log that an option names and nobody holds is refused.
+    `is_complete` says that every broker answered. Only then is a log that an option names and nobody holds an error.
     """
     for named in (bound.places, options.assign or {}):
         for log_id in named:
@@ -64,7 +65,7 @@ def resolve(
     starts = {log_id: start for log_id, start in starts.items() if start.named or start.resolved}
     if options.must_find_time and starts and all(start.is_late for start in starts.values()):
         raise OptionError(
-            f"startingTimestamp is after the newest record of {options.what}: to begin with what comes from now on, "
+            f"startingTimestamp is after the newest record of {options.what}: to start with new records, "
             "set startingOffsetsByTimestampStrategy=latest"
         )
     logs = {}
@@ -76,12 +77,12 @@ def resolve(
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Where one log would be begun now, and what the group kept of an earlier time."""
+    """Where reading one log would start now, and what the group stored earlier."""
 
     named: Mapping[int, Place]
     resolved: Mapping[int, int]
     kept: Mapping[int, int]
-    # The time that was asked for is after every record, so there is no place for it, and none was found before.
+    # The requested time is after every record, so it has no offset, and no offset was stored earlier.
     is_late: bool
 
     @property
@@ -95,7 +96,7 @@ def _start(log_id: str, server: LogServer, bound: Bound, options: SourceOptions,
     for number in named:
         if number not in rows:
             raise OptionError(
-                f"startingOffsets names partition {number} of log {log_id}, where {options.what} cannot be"
+                f"startingOffsets names partition {number} of log {log_id}, which cannot hold {options.what}"
             )
     resolved = {number: _resolved(bound, row) for number, row in rows.items() if number not in named}
     kept = group.initial(log_id, server) if group is not None and resolved else {}
@@ -104,7 +105,7 @@ def _start(log_id: str, server: LogServer, bound: Bound, options: SourceOptions,
 
 
 def _kept_places(log_id: str, server: LogServer, start: _Start, group: ReaderGroup | None) -> dict[int, Place]:
-    """Named places as they are; the others from the group, which keeps them from now on."""
+    """Named positions unchanged; the others from the group, which stores them if it has not done so yet."""
     kept: Mapping[int, int] = start.resolved
     if group is not None and start.resolved:
         kept = start.kept if start.is_kept else group.keep_initial(log_id, server, start.resolved)
@@ -120,7 +121,7 @@ def _resolved(bound: Bound, row: Mapping[str, Any]) -> int:
 
 
 def _checked(log_id: str, server: LogServer, places: Mapping[int, Place], options: SourceOptions) -> dict[int, Place]:
-    """Fills in epochs, and moves places that are lost where the options allow it."""
+    """Fills in epochs, and moves lost positions if the options allow it."""
     rows = ask_offsets(log_id, server, options, epoch_before={number: place.next for number, place in places.items()})
     checked = {}
     for number, place in places.items():

@@ -1,10 +1,9 @@
-"""`spark.readStream.format("headwater")`: what Spark calls, in its order.
+"""`spark.readStream.format("headwater")`: the methods that Spark calls, in the order of the calls.
 
-`planner` decides how far a batch goes, `splits` how it is shared out to tasks and read.
+`planner` decides how far a batch goes; `splits` divides it into tasks and reads them.
 
-What Spark stores is the offset, and nothing else survives: this object is made twice per query and again at each
-restart. What it remembers between calls (connections, the group's epoch, the answer of a moment ago) is only there to
-save calls.
+Spark stores the offset and nothing else: this object is created twice per query and again at each restart. What it
+remembers between calls (connections, the group's epoch, the last answer) only saves calls.
 """
 
 from __future__ import annotations
@@ -39,31 +38,31 @@ from sources.start import resolve
 _LOGGER = logging.getLogger(__name__)
 
 IDLE_SECONDS = 0.1
-"""How long "nothing new" is believed: without a trigger interval Spark asks every 11 ms."""
+"""How long the answer "nothing new" is reused: without a trigger interval Spark asks every 11 ms."""
 
 _WARNING_SECONDS = 10.0
 
 
 @dataclass(slots=True)
 class _Session:
-    """What a reader has once it talks to brokers; never pickled."""
+    """The state of a reader that talks to brokers; never pickled."""
 
     servers: Servers
     group: ReaderGroup | None
-    # Ends of an AvailableNow run, per log and partition.
+    # The end of an AvailableNow run, per log and partition.
     targets: Heads | None = None
-    # High watermarks as last seen.
+    # The last known high watermarks.
     heads: Heads = field(default_factory=dict)
     scans: Scans = field(default_factory=dict)
     idle_text: str = ""
     idle_until: float = 0.0
     warned_at: float = float("-inf")
-    # When a batch with records was last planned, for maxTriggerDelay. As with Kafka the first one never waits.
+    # When a batch with records was last planned, for maxTriggerDelay. As in Kafka, the first batch never waits.
     planned_at: float = float("-inf")
-    # Spark asks twice, and between the two a broker may come or go.
+    # Spark asks twice, and a broker may appear or disappear in between.
     initial: SourceOffset | None = None
     has_reached_a_broker: bool = False
-    # Whether every broker answered when they were last asked who they are.
+    # Whether every broker answered at the last check.
     is_complete: bool = False
 
 
@@ -78,20 +77,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_session": None}
 
-    # What Spark calls, in its order.
+    # The methods that Spark calls, in the order of the calls.
 
     def getDefaultReadLimit(self) -> ReadLimit:
         rows = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes the ends of this run: the high watermarks of now."""
+        """Fixes the end of this run: the current high watermarks."""
         session = self._open()
         session.targets = find_heads(session.servers, self._reachable(session), self._options)
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where the query begins. A start that depends on nothing but the logs may do without a broker that is away:
-        its log enters when it is there, and is read from its oldest record too."""
+        """Where the query starts. A start that depends only on the logs does not need every broker: the log of an
+        unreachable one joins when the broker is back, and is then read from its oldest record too."""
         session = self._open()
         if session.initial is None:
             starting = self._options.starting
@@ -102,7 +101,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return session.initial.to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next batch, or `start` as it is when no matching record waits."""
+        """The end of the next batch, or `start` unchanged if no matching record waits."""
         session = self._open()
         begin = SourceOffset.from_json(start)
         text = begin.text()
@@ -111,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         reachable = self._reachable(session, begin)
         begin = self._without_retired(session, begin, reachable)
         if session.group is not None:
-            # Spark asks from here on: everything before is in the sink.
+            # Spark asks from here on, so all earlier records are in the sink.
             _, away = session.servers.ask(reachable, partial(session.group.commit, begin))
             for error in away:
                 self._warn(session, error)
@@ -123,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self._options,
             max_rows=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
             targets=session.targets,
-            # A run that ends by itself must not wait for what may never come.
+            # An AvailableNow run must not wait for records that may never arrive.
             scans=session.scans,
             may_wait=session.targets is None and monotonic() - session.planned_at < delay_seconds,
         )
@@ -138,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return batch.end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The high watermarks of the last look, for Spark's progress report: how far behind the query is."""
+        """The high watermarks of the last plan, for the lag in Spark's progress report."""
         heads = {} if self._session is None else self._session.heads
         return SourceOffset(heads).to_json() if heads else None
 
@@ -156,7 +155,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return read_task(partition, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the group is told in `latestOffset`, which also hears of the last batch of a run."""
+        """Does nothing: `latestOffset` informs the group, because it also learns of the last batch of a run."""
 
     def stop(self) -> None:
         if self._session is not None:
@@ -171,7 +170,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return self._session
 
     def _reachable(self, session: _Session, begin: SourceOffset | None = None) -> dict[str, LogServer]:
-        """The brokers that answer. At the first contact one must; later all may be away, which only delays."""
+        """The brokers that answer. At the first contact one must; later all may be unreachable, which only causes
+        delay."""
         reachable, away = session.servers.reachable()
         if not reachable and not session.has_reached_a_broker:
             raise away[0]
@@ -182,8 +182,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         for log_id in retired:
             if log_id in reachable:
                 raise OptionError(
-                    f"retireLogs names log {log_id}, which {reachable[log_id].address} holds: "
-                    "take that broker out of option servers, or the log out of retireLogs"
+                    f"retireLogs names log {log_id}, which {reachable[log_id].address} still holds: "
+                    "remove that broker from option servers, or the log from retireLogs"
                 )
         if not away and begin is not None:
             for log_id in begin.logs:
@@ -194,7 +194,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def _without_retired(
         self, session: _Session, begin: SourceOffset, reachable: Mapping[str, LogServer]
     ) -> SourceOffset:
-        """Drops the logs that are retired, once what was not read of them is on record."""
+        """Drops the retired logs after their unread rest has been recorded as a gap."""
         dropped = {log_id: begin.logs[log_id] for log_id in self._options.retire_logs if log_id in begin.logs}
         if not dropped or not reachable:
             return begin
@@ -202,7 +202,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             for log_id, places in dropped.items():
                 report_retired(log_id, places, self._options, next(iter(reachable.values())))
         except UnavailableError as error:
-            # They are dropped with a later batch, when that is on record.
+            # They are dropped with a later batch, once the gap has been recorded.
             self._warn(session, error)
             return begin
         return replace(begin, logs={one: places for one, places in begin.logs.items() if one not in dropped})

@@ -89,8 +89,8 @@ def test_what_cannot_be_told_ends_no_query(caplog: pytest.LogCaptureFixture) -> 
         listener.onQueryProgress(
             progressed({"v": 1, "logs": {"x": {"3": [4, 1]}}}, {"v": 1, "logs": {"x": {"3": [9, None]}}})
         )
-    assert "cannot be understood" in caplog.text
-    assert "is not published: full" in caplog.text
+    assert "cannot parse the progress" in caplog.text
+    assert "was not published: full" in caplog.text
 
 
 def test_lag_is_published_as_lines_and_as_metrics(tmp_path: Path) -> None:

@@ -55,9 +55,9 @@ def test_the_text_is_the_documented_one() -> None:
         ({"v": 1, "logs": {"a": {"x": [1, 1]}}}, "not a number"),
         ({"v": 1, "logs": {"a": {"3": [1]}}}, "[next, epoch]"),
         ({"v": 1, "logs": {"a": {"3": [1, 1, 1, 1]}}}, "[next, epoch]"),
-        ({"v": 1, "logs": {"a": {"3": [None, 1]}}}, "not made of numbers"),
-        ({"v": 1, "logs": {"a": {"3": [True, 1]}}}, "not made of numbers"),
-        ({"v": 1, "logs": {"a": {"3": [1.5, 1]}}}, "not made of numbers"),
+        ({"v": 1, "logs": {"a": {"3": [None, 1]}}}, "does not consist of numbers"),
+        ({"v": 1, "logs": {"a": {"3": [True, 1]}}}, "does not consist of numbers"),
+        ({"v": 1, "logs": {"a": {"3": [1.5, 1]}}}, "does not consist of numbers"),
         ({"v": 1, "logs": {"a": {"3": [-1, 1]}}}, "negative"),
     ],
 )

@@ -104,8 +104,8 @@ def test_starting_offsets_take_numbers_pairs_and_whole_offsets() -> None:
 def test_kafka_s_numbers_for_earliest_and_latest_are_what_unnamed_partitions_are() -> None:
     assert parsed(startingOffsets='{"x":{"3":-2,"4":7}}').starting.places == {"x": {4: Place(7)}}
     assert parsed(endingOffsets='{"x":{"3":-1,"4":7}}').ending.places == {"x": {4: Place(7)}}
-    assert "latest (-1) is not for single partitions" in refused(startingOffsets='{"x":{"3":-1}}')
-    assert "earliest (-2) is not for single partitions" in refused(endingOffsets='{"x":{"3":-2}}')
+    assert "latest (-1) is not possible for single partitions" in refused(startingOffsets='{"x":{"3":-1}}')
+    assert "earliest (-2) is not possible for single partitions" in refused(endingOffsets='{"x":{"3":-2}}')
 
 
 @pytest.mark.parametrize("text", ["newest", "[]", '{"x":17}', '{"x":{"3":"17"}}', '{"x":{"3":-5}}', '{"x":{"a":1}}'])
