@@ -1,9 +1,10 @@
-"""The bronze table: every record as it came, with its place in the log, the tenant, and the day the broker took it in.
+"""The bronze table: every record as received, with its position in the log, the tenant, and the day on which the broker
+received it.
 
-Two writers give the same table. `files` has every task write the records it fetches as Parquet into the table's folder
-and commits them from the driver; it needs a table by path. `spark` is Delta's native streaming sink on Spark's rows, at
-several times the cost, for tables whose path is closed. Both record query id and batch id in the table: a batch that is
-replayed is not written twice, and a checkpoint may go from one to the other.
+Two writers produce the same table. With `files` every task writes the records it fetches as Parquet into the table's
+folder, and the driver commits the files; this needs a table by path. `spark` is Delta's native streaming sink on
+Spark's rows, at several times the cost, for tables whose path cannot be written directly. Both record query id and
+batch id in the table, so a replayed batch is not written twice and a checkpoint can move from one writer to the other.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from sinks.folder import TableFolder
 from sinks.table import Table
 
 ReadSplits = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""From rows that say what is to be read (the source's splits) to the records, in the source's columns. For tasks."""
+"""Maps rows that name what to read (the source's splits) to the records, in the source's columns. Runs in tasks."""
 
 ENVELOPE = (
     "key",
@@ -45,16 +46,17 @@ ENVELOPE = (
     "retain",
     "client_id",
 )
-"""The columns of the source, in its order; bronze keeps them all."""
+"""The columns of the source in its order; bronze keeps all of them."""
 
 _TABLE_PROPERTIES = {
-    # Without those of payloads: they help no query, and gathering them is a tenth of the write.
+    # Not those of payloads: queries do not use their bounds, and gathering them is a tenth of the write time.
     "delta.dataSkippingStatsColumns": ",".join(STATISTICS_COLUMNS),
 }
 
 
 def bronze_rows(records: DataFrame, *, tenant: str) -> DataFrame:
-    """The source's rows as bronze keeps them. `ingest_date` is by the broker's clock: a replay gives the same."""
+    """The source's rows with the columns that bronze adds. `ingest_date` follows the broker's clock, so a replay gives
+    the same value."""
     missing = [name for name in ENVELOPE if name not in records.columns]
     if missing:
         raise SinkError(
@@ -65,7 +67,7 @@ def bronze_rows(records: DataFrame, *, tenant: str) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class WriteHow:
-    """What both writers are told: the tenant of every row, and how the query runs."""
+    """Settings for both writers: the tenant of every row, and how the query runs."""
 
     tenant: str
     checkpoint: str
@@ -81,7 +83,8 @@ class WriteHow:
 
 
 def write_bronze(records: DataFrame, table: Table, how: WriteHow) -> StreamingQuery:
-    """Starts the query that appends the stream `records` to `table`, made on first use, with Delta's native sink."""
+    """Starts the query that appends the stream `records` to `table` with Delta's native sink. Creates the table if
+    necessary."""
     make_bronze(records.sparkSession, table, records.schema)
     rows = bronze_rows(records, tenant=how.tenant)
     sink = how.start_of(rows.writeStream.format("delta").outputMode("append")).partitionBy(PARTITION_COLUMN)
@@ -98,10 +101,11 @@ def write_bronze_files(
     compression: str = "zstd",
 ) -> StreamingQuery:
     """Starts the query whose tasks `read` what the stream `splits` names (in columns `schema`) and write it to `table`
-    as files; `table` has a path and is made on first use.
+    as
+    files. `table` must have a path and is created if necessary.
     """
     if table.path is None:
-        raise SinkError(f"bronze.writer: files writes by path, and {table} is a name: use bronze.writer: spark")
+        raise SinkError(f"bronze.writer: files needs a table by path, and {table} is a name: use bronze.writer: spark")
     folder = TableFolder.of(table.path)
     make_bronze(splits.sparkSession, table, schema)
     spec = FileSpec(folder, how.tenant, compression)
@@ -135,7 +139,7 @@ def _task(read: ReadSplits, spec: FileSpec) -> Callable[[Iterator[pa.RecordBatch
 
 
 def make_bronze(spark: SparkSession, table: Table, schema: StructType) -> None:
-    """Creates the table for the source's columns `schema`, empty, unless it is there."""
+    """Creates an empty table for the source's columns `schema`, unless it exists."""
     if table.exists(spark):
         return
     fields = bronze_rows(spark.createDataFrame([], schema), tenant="").schema.fields
@@ -148,10 +152,10 @@ def make_bronze(spark: SparkSession, table: Table, schema: StructType) -> None:
 
 
 def places_after(spark: SparkSession, table: Table, *, tenant: str) -> dict[str, Any]:
-    """Where to go on behind what the table holds, as the source's `startingOffsets`: `{log id: {partition: [next,
+    """Where to resume after the records in the table, as the source's `startingOffsets`: `{log id: {partition: [next,
     epoch]}}`.
 
-    Empty when the table is not there or holds nothing of the tenant.
+    Empty if the table does not exist or holds no records of the tenant.
     """
     if not table.exists(spark):
         return {}
@@ -159,7 +163,7 @@ def places_after(spark: SparkSession, table: Table, *, tenant: str) -> dict[str,
         table.read(spark)
         .where(F.col("tenant") == tenant)
         .groupBy("log_id", "partition")
-        # The pair orders by epoch first: an offset that was used again counts for its newer record.
+        # The struct orders by epoch first: if an offset was reused, its newer record counts.
         .agg(F.max(F.struct("epoch", "offset")).alias("last"))
         .collect()
     )
@@ -170,6 +174,6 @@ def places_after(spark: SparkSession, table: Table, *, tenant: str) -> dict[str,
 
 
 def duplicates(rows: DataFrame) -> DataFrame:
-    """Places that the table holds more than once: always none for the life of a checkpoint (I10)."""
+    """Log positions that the table holds more than once: never any during the life of a checkpoint (I10)."""
     key = ("log_id", "partition", "offset", "epoch")
     return rows.groupBy(*key).count().where(F.col("count") > 1)

@@ -1,9 +1,9 @@
-"""What the driver does for bronze tables that are written by path: one commit a batch, which a replay does not repeat.
+"""The driver's part in writing bronze tables by path: one commit per batch, which a replay does not repeat.
 
-The commit names the files of the batch and the transaction (query id, batch id). Delta records transactions and does
-not enforce them, so the table is asked first; whoever commits the same batch in between makes the commit fail, because
-two commits that set the same transaction conflict. The native sink records the same pair, so a checkpoint may go from
-one writer to the other.
+The commit names the files of the batch and the transaction (query id, batch id). Delta records transactions but does
+not enforce them, so this module asks the table first. If another process commits the same batch in between, the commit
+fails, because two commits that set the same transaction conflict. The native sink records the same pair, so a
+checkpoint can move from one writer to the other.
 """
 
 from __future__ import annotations
@@ -23,36 +23,37 @@ from sinks.folder import TableFolder
 _LOGGER = logging.getLogger(__name__)
 
 COMMIT_ATTEMPTS = 3
-"""Each with the table as it is by then. Appends conflict with changes of the table's columns or properties only."""
+"""Attempts, each on the table's newest version. Appends conflict only with changes of the table's columns or
+properties."""
 
 BATCH_SECONDS_MAX = 12 * 3600.0
-"""A batch that took longer is not committed but read again: `orphans` may have taken its files for nobody's."""
+"""A batch that took longer is not committed but read again: `orphans` may have removed its files by then."""
 
 
 class BronzeCommits:
-    """The commits of one query into one table. Used by the query's thread alone."""
+    """The commits of one query to one table. Used only by the query's thread."""
 
     def __init__(self, folder: TableFolder) -> None:
         self._folder = folder
         self._table: DeltaTable | None = None
 
     def has(self, query_id: str, batch_id: int) -> bool:
-        """Whether the batch is in the table, as of now."""
+        """Whether the newest version of the table contains the batch."""
         version = self._latest().transaction_version(query_id)
         return version is not None and version >= batch_id
 
     def commit(self, files: Iterable[AddedFile], *, query_id: str, batch_id: int, began_s: float) -> None:
-        """Makes the files part of the table; without any, nothing. `began_s` is `time.monotonic()` before the first
-        of them was made. Afterwards the batch is in the table, whoever put it there.
+        """Adds the files to the table; does nothing without files. `began_s` is `time.monotonic()` from before the
+        first file was created. Afterwards the table contains the batch, whichever process committed it.
         """
         adds = [_add_action(file) for file in files]
         if not adds:
             return
         for attempt in range(COMMIT_ATTEMPTS):
             if time.monotonic() - began_s > BATCH_SECONDS_MAX:
-                raise SinkError(f"batch {batch_id} took over {BATCH_SECONDS_MAX:.0f} s, and is to be read again")
+                raise SinkError(f"batch {batch_id} took over {BATCH_SECONDS_MAX:.0f} s; it must be read again")
             if attempt and self.has(query_id, batch_id):
-                _LOGGER.warning("batch %d is in %s already: another run of this query wrote it", batch_id, self._folder)
+                _LOGGER.warning("batch %d is already in %s: another run of this query wrote it", batch_id, self._folder)
                 return
             table = self._latest() if attempt else self._known()
             try:
@@ -65,11 +66,11 @@ class BronzeCommits:
                 )
                 return
             except CommitFailedError as error:
-                _LOGGER.warning("commit of batch %d to %s: %s", batch_id, self._folder.uri, error)
+                _LOGGER.warning("commit of batch %d to %s failed: %s", batch_id, self._folder.uri, error)
                 failure = error
             except DeltaProtocolError as error:
                 raise SinkError(
-                    f"{self._folder.uri} has features that bronze.writer: files does not know ({error}): "
+                    f"{self._folder.uri} has features that bronze.writer: files does not support ({error}): "
                     "use bronze.writer: spark"
                 ) from error
         raise SinkError(f"batch {batch_id} could not be committed to {self._folder.uri}: {failure}") from failure

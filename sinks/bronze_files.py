@@ -1,7 +1,8 @@
-"""What a task does with the records that it fetched for bronze: Parquet files in the table's folder, by day.
+"""How a task writes the records that it fetched for bronze: as Parquet files in the table's folder, one folder per day.
 
-Nothing here commits: a file counts once the Delta log names it (`bronze_commit`), and one that nothing will ever name
-is swept by maintenance (`orphans`). No record is touched in Python; columns go from Flight to Parquet as they came.
+Nothing here commits. A file counts once the Delta log names it (`bronze_commit`); maintenance removes files that no
+commit will ever name (`orphans`). No record is handled one by one in Python: columns go from Flight to Parquet
+unchanged.
 """
 
 from __future__ import annotations
@@ -23,33 +24,34 @@ from sinks.folder import TableFolder
 
 PARTITION_COLUMN = "ingest_date"
 STATISTICS_COLUMNS = ("topic", "partition", "offset", "timestamp", "log_id", "epoch", "client_id")
-"""Columns whose bounds the table keeps. Those of payloads help no query, and gathering them costs."""
+"""Columns whose bounds the table keeps. Queries do not use bounds of payload columns, and gathering them costs time."""
 
 FILE_PREFIX = "bronze-"
 FILE_BYTES_MAX = 256 << 20
 GROUP_ROWS_MAX = 262_144
 GROUP_BYTES_MAX = 8 << 20
-"""A row group is held in memory until it is written: the bound of what a task keeps. Four times as much takes a third
-more CPU, for memory that was given back between two groups."""
+"""Size of a row group. It is held in memory until it is written and so limits the memory of a task. Four times this
+size takes a third more CPU, because memory is returned to the system between two groups."""
 DAYS_OPEN_MAX = 4
-"""Files of one task that are open at once. Records come in the order of time, so only a clock that jumped needs more
-than two; then the oldest file is closed early."""
+"""Files that one task keeps open at once. Records arrive in time order, so more than two are needed only after a clock
+jump; then the oldest file is closed early."""
 
 PAGE_BYTES = 256 << 10
-"""Of a page at most, unless one payload is larger. A page is one write, and writes of a megabyte take page cache in
-blocks whose first touch costs more than the copy (four to eight times as much on a virtual machine that gives memory
-back to its host). Pages of 64 KiB cost a tenth of a task more: each column is handed over in as many pieces."""
+"""Maximum size of a page, unless one payload is larger. A page is one write. A write of a megabyte takes page cache in
+blocks whose first use costs more than the copy (four to eight times as much on a virtual machine that returns memory to
+its host). Pages of 64 KiB make a task a tenth slower: each column is then passed on in as many pieces."""
 SAMPLE_BYTES = 64 << 10
 STORED_FROM = 0.9
-"""Payloads of which compression leaves so much are stored as they are: trying costs more than all other columns."""
+"""If compression leaves at least this part of the payloads, they are stored uncompressed: trying costs more than all
+other columns."""
 
 _PAYLOAD_COLUMN = "value"
 _HEADERS = "headers"
 _HEADER_COLUMNS = ["headers.list.element.key", "headers.list.element.value"]
 _DICTIONARY_COLUMNS = ["key", "topic", "log_id", "client_id", "tenant", "headers.list.element.key"]
-# Offsets follow each other, which general compression sees badly and at six times the cost.
+# Offsets are consecutive. General compression makes little of that and costs six times as much.
 _ENCODINGS = {"offset": "DELTA_BINARY_PACKED"}
-# The Parquet writer's own default.
+# The default of the Parquet writer.
 _ROWS_AT_ONCE_MAX = 1_024
 _STATISTICS_CHARACTERS = 32
 _LAST_CHARACTER = "\U0010ffff"
@@ -58,7 +60,7 @@ _DAY_US = 86_400_000_000
 
 @dataclass(frozen=True, slots=True)
 class AddedFile:
-    """A finished file as the Delta log will name it; `statistics` is Delta's JSON."""
+    """A finished file as it goes into the Delta log; `statistics` is Delta's JSON."""
 
     path: str
     day: str
@@ -70,7 +72,7 @@ class AddedFile:
 
 @dataclass(frozen=True, slots=True)
 class FileSpec:
-    """How a task writes: where to, what it adds to each record, how it compresses. Goes to the tasks."""
+    """How a task writes: target folder, values added to each record, compression. Sent to the tasks."""
 
     folder: TableFolder
     tenant: str
@@ -78,9 +80,9 @@ class FileSpec:
 
 
 def write_files(records: Iterable[pa.RecordBatch], spec: FileSpec) -> Iterator[AddedFile]:
-    """Writes the records, and gives each file once it is whole.
+    """Writes the records, and returns each file once it is complete.
 
-    When reading or writing fails, what is not whole is removed as far as that is possible, and the error goes on.
+    If reading or writing fails, incomplete files are removed as far as possible, and the error is raised.
     """
     open_files: dict[int, _File] = {}
     try:
@@ -105,7 +107,8 @@ def write_files(records: Iterable[pa.RecordBatch], spec: FileSpec) -> Iterator[A
 
 
 def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The batch in pieces of one UTC day each, as days since 1970. Nearly always that is the batch itself."""
+    """The batch in pieces of one UTC day each, with the days since 1970. Almost always there is one piece: the whole
+    batch."""
     times = batch.column("timestamp").cast(pa.int64())
     if not len(times):
         return
@@ -114,7 +117,7 @@ def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
     if first == last:
         yield first, batch
         return
-    # No record is older than 1970, so the division rounds down.
+    # No record is older than 1970, so the integer division rounds down.
     days = pc.divide(times, _DAY_US)
     for day in sorted(pc.unique(days).to_pylist()):
         yield day, batch.filter(pc.equal(days, day))
@@ -126,9 +129,9 @@ class _File:
     def __init__(self, day: int, spec: FileSpec, first: pa.RecordBatch) -> None:
         self._day = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=day)).date().isoformat()
         self._spec = spec
-        # Of its own, so that two attempts of a task never meet.
+        # The name is unique, so two attempts of a task never write to the same file.
         self._path = f"{PARTITION_COLUMN}={self._day}/{FILE_PREFIX}{uuid.uuid4()}.{spec.compression}.parquet"
-        # Whether a value is there need not be said of columns in which all are: a fifth of what writing costs.
+        # Columns without nulls are declared required: encoding their presence is a fifth of the write time.
         self._required = frozenset(_without_nulls(first))
         self._stream = spec.folder.open(self._path)
         self._writer: pq.ParquetWriter | None = None
@@ -142,7 +145,7 @@ class _File:
         return bool(self._stream.tell() >= FILE_BYTES_MAX)
 
     def takes(self, batch: pa.RecordBatch) -> bool:
-        """Whether the rows have a value wherever this file has no way to say that one is missing."""
+        """Whether the rows have a value in every column that this file declares required."""
         return self._required <= set(_without_nulls(batch))
 
     def append(self, batch: pa.RecordBatch) -> None:
@@ -154,7 +157,7 @@ class _File:
 
     def finish(self) -> AddedFile:
         self._write_group()
-        assert self._writer is not None, "a file has at least the rows for which it was opened"
+        assert self._writer is not None, "a file holds at least the rows for which it was opened"
         self._writer.close()
         size_bytes = self._stream.tell()
         self._stream.close()
@@ -177,7 +180,7 @@ class _File:
         if not self._pending:
             return
         rows = pa.Table.from_batches(self._pending)
-        # A dictionary of one value costs four bytes a row to make, and nothing in the file.
+        # A dictionary of one value takes four bytes a row to build, and no space in the file.
         tenant = pa.DictionaryArray.from_arrays(_zeros(len(rows)), pa.array([self._spec.tenant]))
         fields = [field.with_nullable(field.name not in self._required) for field in rows.schema]
         fields.append(pa.field("tenant", tenant.type, nullable=False))
@@ -190,10 +193,10 @@ class _File:
                 use_dictionary=_DICTIONARY_COLUMNS,
                 column_encoding=_ENCODINGS,
                 write_statistics=list(STATISTICS_COLUMNS),
-                # The Arrow schema would say that `tenant` is a dictionary, which is nobody's business.
+                # The Arrow schema would declare `tenant` as a dictionary, which readers do not need to know.
                 store_schema=False,
                 metadata_collector=self._metadata,
-                # A page ends with the batch that takes it over its size: with the second one.
+                # The writer ends a page after the batch that exceeds this size, which is the second one.
                 data_page_size=PAGE_BYTES // 2,
                 write_batch_size=_rows_of(rows, (PAGE_BYTES - PAGE_BYTES // 8) // 2),
             )
@@ -202,14 +205,14 @@ class _File:
 
 
 def _without_nulls(batch: pa.RecordBatch) -> Iterator[str]:
-    """Names of the columns in which no value is missing. Not the headers: most records have none, and some have."""
+    """Names of the columns in which no value is missing. Headers are excluded: most records have none, but some do."""
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if field.name != _HEADERS and not column.null_count:
             yield field.name
 
 
 def _compression(rows: pa.Table, name: str) -> dict[str, str]:
-    """Codecs by column, for a file that begins with `rows`: payloads that do not shrink are stored."""
+    """Codecs by column for a file that begins with `rows`. Payloads that hardly shrink are stored uncompressed."""
     codecs = dict.fromkeys([*rows.schema.names, *_HEADER_COLUMNS], name)
     if not _shrinks(rows.column(_PAYLOAD_COLUMN), name):
         codecs[_PAYLOAD_COLUMN] = "none"
@@ -217,14 +220,14 @@ def _compression(rows: pa.Table, name: str) -> dict[str, str]:
 
 
 def _shrinks(payloads: pa.ChunkedArray, codec: str) -> bool:
-    """Whether compression is worth its time, by payloads from the beginning and the middle."""
+    """Whether compression is worthwhile, judged by payloads from the beginning and the middle."""
     half = SAMPLE_BYTES // 2
     sample = b"".join(_first_bytes(payloads.slice(start, half), half) for start in (0, len(payloads) // 2))
     return not sample or pa.Codec(codec).compress(sample).size < STORED_FROM * len(sample)
 
 
 def _first_bytes(payloads: pa.ChunkedArray, count: int) -> bytes:
-    """The first `count` bytes of what the payloads hold, in their order."""
+    """The first `count` bytes of the concatenated payloads."""
     found = bytearray()
     for payload in payloads:
         found += (payload.as_buffer() or b"")[: count - len(found)]
@@ -234,7 +237,7 @@ def _first_bytes(payloads: pa.ChunkedArray, count: int) -> bytes:
 
 
 def _rows_of(rows: pa.Table, size_bytes: int) -> int:
-    """How many rows come to about so many bytes, in what the writer takes at once."""
+    """The number of rows that take about this many bytes, as a multiple of the writer's chunk."""
     return max(1, min(_ROWS_AT_ONCE_MAX, size_bytes * len(rows) // max(1, int(rows.nbytes))))
 
 
@@ -242,12 +245,12 @@ def _zeros(count: int) -> pa.Array:
     return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(bytes(4 * count))])
 
 
-# Statistics, from those that the Parquet writer has gathered on its way.
+# Statistics for Delta, from those that the Parquet writer gathered.
 
 
 @dataclass(slots=True)
 class _Bounds:
-    """Bounds of one column over the row groups; `is_known` ends where a group has none."""
+    """Bounds of one column over the row groups; `is_known` becomes false if a group has none."""
 
     low: Any = None
     high: Any = None
@@ -264,7 +267,7 @@ class _Bounds:
 
 
 def _statistics(metadata: Any) -> str:
-    """Delta's statistics of a file: bounds that hold for every row, rounded outwards where they are shortened."""
+    """Delta's statistics of a file: bounds that hold for every row. Shortened bounds are rounded outwards."""
     places = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
     columns = {name: _Bounds() for name in STATISTICS_COLUMNS}
     for group in range(metadata.num_row_groups):
@@ -291,7 +294,7 @@ def _low(value: Any) -> Any:
 
 
 def _high(value: Any) -> Any:
-    """As `_low`, but not below the value; None where no short text is above it."""
+    """Like `_low`, but not below the value; None if no short text is above it."""
     if isinstance(value, datetime):
         return _milliseconds(value + timedelta(microseconds=999))
     if not isinstance(value, str) or len(value) <= _STATISTICS_CHARACTERS:
@@ -301,5 +304,5 @@ def _high(value: Any) -> Any:
 
 
 def _milliseconds(moment: datetime) -> str:
-    """Delta's notation, whose readers expect three digits: rounded down."""
+    """Delta's notation, whose readers expect three digits of a second; rounded down."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1_000:03}Z"

@@ -1,7 +1,7 @@
-"""Writes without a JVM that meet somebody else's commit, tried again on the table as it is by then.
+"""Retries writes without a JVM that conflict with another writer's commit, on the table's newest version.
 
-A commit fails when another one came between reading the table and writing it: compaction under a MERGE, a MERGE under
-compaction, a change of properties under an append. Nothing of it is in the table then.
+A commit fails if another one happened between reading the table and writing it: compaction during a MERGE, a MERGE
+during compaction, a change of properties during an append. A failed commit leaves nothing in the table.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ log = logging.getLogger(__name__)
 
 COMMIT_ATTEMPTS = 5
 _PAUSE_S = 0.05
-"""Doubled each time: two that write in step would meet again and again."""
+"""First delay, doubled each time: two writers in step would conflict again and again."""
 
 T = TypeVar("T")
 
 
 def committed(write: Callable[[], T], what: str) -> T:
-    """What `write` returns. It must read the table afresh each time, and may be called `COMMIT_ATTEMPTS` times; the
-    last CommitFailedError is raised. `what` names it in the log.
+    """Returns the result of `write`, which must read the table afresh each time and may be called up to
+    `COMMIT_ATTEMPTS` times. Raises the last CommitFailedError. `what` names the write in the log.
     """
     for attempt in range(COMMIT_ATTEMPTS - 1):
         try:
             return write()
         except CommitFailedError as error:
-            log.info("%s met another commit and is tried again: %s", what, " ".join(str(error).split())[:200])
+            log.info("%s conflicted with another commit and is retried: %s", what, " ".join(str(error).split())[:200])
             time.sleep(_PAUSE_S * 2**attempt)
     return write()

@@ -1,7 +1,7 @@
-"""Publishes records for devices through a broker's Flight service. Decides nothing and keeps nothing.
+"""Publishes records for devices through a broker's Flight service. Makes no decisions and keeps no state.
 
-Only the driver calls this, after what is published has been committed; with the idempotency key a second call finds the
-first one's record. Over MQTT the device gets it from its topic `devices/{id}/actions`.
+Only the driver calls this, after the commit of what it publishes. The idempotency key makes a second call return the
+first call's record. A device receives the record over MQTT from its topic `devices/{id}/actions`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from broker_edge import BrokerError, Client, Place, RefusedError, Row
 
 ROWS_MAX = 1_000
-"""Rows of one call to the broker: one answer, one sync. What was placed before a failure is placed again at no cost."""
+"""Rows per call to the broker: one answer, one sync. Rows stored before a failure are sent again without effect."""
 
 
 class DevicePublisher:
@@ -25,10 +25,11 @@ class DevicePublisher:
         return self._client.server
 
     def publish(self, rows: Sequence[Row]) -> list[Place]:
-        """The places of the rows in the log, in their order, once they are on disk.
+        """The log positions of the rows, in their order, once they are on disk.
 
-        Raises RefusedError for a row without an idempotency key or for another topic, before anything is sent;
-        otherwise what `Client.produce` raises, and then some rows may be in the log: publish all of them again.
+        Raises RefusedError for a row without an idempotency key or for another topic, before anything is sent.
+        Otherwise raises the errors of `Client.produce`; then some rows may already be in the log: publish all of them
+        again.
         """
         for row in rows:
             if not row.idempotency_key:
@@ -40,7 +41,7 @@ class DevicePublisher:
         for start in range(0, len(rows), ROWS_MAX):
             places += self._client.produce(rows[start : start + ROWS_MAX])
         if len(places) != len(rows):
-            raise BrokerError(f"{self.server} placed {len(places)} of {len(rows)} records")
+            raise BrokerError(f"{self.server} confirmed {len(places)} of {len(rows)} records")
         return places
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Errors of the sinks: one base, because a caller can do the same about all of them, which is to read the sentence."""
+"""The error of the sinks. There is only one, because a caller can only do one thing: show the message."""
 
 from __future__ import annotations
 
 
 class SinkError(Exception):
-    """A table, or what was to be written into it, is not as it must be; nothing was written."""
+    """A table, or what should be written to it, is not as required; nothing was written."""

@@ -1,7 +1,9 @@
-"""The folder of a table that is written by path: the one place that knows how files are put on local disks and stores.
+"""The folder of a table that is written by path: the only module that knows how to write files to local disks and
+object stores.
 
-Local folders, `file://`, `s3://` (and `s3a://`), `gs://`, `abfss://`, and `dbfs:/Volumes/…`, which is a local folder on
-a cluster. Credentials of stores come from the environment, as their own libraries read them; none is kept here.
+Supports local folders, `file://`, `s3://` (and `s3a://`), `gs://`, `abfss://`, and `dbfs:/Volumes/…`, which is a local
+folder on
+a cluster. The stores' libraries read their credentials from the environment; none is kept here.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ from sinks.errors import SinkError
 
 @dataclass(frozen=True, slots=True)
 class TableFolder:
-    """A small value that goes to tasks; connections are made where it is used."""
+    """A small value that is sent to tasks; connections are opened where it is used."""
 
     uri: str
 
     @classmethod
     def of(cls, path: str) -> TableFolder:
-        """From the path of a table; `SinkError` when no store is known for it."""
+        """Makes it from the path of a table; raises `SinkError` for an unknown kind of store."""
         text = path.rstrip("/")
         if text.startswith("dbfs:/Volumes/"):
             text = text.removeprefix("dbfs:")
@@ -37,16 +39,17 @@ class TableFolder:
         return folder
 
     def open(self, name: str) -> pa.NativeFile:
-        """A new file to write, `name` with slashes below this folder; missing folders are made."""
+        """Opens a new file for writing. `name` is relative to this folder and may contain slashes; missing folders are
+        created."""
         filesystem, base = self._resolved()
         whole = f"{base}/{name}"
         if isinstance(filesystem, fs.LocalFileSystem):
-            # Stores have no folders to make.
+            # Object stores have no folders to create.
             filesystem.create_dir(whole.rpartition("/")[0], recursive=True)
         return filesystem.open_output_stream(whole, compression=None)
 
     def remove(self, name: str) -> None:
-        """Removes a file; one that is not there is no error."""
+        """Removes a file. A missing file is not an error."""
         filesystem, base = self._resolved()
         try:
             filesystem.delete_file(f"{base}/{name}")
@@ -54,13 +57,13 @@ class TableFolder:
             return
 
     def modified_s(self, name: str) -> float | None:
-        """When the file was last written, in seconds since 1970, or None when it is not there."""
+        """When the file was last written, in seconds since 1970, or None if it does not exist."""
         filesystem, base = self._resolved()
         found = filesystem.get_file_info(f"{base}/{name}")
         return None if found.type == fs.FileType.NotFound else float(found.mtime_ns) / 1e9
 
     def table(self) -> DeltaTable:
-        """The Delta table in this folder, as of now."""
+        """The newest version of the Delta table in this folder."""
         return DeltaTable(self.uri)
 
     def _resolved(self) -> tuple[fs.FileSystem, str]:
@@ -68,7 +71,7 @@ class TableFolder:
             filesystem, base = fs.FileSystem.from_uri(self.uri)
         except (pa.ArrowException, ValueError) as error:
             raise SinkError(
-                f"no way to write files to {self.uri} is known ({error}): use a folder, s3://, gs:// or abfss://, "
+                f"cannot write files to {self.uri} ({error}): use a folder, s3://, gs:// or abfss://, "
                 "or bronze.writer: spark"
             ) from error
         return filesystem, base.rstrip("/")

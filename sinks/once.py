@@ -1,7 +1,7 @@
-"""Appends of a streaming batch into Delta tables that a replay does not repeat: one app id a step, version = batch id.
+"""Appends of a streaming batch to Delta tables that a replay does not repeat: one app id per step, version = batch id.
 
-Delta remembers the newest version per app id and skips what is not newer. The same app id for two writes into one
-table would silently skip the second, so every step of a batch has its own.
+Delta remembers the newest version per app id and skips a version that is not newer. Two writes to one table with the
+same app id would silently skip the second, so every step of a batch has its own app id.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sinks.table import Table
 
 
 def append_once(rows: DataFrame, table: Table, *, app_id: str, version: int) -> None:
-    """Appends rows by the names of their columns, unless this step of this batch is in the table already."""
+    """Appends rows by column name, unless the table already contains this step of this batch."""
     writer = rows.write.format("delta").mode("append").option("txnAppId", app_id).option("txnVersion", version)
     if table.name is not None:
         writer.saveAsTable(table.name)
@@ -24,10 +24,11 @@ def append_once(rows: DataFrame, table: Table, *, app_id: str, version: int) -> 
 
 
 def append_few_once(spark: SparkSession | None, rows: pa.Table, table: Table, *, app_id: str, version: int) -> None:
-    """The same for a few rows that the driver holds: milliseconds without the JVM where the table has a path."""
+    """Like `append_once`, for a few rows held by the driver. Takes milliseconds without the JVM if the table has a
+    path."""
     if table.path is None:
         if spark is None:
-            raise SinkError(f"the table {table} has a name, and only a Spark session can write it")
+            raise SinkError(f"the table {table} is given by name, and only a Spark session can write it")
         append_once(spark.createDataFrame(rows), table, app_id=app_id, version=version)
         return
     from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -50,13 +51,15 @@ def append_few_once(spark: SparkSession | None, rows: pa.Table, table: Table, *,
 
 
 def add_missing_columns(spark: SparkSession, table: Table, columns: dict[str, tuple[str, str]]) -> None:
-    """Adds the columns (name to type and comment) that the table does not have. SinkError when it has one with
-    another type, and then nothing was added."""
+    """Adds the columns (name to type and comment) that the table does not have. Raises SinkError, without adding
+    anything, if the table has one of them with another type."""
     known = column_types(table.read(spark).schema)
     for name, (type_, _) in columns.items():
         there = known.get(folded(name))
         if there is not None and there != type_:
-            raise SinkError(f"column {name} of {table} is {there}, and {type_} is wanted: give the field another name")
+            raise SinkError(
+                f"column {name} of {table} has type {there}, but {type_} is needed: give the field another name"
+            )
     missing = [name for name in columns if folded(name) not in known]
     if missing:
         added = ", ".join(f"`{name}` {columns[name][0]}{comment(columns[name][1])}" for name in missing)
@@ -64,23 +67,24 @@ def add_missing_columns(spark: SparkSession, table: Table, columns: dict[str, tu
 
 
 def column_types(schema: StructType) -> dict[str, str]:
-    """Types by the names of columns, `folded`."""
+    """Column types by `folded` column name."""
     return {folded(field.name): field.dataType.simpleString() for field in schema.fields}
 
 
 def folded(name: str) -> str:
-    """The same text for names that Spark or Delta take for one column.
+    """The same text for all names that Spark or Delta treat as one column.
 
-    They compare as Java does, character by character and in upper case as well: `ſeq` is `seq`, and `ı` is `i`.
+    They compare as Java does, character by character and also in upper case: `ſeq` is `seq`, and `ı` is `i`.
     """
     return name.upper().casefold().replace("\u0307", "")
 
 
 def comment(text: str) -> str:
-    """A COMMENT of a column's definition, or nothing.
+    """The COMMENT clause of a column definition, or an empty string.
 
-    Before Spark parses a statement it puts settings, system properties and the environment in the place of `${…}`, also
-    within quotes. A text may name a field that a device chose, so none is left.
+    Before Spark parses a statement it substitutes `${…}` by settings, system properties and the environment, even
+    within
+    quotes. A text may name a field that a device chose, so `${` is removed.
     """
     quoted = text.replace("\\", "\\\\").replace("'", "\\'").replace("${", "$\\{")
     return f" COMMENT '{quoted}'" if text else ""

@@ -1,7 +1,8 @@
-"""Files in a bronze table's folder that no commit names and none ever will: what tasks that failed or were killed left.
+"""Orphan files in a bronze table's folder: files that no commit names or ever will, left by tasks that failed or were
+killed.
 
-Lists and removes; when that is done is for maintenance to say. Needs no JVM. (A full VACUUM removes them as well, with
-the files that compaction replaced.)
+This module lists and removes them; maintenance decides when. Needs no JVM. (A full VACUUM also removes them, together
+with the files that compaction replaced.)
 """
 
 from __future__ import annotations
@@ -15,22 +16,21 @@ from sinks.errors import SinkError
 from sinks.folder import TableFolder
 
 ORPHAN_AGE_MIN: Final = timedelta(days=1)
-"""Twice what a batch may take (`bronze_commit.BATCH_SECONDS_MAX`): a younger file may be of a batch that goes on."""
+"""Twice the maximum duration of a batch (`bronze_commit.BATCH_SECONDS_MAX`): a younger file may belong to a running
+batch."""
 
 
 def orphans(path: str, *, older_than: timedelta = ORPHAN_AGE_MIN) -> list[str]:
-    """The files that bronze's writer left in the table at `path`, relative to it, in order.
+    """The orphan files of bronze's writer in the table at `path`, relative to it, sorted.
 
-    Not among them: what any version of the table that may still be read names, and files of other writers.
+    Excludes files that any readable version of the table names, and files of other writers.
     """
     if older_than < ORPHAN_AGE_MIN:
-        raise SinkError(
-            f"files younger than {ORPHAN_AGE_MIN} may be of a batch that is being written: ask for older ones"
-        )
+        raise SinkError(f"files younger than {ORPHAN_AGE_MIN} may belong to a running batch: ask for older ones")
     folder = TableFolder.of(path)
     table = folder.table()
     unnamed = table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=True)
-    # Replaced by compaction, and kept for readers of older versions: not ours to judge.
+    # Compaction replaced these, and readers of older versions may need them; VACUUM decides about them.
     replaced = set(table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=False))
     latest_s = time.time() - older_than.total_seconds()
     found = []
@@ -42,7 +42,7 @@ def orphans(path: str, *, older_than: timedelta = ORPHAN_AGE_MIN) -> list[str]:
 
 
 def sweep_orphans(path: str, *, older_than: timedelta = ORPHAN_AGE_MIN) -> list[str]:
-    """Removes what `orphans` lists, and returns it."""
+    """Removes the files that `orphans` lists, and returns them."""
     found = orphans(path, older_than=older_than)
     folder = TableFolder.of(path)
     for name in found:

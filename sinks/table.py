@@ -1,4 +1,4 @@
-"""Which Delta table is meant: by name in a catalog, or by path in tests and local runs. It opens nothing."""
+"""Identifies a Delta table: by name in a catalog, or by path in tests and local runs. Opens nothing."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,2}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`Table.named("catalog.schema.table")` or `Table.at(Path(...))`; exactly one of the two is set."""
+    """`Table.named("catalog.schema.table")` or `Table.at(Path(...))`; exactly one of `name` and `path` is set."""
 
     name: str | None = None
     path: str | None = None
 
     def __post_init__(self) -> None:
         if (self.name is None) == (self.path is None):
-            raise SinkError("a table has a name or a path, and not both")
+            raise SinkError("a table has either a name or a path")
         if self.name is not None and _NAME.fullmatch(self.name) is None:
             raise SinkError(f"{self.name!r} is not a table name of the form catalog.schema.table")
 
@@ -32,7 +32,7 @@ class Table:
 
     @classmethod
     def at(cls, path: Path | str) -> Table:
-        """A local path is made absolute; a URI stays as it is."""
+        """Makes a local path absolute; leaves a URI unchanged."""
         text = str(path)
         return cls(path=text if "://" in text else str(Path(text).absolute()))
 
@@ -45,7 +45,7 @@ class Table:
         return self.name if self.name is not None else f"delta.`{self.path}`"
 
     def exists(self, spark: SparkSession) -> bool:
-        """Whether it is there as a Delta table."""
+        """Whether a Delta table exists there."""
         from delta.tables import DeltaTable
 
         if self.name is not None:
