@@ -1,6 +1,6 @@
-"""Artifacts: files that many devices want, as records of the log (docs/artifacts.md). Push, find, verify, remove.
+"""Artifacts: files for many devices, stored as records of the log (docs/artifacts.md). Push, find, verify, remove.
 
-What travels and how it is checked is here; the device side is `broker_edge.device`. Needs nothing but the base install.
+The format and its checks are here; the device side is `broker_edge.device`. Needs only the base install.
 """
 
 from broker_edge.artifacts.keys import SigningKey, Trust

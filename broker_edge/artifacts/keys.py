@@ -1,7 +1,7 @@
-"""Ed25519 keys of who builds firmware, and the public keys that a device or an operator trusts.
+"""Ed25519 keys for signing firmware, and the public keys that a device or an operator trusts.
 
-Private keys are PKCS 8 PEM files for their owner alone; public keys are PEM files. Which artifact is signed is not this
-file's matter.
+Private keys are PKCS 8 PEM files with access for their owner only; public keys are PEM files. Which artifact is signed
+is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from cryptography.hazmat.primitives.serialization import (
 from broker_edge.artifacts.manifest import Artifact, ArtifactError, Signature
 from broker_edge.errors import ConfigError
 
-# A PEM file of an ed25519 key has some 120 bytes.
+# A PEM file of an ed25519 key has about 120 bytes.
 _PEM_BYTES_MAX = 16 * 1024
 
 
 def key_id(key: Ed25519PublicKey) -> str:
-    """The name of a public key: the beginning of the sha256 of its 32 bytes."""
+    """The id of a public key: the beginning of the sha256 of its 32 bytes."""
     return hashlib.sha256(key.public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()[:16]
 
 
@@ -47,17 +47,17 @@ class SigningKey:
 
     @classmethod
     def load(cls, path: Path) -> SigningKey:
-        """Raises ConfigError for a file that is not there, not readable or no such key."""
+        """Raises ConfigError if the file is missing, unreadable or not such a key."""
         try:
             key = load_pem_private_key(_read(path), password=None)
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"{path} is no private key in PEM without a password: {error}") from error
+            raise ConfigError(f"{path} is not a private key in PEM without a password: {error}") from error
         if not isinstance(key, Ed25519PrivateKey):
-            raise ConfigError(f"{path} is no ed25519 private key: make one with `headwater artifacts keygen`")
+            raise ConfigError(f"{path} is not an ed25519 private key: make one with `headwater artifacts keygen`")
         return cls(key)
 
     def save(self, path: Path) -> Path:
-        """Writes the private key for its owner alone and the public one beside it; never over an existing file."""
+        """Writes the private key, readable by its owner only, and the public key beside it. Never overwrites a file."""
         public = path.with_name(f"{path.name}.pub")
         private_pem = self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         public_pem = self._key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
@@ -65,7 +65,7 @@ class SigningKey:
             try:
                 descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
             except FileExistsError as error:
-                raise ConfigError(f"{target} is there already: choose another name, or move it away") from error
+                raise ConfigError(f"{target} already exists: choose another name, or move it away") from error
             except OSError as error:
                 raise ConfigError(f"cannot write {target}: {error.strerror}") from error
             with os.fdopen(descriptor, "wb") as file:
@@ -76,27 +76,27 @@ class SigningKey:
         return Signature(self.key_id, self._key.sign(artifact.signed_bytes()))
 
     def trust(self) -> Trust:
-        """Trust in this key alone."""
+        """Trust in this key only."""
         return Trust((self._key.public_key(),))
 
 
 class Trust:
-    """The public keys that are trusted; with none of them nothing is."""
+    """The trusted public keys. Without any, no artifact is trusted."""
 
     def __init__(self, keys: Iterable[Ed25519PublicKey]) -> None:
         self._keys = {key_id(key): key for key in keys}
 
     @classmethod
     def load(cls, paths: Iterable[Path]) -> Trust:
-        """Reads PEM files; raises ConfigError for one that is not right."""
+        """Reads PEM files; raises ConfigError for one that is not valid."""
         keys = []
         for path in paths:
             try:
                 key = load_pem_public_key(_read(path))
             except ValueError as error:
-                raise ConfigError(f"{path} is no public key in PEM: {error}") from error
+                raise ConfigError(f"{path} is not a public key in PEM: {error}") from error
             if not isinstance(key, Ed25519PublicKey):
-                raise ConfigError(f"{path} is a public key, but no ed25519 one")
+                raise ConfigError(f"{path} is a public key, but not an ed25519 key")
             keys.append(key)
         return cls(keys)
 

@@ -1,7 +1,7 @@
-"""What an artifact is: its description, signature and place in a log, and their JSON (docs/artifacts.md, section 2).
+"""Describes an artifact: its description, signature and position in a log, and their JSON (docs/artifacts.md, section
+2).
 
-Everything that comes from outside is checked here, counts and sizes first. Nothing here talks to a broker or knows how
-signatures are made.
+All outside data is checked here, counts and sizes first. This module neither talks to a broker nor makes signatures.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _INT64_MAX = 2**63 - 1
 
 
 class ArtifactError(HeadwaterError):
-    """An artifact is not what it should be: a manifest that cannot be read, a digest or a signature that is wrong."""
+    """An artifact is not valid: an unreadable manifest, or a wrong digest or signature."""
 
 
 def check_name(what: str, text: str) -> str:
-    """A name or version that may stand in a topic, a path and a file name; raises RefusedError."""
+    """Checks a name or version for use in a topic, a path and a file name; raises RefusedError."""
     if _NAME.fullmatch(text) is None:
         rule = "1 to 64 letters, digits, `.`, `_` and `-`, the first a letter or a digit"
-        raise RefusedError(f"`{text:.80}` is no {what} of an artifact: write {rule}", field=what)
+        raise RefusedError(f"`{text:.80}` is not a valid {what} of an artifact: write {rule}", field=what)
     return text
 
 
@@ -49,7 +49,7 @@ def manifest_topic(name: str, version: str) -> str:
 
 
 def name_of(topic: str) -> tuple[str, str] | None:
-    """Name and version in the topic of a manifest; None for another topic."""
+    """Name and version from a manifest topic; None for any other topic."""
     levels = topic.split("/")
     if len(levels) != 4 or levels[0] != "artifacts" or levels[3] != "manifest":
         return None
@@ -58,7 +58,7 @@ def name_of(topic: str) -> tuple[str, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """The file: `chunks` are the sha256 of its parts in order, all of `chunk_size` bytes but the last."""
+    """The file: `chunks` are the sha256 of its parts in order, all of `chunk_size` bytes except the last."""
 
     name: str
     version: str
@@ -82,10 +82,10 @@ class Artifact:
         if len(self.chunks) != chunks_of(self.size, self.chunk_size):
             raise ArtifactError(f"{self.name} {self.version} names {len(self.chunks)} chunks for {self.size} bytes")
         if not all(_SHA256.fullmatch(digest) for digest in (self.sha256, *self.chunks)):
-            raise ArtifactError(f"{self.name} {self.version} has a digest that is no sha256")
+            raise ArtifactError(f"{self.name} {self.version} has a digest that is not a sha256")
 
     def size_of(self, index: int) -> int:
-        """Bytes of a chunk."""
+        """The size of a chunk in bytes."""
         return self.chunk_size if index < len(self.chunks) - 1 else self.size - index * self.chunk_size
 
     def to_json(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Artifact:
         }
 
     def signed_bytes(self) -> bytes:
-        """What a signature is over."""
+        """The bytes that a signature covers."""
         text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return _SIGNED_PREFIX + text.encode("ascii")
 
@@ -121,7 +121,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class ChunkRuns:
-    """Where a log has the chunks: runs of (first offset, how many), ascending, in one partition."""
+    """Where a log has the chunks: runs of (first offset, count), ascending, in one partition."""
 
     log_id: str
     partition: str
@@ -142,7 +142,7 @@ class ChunkRuns:
         end = 0
         for first, count in self.runs:
             if first < end or count < 1:
-                raise ArtifactError(f"the places of the chunks are not ascending: {first} after {end}")
+                raise ArtifactError(f"the offsets of the chunks are not ascending: {first} after {end}")
             end = first + count
 
     def __len__(self) -> int:
@@ -157,7 +157,7 @@ class ChunkRuns:
         raise IndexError(index)
 
     def index_at(self, offset: int) -> int | None:
-        """Which chunk an offset holds; None when it holds none."""
+        """The chunk at an offset; None if there is none."""
         run = bisect.bisect_right(self.runs, offset, key=lambda one: one[0]) - 1
         if run < 0 or offset >= sum(self.runs[run]):
             return None
@@ -181,7 +181,7 @@ class Manifest:
         if len(self.place) != len(self.artifact.chunks):
             raise ArtifactError(
                 f"{self.artifact.name} {self.artifact.version} has {len(self.artifact.chunks)} chunks "
-                f"and places for {len(self.place)}"
+                f"but offsets for {len(self.place)}"
             )
 
     def to_bytes(self) -> bytes:
@@ -196,13 +196,13 @@ class Manifest:
 
     @classmethod
     def parse(cls, payload: bytes) -> Manifest:
-        """Raises ArtifactError, in words, for anything that is not a manifest of this version."""
+        """Raises ArtifactError, with the reason, for anything that is not a manifest of this version."""
         try:
             body = json.loads(payload)
         except (ValueError, RecursionError) as error:
-            raise ArtifactError(f"this is no manifest: {error}") from error
+            raise ArtifactError(f"this is not a manifest: {error}") from error
         if not isinstance(body, dict) or body.get("v") != 1:
-            raise ArtifactError("this is no manifest of a version that is known here")
+            raise ArtifactError("this is not a manifest of a supported version")
         try:
             return cls(
                 artifact=_artifact(body["artifact"]),
@@ -211,9 +211,9 @@ class Manifest:
                 pushed_us=_number(body["pushed_us"]),
             )
         except RefusedError as error:
-            raise ArtifactError(f"this is no manifest: {error}") from error
+            raise ArtifactError(f"this is not a manifest: {error}") from error
         except (KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
-            raise ArtifactError(f"this is no manifest: wrong or missing {error}") from error
+            raise ArtifactError(f"this is not a manifest: wrong or missing {error}") from error
 
 
 def _artifact(body: Mapping[str, Any]) -> Artifact:
@@ -252,11 +252,11 @@ def _place(body: Mapping[str, Any]) -> ChunkRuns:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r:.60}, which is no text")
+        raise TypeError(f"{value!r:.60}, which is not a string")
     return value
 
 
 def _number(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _INT64_MAX:
-        raise TypeError(f"{value!r:.60}, which is no number")
+        raise TypeError(f"{value!r:.60}, which is not a number")
     return value

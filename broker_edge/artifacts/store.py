@@ -1,4 +1,4 @@
-"""The artifacts of a broker: find, list, verify, remove. Over Flight, in bounded memory; it never writes chunks."""
+"""The artifacts of a broker: find, list, verify, remove. Uses Flight and bounded memory; never writes chunks."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from broker_edge.errors import HeadwaterError, NotFoundError
 from broker_edge.values import Row
 
 MANIFESTS = "artifacts/+/+/manifest"
-# Offsets that a read of the store asks for at once, and how many records come together: some 2 MiB of chunks.
+# Offsets per read request; their records, about 2 MiB of chunks, arrive together.
 _READ_CHUNKS = 32
 _READ_ROWS = 8
 
 Progress = Callable[[int, int], None]
-"""Told chunks done and chunks in all."""
+"""Called with the chunks done and the total."""
 
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The newest record of a manifest topic: where it is, and the manifest; None when it says removed or is damaged."""
+    """The newest record of a manifest topic: its position and the manifest, which is None if it was removed or is
+    damaged."""
 
     offset: int
     manifest: Manifest | None
@@ -42,7 +43,7 @@ class Newest:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What `ArtifactStore.list` finds; `problem` says why a manifest cannot be used."""
+    """One entry of `ArtifactStore.list`; `problem` says why a manifest cannot be used."""
 
     name: str
     version: str
@@ -52,14 +53,14 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """An artifact whose chunks all are what the manifest says; `key_id` of the signature, when that was checked too."""
+    """An artifact whose chunks all match the manifest; `key_id` of the signature, if that was checked too."""
 
     manifest: Manifest
     key_id: str | None
 
 
 class ArtifactStore:
-    """The artifacts that `client`'s broker has. Every method raises HeadwaterError.
+    """The artifacts in the log of `client`'s broker. Every method raises HeadwaterError.
 
     >>> store = ArtifactStore(client)
     >>> store.find("pump", "1.4.0")
@@ -69,18 +70,18 @@ class ArtifactStore:
         self.client = client
 
     def find(self, name: str, version: str) -> Manifest | None:
-        """The manifest; None when there is no such artifact, or no more. Raises ArtifactError for a broken one."""
+        """The manifest; None if the artifact does not exist or was removed. Raises ArtifactError for a damaged one."""
         newest = self.newest(name, version)
         if newest is None:
             return None
         if newest.problem is not None:
             raise ArtifactError(
-                f"the manifest of {name} {version} at offset {newest.offset} is broken: {newest.problem}"
+                f"the manifest of {name} {version} at offset {newest.offset} is damaged: {newest.problem}"
             )
         return newest.manifest
 
     def get(self, name: str, version: str) -> Manifest:
-        """As `find`, but raises NotFoundError where there is none."""
+        """Like `find`, but raises NotFoundError if there is none."""
         found = self.find(name, version)
         if found is None:
             raise NotFoundError(f"{self.client.server} has no artifact {name} {version}")
@@ -92,7 +93,7 @@ class ArtifactStore:
         return self._newest(topic).get(topic)
 
     def list(self) -> list[Listed]:
-        """What is there, by name and version. A manifest that cannot be used is listed with the reason."""
+        """All artifacts, by name and version. A manifest that cannot be used is listed with the reason."""
         found = []
         for topic, newest in sorted(self._newest(MANIFESTS).items()):
             named = name_of(topic)
@@ -101,7 +102,7 @@ class ArtifactStore:
         return found
 
     def remove(self, name: str, version: str) -> None:
-        """From now on there is no such artifact; its bytes stay until retention or a purge takes them."""
+        """Removes the artifact from the list. Its bytes stay until retention or a purge removes them."""
         newest = self.newest(name, version)
         if newest is None or (newest.manifest is None and newest.problem is None):
             raise NotFoundError(f"{self.client.server} has no artifact {name} {version}")
@@ -112,7 +113,7 @@ class ArtifactStore:
     def verify(
         self, name: str, version: str, *, trust: Trust | None = None, progress: Progress | None = None
     ) -> Checked:
-        """Reads all chunks back and compares every digest; with `trust` the signature too. Raises ArtifactError."""
+        """Reads all chunks back and compares every digest, and with `trust` the signature. Raises ArtifactError."""
         manifest = self.get(name, version)
         artifact = manifest.artifact
         if trust is not None:
@@ -121,7 +122,7 @@ class ArtifactStore:
         index = 0
         for chunk in self.chunks(manifest):
             if index == len(artifact.chunks) or hashlib.sha256(chunk).hexdigest() != artifact.chunks[index]:
-                raise ArtifactError(f"chunk {index} of {name} {version} is not what the manifest says")
+                raise ArtifactError(f"chunk {index} of {name} {version} does not match the manifest")
             whole.update(chunk)
             index += 1
             if progress is not None:
@@ -129,12 +130,12 @@ class ArtifactStore:
         if index != len(artifact.chunks):
             raise ArtifactError(f"{name} {version} has {index} of {len(artifact.chunks)} chunks in the log")
         if whole.hexdigest() != artifact.sha256:
-            raise ArtifactError(f"the chunks of {name} {version} together are not what the manifest says")
+            raise ArtifactError(f"the chunks of {name} {version} together do not match the manifest")
         key_id = manifest.signature.key_id if trust is not None and manifest.signature is not None else None
         return Checked(manifest, key_id)
 
     def chunks(self, manifest: Manifest) -> Iterator[bytes]:
-        """The payloads at the places of the chunks, in order; what is at another place is left out."""
+        """The payloads at the offsets of the chunks, in order; other records are skipped."""
         artifact, place = manifest.artifact, manifest.place
         topic = chunks_topic(artifact.name, artifact.version)
         for start, end in _ranges(place):
@@ -143,7 +144,7 @@ class ArtifactStore:
                     yield from _payloads(batch)
 
     def _newest(self, filter_: str) -> dict[str, Newest]:
-        """By topic the newest record, of all partitions in which the filter has topics."""
+        """The newest record by topic, over all partitions that hold topics of the filter."""
         found: dict[str, Newest] = {}
         ranges: dict[int, tuple[int, int]] = {}
         for topic in self.client.topics(filter_):
@@ -163,7 +164,7 @@ class ArtifactStore:
 
 
 def manifest_key(name: str, version: str, follows: Newest | None) -> str:
-    """The idempotency key of the manifest that follows a record: of two writers only one is the next."""
+    """The idempotency key of the manifest that follows a record: of two concurrent writers only one succeeds."""
     return f"artifact/{name}/{version}/after/{'none' if follows is None else follows.offset}"
 
 
@@ -173,14 +174,14 @@ def _newest_of(topic: str, offset: int, value: bytes) -> Newest:
     try:
         manifest = Manifest.parse(value)
         if name_of(topic) != (manifest.artifact.name, manifest.artifact.version):
-            raise ArtifactError(f"it is the one of {manifest.artifact.name} {manifest.artifact.version}")
+            raise ArtifactError(f"it is the manifest of {manifest.artifact.name} {manifest.artifact.version}")
     except HeadwaterError as error:
         return Newest(offset, None, str(error))
     return Newest(offset, manifest)
 
 
 def _ranges(place: ChunkRuns) -> Iterator[tuple[int, int]]:
-    """The runs, cut so that a read stays small."""
+    """The runs, cut into pieces so that a single read stays small."""
     for first, count in place.runs:
         for start in range(first, first + count, _READ_CHUNKS):
             yield start, min(start + _READ_CHUNKS, first + count)

@@ -1,7 +1,8 @@
-"""Pushing a file: digests first, then the chunks one batch each, the manifest last (docs/artifacts.md, section 3).
+"""Pushes a file: computes the digests, then stores the chunks, one batch each, and the manifest last
+(docs/artifacts.md, section 3).
 
-Repeatable at every point: what an interrupted push has stored is found by its idempotency keys. Memory is bounded by a
-few chunks, whatever the file's size.
+A push can be repeated at any point: idempotency keys find what an interrupted push has stored. Memory is limited to a
+few chunks, whatever the size of the file.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from broker_edge.client import Client
 from broker_edge.errors import BrokerError, ConnectError, DeadlineError, RefusedError, UnavailableError
 from broker_edge.values import Place, Row
 
-# Chunks of one call: each is a batch with a sync of its own, and all are in memory.
+# Chunks per call: each is a batch with its own sync, and all of them are in memory.
 _CALL_CHUNKS = 8
-# How often chunks are appended anew because their old places are not in order.
+# How often chunks are appended again because their existing offsets are not in order.
 _TAKES_MAX = 3
 _RETRIES = 4
 _RETRY_FIRST_S = 0.5
@@ -50,7 +51,7 @@ _SCHEMA = pa.schema([("topic", pa.string()), ("value", pa.binary()), ("idempoten
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What a push came to. `stored` and `found` count chunks; `existed` says that the version was there, complete."""
+    """The result of a push. `stored` and `found` count chunks; `existed` says that the version was already complete."""
 
     manifest: Manifest
     stored: int
@@ -59,7 +60,7 @@ class Pushed:
 
 
 def describe(path: Path, name: str, version: str, *, chunk_size: int = CHUNK_BYTES) -> Artifact:
-    """Reads the file for its digests. Raises RefusedError for one that cannot be an artifact."""
+    """Reads the file and computes its digests. Raises RefusedError if it cannot be an artifact."""
     check_name("name", name)
     check_name("version", version)
     if not CHUNK_BYTES_MIN <= chunk_size <= CHUNK_BYTES_MAX:
@@ -90,10 +91,10 @@ def push(
     chunk_size: int = CHUNK_BYTES,
     progress: Progress | None = None,
 ) -> Pushed:
-    """Stores the file as `name` `version`, signed with `key` if there is one.
+    """Stores the file as `name` `version`, signed with `key` if one is given.
 
-    The same bytes again change nothing, but add a signature that was not there. Raises RefusedError when the version
-    has other bytes, ArtifactError when the file changes while it is read.
+    Pushing the same bytes again changes nothing, except that it adds a missing signature. Raises RefusedError if the
+    version has other bytes, ArtifactError if the file changes while it is read.
     """
     artifact = describe(path, name, version, chunk_size=chunk_size)
     signature = None if key is None else key.sign(artifact)
@@ -103,7 +104,7 @@ def push(
     log_id = client.version().log_id
     if there is not None and there.place.log_id == log_id:
         _must_be_same(there, artifact)
-        # It may lie there in chunks of another size, which the signature covers.
+        # It may be stored in chunks of another size, which the signature covers.
         signature = None if key is None else key.sign(there.artifact)
         if signature is None or there.signature == signature:
             return Pushed(there, 0, 0, existed=True)
@@ -120,7 +121,7 @@ def push(
     )
     (at,) = _again(partial(client.produce, [row]))
     if at.duplicate:
-        # Somebody was faster, or an answer of ours was lost: what stands there now decides.
+        # Another push was faster, or an answer to this one was lost: the manifest in the log decides.
         manifest = store.get(name, version)
         _must_be_same(manifest, artifact)
         _must_be_signed(manifest, signature)
@@ -130,7 +131,7 @@ def push(
 def _must_be_same(there: Manifest, artifact: Artifact) -> None:
     if there.artifact.sha256 != artifact.sha256:
         raise RefusedError(
-            f"{artifact.name} {artifact.version} is there with other bytes (sha256 {there.artifact.sha256[:12]}…, "
+            f"{artifact.name} {artifact.version} exists with other bytes (sha256 {there.artifact.sha256[:12]}…, "
             f"not {artifact.sha256[:12]}…): a version is final, choose another"
         )
 
@@ -138,14 +139,15 @@ def _must_be_same(there: Manifest, artifact: Artifact) -> None:
 def _must_be_signed(there: Manifest, signature: Signature | None) -> None:
     if signature is not None and there.signature != signature:
         raise RefusedError(
-            f"{there.artifact.name} {there.artifact.version} was pushed meanwhile with another signature: push it again"
+            f"{there.artifact.name} {there.artifact.version} was pushed at the same time with another signature: "
+            "push it again"
         )
 
 
 def _chunks(
     client: Client, log_id: str, path: Path, artifact: Artifact, progress: Progress | None
 ) -> tuple[ChunkRuns, int, int]:
-    """Stores the chunks; their places, and how many were stored and found there."""
+    """Stores the chunks. Returns their offsets, and how many were stored and how many were found."""
     for take in range(_TAKES_MAX):
         places = []
         for rows in _calls(path, artifact, take):
@@ -163,7 +165,8 @@ def _chunks(
             runs = ChunkRuns.of_offsets(log_id, partition, number, offsets)
             return runs, len(places) - found, found
     raise ArtifactError(
-        f"the chunks of {artifact.name} {artifact.version} do not come to lie in order: others push or remove them now"
+        f"the chunks of {artifact.name} {artifact.version} could not be stored in order, because another client "
+        "is pushing or removing them: push again"
     )
 
 
@@ -187,7 +190,7 @@ def _calls(path: Path, artifact: Artifact, take: int) -> Iterator[pa.Table]:
 
 
 def _again(produce: Callable[[], list[Place]]) -> list[Place]:
-    """Sends until it is answered: the keys make that harmless."""
+    """Sends until an answer arrives; the idempotency keys make repetition harmless."""
     for failures in range(_RETRIES):
         try:
             return produce()

@@ -1,6 +1,6 @@
-"""What the broker has acknowledged of a fleet's telemetry, a line a message, to be compared with what arrives.
+"""Records which telemetry messages of a fleet the broker has acknowledged, for comparison with what arrives.
 
-Thread-safe for readers.
+Reading is thread-safe.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import pyarrow as pa
 
 
 def payload_hash(payload: bytes) -> int:
-    """The first 8 bytes of the sha256 of a payload as a signed integer, big-endian: what `Acked` keeps."""
+    """The first 8 bytes of the sha256 of a payload as a signed integer, big-endian: the hash that `Acked` stores."""
     return int.from_bytes(hashlib.sha256(payload).digest()[:8], "big", signed=True)
 
 
 class Acked:
-    """What the broker has acknowledged: one line per telemetry message. Thread-safe for readers."""
+    """The acknowledged messages: one line per telemetry message. Reading is thread-safe."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._lock = threading.Lock()

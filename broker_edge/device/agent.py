@@ -1,9 +1,9 @@
-"""The reference device agent: takes commands from `devices/{id}/actions`, reports on `devices/{id}/status`.
+"""The reference device agent: receives commands from `devices/{id}/actions`, reports on `devices/{id}/status`.
 
-A command is looked up by name in a table of handlers; an update goes to the updater. It is acknowledged once the
-journal has it, carried out once per (action, attempt), and reported ACCEPTED → IN_PROGRESS → SUCCEEDED | FAILED, or
-REJECTED. A cancel stops what runs; what has finished keeps its state, and an update that installs already comes to its
-own end.
+The agent looks a command up by name in a table of handlers and passes an update to the updater. It acknowledges a
+command once the journal has it, executes it once per (action, attempt), and reports ACCEPTED → IN_PROGRESS → SUCCEEDED
+| FAILED, or REJECTED. A cancel stops a running command. A finished one keeps its state, and an update that is already
+being installed runs to its end.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ log = logging.getLogger(__name__)
 
 
 class Agent:
-    """Carries out commands for one device. `commands_max` run at once; more are rejected as busy.
+    """Executes commands for one device. At most `commands_max` run at once; further ones are rejected as busy.
 
-    Wire it to a `Link` that subscribes to `agent.topic` with `agent.received` as its `on_message`, then `attach` it.
-    `on_restart` is called when an update needs the device to start anew: whoever runs the agent closes it, and begins
-    again with the same journal and flash. `on_told` hears of each status that the broker has acknowledged.
+    Connect it to a `Link` that subscribes to `agent.topic` and has `agent.received` as its `on_message`, then call
+    `attach`. `on_restart` is called when an update needs a restart of the device: the owner of the agent then closes it
+    and starts a new one with the same journal and flash. `on_told` is called with each status that the broker has
+    acknowledged.
     """
 
     def __init__(
@@ -71,18 +72,19 @@ class Agent:
         self._link = link
 
     def begin_boot(self) -> None:
-        """A new run of the device: another boot id, seq from the start."""
+        """Begin a new run of the device: new boot id, seq starts again."""
         self._boot = uuid.uuid4().hex[:12]
         self._seq = 0
 
     async def catch_up(self) -> None:
-        """After a start: tell what an earlier run could not tell, go on with an update, and fail what else had
-        begun."""
+        """After a start: report what an earlier run could not report, resume an update, and fail other commands that
+        had begun."""
         pending = self._updater.pending() if self._updater is not None else None
         if pending is not None and self._updater is not None:
             known = self._journal.get(*pending.key)
             if known is None or known.state in FINAL:
-                # Cut off before the journal had it, so it comes again; or between its end and forgetting it.
+                # Interrupted before the journal had the order, so it is delivered again; or between its end and
+                # `forget`.
                 self._updater.forget(pending.key)
                 pending = None
         for entry in self._journal.untold():
@@ -95,18 +97,18 @@ class Agent:
             await self._tell(entry)
 
     async def announce(self) -> None:
-        """Say that the device has started, and with which firmware."""
+        """Report that the device has started, and its firmware."""
         await self._publish("", 0, "ONLINE", None, None, None)
 
     async def close(self) -> None:
-        """Stop what runs without a report; a journal on disk reports it at the next start."""
+        """Stop running commands without a report; a journal on disk reports them at the next start."""
         running = [*self._running.values(), *self._telling]
         for task in running:
             task.cancel("closing")
         await asyncio.gather(*running, return_exceptions=True)
 
     async def received(self, topic: str, payload: bytes) -> None:
-        """Take one record. Returning lets the link acknowledge it, so the journal has it by then."""
+        """Handle one record. The link acknowledges it when this returns, so the journal has it by then."""
         try:
             command = Command.parse(payload)
         except ValueError as error:
@@ -120,7 +122,7 @@ class Agent:
             if self._updater is not None:
                 self._updater.force(key)
         elif known is not None:
-            log.debug("device %s has action %s attempt %d already: %s", self.device_id, *key, known.state)
+            log.debug("device %s already has action %s attempt %d: %s", self.device_id, *key, known.state)
         else:
             if command.order is not None and self._updater is not None:
                 self._replace_older(command, self._updater)
@@ -129,11 +131,11 @@ class Agent:
             self._start(key, self._carry_out(command))
 
     def _replace_older(self, command: Command, updater: Updater) -> None:
-        """An attempt replaces an older one of the same update that waits for its manifest still."""
+        """Replaces an older attempt of the same update that still waits for its manifest."""
         for key, task in list(self._running.items()):
             if key[0] == command.action_id and key[1] < command.attempt and not updater.has_begun(key):
                 message = f"replaced by attempt {command.attempt}"
-                # Nobody waits for a word of it any more.
+                # The engine no longer expects a status of the older attempt.
                 self._journal.put(Entry(*key, "CANCELLED", message, told=True))
                 updater.forget(key)
                 task.cancel("replaced")
@@ -145,7 +147,7 @@ class Agent:
         task.add_done_callback(self._look_at)
 
     def _tell_soon(self, entry: Entry) -> None:
-        """Tell without keeping the link from its next record. Bounded by the link: it has one answer per record in
+        """Report without delaying the link's next record. The link bounds these tasks: one answer per record in
         flight."""
         task = asyncio.ensure_future(self._tell(entry))
         self._telling.add(task)
@@ -160,14 +162,14 @@ class Agent:
         key = (command.action_id, command.attempt)
         running = self._running.get(key)
         if known is None:
-            # The command may still come, or never: it is remembered as cancelled either way.
+            # The command may arrive later or never; it is stored as cancelled either way.
             entry = Entry(*key, "CANCELLED", "cancelled before it began")
             self._journal.put(entry)
             self._tell_soon(entry)
         elif known.state in FINAL:
             self._tell_soon(known)
         elif self._updater is not None and self._updater.is_past_cancelling(key):
-            log.info("device %s installs already: the cancel of %s comes too late", self.device_id, key[0])
+            log.info("device %s is already installing: the cancel of %s is too late", self.device_id, key[0])
         elif running is not None:
             running.cancel("cancel")
 
@@ -188,12 +190,12 @@ class Agent:
                 task.uncancel()
             await self._finish(command, "CANCELLED", "cancelled while it ran")
         except Restart as reason:
-            log.info("device %s starts anew %s", self.device_id, reason)
+            log.info("device %s restarts %s", self.device_id, reason)
             if self._on_restart is not None:
                 self._on_restart()
         except LinkClosed:
-            # The device ends or starts anew; the journal says what is still to be told.
-            log.info("device %s stops while %s runs", self.device_id, command.action_id)
+            # The device stops or restarts; the journal records what is still to be reported.
+            log.info("device %s stops while %s is running", self.device_id, command.action_id)
         except Rejected as error:
             await self._finish(command, "REJECTED", str(error))
         except UpdateFailed as error:
@@ -223,14 +225,14 @@ class Agent:
         if command.type not in ("command", "ota"):
             return f"this device does not know the type {command.type!r}"
         if command.order is not None and self._updater is None:
-            return "this device takes no firmware"
+            return "this device does not accept firmware"
         if command.order is None and command.name not in self._handlers:
             names = ", ".join(sorted(self._handlers))
             return f"this device does not know the command {command.name!r}; it knows {names}"
         if command.deadline_us is not None and time.time_ns() // 1_000 >= command.deadline_us:
-            return "the deadline had passed when the command came"
+            return "the deadline had passed when the command arrived"
         if len(self._running) > self._commands_max:
-            return f"this device runs {self._commands_max} commands already"
+            return f"this device already runs {self._commands_max} commands"
         return None
 
     async def _say(
@@ -246,7 +248,8 @@ class Agent:
         await self._publish(command.action_id, command.attempt, state, message, None, progress, step)
 
     def _report(self, command: Command, progress: int, message: str | None, step: str | None) -> None:
-        """Progress in passing: one at a time is on its way, and the next one says more."""
+        """Reports progress without waiting. Skipped while an earlier report is being sent; the next one is newer
+        anyway."""
         if command.key in self._reporting:
             return
         task = asyncio.ensure_future(
@@ -259,7 +262,7 @@ class Agent:
         task.add_done_callback(self._look_at)
 
     async def _reported(self, key: tuple[str, int]) -> None:
-        """What was reported in passing must not come behind what follows it."""
+        """Waits for progress reports, so that none of them arrives after a later status."""
         if (task := self._reporting.get(key)) is not None:
             await asyncio.wait([task])
 
@@ -286,7 +289,7 @@ class Agent:
         step: str | None = None,
     ) -> None:
         if self._link is None:
-            raise RuntimeError(f"device {self.device_id} has no link; call attach first")
+            raise RuntimeError(f"device {self.device_id} has no link: call attach first")
         self._seq += 1
         said = Said(
             device_id=self.device_id,

@@ -1,4 +1,4 @@
-"""The records of `devices/{id}/actions`, checked, and what a handler is given of one (docs/protocols.md, section 5)."""
+"""Parses the records of `devices/{id}/actions`, and defines what a handler receives (docs/protocols.md, section 5)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ MODES = ("forced", "soft", "download_only")
 
 
 class Rejected(Exception):
-    """Raised by a handler that will not carry out the command; the message goes into the status."""
+    """Raised by a handler that refuses the command; the message goes into the status."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a handler gets: the command, and two ways to report how far it is."""
+    """The argument of a handler: the command, and two ways to report progress."""
 
     device_id: str
     action_id: str
@@ -24,18 +24,18 @@ class Call:
     name: str
     params: Mapping[str, Any]
     progress: Callable[..., Awaitable[None]]
-    """`await call.progress(40, "downloading")`: percent, and a message and a `step` if wanted."""
+    """`await call.progress(40, "downloading")`: percent, with an optional message and `step`."""
     report: Callable[..., None]
-    """As `progress`, without waiting; left out while an earlier one is on its way."""
+    """Like `progress`, without waiting. Skipped while an earlier report is being sent."""
 
 
 Handler = Callable[[Call], Awaitable[Any]]
-"""Returns the result (anything JSON can hold). An exception is FAILED, `Rejected` is REJECTED."""
+"""Returns the result (anything that JSON can represent). `Rejected` means REJECTED, any other exception FAILED."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be installed, and how."""
+    """What to install, and how."""
 
     action_id: str
     attempt: int
@@ -52,7 +52,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A record of `devices/{id}/actions`, checked. `order` is there for the type `ota`."""
+    """A valid record of `devices/{id}/actions`. `order` is set for the type `ota`."""
 
     action_id: str
     attempt: int
@@ -68,12 +68,12 @@ class Command:
 
     @classmethod
     def again(cls, order: Order) -> Command:
-        """An update that goes on after a restart of the device."""
+        """The command for an update that continues after a restart of the device."""
         return cls(order.action_id, order.attempt, "again", "", {}, None, order)
 
     @classmethod
     def parse(cls, payload: bytes) -> Command:
-        """Raises ValueError, in words, for anything that is not a command."""
+        """Raises ValueError, with the reason, for anything that is not a command."""
         try:
             body = json.loads(payload)
         except (ValueError, RecursionError) as error:
@@ -102,7 +102,7 @@ class Command:
 
 
 def _is_text(value: object) -> bool:
-    """JSON can spell characters that no answer could repeat."""
+    """Whether it is a string without lone surrogates: JSON can express them, and no answer could contain them."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""The commands that a simulated device knows: echo, set-interval, sleep, reboot. Real devices bring their own table."""
+"""The commands of a simulated device: echo, set-interval, sleep, reboot. Real devices bring their own table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SLEEP_S_MAX = 600.0
 
 
 class Controls(Protocol):
-    """What the commands may do to the device."""
+    """What the commands can change on the device."""
 
     interval_s: float
 

@@ -1,7 +1,7 @@
-"""Taking an artifact from the log by offset: which manifest, then chunk after chunk into the flash.
+"""Downloads an artifact from the log by offset: first the manifest, then chunk after chunk into the flash.
 
-The device's own offset says where it goes on, never the broker's cursor. Each chunk is checked and stored before it is
-acknowledged; one at a time is in memory beyond what the link holds.
+The device itself tracks the offset at which it resumes and does not rely on the broker's cursor. Each chunk is checked
+and stored before it is acknowledged; besides the link's own buffer, one chunk at a time is in memory.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from broker_edge.errors import NotFoundError
 log = logging.getLogger(__name__)
 
 MANIFEST_S = 10.0
-"""How long the retained manifest may take after the subscription was granted."""
+"""How long to wait for the retained manifest after the subscription was granted."""
 STALL_S = 30.0
-"""Without a chunk for so long, the subscription is made anew."""
+"""After this time without a chunk, subscribe again."""
 STALLS_MAX = 10
-"""So often in a row, while connected, and what the manifest names is not there."""
+"""After this many stalls in a row while connected, the artifact's chunks count as missing."""
 _WRONG_MAX = 3
 
 
 async def fetch_manifest(link: Link, name: str, version: str) -> bytes:
-    """The retained manifest as it is in the log. Raises NotFoundError when there is none, LinkError when refused."""
+    """The newest retained manifest. Raises NotFoundError if there is none, LinkError if the broker refuses."""
     topic = manifest_topic(name, version)
     came: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
@@ -47,7 +47,7 @@ async def fetch_manifest(link: Link, name: str, version: str) -> bytes:
 
 
 class Download:
-    """One artifact on its way into the flash. `run` may be cancelled and begun again at any time."""
+    """The download of one artifact into the flash. `run` may be cancelled and started again at any time."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Download:
         stall_s: float = STALL_S,
         pace_s: float = 0.0,
     ) -> None:
-        """`progress` is told chunks done and chunks in all; with `pace_s` each chunk takes that long."""
+        """Calls `progress` with the chunks done and the total; with `pace_s` each chunk takes that long."""
         self._link, self._manifest, self._flash = link, manifest, flash
         self._progress, self._stall_s, self._pace_s = progress, stall_s, pace_s
         self._artifact = manifest.artifact
@@ -70,10 +70,11 @@ class Download:
         self._moved = asyncio.Event()
         self._lost_place = False
         self.resumed_at = 0
-        """The chunk at which the last `run` began."""
+        """The chunk at which the last `run` started."""
 
     async def run(self) -> None:
-        """Returns with all chunks in the flash. Raises ArtifactError for wrong ones, OSError when the flash is full."""
+        """Returns when all chunks are in the flash. Raises ArtifactError for wrong ones, OSError when the flash is
+        full."""
         self._next = self.resumed_at = self._flash.resume(self._artifact)
         topic = chunks_topic(self._artifact.name, self._artifact.version)
         try:
@@ -87,7 +88,7 @@ class Download:
             raise self._error
 
     async def _follow(self) -> None:
-        """Until all is there, or the subscription has to be made anew."""
+        """Returns when all chunks are there, or when a new subscription is needed."""
         while not self._is_done() and not self._lost_place:
             self._moved.clear()
             try:
@@ -96,7 +97,7 @@ class Download:
             except TimeoutError:
                 self._stalls += self._link.connected
                 if self._stalls == STALLS_MAX:
-                    self._error = ArtifactError(f"no chunk of {self._artifact.name} {self._artifact.version} comes")
+                    self._error = ArtifactError(f"no chunk of {self._artifact.name} {self._artifact.version} arrives")
                 log.info("no chunk of %s for %g s: subscribing again", self._artifact.name, self._stall_s)
                 return
 
@@ -104,7 +105,7 @@ class Download:
         return self._error is not None or self._next == len(self._artifact.chunks)
 
     def _position(self) -> str | None:
-        """Where the next chunk is."""
+        """The log position of the next chunk."""
         if self._next == len(self._artifact.chunks):
             return None
         return f"{self._manifest.place.partition}:{self._manifest.place.offset_of(self._next)}"
@@ -114,7 +115,7 @@ class Download:
             return
         index = self._manifest.place.index_at(delivery.offset)
         if index is None or index < self._next:
-            return  # Another push's, or one that came before an interruption already.
+            return  # A chunk of another push, or one that arrived before an interruption.
         if index > self._next:
             self._lost_place = True
         elif hashlib.sha256(delivery.payload).hexdigest() != self._artifact.chunks[index]:
@@ -124,12 +125,12 @@ class Download:
         self._moved.set()
 
     def _take_wrong(self, index: int) -> None:
-        """On the way nothing changes unseen, but a proxy may: it is asked for again a few times."""
+        """A chunk cannot change unnoticed on the connection, but a proxy may alter it: ask for it again a few times."""
         self._wrong += 1
         self._lost_place = True
         if self._wrong == _WRONG_MAX:
             what = f"{self._artifact.name} {self._artifact.version}"
-            self._error = ArtifactError(f"chunk {index} of {what} is not what the manifest says, {_WRONG_MAX} times")
+            self._error = ArtifactError(f"chunk {index} of {what} did not match the manifest {_WRONG_MAX} times")
 
     def _store(self, chunk: bytes) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Small JSON files of a device that are on disk whole or as they were, whatever cuts the power."""
+"""Small JSON files of a device that a power cut leaves either old or new, never partial."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replaces the file; when this returns the new content survives a power cut."""
+    """Replaces the file. Once this returns, the new content survives a power cut."""
     draft = path.with_suffix(".new")
     with draft.open("w") as file:
         json.dump(value, file)
@@ -20,13 +20,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes the file, if it is there, for good."""
+    """Removes the file if it exists. Once this returns, the removal survives a power cut."""
     path.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes what was renamed or removed in a folder survive a power cut."""
+    """Makes renames and removals in a folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,8 @@
-"""What of a device survives a reset: which firmware starts, the update in progress, and its image.
+"""The state of a device that survives a reset: which firmware starts, the update in progress, and its image.
 
-Two slots as boot loaders have them: one runs, the other takes the next image, which is tried a few times before the old
-one starts again. `FileFlash` is a folder; `MemoryFlash` forgets the bytes of images and serves fleets of simulated
-devices. Neither knows what a step means: that is `ota`'s matter.
+There are two slots, as in boot loaders: one runs, the other receives the next image, which is tried a few times before
+the old firmware starts again. `FileFlash` is a folder; `MemoryFlash` does not keep the bytes of images and serves
+fleets of simulated devices. Neither knows the meaning of a step; `ota` does.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Firmware:
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """What the boot loader reads. `slot` holds `good`; `trial` is in the other slot and starts instead while it is
-    there."""
+    """What the boot loader reads. `slot` holds `good`. If `trial` is set, it is in the other slot and starts
+    instead."""
 
     good: Firmware
     slot: str = "a"
@@ -50,7 +50,7 @@ class Boot:
         return "b" if self.slot == "a" else "a"
 
     def started(self) -> Boot:
-        """After a start: a trial that has started too often without being confirmed is dropped."""
+        """The state after a start: drops a trial that has started too often without being confirmed."""
         if self.trial is None:
             return self
         if self.boots >= BOOTS_MAX:
@@ -66,7 +66,7 @@ class Boot:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The update in progress: what was ordered, how far it is, and the manifest once it was accepted."""
+    """The update in progress: the order, the current step, and the manifest once it was accepted."""
 
     action_id: str
     attempt: int
@@ -84,7 +84,7 @@ class Job:
 
 
 class Flash(Protocol):
-    """Every call is durable when it returns, but for `append`: what a reset takes of an image is downloaded again."""
+    """Every call is durable when it returns, except `append`: image bytes that a reset loses are downloaded again."""
 
     def boot(self) -> Boot: ...
 
@@ -95,18 +95,18 @@ class Flash(Protocol):
     def set_job(self, job: Job | None) -> None: ...
 
     def resume(self, artifact: Artifact) -> int:
-        """How many chunks of the image are there and right; what follows them is cut off."""
+        """The number of complete and correct chunks of the image; removes everything after them."""
 
     def append(self, artifact: Artifact, chunk: bytes) -> None: ...
 
     def sha256(self, artifact: Artifact) -> str:
-        """Of the image as it is there now."""
+        """The digest of the stored image."""
 
     def stage(self, artifact: Artifact) -> None:
-        """Puts the image into the slot that does not run. Does nothing when it is there already."""
+        """Puts the image into the slot that is not running. Does nothing if it is already there."""
 
     def staged_sha256(self) -> str:
-        """Of what is in the slot that does not run as `good`."""
+        """The digest of the slot that does not hold `good`."""
 
     def drop_image(self) -> None: ...
 
@@ -117,7 +117,7 @@ class FileFlash:
     """A folder: `boot.json`, `job.json`, `slot-a`, `slot-b`, and `image-<sha256>.part` while it downloads."""
 
     def __init__(self, folder: Path, *, firmware: Firmware) -> None:
-        """`firmware` is what a folder without `boot.json` begins with."""
+        """`firmware` is the initial firmware if the folder has no `boot.json`."""
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / "boot.json").exists():
@@ -192,7 +192,7 @@ class FileFlash:
 
 
 class MemoryFlash:
-    """Keeps what a simulated device would have on its flash, of images only how far they are and their digest."""
+    """The flash of a simulated device in memory. Of images it keeps only the number of chunks and the digest."""
 
     def __init__(self, *, firmware: Firmware) -> None:
         self._boot = Boot(firmware)

@@ -1,7 +1,7 @@
-"""Simulated devices in one process: each replays a measured series as telemetry and carries out commands.
+"""Simulated devices in one process: each replays a measured series as telemetry and executes commands.
 
-Every telemetry message that the broker acknowledged is written down with a hash of its payload, so that what arrives at
-the other end can be compared with what the devices were promised. One event loop serves up to some 500 devices.
+Every telemetry message that the broker acknowledged is recorded with a hash of its payload, so that the rows in the
+tables can be compared with the acknowledged messages. One event loop serves up to about 500 devices.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """`inflight_max` publishes per device wait for their PUBACK at most; a slow broker slows the devices.
+    """At most `inflight_max` publishes per device wait for their PUBACK, so a slow broker slows the devices down.
 
-    `count` devices from number `first` on are run here, of `total` (`first - 1 + count` by default) that `faults` are
-    shared out to. `log_path` is the fleet's own log.
+    This process runs `count` devices, starting with number `first`, out of `total` (default `first - 1 + count`), over
+    which `faults` are distributed. `log_path` is the fleet's own log.
     """
 
     count: int
@@ -67,7 +67,8 @@ class FleetSettings:
     log_path: Path | None = None
     user: str | None = None
     password: str | None = None
-    """Each acknowledgement is also appended to this file (`device,seq,hash,acked_us`), which survives a kill."""
+    """Each acknowledgement is also appended to this file (`device,seq,hash,acked_us`), which survives the end of the
+    process."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= FLEET_MAX:
@@ -87,7 +88,8 @@ class FleetCounts:
 
 
 class Fleet:
-    """`settings.count` devices named `<prefix>-0001`…, each starting elsewhere in `series`. Use from one event loop."""
+    """`settings.count` devices named `<prefix>-0001`…, each starting at another point of `series`. Use from one event
+    loop."""
 
     def __init__(self, settings: FleetSettings, series: Iterable[Sample]) -> None:
         samples: Sequence[Sample] = tuple(series)
@@ -128,7 +130,7 @@ class Fleet:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Connect all devices, then let them publish. Raises LinkError when one cannot connect in time."""
+        """Connect all devices, then start publishing. Raises LinkError if one cannot connect in time."""
         gate = asyncio.Semaphore(self.settings.connect_parallel)
 
         async def open_one(device: SimulatedDevice) -> None:
@@ -145,15 +147,14 @@ class Fleet:
         self._tasks = [asyncio.create_task(device.run()) for device in self.devices]
 
     async def pause(self) -> None:
-        """Stop publishing telemetry; the devices stay connected and go on carrying out commands."""
+        """Stop publishing telemetry. The devices stay connected and still execute commands."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
 
     async def stop(self, *, drain_s: float = 10.0) -> int:
-        """Stop publishing, wait for outstanding PUBACKs, disconnect. Returns how many publishes stayed
-        unacknowledged."""
+        """Stop publishing, wait for outstanding PUBACKs, disconnect. Returns the number of unacknowledged publishes."""
         await self.pause()
         left = await asyncio.gather(*(device.close(drain_s=drain_s) for device in self.devices))
         self.acked.close()
@@ -172,7 +173,7 @@ class Fleet:
 
 
 class RunningFleet:
-    """A fleet on a thread of its own, for callers without an event loop.
+    """A fleet on its own thread, for callers without an event loop.
 
     >>> with RunningFleet(FleetSettings(count=200, port=port), series) as fleet:
     ...     fleet.counts().acked
@@ -217,7 +218,7 @@ class RunningFleet:
         asyncio.run_coroutine_threadsafe(self.fleet.pause(), self._loop).result()
 
     def stop(self, *, drain_s: float = 10.0) -> int:
-        """As `Fleet.stop`; a second call does nothing."""
+        """Like `Fleet.stop`; a second call does nothing."""
         if self.unacked_at_stop is None:
             future = asyncio.run_coroutine_threadsafe(self.fleet.stop(drain_s=drain_s), self._loop)
             self.unacked_at_stop = future.result()
@@ -245,11 +246,11 @@ def _name(settings: FleetSettings, number: int) -> str:
 
 
 def labels_of(index: int) -> dict[str, str]:
-    """The labels of the device at `index` from 0, as they belong into the table `devices`: site and model."""
+    """The labels of the device at `index` (from 0) for the table `devices`: site and model."""
     return {"site": _SITES[index % len(_SITES)], "model": _MODELS[index // len(_SITES) % len(_MODELS)]}
 
 
 def _from(samples: Sequence[Sample], start: int) -> Iterator[Sample]:
-    """The series without end, from `start` on; the samples themselves are shared by all devices."""
+    """The series as an endless cycle that begins at `start`; all devices share the samples."""
     for index in itertools.count(start):
         yield samples[index % len(samples)]

@@ -1,6 +1,6 @@
-"""The fleet's own log: what each simulated device did, as JSON lines, to be compared with what others say of it.
+"""The fleet's own log: the actions of each simulated device as JSON lines, for comparison with what the tables say.
 
-Written line by line, each in one write to the end of the file: several processes share it.
+Each line is one append to the file, so several processes can share it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class FleetLog:
-    """Without a path nothing is written, and `counts` is kept all the same."""
+    """Without a path nothing is written, but `counts` is still kept."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._file: int | None = None
@@ -37,7 +37,7 @@ class FleetLog:
 
 
 def read(path: Path) -> Iterable[dict[str, Any]]:
-    """The lines of a fleet's log, which may still grow: one that is being written is left out."""
+    """The lines of a fleet's log. The log may still grow: an incomplete last line is skipped."""
     with path.open() as lines:
         for line in lines:
             if line.endswith("\n"):
@@ -45,7 +45,7 @@ def read(path: Path) -> Iterable[dict[str, Any]]:
 
 
 def last_told(path: Path) -> dict[tuple[str, str, int], str]:
-    """The last state that each device told of each (action, attempt), by (device, action, attempt)."""
+    """The last reported state by (device, action, attempt)."""
     found: dict[tuple[str, str, int], str] = {}
     for line in read(path):
         if line["event"] == "told" and line["action_id"]:

@@ -1,4 +1,4 @@
-"""Publishes without a PUBACK, kept to be sent again as they were. Takes the place of gmqtt's own store."""
+"""Publishes without a PUBACK, kept so that they can be sent again unchanged. Replaces gmqtt's own store."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ DUP = 0x08
 
 
 class InFlight(PersistentStorage):  # type: ignore[misc]
-    """In the order in which they were sent.
+    """Publishes in the order in which they were sent.
 
-    Packet ids stay taken until the PUBACK, so a packet is sent again as it was, whether the broker kept the session or
+    Packet ids stay in use until the PUBACK, so a packet is sent again unchanged, whether the broker kept the session or
     not.
     """
 
@@ -38,8 +38,9 @@ class InFlight(PersistentStorage):  # type: ignore[misc]
         return not self._packets
 
     async def wait_empty(self) -> None:
-        """gmqtt waits here within `connect`; the futures of the link say the same more exactly."""
+        """gmqtt waits here during `connect`. Returns at once: the futures of the link give the same information more
+        exactly."""
 
     def clear(self) -> None:
-        """gmqtt: the broker has no session. Nothing is forgotten, all of it is sent again."""
+        """Called by gmqtt if the broker has no session. Keeps all publishes and sends them again."""
         self._send_again()

@@ -1,7 +1,6 @@
-"""What a device remembers of its commands: the last status of each (action, attempt), so that none is carried out
-twice.
+"""A device's record of its commands: the last status of each (action, attempt), so that no command is executed twice.
 
-In memory, or in a small JSON file that is replaced atomically. Keeps the newest entries only.
+Kept in memory, or in a small JSON file that is replaced atomically. Keeps only the newest entries.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Entry:
 
 
 class Journal:
-    """At most `entries_max` commands are remembered, the oldest are forgotten first."""
+    """Keeps at most `entries_max` commands; the oldest ones are removed first."""
 
     def __init__(self, path: Path | None = None, *, entries_max: int = 1_000) -> None:
         self._path = path
@@ -51,7 +50,7 @@ class Journal:
         self._save()
 
     def untold(self) -> Iterator[Entry]:
-        """Entries that the broker may not know of, oldest first."""
+        """Entries whose status the broker may not know, oldest first."""
         return iter([entry for entry in self._entries.values() if not entry.told])
 
     def _save(self) -> None:

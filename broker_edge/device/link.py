@@ -1,9 +1,10 @@
-"""One device's MQTT connection: publishes at QoS 1 that end with their PUBACK, and a subscription that outlives
+"""One device's MQTT connection: publishes at QoS 1 that complete with their PUBACK, and subscriptions that survive
 restarts.
 
-gmqtt connects, parses and reconnects. It does not tell which publish a PUBACK belongs to, takes a refusing PUBACK for a
-good one, forgets what is in flight when the broker has no session, and raises when the broker's Receive Maximum is used
-up; this file adds what is missing. What it never does: look into payloads, or drop a message that was taken.
+gmqtt connects, parses and reconnects. But it does not report which publish a PUBACK belongs to, treats a PUBACK with an
+error code as success, forgets in-flight publishes when the broker has no session, and raises when the broker's Receive
+Maximum is used up. This module adds what is missing. It never looks into payloads, and never drops a message that it
+accepted.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _SESSION_EXPIRY_S = 7 * 24 * 3600
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A record that came on a topic that is listened to, with its place where the subscription asked for one."""
+    """A record on a subscribed topic, with its log position if the subscription asked for one."""
 
     topic: str
     payload: bytes
@@ -49,7 +50,7 @@ class _Listening:
     position: Callable[[], str | None] | None
     pace_s: float
     filter: str = ""
-    """As it was subscribed to last."""
+    """The position of the last subscription."""
 
 
 class LinkError(HeadwaterError):
@@ -57,20 +58,20 @@ class LinkError(HeadwaterError):
 
 
 class LinkClosed(LinkError):
-    """This end has closed or aborted the link: nothing is wrong with what was to be sent."""
+    """This end has closed or aborted the link; the message itself is not at fault."""
 
 
 class SubscribeRefused(LinkError):
-    """The broker refused a subscription: no right to it, or the offset is gone (0x8F)."""
+    """The broker refused a subscription: no permission, or the offset is gone (0x8F)."""
 
     def __init__(self, topic: str, reason_code: int) -> None:
-        super().__init__(f"the broker refuses the subscription to {topic} with reason code 0x{reason_code:02x}")
+        super().__init__(f"the broker refused the subscription to {topic} with reason code 0x{reason_code:02x}")
         self.reason_code = reason_code
 
 
 class PublishRefused(LinkError):
-    """The broker answered a publish with a reason code of 0x80 or above (MQTT 5 §3.4.2.1); the message is not
-    stored."""
+    """The broker answered a publish with a reason code of 0x80 or above (MQTT 5 §3.4.2.1); it did not store the
+    message."""
 
     def __init__(self, reason_code: int) -> None:
         super().__init__(f"the broker refused a publish with reason code 0x{reason_code:02x}")
@@ -78,11 +79,11 @@ class PublishRefused(LinkError):
 
 
 class Link:
-    """A connection of `client_id` that comes back by itself. Use from one event loop.
+    """A connection of `client_id` that reconnects by itself. Use from one event loop.
 
-    `inflight_max` bounds publishes without a PUBACK: `send` waits for a free place. `on_message` gets (topic, payload),
-    and its PUBACK goes out when it has returned. `receive_maximum` bounds what the broker has on the way to us without
-    it. With `version=4` the link speaks MQTT 3.1.1, where the broker's own window is that bound.
+    `inflight_max` limits publishes without a PUBACK: `send` waits for a free slot. `on_message` gets (topic, payload),
+    and the PUBACK is sent when it has returned. `receive_maximum` limits the messages that the broker sends before a
+    PUBACK. With `version=4` the link speaks MQTT 3.1.1, where the broker's own window is that limit.
     """
 
     def __init__(
@@ -116,9 +117,9 @@ class Link:
         self._closing = False
         self._inflight = InFlight(self._send_again)
         self._listening: dict[str, _Listening] = {}
-        # Subscriptions that the broker may still hold for us; one packet for each once the connection is back.
+        # Subscriptions that the broker may still hold; each is removed by one packet once the connection is back.
         self._unwanted: set[str] = set()
-        # Packet id of a SUBSCRIBE or UNSUBSCRIBE that somebody waits for: its answer's codes.
+        # Packet id of a SUBSCRIBE or UNSUBSCRIBE with a waiting caller: the reason codes of its answer.
         self._answers: dict[int, asyncio.Future[tuple[int, ...]]] = {}
         self._client = self._new_client()
         if user is not None:
@@ -130,7 +131,7 @@ class Link:
 
     @property
     def closing(self) -> bool:
-        """Whether it was closed or aborted, and does not come back."""
+        """Whether the link was closed or aborted and will not reconnect."""
         return self._closing
 
     @property
@@ -138,7 +139,7 @@ class Link:
         return len(self._waiting)
 
     async def open(self, *, timeout_s: float = 30.0) -> None:
-        """Connect and subscribe; tries again while the broker is not there. Raises LinkError at the deadline."""
+        """Connect and subscribe. Retries while the broker is not reachable; raises LinkError at the deadline."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._connect()
@@ -146,13 +147,16 @@ class Link:
                     await self._subscribed.wait()
                     if self._refused_code is not None:
                         code = f"0x{self._refused_code:02x}"
-                        raise LinkError(f"the broker refuses {self._filter} to device {self._client_id}: code {code}")
+                        raise LinkError(
+                            f"the broker refused device {self._client_id} the subscription to {self._filter}: "
+                            f"code {code}"
+                        )
         except TimeoutError as error:
             where = f"{self._host}:{self._port}"
             raise LinkError(f"device {self._client_id} could not connect to {where} within {timeout_s:g} s") from error
 
     async def send(self, topic: str, payload: bytes) -> asyncio.Future[None]:
-        """Write a publish and return the future of its PUBACK (PublishRefused if refused). Waits for a free place."""
+        """Write a publish and return the future of its PUBACK (PublishRefused if refused). Waits for a free slot."""
         while not self._closing and not (self._up.is_set() and len(self._waiting) < self._window):
             self._room.clear()
             await self._room.wait()
@@ -175,10 +179,11 @@ class Link:
         position: Callable[[], str | None] | None = None,
         pace_s: float = 0.0,
     ) -> None:
-        """Deliver what comes on `topic` to `on_delivery`, in order, until `unlisten`; returns with the SUBACK.
+        """Deliver records of `topic` to `on_delivery`, in order, until `unlisten`. Returns after the SUBACK.
 
-        `position` names where to begin (`<partition>:<offset>`), here and whenever the broker has lost the session;
-        what it kept of an earlier subscription is forgotten first. Each delivery is acknowledged when `on_delivery` has
+        `position` is the start (`<partition>:<offset>`), used now and whenever the broker has lost the session; an
+        earlier
+        subscription to the topic is removed at the broker first. Each delivery is acknowledged after `on_delivery` has
         returned and `pace_s` have passed. Waits for the connection; raises SubscribeRefused.
         """
         listening = _Listening(topic, on_delivery, position, pace_s)
@@ -198,7 +203,7 @@ class Link:
             return
 
     def unlisten(self, topic: str) -> None:
-        """Deliver no more of `topic`. What is on the way is acknowledged and forgotten."""
+        """Stop deliveries of `topic`. Those in flight are acknowledged and discarded."""
         if self._listening.pop(topic, None) is None:
             return
         if self._up.is_set():
@@ -207,7 +212,7 @@ class Link:
             self._unwanted.add(topic)
 
     async def close(self, *, drain_s: float = 5.0) -> int:
-        """Wait for outstanding PUBACKs up to `drain_s`, then disconnect. Returns how many did not come."""
+        """Wait up to `drain_s` for outstanding PUBACKs, then disconnect. Returns the number of missing PUBACKs."""
         if self._waiting and drain_s > 0:
             await asyncio.wait(list(self._waiting.values()), timeout=drain_s)
         self._closing = True
@@ -217,20 +222,19 @@ class Link:
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(LinkClosed("the connection was closed before the PUBACK"))
-                future.exception()  # Seen here: a future that nobody awaits must not warn.
+                future.exception()  # Marks it as retrieved: a future that nobody awaits must not cause a warning.
         self._waiting.clear()
-        self._room.set()  # Whoever waits to send gets the LinkError.
+        self._room.set()  # Wakes waiting senders, which then raise LinkError.
         return left
 
     async def drop(self) -> None:
-        """End the connection and come back, as a reboot does: what is in flight is sent again."""
+        """Disconnect and reconnect, as in a reboot; in-flight publishes are sent again."""
         self._up.clear()
         self._lose_answers()
         await self._client.reconnect(delay=True)
 
     def abort(self) -> None:
-        """End as a power cut does: no DISCONNECT, nothing more is sent, and what waits for an answer gets a
-        LinkError."""
+        """End as in a power cut: no DISCONNECT, nothing more is sent, and waiting callers get a LinkError."""
         self._closing = True
         self._up.clear()
         self._client._is_active = False
@@ -258,8 +262,8 @@ class Link:
         if position is not None and self._version == MQTTv50:
             asked = {"user_property": [("stream-offset", position)]}
         elif position is not None:
-            filter_ = f"$at-offset/{position}/{filter_}"  # The broker keeps it as the filter behind the position.
-        # gmqtt keeps every Subscription that it was ever given.
+            filter_ = f"$at-offset/{position}/{filter_}"  # The broker stores it as the filter after the position.
+        # gmqtt keeps every Subscription that it was ever given, so remove the old one.
         self._client._remove_subscriptions(listening.filter)
         listening.filter = filter_
         mid: int = self._client.subscribe(Subscription(filter_, qos=1), **asked)
@@ -288,7 +292,7 @@ class Link:
         client = Client(
             self._client_id,
             clean_session=False,
-            # The PUBACK of a command goes out when `on_message` has returned, not before.
+            # The PUBACK of a command is sent when `on_message` has returned, not earlier.
             optimistic_acknowledgement=False,
             persistent_storage=self._inflight,
             **options,
@@ -299,7 +303,7 @@ class Link:
         client.on_message = self._received
         client.on_subscribe = self._suback
         client.on_unsubscribe = self._unsuback
-        # The handler looks this method up by name on itself; its own frees the id whatever the reason code says.
+        # The handler looks this method up by name on itself; the original frees the id whatever the reason code is.
         client._package_handler._handle_puback_packet = self._puback
         return client
 
@@ -313,13 +317,13 @@ class Link:
             except MQTTConnectError as error:
                 if self._client._package_handler._permanent_failure:
                     raise LinkError(f"the broker refuses device {self._client_id}: {error}") from error
-                await self._up.wait()  # Busy for now: gmqtt goes on trying.
+                await self._up.wait()  # The broker is busy: gmqtt keeps trying.
                 return
 
     def _connected(self, client: Any, flags: int, rc: int, properties: Any) -> None:
-        # gmqtt takes the broker's Receive Maximum for the number of packet ids there are, SUBSCRIBE's included.
+        # gmqtt uses the broker's Receive Maximum as the number of packet ids, including those of SUBSCRIBE.
         self._client._package_handler.id_generator._max = _PACKET_IDS
-        # `properties` are those of our CONNECT laid over the broker's; only the broker's say what it takes.
+        # `properties` merges those of our CONNECT over the broker's; only the broker's say what it accepts.
         receive_maximum = self._client._package_handler._connack_properties.get("receive_maximum", [_PACKET_IDS])
         self._window = min(self._inflight_max, receive_maximum[0])
         if self._filter is not None:
@@ -328,7 +332,7 @@ class Link:
         for topic in self._unwanted - self._listening.keys():
             client.unsubscribe(topic)
         self._unwanted.clear()
-        # With the session, the broker goes on where it was and takes no position; without it, it needs one.
+        # With a session, the broker resumes by itself and accepts no position; without one, it needs a position.
         for listening in self._listening.values():
             self._subscribe(listening)
         self._up.set()
@@ -352,12 +356,12 @@ class Link:
 
     async def _received(self, client: Any, topic: str, payload: bytes, qos: int, properties: Any) -> int:
         if self._closing:
-            # Cut off: whoever took this would go on in a device that has started anew.
+            # Cut off: a handler that took this would run in a device that has already restarted.
             return 0
         delivery = _delivery(topic, payload, properties)
         listening = self._listening.get(delivery.topic)
         if listening is not None:
-            # Not awaited in between: deliveries are taken in the order in which they came.
+            # No await here, so deliveries are handled in the order of arrival.
             listening.on_delivery(delivery)
             if listening.pace_s > 0:
                 await asyncio.sleep(listening.pace_s)
@@ -381,12 +385,12 @@ class Link:
 
     def _send_again(self) -> None:
         for _, packet in self._inflight.get_all():
-            # A broker without the session has never seen these ids: they are first deliveries there.
+            # A broker without the session has never seen these ids, so they are first deliveries for it.
             self._client._connection.send_package(bytes([packet[0] & ~DUP]) + packet[1:])
 
 
 class _Lost(Exception):
-    """The connection ended before an answer came."""
+    """The connection ended before an answer arrived."""
 
 
 def _delivery(topic: str, payload: bytes, properties: Mapping[str, Any]) -> Delivery:

@@ -1,8 +1,8 @@
-"""An update of a device, step by step: download, verify, wait, install, reboot, confirm, or roll back.
+"""A firmware update, step by step: download, verify, wait, install, reboot, confirm, or roll back.
 
-Where an update stands is in the flash before anything follows from it, so a device that is cut off anywhere goes on
-there or begins the step again; each may be begun again. It reports through the `Call` it is given, and leaves starting
-the device anew to whoever runs the agent (`Restart`). The steps are those of docs/protocols.md, section 5.
+The flash stores each step before it takes effect, so a device that is cut off at any point continues with that step or
+begins it again; every step may be repeated. The updater reports through the `Call` that it is given, and raises
+`Restart` to let the owner of the agent restart the device. docs/protocols.md, section 5, lists the steps.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from broker_edge.device.flash import BOOTS_MAX, Firmware, Flash, Job
 from broker_edge.device.link import Link, LinkClosed
 from broker_edge.errors import HeadwaterError, NotFoundError
 
-# What else the file system needs while an image comes: the JSON files, some blocks.
+# Space for what else the file system needs while an image is downloaded: the JSON files, some blocks.
 _SPARE_BYTES = 1 << 20
 _PROGRESS_PERCENT = 10
 
 
 class Restart(Exception):
-    """The device has to start anew now; what follows is in the flash."""
+    """The device must restart now; the flash holds the next step."""
 
 
 class UpdateFailed(Exception):
-    """The update has failed for good; the message goes into the status."""
+    """The update has failed finally; the message goes into the status."""
 
 
 class Platform(Protocol):
-    """What the device itself has to say about updates."""
+    """The device's own decisions about updates."""
 
     async def may_install(self) -> None:
-        """Returns when the device sees fit to install: asked for `soft` updates only."""
+        """Returns when the device allows the installation. Only called for `soft` updates."""
 
     async def check(self, firmware: Firmware) -> None:
-        """Raises when the firmware that has just started does not work; it is rolled back then."""
+        """Raises if the firmware that has just started does not work; it is then rolled back."""
 
 
 class Willing:
-    """Installs at once, and takes what starts for working."""
+    """Installs at once, and accepts any firmware that starts."""
 
     async def may_install(self) -> None:
         return
@@ -56,7 +56,7 @@ class Willing:
 
 @dataclass(frozen=True, slots=True)
 class UpdatePolicy:
-    """Without `allow_unsigned` only what a key of `trust` has signed is installed."""
+    """Unless `allow_unsigned` is set, only artifacts signed by a key of `trust` are installed."""
 
     trust: Trust
     allow_unsigned: bool = False
@@ -69,7 +69,8 @@ async def _no_hook(step: str) -> None:
 
 
 class Updater:
-    """Carries out one update at a time. `before(step)` is called before each step, and may raise to cut it off."""
+    """Executes one update at a time. `before(step)` is called before each step, and may raise to interrupt the
+    update."""
 
     def __init__(
         self,
@@ -87,17 +88,17 @@ class Updater:
 
     @property
     def version(self) -> str:
-        """Of the firmware that runs."""
+        """The version of the running firmware."""
         return self._flash.boot().running.version
 
     def start(self) -> None:
-        """What a boot loader does before anything else: counts starts of a new image, and gives up on one."""
+        """The boot loader's part: counts the starts of a new image and gives up after too many."""
         boot = self._flash.boot()
         if (now := boot.started()) != boot:
             self._flash.set_boot(now)
 
     def take(self, order: Order) -> bool:
-        """Remember an order before it is acknowledged. False when another is in progress."""
+        """Stores an order before it is acknowledged. Returns False if another one is in progress."""
         job = self._flash.job()
         if job is not None and job.key != order.key:
             return False
@@ -109,39 +110,39 @@ class Updater:
         return True
 
     def pending(self) -> Order | None:
-        """The order that an earlier run of the device has not finished."""
+        """The order that an earlier run of the device did not finish."""
         job = self._flash.job()
         if job is None:
             return None
         return Order(job.action_id, job.attempt, job.mode, job.name, job.version, job.sha256, job.version)
 
     def forget(self, key: tuple[str, int]) -> None:
-        """The order has ended and its end is in the journal."""
+        """Removes an order that has ended and whose end is in the journal."""
         job = self._flash.job()
         if job is not None and job.key == key:
             self._flash.set_job(None)
 
     def force(self, key: tuple[str, int]) -> None:
-        """What is in progress is installed as soon as it can be. Does nothing for another order."""
+        """Makes the update in progress install as soon as possible. Does nothing if `key` is another order."""
         job = self._flash.job()
         if job is not None and job.key == key:
             self._flash.set_job(replace(job, mode="forced"))
             self._forced.set()
 
     def has_begun(self, key: tuple[str, int]) -> bool:
-        """Whether the order has been accepted, and is more than a wish."""
+        """Whether the order has been accepted and has left the first step."""
         job = self._flash.job()
         return job is not None and job.key == key and job.manifest is not None
 
     def is_past_cancelling(self, key: tuple[str, int]) -> bool:
-        """Whether the order has come to the point from which it only ends by itself."""
+        """Whether the order can no longer be cancelled."""
         job = self._flash.job()
         return job is not None and job.key == key and job.step in ("install", "confirm", "rollback")
 
     async def carry_out(self, order: Order, call: Call) -> dict[str, Any]:
-        """From where the flash says that the update is. Returns the result of the status SUCCEEDED.
+        """Continues from the step in the flash. Returns the result of the status SUCCEEDED.
 
-        Raises Restart when the device has to start anew, Rejected, UpdateFailed, LinkError.
+        Raises Restart when the device must restart, Rejected, UpdateFailed, LinkError.
         """
         if not self.take(order):
             raise Rejected("this device has another update in progress")
@@ -189,7 +190,7 @@ class Updater:
             await download.run()
         except OSError as error:
             self._flash.drop_image()
-            why = "no space is left" if error.errno == errno.ENOSPC else str(error)
+            why = "no space left" if error.errno == errno.ENOSPC else str(error)
             raise UpdateFailed(f"the image of {artifact.size} bytes cannot be stored: {why}") from error
         except LinkClosed:
             raise
@@ -200,7 +201,7 @@ class Updater:
         return None
 
     async def _accepted(self) -> Manifest:
-        """The manifest, once it is what was ordered; it stays with the job, whatever becomes of it at the broker."""
+        """The manifest, once it matches the order. It is kept in the job, whatever happens to it at the broker."""
         job = self._job()
         if job.manifest is not None:
             return Manifest.parse(job.manifest.encode())
@@ -216,7 +217,7 @@ class Updater:
             raise Rejected(str(error)) from error
         free = self._flash.free_bytes()
         if free < manifest.artifact.size + _SPARE_BYTES:
-            raise Rejected(f"the image has {manifest.artifact.size} bytes, and {free} are free")
+            raise Rejected(f"the image has {manifest.artifact.size} bytes, but only {free} are free")
         self._flash.set_job(replace(job, manifest=text.decode()))
         return manifest
 
@@ -224,11 +225,11 @@ class Updater:
         artifact = manifest.artifact
         if (artifact.name, artifact.version) != (job.name, job.version):
             raise ArtifactError(
-                f"the manifest is the one of {artifact.name} {artifact.version}, not of {job.name} {job.version}"
+                f"the manifest is for {artifact.name} {artifact.version}, not for {job.name} {job.version}"
             )
         if job.sha256 is not None and artifact.sha256 != job.sha256:
             raise ArtifactError(
-                f"{job.name} {job.version} has sha256 {artifact.sha256[:12]}…, and {job.sha256[:12]}… was ordered"
+                f"{job.name} {job.version} has sha256 {artifact.sha256[:12]}…, but {job.sha256[:12]}… was ordered"
             )
 
     async def _verify(self, call: Call) -> dict[str, Any] | None:
@@ -237,7 +238,7 @@ class Updater:
         found = self._flash.sha256(artifact)
         if found != artifact.sha256:
             self._flash.drop_image()
-            raise UpdateFailed(f"the image has sha256 {found[:12]}…, and the manifest says {artifact.sha256[:12]}…")
+            raise UpdateFailed(f"the image has sha256 {found[:12]}…, but the manifest says {artifact.sha256[:12]}…")
         self._go_on("wait")
         return None
 
@@ -248,7 +249,7 @@ class Updater:
         if mode == "soft" and not self._forced.is_set():
             await call.progress(100, step="wait")
             await self._until_fit()
-        # From here on a cancel comes too late.
+        # From here on a cancel is too late.
         self._go_on("install")
         return None
 
@@ -268,9 +269,9 @@ class Updater:
         await call.progress(100, step="install")
         self._flash.stage(artifact)
         if self._flash.staged_sha256() != artifact.sha256:
-            raise UpdateFailed("the image was damaged before it was in its slot")
+            raise UpdateFailed("the image was damaged before it was written to its slot")
         firmware = Firmware(artifact.name, artifact.version, artifact.sha256)
-        # In this order a reset in between installs again, which changes nothing.
+        # In this order, a reset in between repeats the installation, which changes nothing.
         self._flash.set_boot(replace(self._flash.boot(), trial=firmware, boots=0))
         self._go_on("confirm")
         raise Restart(f"to start {artifact.name} {artifact.version}")
@@ -280,7 +281,9 @@ class Updater:
         if boot.trial is None:
             if boot.good.version == job.version and boot.good.sha256 == self._manifest().artifact.sha256:
                 return {"version": boot.good.version, "installed": True}
-            raise UpdateFailed(f"{job.version} was started {BOOTS_MAX} times and not confirmed: back to {self.version}")
+            raise UpdateFailed(
+                f"{job.version} was started {BOOTS_MAX} times without being confirmed: back to {self.version}"
+            )
         await call.progress(100, step="confirm")
         try:
             if self._flash.staged_sha256() != boot.trial.sha256:

@@ -1,6 +1,6 @@
-"""One simulated device: agent, link and flash, telemetry from a series, and a fault if it was given one.
+"""One simulated device: agent, link and flash, telemetry from a series, and optionally a fault.
 
-It starts anew as a device does: everything but its flash and its journal is built again. Nothing of it is on disk.
+It restarts like a real device: everything except its flash and its journal is created again. Nothing is on disk.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from broker_edge.device.ota import UpdatePolicy, Updater
 from broker_edge.device.wording import Said
 
 Sample = Mapping[str, float | int | str]
-"""One line of the series: named values that go into the payload as they are."""
+"""One line of the series: named values that go into the payload unchanged."""
 
-# How long a device is away when its power is cut.
+# How long a device is offline when its power is cut.
 _AWAY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Updates:
-    """What simulated devices need to take updates. `pace_s` is the time a slow device takes over a chunk."""
+    """Settings for simulated devices that accept updates. `pace_s` is the time that a slow device takes for a chunk."""
 
     trust: Trust = field(default_factory=lambda: Trust(()))
     allow_unsigned: bool = False
@@ -48,7 +48,7 @@ class Updates:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSettings:
-    """`telemetry` off is a device that only carries out what it is told. Without `updates` it takes no firmware."""
+    """With `telemetry` off a device only executes commands. Without `updates` it accepts no firmware."""
 
     host: str
     port: int
@@ -123,7 +123,8 @@ class SimulatedDevice:
         self.agent.attach(self.link)
 
     async def open(self) -> None:
-        """Connect, and tell what there is to tell. An offline device does nothing; one that goes away comes back."""
+        """Connect and send pending reports. An offline device does nothing; one with the fault `away` disconnects and
+        returns."""
         if self._is("offline"):
             self._log.add(self.device_id, "fault", fault=str(self.fault))
         else:
@@ -142,7 +143,7 @@ class SimulatedDevice:
         self._opened.set()
 
     async def _open_at_last(self) -> None:
-        """As `open`, however long the broker is away."""
+        """Like `open`, but retries for as long as the broker is unreachable."""
         while True:
             try:
                 await self._open()
@@ -152,12 +153,12 @@ class SimulatedDevice:
                     return
 
     async def reboot(self) -> None:
-        """The connection ends and comes back, and the agent has a new boot id."""
+        """Reconnects, and gives the agent a new boot id."""
         self.agent.begin_boot()
         await self.link.drop()
 
     def restart(self, why: str, *, away_s: float = _AWAY_S) -> None:
-        """Cut the device off now, and start it anew after `away_s` with what is in its flash."""
+        """Cut the device off now, and restart it after `away_s` with the contents of its flash."""
         if self._starting is None or self._starting.done():
             self._opened.clear()
             self._starting = asyncio.ensure_future(self._start_anew(why, away_s))
@@ -171,7 +172,7 @@ class SimulatedDevice:
         await self._open_at_last()
 
     async def close(self, *, drain_s: float) -> int:
-        """Disconnect; returns how many publishes stayed unacknowledged."""
+        """Disconnect. Returns the number of unacknowledged publishes."""
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
@@ -181,7 +182,7 @@ class SimulatedDevice:
     # -- telemetry ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Publish until cancelled, a sample each `interval_s`; what a slow broker delays is not made up for."""
+        """Publish a sample every `interval_s` until cancelled. Samples delayed by a slow broker are not caught up."""
         if not self._settings.telemetry or self._is("offline"):
             return
         loop = asyncio.get_running_loop()
@@ -190,7 +191,7 @@ class SimulatedDevice:
         for sample in self._samples:
             await asyncio.sleep(max(0.0, due - loop.time()))
             await self._opened.wait()
-            with contextlib.suppress(LinkError):  # It was cut off just now.
+            with contextlib.suppress(LinkError):  # The device was just cut off.
                 await self._send(topic, sample)
             due = max(due + self.interval_s, loop.time())
 
@@ -214,7 +215,7 @@ class SimulatedDevice:
 
         future.add_done_callback(acknowledged)
 
-    # -- faults, and what the log is told ----------------------------------------------------------------------------
+    # -- faults, and entries in the fleet's log ----------------------------------------------------------------------
 
     def _is(self, fault: str) -> bool:
         return self.fault is not None and self.fault.name == fault
@@ -261,7 +262,7 @@ class SimulatedDevice:
         self._spent = True
         self._log.add(self.device_id, "fault", fault=str(self.fault))
         self.restart("its power was cut")
-        await asyncio.Event().wait()  # Nothing of this run goes on.
+        await asyncio.Event().wait()  # Nothing of this run continues.
 
     def cut_at_chunk(self, done: int, of: int) -> None:
         """An interrupted device is cut off after a third and after two thirds of an image."""
@@ -274,7 +275,7 @@ class SimulatedDevice:
 
     @property
     def firmware(self) -> Firmware:
-        """What it comes from the factory with."""
+        """The factory firmware."""
         updates = self._settings.updates
         return Firmware("firmware", "1.0.0" if updates is None else updates.firmware)
 
@@ -287,7 +288,7 @@ class SimulatedDevice:
 
 
 class _Flash(MemoryFlash):
-    """The flash of a simulated device: it tells the device of each chunk, and may damage the image."""
+    """The flash of a simulated device: reports each chunk to the device, and may damage the image."""
 
     def __init__(self, device: SimulatedDevice) -> None:
         super().__init__(firmware=device.firmware)

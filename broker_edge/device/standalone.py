@@ -1,6 +1,6 @@
-"""One device as a process of its own, with its flash and journal in a folder: what `headwater devices run` runs.
+"""One device as its own process, with flash and journal in a folder: the implementation of `headwater devices run`.
 
-A restart of the device is the end of `run` with True: the process then begins again as a new one. It may be killed at
+When the device restarts, `run` returns True, and the caller begins again as a new process. The process may be killed at
 any moment.
 """
 
@@ -24,7 +24,7 @@ from broker_edge.device.wording import Said, Words
 
 @dataclass(frozen=True, slots=True)
 class StandaloneSettings:
-    """`firmware` is what the device runs when `folder` is new. `window` chunks are on the way at most."""
+    """`firmware` is the initial firmware if `folder` is new. At most `window` chunks are in flight."""
 
     device_id: str
     folder: Path
@@ -40,7 +40,7 @@ class StandaloneSettings:
 
 
 async def run(settings: StandaloneSettings, *, on_told: Callable[[Said], None] | None = None) -> bool:
-    """Until it is cancelled, or True once the device has to start anew. Raises LinkError when it cannot connect."""
+    """Runs until cancelled, or returns True when the device must restart. Raises LinkError if it cannot connect."""
     settings.folder.mkdir(parents=True, exist_ok=True)
     again = asyncio.Event()
     device = _Controls(again)
@@ -84,7 +84,7 @@ async def run(settings: StandaloneSettings, *, on_told: Callable[[Said], None] |
 
 
 class _Controls:
-    """What the commands of a simulated device may do to this one."""
+    """What the commands of a simulated device can change on this device."""
 
     def __init__(self, again: asyncio.Event) -> None:
         self.interval_s = 1.0

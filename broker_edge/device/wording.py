@@ -1,4 +1,4 @@
-"""How a device words its status: as docs/protocols.md has it, or as Bytebeam's uplink does."""
+"""The formats in which a device reports its status: that of docs/protocols.md, or that of Bytebeam's uplink."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 UPLINK_TOPIC = "/tenants/{tenant}/devices/{id}/action/status"
-# Progress has no state of its own there: the step says which.
+# uplink has no separate state for progress: the step carries it.
 _UPLINK_STATES = {
     "ACCEPTED": "Received",
     "SUCCEEDED": "Completed",
@@ -46,11 +46,11 @@ class Said:
 
 class Words(Protocol):
     def record(self, said: Said) -> tuple[str, bytes] | None:
-        """Topic and payload; None for what these words have no way to say."""
+        """Topic and payload; None for a status that this format cannot express."""
 
 
 class OwnWords:
-    """`devices/{id}/status`, an object each."""
+    """`devices/{id}/status`, one object per status."""
 
     def record(self, said: Said) -> tuple[str, bytes] | None:
         body: dict[str, Any] = {} if not said.action_id else {"action_id": said.action_id, "attempt": said.attempt}
@@ -63,7 +63,7 @@ class OwnWords:
 
 
 class UplinkWords:
-    """Bytebeam's uplink: an array of one response. `topic` may hold `{tenant}` and `{id}`."""
+    """Bytebeam's uplink: an array with one response. `topic` may contain `{tenant}` and `{id}`."""
 
     def __init__(self, *, tenant: str = "default", topic: str = UPLINK_TOPIC) -> None:
         self._tenant, self._topic = tenant, topic
@@ -83,7 +83,7 @@ class UplinkWords:
             "errors": [said.message] if said.message and said.state in _FAILURES else [],
         }
         if said.version is not None:
-            response["version"] = said.version  # Not uplink's: an update has succeeded once the version is named.
+            response["version"] = said.version  # Not part of uplink: an update succeeds only if the version is named.
         topic = self._topic.replace("{tenant}", self._tenant).replace("{id}", said.device_id)
         return topic, _json([response])
 

@@ -32,7 +32,7 @@ def test_each_fault_gets_its_share_and_each_device_at_most_one() -> None:
         ("silent", "write NAME=SHARE%"),
         ("silent=2", "write NAME=SHARE%"),
         ("silent=-2%", "write NAME=SHARE%"),
-        ("sleepy=2%", "no fault that is known: offline"),
+        ("sleepy=2%", "not a known fault: offline"),
         ("crash=2%", "names a step"),
         ("crash@lunch=2%", "names a step"),
         ("silent@install=2%", "names a step"),
