@@ -69,7 +69,7 @@ $(CACHE)/faults.stamp: $(CACHE)/native.stamp
 
 $(JARS)/.stamp: $(VENV)/.stamp
 	@echo "== Delta jars into $(JARS)" >&2
-	@$(PY) -m pipelines.jars --to $(JARS)
+	@$(PY) -m pipelines.spark.jars --to $(JARS)
 	@touch $@
 
 .PHONY: build

@@ -1,42 +1,60 @@
 """headwater's edge broker from Python: run one (`Broker`), talk to one (`Client`).
 
-The base install needs no JVM and imports no Spark, pandas or Delta library.
+The base install needs no JVM and imports no Spark, pandas or Delta library. A name is imported when it is first used,
+so that `broker_edge.errors` costs a Spark worker no Flight library.
 """
 
-from broker_edge.broker import Broker
-from broker_edge.client import Client
-from broker_edge.credentials import Credentials
-from broker_edge.errors import (
-    BrokerError,
-    ConfigError,
-    ConnectError,
-    DataLossError,
-    DeadlineError,
-    FencedError,
-    FullError,
-    HeadwaterError,
-    NotFoundError,
-    OutOfRangeError,
-    RefusedError,
-    StartError,
-    UnavailableError,
-)
-from broker_edge.stream import RecordStream
-from broker_edge.values import (
-    Commit,
-    Gap,
-    Group,
-    GroupOffsets,
-    OffsetRange,
-    Offsets,
-    PartitionOffsets,
-    PartitionPlan,
-    Place,
-    Plan,
-    Row,
-    Topic,
-    Version,
-)
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from broker_edge import moved
+
+if TYPE_CHECKING:
+    from broker_edge.broker import Broker
+    from broker_edge.client import Client
+    from broker_edge.credentials import Credentials
+    from broker_edge.errors import (
+        BrokerError,
+        ConfigError,
+        ConnectError,
+        DataLossError,
+        DeadlineError,
+        EngineFencedError,
+        FencedError,
+        FullError,
+        HeadwaterError,
+        JobFailedError,
+        NewFieldsError,
+        NotFoundError,
+        OutOfRangeError,
+        PipelineError,
+        PlanError,
+        RefusedError,
+        SettingsError,
+        SetupError,
+        SinkError,
+        StartError,
+        TableStoreError,
+        UnavailableError,
+    )
+    from broker_edge.stream import RecordStream
+    from broker_edge.values import (
+        Commit,
+        Gap,
+        Group,
+        GroupOffsets,
+        OffsetRange,
+        Offsets,
+        PartitionOffsets,
+        PartitionPlan,
+        Place,
+        Plan,
+        Row,
+        Topic,
+        Version,
+    )
 
 __all__ = [
     "Broker",
@@ -48,25 +66,52 @@ __all__ = [
     "Credentials",
     "DataLossError",
     "DeadlineError",
+    "EngineFencedError",
     "FencedError",
     "FullError",
     "Gap",
     "Group",
     "GroupOffsets",
     "HeadwaterError",
+    "JobFailedError",
+    "NewFieldsError",
     "NotFoundError",
     "OffsetRange",
     "Offsets",
     "OutOfRangeError",
     "PartitionOffsets",
     "PartitionPlan",
+    "PipelineError",
     "Place",
     "Plan",
+    "PlanError",
     "RecordStream",
     "RefusedError",
     "Row",
+    "SettingsError",
+    "SetupError",
+    "SinkError",
     "StartError",
+    "TableStoreError",
     "Topic",
     "UnavailableError",
     "Version",
 ]
+
+_HOMES = {"Broker": "broker", "Client": "client", "Credentials": "credentials", "RecordStream": "stream"}
+"""Where a name is that is neither an error nor a value."""
+
+moved.install()
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _HOMES.get(name) or ("errors" if name.endswith("Error") else "values")
+    found: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

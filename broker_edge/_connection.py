@@ -21,10 +21,15 @@ from broker_edge.errors import (
     BrokerError,
     ConfigError,
     ConnectError,
+    DataLossError,
     DeadlineError,
+    FencedError,
+    FullError,
     HeadwaterError,
+    NotFoundError,
+    OutOfRangeError,
+    RefusedError,
     UnavailableError,
-    from_flight,
 )
 from broker_edge.tls import Tls, TlsFiles
 
@@ -208,3 +213,79 @@ class _Decoding:
             raise BrokerError(
                 f"{self.server} sent an answer that cannot be read ({error!r}): which version is it?"
             ) from error
+
+
+def from_flight(error: Exception, *, server: str) -> HeadwaterError:
+    """The error that a Flight call to `server` ended with, decoded (docs/protocols.md, section 3, Errors)."""
+    detail = _detail(str(error))
+    if detail is not None:
+        try:
+            found = _from_detail(detail, server)
+        except (KeyError, TypeError, ValueError):
+            found = BrokerError(f"{server} sent an error that cannot be read: {json.dumps(detail)}")
+        found.detail = detail
+        return found
+    text = _first_line(str(error))
+    match error:
+        case flight.FlightUnavailableError():
+            advice = "is the broker running, and is this its Flight address (port 8815 by default)?"
+            return ConnectError(f"cannot connect to {server}: {advice} ({text.rsplit(': ', 1)[-1]})", server=server)
+        case flight.FlightTimedOutError():
+            return DeadlineError(f"{server} did not answer in time; ask again or allow more time")
+        case flight.FlightUnauthenticatedError() | flight.FlightUnauthorizedError():
+            return RefusedError(f"{server} refuses these credentials: {text}")
+        case flight.FlightCancelledError():
+            return DeadlineError(f"the call to {server} was cancelled")
+        case pa.ArrowNotImplementedError():
+            return BrokerError(f"{server} does not offer this: is it a headwater broker of this version? ({text})")
+        case _:
+            return BrokerError(f"{server} failed: {text}")
+
+
+def _from_detail(detail: Mapping[str, Any], server: str) -> HeadwaterError:
+    message = f"{detail['message']} ({server})"
+    match detail["error"]:
+        case "out_of_range":
+            return OutOfRangeError(
+                message,
+                partition=int(detail["partition"]),
+                log_start=int(detail["log_start"]),
+                high_watermark=int(detail["high_watermark"]),
+                wanted=int(detail["wanted"]),
+            )
+        case "unauthenticated" | "permission_denied" | "exhausted":
+            return RefusedError(message)
+        case "invalid_argument":
+            return RefusedError(message, field=detail.get("field"))
+        case "not_found":
+            return NotFoundError(message)
+        case "fenced":
+            return FencedError(message, group=str(detail["group"]), reader_epoch=int(detail["reader_epoch"]))
+        case "full":
+            return FullError(message, partition=detail.get("partition"))
+        case "stopped" | "unavailable":
+            stopped = detail["error"] == "stopped"
+            return UnavailableError(message, partition=detail.get("partition"), stopped=stopped)
+        case "data_loss":
+            place = {name: int(detail[name]) for name in ("partition", "start", "end")}
+            return DataLossError(message, **place)
+        case _:
+            return BrokerError(message)
+
+
+def _detail(text: str) -> Mapping[str, Any] | None:
+    """The JSON object that begins at the first `{`; None when there is none or it is not one of ours."""
+    start = text.find("{")
+    if start < 0:
+        return None
+    try:
+        found, _ = json.JSONDecoder().raw_decode(text, start)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and "error" in found and "message" in found else None
+
+
+def _first_line(text: str) -> str:
+    """The first line without what the transport adds for its own developers."""
+    line = text.partition("\n")[0]
+    return line.partition(". Detail:")[0].partition(". gRPC client debug context")[0].strip()

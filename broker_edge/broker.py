@@ -6,6 +6,7 @@ threads of its own; nothing of it runs in Python.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from os import PathLike, fspath
 from types import TracebackType
@@ -114,7 +115,7 @@ class Broker:
 def native() -> Any:
     """The native module, imported when a broker is wanted: a client does without it."""
     try:
-        from broker_edge import _core
+        _core = importlib.import_module("broker_edge._core")
     except ImportError as error:
         raise StartError(
             f"the native module of headwater is not there ({error}): install the wheel, or `make build` in a checkout"

@@ -1,4 +1,5 @@
-"""What can go wrong, by what the caller can do about it, and the one place where Flight errors become these.
+"""Every error of headwater, by what the caller can do about it: one tree for the client, the Spark source, the sinks,
+the action engine and the jobs.
 
 HeadwaterError
 ├── ConfigError        a setting is wrong: change it where the message points
@@ -12,19 +13,24 @@ HeadwaterError
 ├── FencedError        a newer reader of the group took over: stop
 ├── FullError          the disk of the broker is full: free space, then send again
 ├── DataLossError      offsets that should be readable are damaged: skip the gap, or restore
-└── BrokerError        the broker failed inside: look into its log
+├── BrokerError        the broker failed inside: look into its log
+├── SinkError          a table, or a row for it, is not as it must be; nothing was written
+└── PipelineError      a job cannot do its work
+    ├── SetupError         the machine lacks something: install Java or the Delta jars
+    ├── SettingsError      the settings file or an option of a job is wrong
+    ├── PlanError          the plan of a silver batch cannot be read or written
+    ├── NewFieldsError     a payload has fields that its schema refuses
+    ├── JobFailedError     a job ended although nobody told it to
+    └── TableStoreError    a table of the action engine cannot be read or written
+        └── EngineFencedError  a newer engine has claimed the tables: stop this one
 
 Nothing here retries, logs or talks to a server.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
-
-import pyarrow as pa
-import pyarrow.flight as flight
 
 
 class HeadwaterError(Exception):
@@ -117,77 +123,37 @@ class BrokerError(HeadwaterError):
     """The broker failed inside, or answered something that this client does not understand."""
 
 
-def from_flight(error: Exception, *, server: str) -> HeadwaterError:
-    """The error that a Flight call to `server` ended with, decoded (docs/protocols.md, section 3, Errors)."""
-    detail = _detail(str(error))
-    if detail is not None:
-        try:
-            found = _from_detail(detail, server)
-        except (KeyError, TypeError, ValueError):
-            found = BrokerError(f"{server} sent an error that cannot be read: {json.dumps(detail)}")
-        found.detail = detail
-        return found
-    text = _first_line(str(error))
-    match error:
-        case flight.FlightUnavailableError():
-            advice = "is the broker running, and is this its Flight address (port 8815 by default)?"
-            return ConnectError(f"cannot connect to {server}: {advice} ({text.rsplit(': ', 1)[-1]})", server=server)
-        case flight.FlightTimedOutError():
-            return DeadlineError(f"{server} did not answer in time; ask again or allow more time")
-        case flight.FlightUnauthenticatedError() | flight.FlightUnauthorizedError():
-            return RefusedError(f"{server} refuses these credentials: {text}")
-        case flight.FlightCancelledError():
-            return DeadlineError(f"the call to {server} was cancelled")
-        case pa.ArrowNotImplementedError():
-            return BrokerError(f"{server} does not offer this: is it a headwater broker of this version? ({text})")
-        case _:
-            return BrokerError(f"{server} failed: {text}")
+class SinkError(HeadwaterError):
+    """A table, or what should be written to it, is not as required; nothing was written."""
 
 
-def _from_detail(detail: Mapping[str, Any], server: str) -> HeadwaterError:
-    message = f"{detail['message']} ({server})"
-    match detail["error"]:
-        case "out_of_range":
-            return OutOfRangeError(
-                message,
-                partition=int(detail["partition"]),
-                log_start=int(detail["log_start"]),
-                high_watermark=int(detail["high_watermark"]),
-                wanted=int(detail["wanted"]),
-            )
-        case "unauthenticated" | "permission_denied" | "exhausted":
-            return RefusedError(message)
-        case "invalid_argument":
-            return RefusedError(message, field=detail.get("field"))
-        case "not_found":
-            return NotFoundError(message)
-        case "fenced":
-            return FencedError(message, group=str(detail["group"]), reader_epoch=int(detail["reader_epoch"]))
-        case "full":
-            return FullError(message, partition=detail.get("partition"))
-        case "stopped" | "unavailable":
-            stopped = detail["error"] == "stopped"
-            return UnavailableError(message, partition=detail.get("partition"), stopped=stopped)
-        case "data_loss":
-            place = {name: int(detail[name]) for name in ("partition", "start", "end")}
-            return DataLossError(message, **place)
-        case _:
-            return BrokerError(message)
+class PipelineError(HeadwaterError):
+    """Base of every error of the jobs and of the action engine."""
 
 
-def _detail(text: str) -> Mapping[str, Any] | None:
-    """The JSON object that begins at the first `{`; None when there is none or it is not one of ours."""
-    start = text.find("{")
-    if start < 0:
-        return None
-    try:
-        found, _ = json.JSONDecoder().raw_decode(text, start)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) and "error" in found and "message" in found else None
+class SetupError(PipelineError):
+    """Something that must be installed first is missing."""
 
 
-def _first_line(text: str) -> str:
-    """The first line without what the transport adds for its own developers."""
-    line = text.partition("\n")[0]
-    return line.partition(". Detail:")[0].partition(". gRPC client debug context")[0].strip()
+class SettingsError(PipelineError):
+    """A setting is unknown, of the wrong kind, or out of range."""
+
+
+class PlanError(PipelineError):
+    """The plan of a batch cannot be read or written; nothing of the batch was written."""
+
+
+class NewFieldsError(PipelineError):
+    """A payload has fields that its schema does not name, and the schema says `fail_on_new`."""
+
+
+class JobFailedError(PipelineError):
+    """A job ended by itself, and starting it again did not help."""
+
+
+class TableStoreError(PipelineError):
+    """A table could not be read or written."""
+
+
+class EngineFencedError(TableStoreError):
+    """A newer engine has claimed the tables: this one must not go on, and must not be started again."""

@@ -3,6 +3,6 @@
 Every job is a module with a command line (`python -m pipelines.telemetry --help`).
 """
 
-from pipelines.errors import PipelineError, SettingsError, SetupError
+from broker_edge.errors import PipelineError, SettingsError, SetupError
 
 __all__ = ["PipelineError", "SettingsError", "SetupError"]

@@ -20,16 +20,16 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pipelines.action_rows import arrow_of, now_us, rows_of
-from pipelines.errors import JobFailedError
-from pipelines.ingest_tables import INGEST_GAPS, TablePlace
-from pipelines.job import StopSignal, run_job
-from pipelines.job_options import add_place_options, with_options
-from pipelines.session import session_of
+from broker_edge.errors import JobFailedError
+from pipelines.jobs.process import StopSignal, run_job
 from pipelines.settings import load_settings
-from pipelines.tables import QUARANTINE
+from pipelines.settings.job_options import add_place_options, with_options
+from pipelines.settings.places import TablePlace
+from pipelines.spark.session import session_of
 from sinks.once import append_few_once
+from sinks.rows import arrow_of, now_us, rows_of
 from sinks.table import Table
+from sinks.tables import INGEST_GAPS, QUARANTINE
 from sources.errors import UnavailableError
 from sources.gaps import TOPIC, BrokenReport, Places, ReportedGap, read_reports
 
@@ -177,7 +177,7 @@ def copy_until(copier: GapCopier, stop: Callable[[float], bool], *, every_s: flo
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; see `pipelines.job` for the exit codes."""
+    """The command line; see `pipelines.jobs.process` for the exit codes."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.gaps", description="Reported gaps into ingest_gaps.")
     parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
     add_place_options(parser)

@@ -19,16 +19,16 @@ from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipelines.errors import JobFailedError
-from pipelines.ingest_tables import BESIDE_SILVER, TablePlace
-from pipelines.job import StopSignal, run_job
-from pipelines.job_options import add_bronze_options, add_place_options, with_options
-from pipelines.session import session_of
+from broker_edge.errors import JobFailedError
+from pipelines.jobs.process import StopSignal, run_job
 from pipelines.settings import MaintenanceSettings, Settings, load_settings
+from pipelines.settings.job_options import add_bronze_options, add_place_options, with_options
+from pipelines.settings.places import TablePlace
 from pipelines.silver.schema import load_schemas
-from pipelines.tables import TABLES
+from pipelines.spark.session import session_of
 from sinks.conflicts import committed
 from sinks.table import Table
+from sinks.tables import BESIDE_SILVER, TABLES
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ def tend_until(settings: Settings, stop: Callable[[float], bool], *, spark: Spar
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; see `pipelines.job` for the exit codes."""
+    """The command line; see `pipelines.jobs.process` for the exit codes."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.maintenance", description="Tend the tables.")
     parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
     add_bronze_options(parser)

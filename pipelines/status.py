@@ -18,19 +18,19 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from pipelines.action_rows import now_us, rows_of
-from pipelines.event_log import EventLog
-from pipelines.job import StopSignal, mute_query_traces, run_job
+from actions.event_log import EventLog
+from actions.status_batch import StatusBatches
+from actions.status_rows import RECEIPTS, STATUS_FILTER
+from actions.uplink_status import UplinkTopic
 from pipelines.jobs.kinds import StreamJob
+from pipelines.jobs.process import StopSignal, mute_query_traces, run_job
 from pipelines.jobs.runner import run_alone
-from pipelines.jvm_end import jvm_may_end
-from pipelines.session import session_of
 from pipelines.settings import load_settings
 from pipelines.source import headwater_stream
-from pipelines.status_batch import StatusBatches
-from pipelines.status_rows import RECEIPTS, STATUS_FILTER
-from pipelines.tables import DEFAULT_TENANT
-from pipelines.uplink_status import UplinkTopic
+from pipelines.spark.jvm_end import jvm_may_end
+from pipelines.spark.session import session_of
+from sinks.rows import now_us, rows_of
+from sinks.tables import DEFAULT_TENANT
 
 QUERY_NAME = "status"
 _START_S = 60.0
@@ -94,7 +94,7 @@ def _has_finished_a_batch(checkpoint: str) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; see `pipelines.job` for the exit codes."""
+    """The command line; see `pipelines.jobs.process` for the exit codes."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.status", description="Statuses into action_events.")
     parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
     parser.add_argument("--root", help="folder or object store address of the action tables")

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from pipelines.errors import SettingsError
-from pipelines.job import run_job, run_query
+from broker_edge.errors import SettingsError
+from pipelines.jobs.process import run_job, run_query
 from pipelines.settings import Settings, load_settings
 from pipelines.source import headwater_options, headwater_splits
 from sinks.bronze import WriteHow, places_after, write_bronze, write_bronze_files
@@ -77,7 +77,7 @@ def _has_finished_a_batch(checkpoint: str) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; see `pipelines.job` for the exit codes."""
+    """The command line; see `pipelines.jobs.process` for the exit codes."""
     options = _parser().parse_args(arguments)
 
     def work() -> None:

@@ -1,9 +1,18 @@
-"""Writers of Delta tables. Each makes a replayed batch harmless; none of them decides what is written."""
+"""Writers of Delta tables, and what the tables hold. Each makes a replayed batch harmless; none decides what is
+written. What needs Spark is imported when it is first used: the tables of actions are written without it.
+"""
 
-from sinks.bronze import WriteHow, bronze_rows, duplicates, places_after, write_bronze, write_bronze_files
-from sinks.errors import SinkError
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from broker_edge.errors import SinkError
 from sinks.orphans import orphans, sweep_orphans
-from sinks.table import Table
+
+if TYPE_CHECKING:
+    from sinks.bronze import WriteHow, bronze_rows, duplicates, places_after, write_bronze, write_bronze_files
+    from sinks.table import Table
 
 __all__ = [
     "SinkError",
@@ -17,3 +26,11 @@ __all__ = [
     "write_bronze",
     "write_bronze_files",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(importlib.import_module("sinks.table" if name == "Table" else "sinks.bronze"), name)
+    globals()[name] = found
+    return found

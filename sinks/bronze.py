@@ -22,9 +22,9 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
+from broker_edge.errors import SinkError
 from sinks.bronze_commit import BronzeCommits
 from sinks.bronze_files import PARTITION_COLUMN, STATISTICS_COLUMNS, AddedFile, FileSpec, write_files
-from sinks.errors import SinkError
 from sinks.folder import TableFolder
 from sinks.table import Table
 

@@ -16,8 +16,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaProtocolError
 from deltalake.transaction import AddAction
 
+from broker_edge.errors import SinkError
 from sinks.bronze_files import PARTITION_COLUMN, AddedFile
-from sinks.errors import SinkError
 from sinks.folder import TableFolder
 
 _LOGGER = logging.getLogger(__name__)

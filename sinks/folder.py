@@ -15,7 +15,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyarrow import fs
 
-from sinks.errors import SinkError
+from broker_edge.errors import SinkError
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from sinks.errors import SinkError
+from broker_edge.errors import SinkError
 from sinks.table import Table
 
 

@@ -11,8 +11,8 @@ import time
 from datetime import timedelta
 from typing import Final
 
+from broker_edge.errors import SinkError
 from sinks.bronze_files import FILE_PREFIX
-from sinks.errors import SinkError
 from sinks.folder import TableFolder
 
 ORPHAN_AGE_MIN: Final = timedelta(days=1)

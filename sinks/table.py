@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-from sinks.errors import SinkError
+from broker_edge.errors import SinkError
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,2}", re.ASCII)
 

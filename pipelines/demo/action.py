@@ -16,7 +16,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from broker_edge.device.fleet import labels_of
-from pipelines.tables import DEVICES, create_by_path, uri_of
+from sinks.tables import DEVICES, create_by_path, uri_of
 
 SELECTED = 20
 """The first so many devices carry the label that the demo's action selects by."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from pipelines.errors import PipelineError
+from broker_edge.errors import PipelineError
 
 EVENT_S = 60.0
 """So long the process may take for its start, for connecting all devices, and for its end."""

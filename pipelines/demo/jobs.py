@@ -14,13 +14,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from pipelines.action_store import DeltalakeStore
-from pipelines.actions import ActionJob
+from actions.job import ActionJob
+from actions.store import DeltalakeStore
+from broker_edge.errors import PipelineError
 from pipelines.demo.layout import Layout
-from pipelines.errors import PipelineError, own_error
-from pipelines.job import mute_query_traces
-from pipelines.session import SHORT_RUN, spark_session
+from pipelines.jobs.process import mute_query_traces
 from pipelines.settings import Settings
+from pipelines.spark.errors import own_error
+from pipelines.spark.session import SHORT_RUN, spark_session
 from pipelines.status import StatusSettings, start_status
 from pipelines.telemetry import start_telemetry
 from sinks.devices import DevicePublisher

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.errors import SettingsError
+from broker_edge.errors import SettingsError
 
 BRONZE = "bronze_telemetry"
 

@@ -21,8 +21,8 @@ from pipelines.demo.layout import Layout, open_layout
 from pipelines.demo.result import Result
 from pipelines.demo.screen import Addresses, Screen, next_steps, result_json, result_text
 from pipelines.demo.watch import BronzeTail, Snapshot
-from pipelines.jars import delta_jars
-from pipelines.java import require_java
+from pipelines.spark.jars import delta_jars
+from pipelines.spark.java import require_java
 
 INTERVAL_S = 1.0
 """Each device measures once in this time."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
-from pipelines.errors import SettingsError
+from broker_edge.errors import SettingsError
 from pipelines.jobs.kinds import Progress
 from pipelines.settings import JobsSettings
 

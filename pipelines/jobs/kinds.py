@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from pyspark.sql.streaming import StreamingQuery
 
-from pipelines.jvm_end import CALL_ERRORS
+from pipelines.spark.jvm_end import CALL_ERRORS
 from sources.errors import OffsetError
 from sources.listener import records_behind
 from sources.offsets import SourceOffset

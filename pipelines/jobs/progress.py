@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from broker_edge._escape import json_line, shown
+from broker_edge.escape import json_line, shown
 from pipelines.jobs.alerts import Alert
 from pipelines.jobs.runner import JobView
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipelines.errors import own_error
 from pipelines.settings import JobsSettings
+from pipelines.spark.errors import own_error
 
 FORGIVEN_S = 600.0
 """A job that ran so long has all its tries again."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from pipelines.errors import JobFailedError
+from broker_edge.errors import JobFailedError
 from pipelines.jobs.alerts import Alert, AlertKind, StreamWatch
 from pipelines.jobs.kinds import Job, Progress
 from pipelines.jobs.retry import Backoff, error_name, is_final, sentence

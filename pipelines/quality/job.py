@@ -20,18 +20,19 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pipelines.action_rows import arrow_of, now_us
-from pipelines.errors import JobFailedError
-from pipelines.ingest_tables import DQ_RESULTS, TablePlace
-from pipelines.job import StopSignal, run_job
-from pipelines.job_options import add_file_options, add_place_options, with_options
-from pipelines.quality.rules import Rules, load_rules
+from broker_edge.errors import JobFailedError
+from pipelines.jobs.process import StopSignal, run_job
 from pipelines.quality.suite import Suite
-from pipelines.session import session_of
 from pipelines.settings import Settings, load_settings
+from pipelines.settings.job_options import add_file_options, add_place_options, with_options
+from pipelines.settings.places import TablePlace
+from pipelines.silver.rules import Rules, load_rules
 from pipelines.silver.schema import MessageSchema, load_schemas
+from pipelines.spark.session import session_of
 from sinks.conflicts import committed
+from sinks.rows import arrow_of, now_us
 from sinks.table import Table
+from sinks.tables import DQ_RESULTS
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +132,7 @@ def check_until(job: QualityJob, stop: Callable[[float], bool], *, every_s: floa
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; see `pipelines.job` for the exit codes."""
+    """The command line; see `pipelines.jobs.process` for the exit codes."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.quality", description="The rules on a sample.")
     parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
     add_place_options(parser)

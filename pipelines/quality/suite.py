@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from pipelines.errors import SetupError
-from pipelines.quality.rules import Check, Rule, Rules, matching
+from broker_edge.errors import SetupError
+from pipelines.silver.rules import Check, Rule, Rules, matching
 
 # Read when the library is imported.
 os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")

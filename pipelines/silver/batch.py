@@ -14,18 +14,18 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from pipelines import tables
-from pipelines.action_rows import arrow_of, now_us
-from pipelines.errors import NewFieldsError
-from pipelines.ingest_tables import DQ_RESULTS, TablePlace
-from pipelines.quality.rules import Rules
+from broker_edge.errors import NewFieldsError, SinkError
+from pipelines.settings.places import TablePlace
 from pipelines.silver import split
 from pipelines.silver.payloads import WORKER_BATCHES
 from pipelines.silver.plan import BatchPlan, PlanStore
+from pipelines.silver.rules import Rules
 from pipelines.silver.schema import ENVELOPE, Evolution, MessageSchema, SchemaField, known_type
-from sinks.errors import SinkError
+from sinks import tables
 from sinks.once import add_missing_columns, append_few_once, append_once, column_types, comment, folded
+from sinks.rows import arrow_of, now_us
 from sinks.table import Table
+from sinks.tables import DQ_RESULTS
 
 log = logging.getLogger(__name__)
 

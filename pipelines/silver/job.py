@@ -16,14 +16,14 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from pipelines.errors import JobFailedError
-from pipelines.ingest_tables import TablePlace
-from pipelines.job import run_job, run_query
-from pipelines.job_options import add_bronze_options, add_file_options, add_place_options, with_options
-from pipelines.quality.rules import load_rules
+from broker_edge.errors import JobFailedError
+from pipelines.jobs.process import run_job, run_query
 from pipelines.settings import Settings, load_settings
+from pipelines.settings.job_options import add_bronze_options, add_file_options, add_place_options, with_options
+from pipelines.settings.places import TablePlace
 from pipelines.silver.batch import SilverBatches, SilverSetup, check_tables
 from pipelines.silver.plan import PlanStore
+from pipelines.silver.rules import load_rules
 from pipelines.silver.schema import load_schemas
 from sinks.table import Table
 
@@ -80,7 +80,7 @@ def bronze_table(settings: Settings) -> Table:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; see `pipelines.job` for the exit codes."""
+    """The command line; see `pipelines.jobs.process` for the exit codes."""
     options = _parser().parse_args(arguments)
 
     def work() -> None:

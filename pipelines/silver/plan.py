@@ -12,10 +12,10 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from pipelines.errors import PlanError, SettingsError
-from pipelines.quality.rules import Rules
+from broker_edge.errors import PlanError, SettingsError
+from pipelines.settings.yaml_file import Section
+from pipelines.silver.rules import Rules
 from pipelines.silver.schema import MessageSchema, SchemaField
-from pipelines.yaml_file import Section
 
 KEPT = 20
 """Only the newest batch can be replayed; the others are for who looks back."""

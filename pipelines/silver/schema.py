@@ -14,9 +14,9 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from pipelines.errors import SettingsError
+from broker_edge.errors import SettingsError
+from pipelines.settings.yaml_file import Section, read_yaml, yaml_files
 from pipelines.silver.topics import topic_pattern
-from pipelines.yaml_file import Section, read_yaml, yaml_files
 
 ENVELOPE = (
     "tenant",

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipelines.quality.rules import OnFail, Rule, Rules, breach, broken, column_types
 from pipelines.silver import columns
 from pipelines.silver.payloads import decoded
+from pipelines.silver.rules import OnFail, Rule, Rules, breach, broken, column_types
 from pipelines.silver.schema import ENVELOPE, MessageSchema, SchemaField, column_name, known_type, quotable, sql_type
 from sinks.once import folded
 

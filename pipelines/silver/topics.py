@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pipelines.errors import SettingsError
+from broker_edge.errors import SettingsError
 
 
 def topic_pattern(topic_filter: str) -> str:

@@ -27,14 +27,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.rollout_world import StatusPump, fleet_settings, running
 
+from actions.fleet_desk import FleetDesk, Order
 from broker_edge import Client
 from broker_edge.device.fleet import device_ids
 from broker_edge.torture.process import BrokerProcess
-from pipelines.fleet_desk import FleetDesk, Order
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 5
-_COMMAND = (sys.executable, "-c", "import sys; from broker_edge.cli import main; sys.exit(main())")
+_COMMAND = (sys.executable, "-c", "import sys; from headwater_cli import main; sys.exit(main())")
 
 
 def settings(folder: Path, server: str) -> Path:

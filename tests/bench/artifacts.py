@@ -113,7 +113,7 @@ class LogTail:
 def fleet(broker: BrokerProcess, client: Client, folder: Path, devices: int, public: Path) -> dict[str, Any]:
     log = folder / "fleet.jsonl"
     log.touch()
-    command = "import sys; from broker_edge.cli import main; sys.exit(main())"
+    command = "import sys; from headwater_cli import main; sys.exit(main())"
     words = ["devices", "simulate", str(devices), "--mqtt", "{}:{}".format(*broker.mqtt), "--no-telemetry", "--json"]
     words += ["--trust", str(public), "--fault", "interrupted=100%", "--log", str(log)]
     process = subprocess.Popen(

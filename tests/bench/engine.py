@@ -20,12 +20,12 @@ from pathlib import Path
 
 from deltalake import DeltaTable, write_deltalake
 
+from actions.engine import Limits, tick
+from actions.job import ActionJob
+from actions.store import DeltalakeStore
 from broker_edge import Place, Row
-from pipelines import tables
-from pipelines.action_rows import arrow_of, now_us
-from pipelines.action_store import DeltalakeStore
-from pipelines.actions import ActionJob
-from pipelines.engine import Limits, tick
+from sinks import tables
+from sinks.rows import arrow_of, now_us
 
 
 class PretendedLog:

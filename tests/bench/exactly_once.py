@@ -38,9 +38,9 @@ from support.rollout_world import (  # noqa: E402
     running,
 )
 
+from actions.fleet_desk import Order  # noqa: E402
 from broker_edge.torture.process import BrokerProcess  # noqa: E402
 from broker_edge.torture.records import Recipe, chosen_seed  # noqa: E402
-from pipelines.fleet_desk import Order  # noqa: E402
 
 DEVICES = 200
 FAULTY = 0.2

@@ -36,11 +36,11 @@ from support.rollout_world import (
     running,
 )
 
+from actions.fleet_desk import Order
 from broker_edge import Client
 from broker_edge.artifacts import SigningKey, push
 from broker_edge.device.simulated import Updates
 from broker_edge.torture.process import BrokerProcess
-from pipelines.fleet_desk import Order
 
 WAVES = [
     {"percentage": 1, "success_percentage": 50},

@@ -33,7 +33,7 @@ TOPIC = b"bench/0"
 SAMPLE_S = 0.05
 WAIT_S = 10.0
 BENCH = os.environ.get("HEADWATER_BENCH")
-MAIN = "from broker_edge.cli import main; raise SystemExit(main())"
+MAIN = "from headwater_cli import main; raise SystemExit(main())"
 COMMAND = [BENCH] if BENCH else [sys.executable, "-c", MAIN, "bench"]
 
 

@@ -16,8 +16,8 @@ from types import TracebackType
 
 import pyspark
 
-from pipelines.jars import default_folder, fetch_packages
-from pipelines.java import require_java
+from pipelines.spark.jars import default_folder, fetch_packages
+from pipelines.spark.java import require_java
 
 BROKER_PACKAGES = (
     "org.apache.kafka:kafka_2.13:4.3.0",

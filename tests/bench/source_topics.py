@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from broker_edge import Client, Row  # noqa: E402
 from broker_edge.torture.process import BrokerProcess  # noqa: E402
-from pipelines.session import spark_session  # noqa: E402
+from pipelines.spark.session import spark_session  # noqa: E402
 
 FILTER = "devices/+/telemetry"
 ROWS_A_CALL = 20_000

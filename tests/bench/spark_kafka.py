@@ -37,9 +37,9 @@ from pyspark.sql.streaming import StreamingQuery  # noqa: E402
 
 from broker_edge import Client  # noqa: E402
 from broker_edge.torture.process import BrokerProcess  # noqa: E402
-from pipelines.jars import delta_jars  # noqa: E402
-from pipelines.session import spark_session  # noqa: E402
 from pipelines.settings import BronzeSettings, Settings, TelemetrySettings  # noqa: E402
+from pipelines.spark.jars import delta_jars  # noqa: E402
+from pipelines.spark.session import spark_session  # noqa: E402
 from pipelines.telemetry import start_telemetry  # noqa: E402
 
 DEVICES = 1_000

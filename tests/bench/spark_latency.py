@@ -117,7 +117,7 @@ def _kafka_delta(spark: SparkSession, kafka: Kafka, folder: Path, trigger_s: flo
 
 
 def _mqtt_load(broker: BrokerProcess, options: argparse.Namespace) -> subprocess.Popen[bytes]:
-    program = "import sys; from broker_edge.cli import main; sys.exit(main())"
+    program = "import sys; from headwater_cli import main; sys.exit(main())"
     mqtt, lasts_s = "{}:{}".format(*broker.mqtt), str(WARM_UP_SECONDS + options.seconds)
     return subprocess.Popen(
         [

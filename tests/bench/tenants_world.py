@@ -130,7 +130,7 @@ def parse_statuses(arena: Arena) -> dict[str, int | str]:
     """What the status job makes of the first statuses in the log, honest or not: rows, quarantine, and why it ended."""
     import pyarrow as pa
 
-    from pipelines.status_rows import STATUS_FILTER, parse
+    from actions.status_rows import STATUS_FILTER, parse
 
     caller = Caller(arena, OPERATOR)
     counts: dict[str, int | str] = {"records": 0, "events": 0, "quarantined": 0}

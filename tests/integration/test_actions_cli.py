@@ -13,15 +13,15 @@ from deltalake import DeltaTable, write_deltalake
 from support.flight_server import FlightServer
 from support.mosquitto import Mosquitto
 
+from actions.fleet_desk import FleetDesk
+from actions.job import ActionJob, Pace
+from actions.store import DeltalakeStore
 from broker_edge import Client, Row
-from broker_edge.cli import main
-from broker_edge.cli._watch import bar
-from pipelines import tables
-from pipelines.action_rows import arrow_of, now_us
-from pipelines.action_store import DeltalakeStore
-from pipelines.actions import ActionJob, Pace
-from pipelines.fleet_desk import FleetDesk
+from headwater_cli import main
+from headwater_cli._watch import bar
+from sinks import tables
 from sinks.devices import DevicePublisher
+from sinks.rows import arrow_of, now_us
 
 Run = Callable[..., tuple[int, str, str]]
 

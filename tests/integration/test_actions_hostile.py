@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.engine_world import SECOND, EngineWorld
 
-from pipelines import tables
-from pipelines.action_store import EngineFencedError
+from broker_edge.errors import EngineFencedError
+from sinks import tables
 
 
 @pytest.fixture

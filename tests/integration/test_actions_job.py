@@ -18,14 +18,16 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from support.flight_server import FlightServer
 
+from actions.engine import ActionPhase, Decision
+from actions.job import ActionJob
+from actions.rows import action_of
+from actions.store import DeltalakeStore
 from broker_edge import Client, ConnectError, Place, RefusedError, Row
-from pipelines import tables
-from pipelines.action_rows import action_of, arrow_of, rows_of
-from pipelines.action_store import DeltalakeStore, TableStoreError
-from pipelines.actions import ActionJob, main
-from pipelines.engine import ActionPhase, Decision
-from pipelines.errors import SetupError
+from broker_edge.errors import SetupError, TableStoreError
+from pipelines.actions import main
+from sinks import tables
 from sinks.devices import DevicePublisher
+from sinks.rows import arrow_of, rows_of
 
 SECOND = 1_000_000
 START_US = 1_800_000_000 * SECOND

@@ -17,12 +17,12 @@ import pytest
 from deltalake import DeltaTable
 from support.programs import StartBroker
 
+from actions.fleet_desk import FleetDesk, Order
 from broker_edge import Client, Row
 from broker_edge.device import FleetSettings, RunningFleet
 from broker_edge.torture.process import BrokerProcess
-from pipelines import tables
-from pipelines.action_rows import rows_of
-from pipelines.fleet_desk import FleetDesk, Order
+from sinks import tables
+from sinks.rows import rows_of
 
 DEVICES = 40
 ACTIONS = 6

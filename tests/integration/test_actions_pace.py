@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.engine_world import SECOND, START_US, EngineWorld
 
-from pipelines import actions as actions_module
-from pipelines.actions import Pace
+from actions import job as actions_module
+from actions.job import Pace
 
 
 @pytest.fixture

@@ -23,12 +23,12 @@ from support.programs import StartBroker, headwaterd, start_headwater
 from broker_edge import Client, Row
 from broker_edge.artifacts import ArtifactStore, Manifest, SigningKey, push
 from broker_edge.artifacts.manifest import manifest_topic
-from broker_edge.cli import main
 from broker_edge.device import Firmware, Link, MemoryFlash, SubscribeRefused
 from broker_edge.device.download import Download, fetch_manifest
 from broker_edge.device.fleet import FleetSettings, device_ids
 from broker_edge.device.fleet_log import last_told, read
 from broker_edge.torture.process import BrokerProcess
+from headwater_cli import main
 
 CHUNK = 4096
 SIZE = 10 * CHUNK + 100

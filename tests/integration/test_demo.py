@@ -18,13 +18,13 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from support.programs import clean_environment, headwater
 
-from pipelines.jars import default_folder
+from pipelines.spark.jars import default_folder
 
 START_S = 480.0
 """Spark starts in some 10 s here, and in minutes on a machine that does other things too."""
 END_S = 480.0
 COMMAND_S = 240.0
-_COMMAND = (sys.executable, "-c", "import sys; from broker_edge.cli import main; sys.exit(main())", "demo")
+_COMMAND = (sys.executable, "-c", "import sys; from headwater_cli import main; sys.exit(main())", "demo")
 
 
 def environment() -> dict[str, str]:
@@ -126,7 +126,7 @@ def test_ctrl_c_ends_with_the_same_account_and_the_printed_commands_work(running
     for command in commands:
         words = shlex.split(command)
         if words[0] == "headwater":
-            words = [sys.executable, "-c", "import sys; from broker_edge.cli import main; sys.exit(main())", *words[1:]]
+            words = [sys.executable, "-c", "import sys; from headwater_cli import main; sys.exit(main())", *words[1:]]
         done = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=COMMAND_S, check=False)
         assert done.returncode == 0, (command, done.stderr)
         assert any(word in done.stdout for word in ("telemetry", "succeeded")) or "write_deltalake" in command, command
@@ -144,7 +144,7 @@ def test_ctrl_c_ends_with_the_same_account_and_the_printed_commands_work(running
 
 @pytest.mark.parametrize(
     ("name", "value", "named"),
-    [("JAVA_HOME", "/nowhere", "JAVA_HOME is /nowhere"), ("HEADWATER_JARS", "/nowhere", "pipelines.jars")],
+    [("JAVA_HOME", "/nowhere", "JAVA_HOME is /nowhere"), ("HEADWATER_JARS", "/nowhere", "pipelines.spark.jars")],
 )
 def test_what_is_missing_is_one_sentence_before_anything_starts(name: str, value: str, named: str) -> None:
     ended = headwater("demo", "--for", "1", "--headless", environment={**environment(), name: value})

@@ -9,6 +9,7 @@ from pathlib import Path
 from support.programs import StartBroker
 from support.rollout_world import UPDATE_EXPECTED, UPDATE_FAULTS, RolloutWorld, fixed_ports
 
+from actions.fleet_desk import Order
 from broker_edge import Client
 from broker_edge.artifacts import SigningKey, push
 from broker_edge.device import FleetSettings, RunningFleet
@@ -16,7 +17,6 @@ from broker_edge.device.faults import assign
 from broker_edge.device.fleet import device_ids
 from broker_edge.device.fleet_log import last_told
 from broker_edge.device.simulated import Updates
-from pipelines.fleet_desk import Order
 
 
 def test_firmware_reaches_a_fleet_with_faults_and_every_target_ends_right(

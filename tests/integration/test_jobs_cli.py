@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from support.flight_server import FlightServer
 
 from broker_edge import Client
-from broker_edge.cli import main
+from headwater_cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -80,7 +80,7 @@ def test_what_is_wrong_is_one_sentence(
 
 def test_sigterm_stops_the_jobs_cleanly(flight_server: FlightServer, tmp_path: Path) -> None:
     settings = str(config(flight_server.location, tmp_path))
-    program = "import sys; from broker_edge.cli import main; sys.exit(main())"
+    program = "import sys; from headwater_cli import main; sys.exit(main())"
     command = [sys.executable, "-c", program, "jobs", "run", "actions", "gaps", "--config", settings]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     with subprocess.Popen(

@@ -15,7 +15,7 @@ COUNT = 40
 
 
 def headwater(*words: object) -> subprocess.CompletedProcess[str]:
-    code = "import sys; from broker_edge.cli import main; sys.exit(main())"
+    code = "import sys; from headwater_cli import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "log", *(str(word) for word in words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 

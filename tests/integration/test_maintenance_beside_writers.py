@@ -11,18 +11,20 @@ import pytest
 from deltalake import DeltaTable
 from support.flight_server import FlightServer
 
-from pipelines import event_log, maintenance
-from pipelines.action_rows import now_us, rows_of
-from pipelines.action_store import DeltalakeStore, EngineFencedError, TableStoreError
-from pipelines.actions import ActionJob
-from pipelines.event_log import EventLog
-from pipelines.fleet_desk import FleetDesk, Order
+from actions import event_log
+from actions.event_log import EventLog
+from actions.fleet_desk import FleetDesk, Order
+from actions.job import ActionJob
+from actions.status_rows import parse
+from actions.store import DeltalakeStore
+from broker_edge.errors import EngineFencedError, TableStoreError
+from pipelines import maintenance
 from pipelines.maintenance import tend
 from pipelines.settings import MaintenanceSettings
-from pipelines.status_rows import parse
-from pipelines.tables import uri_of
 from sinks import conflicts
 from sinks.devices import DevicePublisher
+from sinks.rows import now_us, rows_of
+from sinks.tables import uri_of
 
 POLICY = MaintenanceSettings()
 ACTIONS = ("a1", "a2", "a3")

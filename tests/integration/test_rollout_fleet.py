@@ -17,7 +17,7 @@ from support.rollout_world import (
     running,
 )
 
-from pipelines.fleet_desk import Order
+from actions.fleet_desk import Order
 
 WAVES = [{"percentage": 3, "success_percentage": 50}, {"percentage": 10, "success_percentage": 50}, {"percentage": 100}]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from support.programs import StartBroker
 from support.rollout_world import RolloutWorld, fixed_ports
 
+from actions.fleet_desk import Order
 from broker_edge import Client
 from broker_edge.artifacts import SigningKey, push
 from broker_edge.artifacts.manifest import manifest_topic
@@ -17,7 +18,6 @@ from broker_edge.device.faults import assign, parse
 from broker_edge.device.fleet import device_ids
 from broker_edge.device.fleet_log import last_told
 from broker_edge.device.simulated import Updates
-from pipelines.fleet_desk import Order
 
 FAULTS = "offline=5%,silent=5%,refuses=5%,fails=5%,wrong-checksum=5%,crash@install=5%,interrupted=5%"
 ENDS = {

@@ -85,7 +85,8 @@ def test_it_holds_the_packages_and_no_sources_of_the_core(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     tops = {name.partition("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"broker_edge", "sources", "sinks", "pipelines"}
+    packages = {"broker_edge", "sources", "sinks", "actions", "pipelines", "headwater_cli"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == packages
     assert [name for name in names if name.endswith((".rs", ".toml", ".lock")) or "/core/" in name] == []
     assert {"broker_edge/py.typed", "broker_edge/_core.pyi", "broker_edge/_core.abi3.so"} <= set(names)
 
@@ -97,7 +98,7 @@ def test_it_asks_for_the_base_dependencies_only(unpacked: Path) -> None:
     base = {text.partition(">")[0].partition("=")[0].strip() for text in needed if "extra ==" not in text}
     assert base == set(BASE)
     assert {"spark", "device", "notebooks", "dev"} <= set(headers.get_all("Provides-Extra", []))
-    assert "headwater=broker_edge.cli:main" in (info / "entry_points.txt").read_text().replace(" ", "")
+    assert "headwater=headwater_cli:main" in (info / "entry_points.txt").read_text().replace(" ", "")
 
 
 def test_a_broker_and_a_client_run_from_it(unpacked: Path, tmp_path: Path) -> None:
@@ -116,7 +117,7 @@ with Broker({str(tmp_path / "data")!r}) as broker, broker.client() as client:
 
 
 def test_the_command_runs_from_it(unpacked: Path) -> None:
-    shown = run_in(unpacked, "from broker_edge.cli import main; sys.exit(main(['--help']))")
+    shown = run_in(unpacked, "from headwater_cli import main; sys.exit(main(['--help']))")
     for noun in ("broker", "demo", "pub", "sub", "tail", "topics", "offsets", "groups", "log", "config", "doctor"):
         assert f"  {noun} " in shown
 
@@ -124,7 +125,7 @@ def test_the_command_runs_from_it(unpacked: Path) -> None:
 def test_the_command_says_its_version(unpacked: Path) -> None:
     (info,) = unpacked.glob("headwater-*.dist-info")
     version = HeaderParser().parsestr((info / "METADATA").read_text())["Version"]
-    said = run_in(unpacked, "from broker_edge.cli import main; sys.exit(main(['--version']))")
+    said = run_in(unpacked, "from headwater_cli import main; sys.exit(main(['--version']))")
     assert said == f"headwater {version}"
 
 
@@ -136,7 +137,7 @@ def test_the_jobs_have_entry_points(unpacked: Path) -> None:
 
 
 def test_the_demo_says_what_it_lacks(unpacked: Path) -> None:
-    said = run_in(unpacked, "from broker_edge.cli import main; sys.exit(main(['demo']))", expect=5)
+    said = run_in(unpacked, "from headwater_cli import main; sys.exit(main(['demo']))", expect=5)
     assert "pyspark" in said
     assert "extras" in said
     assert said.count("\n") == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.session import spark_session
+from pipelines.spark.session import spark_session
 
 # Everything here runs for seconds: what the optimising compiler and a parallel collector cost, they never earn back.
 # In the environment, so that jobs started by tests have it too.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from pipelines.jars import delta_jars
+from pipelines.spark.jars import delta_jars
 from sources import register
 
 FILTER = "devices/+/telemetry"

@@ -14,15 +14,15 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from support.programs import headwaterd
 
+from actions.job import ActionJob, Pace
+from actions.store import DeltalakeStore
 from broker_edge.device import FleetSettings, RunningFleet
 from broker_edge.device.fleet import device_ids, labels_of
 from broker_edge.torture.process import BrokerProcess
-from pipelines import tables
-from pipelines.action_rows import arrow_of, rows_of
-from pipelines.action_store import DeltalakeStore
-from pipelines.actions import ActionJob, Pace
 from pipelines.status import StatusSettings, start_status
+from sinks import tables
 from sinks.devices import DevicePublisher
+from sinks.rows import arrow_of, rows_of
 
 SERIES = [{"temperature_c": value / 10} for value in range(100)]
 WAIT_S = 300

@@ -13,16 +13,16 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from support.flight_server import FlightServer
 
+from actions.event_log import EventLog
+from actions.job import ActionJob
+from actions.status_batch import StatusBatches
+from actions.status_rows import parse
+from actions.store import DeltalakeStore
 from broker_edge import Client, Row
-from pipelines import tables
-from pipelines.action_rows import arrow_of
-from pipelines.action_store import DeltalakeStore
-from pipelines.actions import ActionJob
-from pipelines.event_log import EventLog
 from pipelines.status import StatusSettings, start_status
-from pipelines.status_batch import StatusBatches
-from pipelines.status_rows import parse
+from sinks import tables
 from sinks.devices import DevicePublisher
+from sinks.rows import arrow_of
 
 
 class World:

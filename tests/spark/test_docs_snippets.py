@@ -44,7 +44,7 @@ def test_the_examples_of_the_page_run(
 ) -> None:
     for number in range(20):
         flight_server.log.append(f"devices/pump-{number % 10}/telemetry", b"x", timestamp_us=AFTER_US + number)
-    monkeypatch.setattr("pipelines.session.spark_session", lambda name: spark)
+    monkeypatch.setattr("pipelines.spark.session.spark_session", lambda name: spark)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     for text in snippets("spark.md", "python"):

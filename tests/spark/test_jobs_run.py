@@ -24,8 +24,8 @@ from broker_edge import Client, Row
 from broker_edge.device import FleetSettings, RunningFleet
 from broker_edge.device.fleet import device_ids
 from broker_edge.torture.process import BrokerProcess
-from pipelines import tables
-from pipelines.action_rows import arrow_of
+from sinks import tables
+from sinks.rows import arrow_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TELEMETRY = "devices/+/telemetry"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pipelines.quality.rules import Rules, broken, column_types
 from pipelines.quality.suite import Suite
+from pipelines.silver.rules import Rules, broken, column_types
 from pipelines.silver.schema import MessageSchema
 
 SCHEMA = MessageSchema.model_validate(

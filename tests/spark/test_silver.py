@@ -19,11 +19,11 @@ from support.bronze_rows import BronzeTable
 from support.poison import SEED, junk, mutated
 from support.sparkplug_bytes import reading
 
-from pipelines.errors import own_error
 from pipelines.settings import Settings
 from pipelines.silver import batch, split
 from pipelines.silver.job import start_silver
 from pipelines.silver.schema import MessageSchema
+from pipelines.spark.errors import own_error
 from sinks import once
 
 SCHEMA: dict[str, Any] = {

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from support.flight_server import FlightServer
 
-from pipelines.errors import own_error
+from pipelines.spark.errors import own_error
 
 FILTER = "devices/+/telemetry"
 COLUMNS = [

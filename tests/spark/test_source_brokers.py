@@ -22,9 +22,9 @@ from support.programs import headwaterd, run
 
 from broker_edge import Client, Credentials, Row
 from broker_edge.torture.process import BrokerProcess
-from pipelines.errors import own_error
 from pipelines.gaps import GapCopier
-from pipelines.ingest_tables import TablePlace
+from pipelines.settings.places import TablePlace
+from pipelines.spark.errors import own_error
 from sources.gaps import gap_rows
 from sources.listener import Lag, LagListener
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from support.flight_server import FlightServer
 
-from pipelines.jars import JARS_ENV, default_folder
-from pipelines.worker_python import worker_python
+from pipelines.spark.jars import JARS_ENV, default_folder
+from pipelines.spark.worker_python import worker_python
 
 PROGRAM = Path(__file__).with_name("connect_program.py")
 RUN_S = 800

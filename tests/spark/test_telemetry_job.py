@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from support.flight_server import FlightServer
 from support.telemetry_job import TelemetryJob
 
-from pipelines.job import EXIT_UNREACHABLE, run_job
+from pipelines.jobs.process import EXIT_UNREACHABLE, run_job
 from pipelines.settings import Settings, TelemetrySettings
 from pipelines.telemetry import start_telemetry
 

@@ -17,15 +17,15 @@ from pyspark.sql import SparkSession
 from support.programs import headwaterd
 from support.upgrade import Folder, UpgradeBroker, unpack
 
+from actions.job import ActionJob
+from actions.store import DeltalakeStore
 from broker_edge import Client, Credentials
-from pipelines import tables
-from pipelines.action_rows import rows_of
-from pipelines.action_store import DeltalakeStore
-from pipelines.actions import ActionJob
 from pipelines.settings import Settings, TelemetrySettings
 from pipelines.status import StatusSettings, start_status
 from pipelines.telemetry import start_telemetry
+from sinks import tables
 from sinks.devices import DevicePublisher
+from sinks.rows import rows_of
 
 Place = tuple[str, int, int]
 PLACE = ("log_id", "partition", "offset")

@@ -12,8 +12,8 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from pipelines.action_rows import rows_of
-from pipelines.tables import uri_of
+from sinks.rows import rows_of
+from sinks.tables import uri_of
 
 _SAID_LAST = frozenset({"SUCCEEDED", "FAILED", "REJECTED", "CANCELLED"})
 _OPEN = ("DELIVERED", "ACCEPTED", "IN_PROGRESS")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from pipelines.engine import (
+from actions.engine import (
     Action,
     Artifact,
     Decision,

@@ -8,11 +8,11 @@ from typing import Any
 
 from deltalake import DeltaTable, write_deltalake
 
+from actions.job import ActionJob, Pace
+from actions.store import DeltalakeStore
 from broker_edge import Place, Row
-from pipelines import tables
-from pipelines.action_rows import arrow_of, rows_of
-from pipelines.action_store import DeltalakeStore
-from pipelines.actions import ActionJob, Pace
+from sinks import tables
+from sinks.rows import arrow_of, rows_of
 
 SECOND = 1_000_000
 START_US = 1_800_000_000 * SECOND

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 _ROOT = Path(__file__).resolve().parents[2]
-_COMMAND = (sys.executable, "-c", "import sys; from broker_edge.cli import main; sys.exit(main())", "jobs", "run")
+_COMMAND = (sys.executable, "-c", "import sys; from headwater_cli import main; sys.exit(main())", "jobs", "run")
 WAIT_S = 300.0
 """Bound of every wait: a JVM that starts on a busy machine takes minutes."""
 _LOOK_S = 0.5

@@ -22,7 +22,7 @@ RUN_S = 240.0
 # Starts a broker: `(name of its folder, settings)`, both optional.
 StartBroker = Callable[..., BrokerProcess]
 
-_COMMAND = (sys.executable, "-c", "import sys; from broker_edge.cli import main; sys.exit(main())")
+_COMMAND = (sys.executable, "-c", "import sys; from headwater_cli import main; sys.exit(main())")
 _ROOT = Path(__file__).resolve().parents[2]
 
 

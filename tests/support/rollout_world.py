@@ -21,6 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from actions.event_log import EventLog
+from actions.fleet_desk import FleetDesk
+from actions.status_rows import RECEIPTS, STATUS_FILTER, parse
 from broker_edge import Client, HeadwaterError
 from broker_edge.device.faults import Fault, Share, assign
 from broker_edge.device.faults import parse as parse_faults
@@ -28,10 +31,7 @@ from broker_edge.device.fleet import FleetSettings, RunningFleet, device_ids
 from broker_edge.device.fleet_log import last_told, read
 from broker_edge.device.simulated import Updates
 from broker_edge.torture.process import BrokerProcess
-from pipelines.action_rows import now_us, rows_of
-from pipelines.event_log import EventLog
-from pipelines.fleet_desk import FleetDesk
-from pipelines.status_rows import RECEIPTS, STATUS_FILTER, parse
+from sinks.rows import now_us, rows_of
 from support.ports import free_port
 
 EXPECTED = {

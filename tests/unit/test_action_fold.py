@@ -9,8 +9,8 @@ import pytest
 from deltalake import write_deltalake
 from support.action_fold import fold_differences
 
-from pipelines.action_rows import arrow_of
-from pipelines.tables import ACTION_EVENTS, ACTION_TARGETS, Table, create_by_path, uri_of
+from sinks.rows import arrow_of
+from sinks.tables import ACTION_EVENTS, ACTION_TARGETS, Table, create_by_path, uri_of
 
 PLACE = {"report_log_id": "log", "report_partition": 5}
 

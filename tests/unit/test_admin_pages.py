@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker_edge._admin import Admin
+from broker_edge.admin import Admin
 from broker_edge.errors import BrokerError
 
 

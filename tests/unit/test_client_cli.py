@@ -12,7 +12,7 @@ import pytest
 from support.flight_server import FlightServer
 
 from broker_edge import Client, Commit
-from broker_edge.cli import main
+from headwater_cli import main
 
 
 @dataclass(frozen=True, slots=True)

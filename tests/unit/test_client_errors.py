@@ -26,8 +26,8 @@ from broker_edge import (
     RefusedError,
     Row,
     UnavailableError,
-    errors,
 )
+from broker_edge._connection import from_flight
 
 
 def unused_port() -> int:
@@ -190,6 +190,6 @@ def test_a_bad_range_is_refused() -> None:
 
 def test_an_error_text_is_decoded_from_the_first_brace() -> None:
     text = 'Flight error: {"error": "full", "message": "no space"} gRPC client debug context: {grpc_status:8}'
-    assert isinstance(errors.from_flight(ValueError(text), server="s"), FullError)
-    odd = errors.from_flight(ValueError("a {brace} of somebody else"), server="s")
+    assert isinstance(from_flight(ValueError(text), server="s"), FullError)
+    odd = from_flight(ValueError("a {brace} of somebody else"), server="s")
     assert type(odd) is BrokerError

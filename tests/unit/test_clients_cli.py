@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from broker_edge.cli import main
+from headwater_cli import main
 
 
 def _client(client_id: str) -> dict[str, Any]:

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from actions.job import ActionJob
+from actions.store import DeltalakeStore
 from broker_edge.device.fleet import FleetSettings, device_ids
-from pipelines.action_store import DeltalakeStore
-from pipelines.actions import ActionJob
+from broker_edge.errors import SettingsError
 from pipelines.demo.account import Account
 from pipelines.demo.action import Operator, Outcome
 from pipelines.demo.devices import DeviceCounts
@@ -23,7 +24,6 @@ from pipelines.demo.result import Result
 from pipelines.demo.screen import Addresses, Screen, line, next_steps, result_text
 from pipelines.demo.series import hourly_temperatures, samples
 from pipelines.demo.watch import BronzeTail, Snapshot
-from pipelines.errors import SettingsError
 
 ROOT = Path(__file__).resolve().parents[2]
 IDS = device_ids(FleetSettings(count=50))

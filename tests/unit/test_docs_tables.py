@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 from support.doc_snippets import snippets
 
-from pipelines.quality.rules import load_rules
+from pipelines.silver.rules import load_rules
 from pipelines.silver.schema import load_schemas
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support.engine import SECOND, START_US, Engine, action_of, devices_of, started, states
 
-from pipelines.engine import (
+from actions.engine import (
     ActionPhase,
     Decision,
     Device,
@@ -400,5 +400,5 @@ def test_control_without_the_check_for_repeats_a_replay_changes_rows(monkeypatch
     reports = [engine.report("IN_PROGRESS", 1, progress=10), engine.report("IN_PROGRESS", 2, progress=90)]
     engine.tick(*reports)
     assert engine.tick(reports[0]).target_updates == ()
-    monkeypatch.setattr("pipelines.engine.lifecycle.is_repeat", lambda target, report: False)
+    monkeypatch.setattr("actions.engine.lifecycle.is_repeat", lambda target, report: False)
     assert engine.tick(reports[0]).target_updates != ()

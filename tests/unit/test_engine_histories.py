@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.engine import SECOND, Engine, action_of, devices_of
 
-from pipelines.engine import (
+from actions.engine import (
     TERMINAL,
     ActionPhase,
     Decision,
@@ -25,7 +25,7 @@ from pipelines.engine import (
     record_places,
     tick,
 )
-from pipelines.engine.model import Place
+from actions.engine.model import Place
 
 S = TargetState
 DEVICES = tuple(f"d{number}" for number in range(9))

@@ -12,10 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.engine import SECOND, START_US, Engine, action_of, devices_of
 
-from pipelines.action_rows import action_of as action_of_row
-from pipelines.action_rows import arrow_of, artifact_of, device_of, request_of, rows_of, states_table, targets_table
-from pipelines.engine import Artifact, Limits, Ota, Rollout, Selector, TargetState
-from pipelines.tables import ACTION_REQUESTS, ACTIONS, ARTIFACTS, DEVICES, Table
+from actions.engine import Artifact, Limits, Ota, Rollout, Selector, TargetState
+from actions.rows import action_of as action_of_row
+from actions.rows import (
+    artifact_of,
+    device_of,
+    request_of,
+    states_table,
+    targets_table,
+)
+from sinks.rows import arrow_of, rows_of
+from sinks.tables import ACTION_REQUESTS, ACTIONS, ARTIFACTS, DEVICES, Table
 
 S = TargetState
 NASTY = (

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from support.engine import Engine, action_of, devices_of
 
-from pipelines.engine import Artifact, Limits, Ota, Rollout, Selector, TargetState
+from actions.engine import Artifact, Limits, Ota, Rollout, Selector, TargetState
 
 S = TargetState
 SIGNED = Artifact(

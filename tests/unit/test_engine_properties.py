@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.engine import SECOND, START_US
 
-from pipelines.engine import (
+from actions.engine import (
     TERMINAL,
     Action,
     Device,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.engine import SECOND, Engine, action_of, devices_of
 
-from pipelines.engine import Action, Limits, Rollout, Selector, Timeouts, rest, rests_until_us, tick
+from actions.engine import Action, Limits, Rollout, Selector, Timeouts, rest, rests_until_us, tick
 
 KINDS = ("pause", "resume", "retry", "approve", "cancel")
 WAVES = json.dumps([{"percentage": 30, "success_percentage": 50, "soak_s": 50, "approve": True}, {"percentage": 100}])

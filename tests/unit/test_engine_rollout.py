@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from support.engine import SECOND, START_US, Engine, action_of, devices_of
 
+from actions.engine import Limits, Rollout, Selector, TargetState, Timeouts
 from pipelines.actions import limits_of
-from pipelines.engine import Limits, Rollout, Selector, TargetState, Timeouts
 from pipelines.settings import ActionsSection
 
 S = TargetState

@@ -19,11 +19,11 @@ from support.flight_server import FlightServer
 from support.poison import SEED
 
 from broker_edge import Client, Commit, RefusedError
-from broker_edge._escape import SafeFormatter, json_line, moment, shown, shown_lines
-from broker_edge.cli import _output, clients, main
-from broker_edge.cli._mqtt import Mqtt
-from broker_edge.cli._watch import picture
-from pipelines.job import run_job
+from broker_edge.escape import SafeFormatter, json_line, moment, shown, shown_lines
+from headwater_cli import _output, clients, main
+from headwater_cli._mqtt import Mqtt
+from headwater_cli._watch import picture
+from pipelines.jobs.process import run_job
 
 NASTY = "\x1b]0;owned\x07\x1b[2J\x9b31m\x00\r\n\t\x7f\u202e\u2066\u2028\ufeff[red]x[/]"
 """Window title, clear, CSI in C1, NUL, lines, DEL, right-to-left, a line separator, a mark, and Rich's markup."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.event_log import EventLog
-from pipelines.tables import create_by_path
+from actions.event_log import EventLog
+from sinks.tables import create_by_path
 
 
 @pytest.fixture

@@ -13,11 +13,12 @@ from support.flight_server import FlightServer
 from support.poison import SEED, junk, mutated
 
 from broker_edge import Client
-from pipelines.action_rows import arrow_of
-from pipelines.errors import SettingsError
+from broker_edge.errors import SettingsError
 from pipelines.gaps import GapCopier, main
-from pipelines.ingest_tables import INGEST_GAPS, TablePlace
-from pipelines.job import EXIT_UNREACHABLE
+from pipelines.jobs.process import EXIT_UNREACHABLE
+from pipelines.settings.places import TablePlace
+from sinks.rows import arrow_of
+from sinks.tables import INGEST_GAPS
 from sources import gaps
 from sources.errors import UnavailableError
 from sources.flight import LogServer

@@ -13,18 +13,17 @@ import pytest
 from py4j.protocol import Py4JError, Py4JJavaError
 from rich.console import Console
 
-from pipelines.action_store import EngineFencedError, TableStoreError
-from pipelines.errors import JobFailedError, SettingsError
-from pipelines.job import EXIT_UNREACHABLE, exit_code
+from broker_edge.errors import EngineFencedError, JobFailedError, SettingsError, TableStoreError
+from pipelines.catalogue import JOB_NAMES, names_of, needs_spark, stages
 from pipelines.jobs.alerts import Alert, AlertKind, StreamWatch, Webhook
-from pipelines.jobs.catalogue import JOB_NAMES, names_of, needs_spark, stages
 from pipelines.jobs.kinds import LoopJob, Progress, StreamJob, progress_of
+from pipelines.jobs.process import EXIT_UNREACHABLE, exit_code
 from pipelines.jobs.progress import JsonLines, LiveTable
 from pipelines.jobs.retry import is_final
 from pipelines.jobs.runner import JobState, JobView, RunFailedError, Runner
-from pipelines.jvm_end import jvm_may_end
 from pipelines.settings import JobsSettings, Settings
 from pipelines.silver.job import start_silver
+from pipelines.spark.jvm_end import jvm_may_end
 from sources.errors import DataLossError, UnavailableError
 
 POLICY = JobsSettings(retries=3, retry_first_s=1.0, retry_max_s=3.0, lag_records_max=100, silent_s_max=30.0)

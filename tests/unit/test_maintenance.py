@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from pipelines.errors import JobFailedError
+from broker_edge.errors import JobFailedError
 from pipelines.maintenance import SMALL_FILES_MIN, main, tables_of, tend, tend_all, tend_until
 from pipelines.settings import MaintenanceSettings, Settings
 from sinks.table import Table

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines import jars
-from pipelines.errors import SettingsError, SetupError, own_error
-from pipelines.java import require_java
+from broker_edge.errors import SettingsError, SetupError
 from pipelines.settings import Settings, load_settings
+from pipelines.spark import jars
+from pipelines.spark.errors import own_error
+from pipelines.spark.java import require_java
 
 CONF = Path(__file__).parents[2] / "conf" / "pipelines.yaml"
 
@@ -53,7 +54,7 @@ def test_a_new_java_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 def test_missing_jars_say_how_to_fetch_them(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match=r"is missing\): run `python -m pipelines.jars --to"):
+    with pytest.raises(SetupError, match=r"is missing\): run `python -m pipelines.spark.jars --to"):
         jars.delta_jars(tmp_path)
 
 

@@ -16,14 +16,21 @@ from support.engine import START_US, Engine, action_of, devices_of
 from support.engine_world import SECOND, EngineWorld
 from support.poison import SEED, TEXTS
 
+from actions import store as action_store
+from actions.engine import ActionPhase, ActionState, Limits, Rollout, Selector, Target, TargetState
+from actions.fleet_desk import FleetDesk
+from actions.rows import action_of as action_of_row
+from actions.rows import (
+    events_table,
+    quarantine_table,
+    states_table,
+    targets_table,
+)
+from actions.store import DeltalakeStore
 from broker_edge import ConnectError, Place, RefusedError, Row
-from pipelines import action_store, tables
-from pipelines.action_rows import action_of as action_of_row
-from pipelines.action_rows import arrow_of, events_table, quarantine_table, rows_of, states_table, targets_table
-from pipelines.action_store import DeltalakeStore
-from pipelines.engine import ActionPhase, ActionState, Limits, Rollout, Selector, Target, TargetState
-from pipelines.fleet_desk import FleetDesk
-from pipelines.sql_text import near
+from sinks import tables
+from sinks.rows import arrow_of, rows_of
+from sinks.sql_text import near
 
 S = TargetState
 
@@ -295,7 +302,7 @@ def test_a_single_run_of_the_engine_reads_every_part(world: EngineWorld, monkeyp
 
 
 def test_ids_that_devices_make_up_are_forgotten(world: EngineWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.actions._KNOWN_FREE", 10)
+    monkeypatch.setattr("actions.job._KNOWN_FREE", 10)
     world.action("a1", device_ids=["d1"])
     job = world.job()
     job.turn()
@@ -452,7 +459,7 @@ def test_memory_that_ends_is_not_taken_for_a_history_that_is_gone(
     def full(*_: Any) -> Any:
         raise MemoryError("full")
 
-    monkeypatch.setattr("pipelines.action_store.rows_of", full)
+    monkeypatch.setattr("actions.store.rows_of", full)
     with pytest.raises(MemoryError):
         store.news()
 

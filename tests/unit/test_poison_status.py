@@ -13,15 +13,15 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from support.poison import SEED, junk, mutated
 
-from pipelines import event_log, status_batch
-from pipelines.action_rows import arrow_of
-from pipelines.event_log import EventLog
-from pipelines.halving import CONTENT_ERRORS, fitting
-from pipelines.json_fields import WrongField, whole_number
-from pipelines.status_batch import StatusBatches
-from pipelines.status_rows import Parsed, parse
-from pipelines.tables import ACTION_EVENTS, QUARANTINE, create_by_path
-from pipelines.uplink_status import TOPIC, UplinkTopic
+from actions import event_log, status_batch
+from actions.engine.json_fields import WrongField, whole_number
+from actions.event_log import EventLog
+from actions.halving import CONTENT_ERRORS, fitting
+from actions.status_batch import StatusBatches
+from actions.status_rows import Parsed, parse
+from actions.uplink_status import TOPIC, UplinkTopic
+from sinks.rows import arrow_of
+from sinks.tables import ACTION_EVENTS, QUARANTINE, create_by_path
 
 UPLINK = UplinkTopic(TOPIC)
 ON_UPLINK = "/tenants/t/devices/x/action/status"
@@ -177,7 +177,7 @@ def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     def careless(body: Any, name: str) -> str | None:
         return None if body.get(name) is None else json.dumps(body[name], ensure_ascii=False)
 
-    monkeypatch.setattr("pipelines.status_rows.json_text", careless)
+    monkeypatch.setattr("actions.status_rows.json_text", careless)
 
 
 @pytest.mark.usefixtures("blind")

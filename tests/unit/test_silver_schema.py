@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support.memory_log import matches
 
-from pipelines.errors import SettingsError
-from pipelines.quality.rules import load_rules
+from broker_edge.errors import SettingsError
 from pipelines.silver.plan import KEPT, BatchPlan, PlanStore
+from pipelines.silver.rules import load_rules
 from pipelines.silver.schema import MessageSchema, SchemaField, column_name, load_schemas
 from pipelines.silver.topics import topic_pattern
 

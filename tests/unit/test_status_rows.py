@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.action_rows import arrow_of
-from pipelines.status_rows import parse
-from pipelines.tables import ACTION_EVENTS, QUARANTINE
+from actions.status_rows import parse
+from sinks.rows import arrow_of
+from sinks.tables import ACTION_EVENTS, QUARANTINE
 
 STATUS = {"action_id": "a1", "attempt": 1, "state": "SUCCEEDED", "boot": "b1", "seq": 3, "ts": 1_800_000_000_000_000}
 RECEIPT = {

@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.engine import Engine, action_of, devices_of
 
+from actions.engine import Selector
+from actions.rows import report_of
+from actions.status_rows import Parsed, parse
+from actions.uplink_status import TOPIC, UplinkTopic
 from broker_edge.device.wording import OwnWords, Said, UplinkWords
-from pipelines.action_rows import arrow_of, report_of
-from pipelines.engine import Selector
-from pipelines.errors import SettingsError
+from broker_edge.errors import SettingsError
 from pipelines.settings import load_settings
-from pipelines.status_rows import Parsed, parse
-from pipelines.tables import ACTION_EVENTS, QUARANTINE
-from pipelines.uplink_status import TOPIC, UplinkTopic
+from sinks.rows import arrow_of
+from sinks.tables import ACTION_EVENTS, QUARANTINE
 
 RESPONSE = {
     "id": "a1",

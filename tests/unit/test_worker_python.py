@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from zipfile import ZipFile
 
-from pipelines import worker_daemon
-from pipelines.worker_python import make_python
+from pipelines.spark import worker_daemon
+from pipelines.spark.worker_python import make_python
 
 LOOK = "import pyspark.version, first, last; print(pyspark.version.__file__, first.__file__, last.__file__, sep='\\n')"
 
@@ -49,7 +49,7 @@ def test_a_worker_keeps_its_memory_unless_the_caller_says_otherwise(tmp_path: Pa
 
 PREPARE = """
 import gc, os, sys
-from pipelines import worker_daemon
+from pipelines.spark import worker_daemon
 worker_daemon.prepare()
 threads = len(os.listdir("/proc/self/task")) if sys.platform == "linux" else 1
 # A generator that was seeded before the fork would give all workers the same numbers.

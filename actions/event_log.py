@@ -1,0 +1,109 @@
+"""Appends to `action_events` and `quarantine`, each batch of a stream once, through deltalake.
+
+Delta remembers the newest batch of events per query; what is not newer is skipped. Rows of quarantine are told apart
+by the place of their record. Like the engine's store this writes tables by path; on Unity Catalog the same two appends
+would go through Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from broker_edge.errors import SetupError
+from sinks.conflicts import committed
+from sinks.rows import arrow_of, rows_of
+from sinks.sql_text import near
+from sinks.tables import ACTION_EVENTS, QUARANTINE, add_missing_columns, uri_of
+
+Row = Mapping[str, Any]
+
+_PLACE = ("log_id", "partition", "offset", "epoch")
+
+
+class EventLog:
+    """The two tables under `root`. Raises SetupError when they are not there."""
+
+    def __init__(self, root: Path | str, *, storage_options: Mapping[str, str] | None = None) -> None:
+        options = dict(storage_options) if storage_options else None
+        try:
+            self._events = DeltaTable(uri_of(root, ACTION_EVENTS.name), storage_options=options)
+            self._quarantine = DeltaTable(uri_of(root, QUARANTINE.name), storage_options=options)
+            add_missing_columns(self._events, ACTION_EVENTS)
+        except DeltaError as error:
+            make = f"sinks.tables.create_by_path({str(root)!r})"
+            raise SetupError(f"the tables of actions are not under {root}; make them with {make}") from error
+
+    def append(self, events: Sequence[Row], quarantine: Sequence[Row], *, query_id: str, batch_id: int) -> None:
+        """Both or, after a crash, the rest. Quarantine goes first: `places` looks at the events only.
+
+        Raises one of `halving.CONTENT_ERRORS` for a row that a table cannot hold; then rows may be in `quarantine`
+        already, and may be given again.
+        """
+        values = arrow_of(events, ACTION_EVENTS)
+        fresh = self._fresh(quarantine)
+        if fresh:
+            # By place and not by batch: what another version has put there is not all that this one finds.
+            self._append(self._quarantine, arrow_of(fresh, QUARANTINE), f"batch {batch_id} of {QUARANTINE.name}")
+        if events:
+            self._append_once(self._events, values, f"{query_id}:events", batch_id)
+
+    def try_out(self, events: Sequence[Row], quarantine: Sequence[Row]) -> None:
+        """Raises what `append` would raise for the content of these rows, and leaves the tables alone."""
+        with TemporaryDirectory(prefix="headwater-try-") as folder:
+            for rows, kind in ((events, ACTION_EVENTS), (quarantine, QUARANTINE)):
+                if rows:
+                    write_deltalake(str(Path(folder) / kind.name), arrow_of(rows, kind))
+
+    def places(self) -> dict[str, dict[str, list[int]]]:
+        """Where a stream with an empty checkpoint goes on: `{log id: {partition: [next offset, epoch before it]}}`."""
+        # Ordered by epoch first: where a log was cut and written again, an offset counts for its newer record, and a
+        # higher one of the older epoch is no place to go on at.
+        sql = (
+            'SELECT log_id, "partition", max(epoch) AS epoch, last_value("offset" ORDER BY epoch, "offset") AS last '
+            "FROM e WHERE source <> 'engine' AND log_id IS NOT NULL AND \"partition\" IS NOT NULL "
+            'AND "offset" IS NOT NULL GROUP BY log_id, "partition"'
+        )
+        found: dict[str, dict[str, list[int]]] = {}
+        for row in self._query(self._events, sql):
+            found.setdefault(row["log_id"], {})[str(row["partition"])] = [row["last"] + 1, row["epoch"]]
+        return found
+
+    def _append_once(self, table: DeltaTable, values: pa.Table, app_id: str, version: int) -> None:
+        def write() -> None:
+            table.update_incremental()
+            newest = table.transaction_version(app_id)
+            if newest is not None and newest >= version:
+                return
+            properties = CommitProperties(app_transactions=[Transaction(app_id, version)])
+            write_deltalake(table, values, mode="append", commit_properties=properties)
+
+        committed(write, f"batch {version} of {ACTION_EVENTS.name}")
+
+    @staticmethod
+    def _append(table: DeltaTable, values: pa.Table, what: str) -> None:
+        def write() -> None:
+            table.update_incremental()
+            write_deltalake(table, values, mode="append")
+
+        committed(write, what)
+
+    def _fresh(self, rows: Sequence[Row]) -> list[Row]:
+        """Rows whose record is not there yet: a batch is replayed, and another checkpoint may read it again."""
+        if not rows:
+            return []
+        where = near(((row["log_id"], row["partition"], row["offset"]) for row in rows), pipeline="status")
+        found = self._query(self._quarantine, f'SELECT log_id, "partition", "offset", epoch FROM e WHERE {where}')
+        known = {tuple(row.values()) for row in found}
+        return [row for row in rows if tuple(row[name] for name in _PLACE) not in known]
+
+    @staticmethod
+    def _query(table: DeltaTable, sql: str) -> list[dict[str, Any]]:
+        table.update_incremental()
+        return list(rows_of(pa.table(QueryBuilder().register("e", table).execute(sql).read_all())))

@@ -1,0 +1,257 @@
+"""What people do with the tables of actions: describe devices, insert actions and requests, look what became of them.
+
+The same can be done with SQL or any Delta writer; nothing here is known to the engine. Needs no JVM.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from actions.engine import EngineState
+from actions.engine.foresight import Foresight, foresee
+from actions.engine.validity import refusal
+from actions.rows import (
+    action_of,
+    artifact_of,
+    device_of,
+    device_state_of,
+    state_of,
+    target_of,
+)
+from broker_edge.errors import SettingsError, SetupError
+from sinks.rows import Row, arrow_of, now_us, rows_of
+from sinks.sql_text import literal
+from sinks.table_query import queried
+from sinks.tables import ACTION_REQUESTS, ACTIONS, ARTIFACTS, DEFAULT_TENANT, DEVICES, Table, create_by_path, uri_of
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An action as a person asks for it; what is None is not written. The fields are columns of `actions`, see there;
+    times in Unix µs. `waves` is a list of objects, see docs/actions.md."""
+
+    name: str
+    params: Mapping[str, Any] | None = None
+    type: str = "command"
+    device_ids: Sequence[str] | None = None
+    labels: Mapping[str, str] | None = None
+    groups: Sequence[str] | None = None
+    label_expression: str | None = None
+    percentage: float | None = None
+    membership: str | None = None
+    waves: Sequence[Mapping[str, Any]] | None = None
+    needs_approval: bool | None = None
+    rate_per_minute: int | None = None
+    max_in_flight: int | None = None
+    abort_percentage: float | None = None
+    abort_min_reported: int | None = None
+    not_before_us: int | None = None
+    deadline_us: int | None = None
+    maintenance_window: str | None = None
+    timeout_queued_s: int | None = None
+    timeout_delivered_s: int | None = None
+    timeout_in_progress_s: int | None = None
+    timeout_step_s: int | None = None
+    retries: int | None = None
+    retry_backoff_s: int | None = None
+    priority: int | None = None
+    depends_on: Sequence[str] | None = None
+    artifact_name: str | None = None
+    artifact_version: str | None = None
+    mode: str | None = None
+    supersede: bool | None = None
+    requires_versions: Sequence[str] | None = None
+    target_version: str | None = None
+
+    def row(self) -> dict[str, Any]:
+        """For the table `actions`, without what only the desk knows."""
+        row: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Sequence) and not isinstance(value, str):
+                value = list(value)
+            row[field.name.removesuffix("_us")] = value
+        row["params"] = json.dumps(self.params or {})
+        row["waves"] = None if self.waves is None else json.dumps([dict(wave) for wave in self.waves])
+        return row
+
+
+class FleetDesk:
+    """The tables under `root`. Raises SetupError when they are not there and `create` was not asked for."""
+
+    def __init__(self, root: Path | str, *, by: str = "", tenant: str = DEFAULT_TENANT, create: bool = False) -> None:
+        self._root, self._by, self._tenant = root, by, tenant
+        if create:
+            create_by_path(root)
+
+    def describe_devices(self, devices: Mapping[str, Mapping[str, str]]) -> int:
+        """A row in `devices` for each id that has none yet, with its labels. Returns how many were added."""
+        known = {row["device_id"] for row in self._query("devices", "SELECT device_id FROM devices")}
+        rows = [
+            {"device_id": id_, "tenant": self._tenant, "labels": labels}
+            for id_, labels in devices.items()
+            if id_ not in known
+        ]
+        if rows:
+            self._append(DEVICES, rows)
+        return len(rows)
+
+    def order(self, order: Order, *, action_id: str | None = None) -> str:
+        """Insert an action and return its id. Raises SettingsError for what the engine would refuse."""
+        row = self._row(order, action_id)
+        wrong = refusal(action_of(row, commit_version=0))
+        if wrong is not None:
+            raise SettingsError(f"the action was not inserted: {wrong}")
+        self._append(ACTIONS, [row])
+        return str(row["action_id"])
+
+    def plan(self, order: Order, *, action_id: str | None = None) -> Foresight:
+        """What the engine would do with this order now. Writes nothing.
+
+        Waves and percentages go by a hash of the action's id: they are those of a later `order` with the same id.
+        """
+        action = action_of(self._row(order, action_id), commit_version=0)
+        needed = set(action.rollout.depends_on)
+        rows = [state_of(row) for id_ in needed for row in self._query("action_state", _where("action_state", id_))]
+        targets = {id_: {row["device_id"]: target_of(row) for row in self.targets(id_)} for id_ in needed}
+        facts = [device_state_of(row) for row in self.device_states()]
+        state = EngineState(
+            actions={row.action_id: row for row in rows},
+            targets=targets,
+            facts={fact.device_id: fact for fact in facts},
+        )
+        devices = {row["device_id"]: device_of(row) for row in self._query("devices", "SELECT * FROM devices")}
+        artifacts = [artifact_of(row) for row in self._query("artifacts", "SELECT * FROM artifacts")]
+        return foresee(action, state, devices, {artifact.key: artifact for artifact in artifacts}, now_us())
+
+    def _row(self, order: Order, action_id: str | None) -> dict[str, Any]:
+        return {
+            **order.row(),
+            "action_id": action_id or f"{order.name}-{uuid.uuid4().hex[:12]}",
+            "tenant": self._tenant,
+            "created_by": self._by,
+            "created_at": now_us(),
+        }
+
+    def ask(self, kind: str, action_id: str, *, device_id: str | None = None, reason: str = "") -> str:
+        """Insert a request (pause, resume, cancel, force, retry, approve) and return its id."""
+        request_id = uuid.uuid4().hex
+        row = {
+            "request_id": request_id,
+            "tenant": self._tenant,
+            "action_id": action_id,
+            "device_id": device_id,
+            "kind": kind,
+            "by": self._by,
+            "at": now_us(),
+            "reason": reason,
+        }
+        self._append(ACTION_REQUESTS, [row])
+        return request_id
+
+    def cancel(self, action_id: str, *, device_id: str | None = None, reason: str = "") -> str:
+        """Ask for a cancel of all targets, or of one. Returns the id of the request."""
+        return self.ask("cancel", action_id, device_id=device_id, reason=reason)
+
+    def offer(
+        self,
+        manifest: Mapping[str, Any],
+        *,
+        labels: Mapping[str, str] | None = None,
+        device_ids: Sequence[str] | None = None,
+    ) -> None:
+        """Insert a row into `artifacts` for a manifest as docs/artifacts.md has it: devices may install it from now
+        on. With `labels` or `device_ids` only those may. Raises SettingsError for what is not such a manifest, or when
+        that name and version are there already."""
+        try:
+            what, signed = manifest["artifact"], manifest.get("signature") or {}
+            name, version, sha256, size = (
+                str(what["name"]),
+                str(what["version"]),
+                str(what["sha256"]),
+                int(what["size"]),
+            )
+            signature, key_id = signed.get("value"), signed.get("key_id")
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise SettingsError(f"this is not the manifest of an artifact: {error!r}") from error
+        known = self._query("artifacts", "SELECT name, version, tenant FROM artifacts")
+        if any((row["name"], row["version"], row["tenant"]) == (name, version, self._tenant) for row in known):
+            raise SettingsError(f"artifact {name} {version} is in the table already; a version is final")
+        row = {
+            "name": name,
+            "version": version,
+            "tenant": self._tenant,
+            "size_bytes": size,
+            "sha256": sha256,
+            "signature": signature,
+            "key_id": key_id,
+            "labels": labels,
+            "device_ids": None if device_ids is None else list(device_ids),
+            "created_by": self._by,
+            "created_at": now_us(),
+        }
+        self._append(ARTIFACTS, [row])
+
+    def audit(self, action_id: str) -> list[dict[str, Any]]:
+        """Who asked for what and when, and what the engine said, by time. Without what devices and brokers reported."""
+        made = self._query("actions", _where("actions", action_id))
+        asked = self._query("action_requests", _where("action_requests", action_id))
+        said = self._query("action_events", f"{_where('action_events', action_id)} AND source = 'engine'")
+        rows = [(row["created_at"], row["created_by"], "create", None, row["name"]) for row in made]
+        rows += [(row["at"], row["by"], row["kind"], row["device_id"], row["reason"]) for row in asked]
+        rows += [(row["at"], "engine", row["state"], row["device_id"], row["message"]) for row in said]
+        names = ("at", "who", "what", "device_id", "text")
+        return [dict(zip(names, row, strict=True)) for row in sorted(rows, key=lambda row: row[0] or 0)]
+
+    def actions(self, *, limit: int = 50) -> list[dict[str, Any]]:
+        """The newest rows of `action_state`, newest first."""
+        return self._query("action_state", f"SELECT * FROM action_state ORDER BY started_at DESC LIMIT {int(limit)}")
+
+    def action(self, action_id: str) -> dict[str, Any] | None:
+        """The row of `action_state`, or None while no engine has seen the action."""
+        return next(iter(self._query("action_state", _where("action_state", action_id))), None)
+
+    def device_states(self) -> list[dict[str, Any]]:
+        """The rows of `device_state`, by device id: what each device was last heard to say, and what it runs."""
+        return self._query("device_state", "SELECT * FROM device_state ORDER BY device_id")
+
+    def waves(self, action_id: str) -> list[dict[str, Any]]:
+        """How many targets of each wave are in each state: `wave` (from 0), `state`, `number`."""
+        select = "SELECT wave, state, count(*) AS number FROM action_targets"
+        return self._query("action_targets", f"{select} {_of(action_id)} GROUP BY wave, state ORDER BY wave, state")
+
+    def targets(self, action_id: str) -> list[dict[str, Any]]:
+        """The rows of `action_targets`, by device id."""
+        return self._query("action_targets", f"{_where('action_targets', action_id)} ORDER BY device_id")
+
+    def _append(self, table: Table, rows: Iterable[Row]) -> None:
+        uri = uri_of(self._root, table.name)
+        if not DeltaTable.is_deltatable(uri):
+            raise self._missing(table.name)
+        write_deltalake(uri, arrow_of(rows, table), mode="append")
+
+    def _query(self, name: str, sql: str) -> list[dict[str, Any]]:
+        try:
+            table = DeltaTable(uri_of(self._root, name))
+        except DeltaError as error:
+            raise self._missing(name) from error
+        return list(rows_of(queried({name: table}, sql)))
+
+    def _missing(self, name: str) -> SetupError:
+        return SetupError(f"there is no table {name} under {self._root}; name the folder of the tables with --root")
+
+
+def _where(table: str, action_id: str) -> str:
+    return f"SELECT * FROM {table} {_of(action_id)}"
+
+
+def _of(action_id: str) -> str:
+    return f"WHERE action_id = {literal(action_id)}"

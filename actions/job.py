@@ -1,0 +1,343 @@
+"""The loop around the engine: tables in, decision, commit, publish, places. The deciding is in `actions.engine`.
+
+A turn reads what is new, ticks, commits, and only then publishes; the places in the log are committed after that.
+Killed anywhere, the next run finds in `action_targets` what is owed and publishes it again under the same idempotency
+keys. Ticks come by the clock, so that timeouts work without data; a changed table only brings one early.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from actions.engine import (
+    Action,
+    Artifacts,
+    Decision,
+    Device,
+    DeviceState,
+    EngineState,
+    Limits,
+    Place,
+    Publish,
+    Report,
+    Request,
+    apply,
+    record_places,
+    rests_until_us,
+    tick,
+)
+from actions.halving import said
+from actions.store import News, TableStore, Versions
+from broker_edge import HeadwaterError, RefusedError, Row
+from broker_edge import Place as LogPlace
+from sinks.rows import now_us
+
+log = logging.getLogger(__name__)
+
+_KEEP_ENDED_US = 600 * 1_000_000
+_BACKOFF_MAX_S = 30.0
+_RECORD_FIELDS = ("topic", "key", "value", "headers", "idempotency_key")
+"""What of a record a broker can refuse, whoever sends it."""
+_REFUSED_MAX = 64
+"""Records that one tick gives up at most: each is looked for with some more calls."""
+_KNOWN_FREE = 10_000
+"""Ids of actions that are nowhere and may be remembered as that."""
+
+
+class Publisher(Protocol):
+    def publish(self, rows: Sequence[Row]) -> list[LogPlace]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    tick_s: float = 1.0
+    """At least so often the engine looks at the clock."""
+    poll_s: float = 0.2
+    """So often it looks whether a table has changed."""
+    device_state_s: float = 1.0
+    """What devices said of themselves is written at most so often: a MERGE each time."""
+
+
+class ActionJob:
+    """One engine on one set of tables. Not thread-safe: `run` belongs to one thread, `stop` may come from any."""
+
+    def __init__(
+        self,
+        store: TableStore,
+        publisher: Publisher,
+        *,
+        limits: Limits | None = None,
+        pace: Pace | None = None,
+        clock_us: Callable[[], int] = now_us,
+    ) -> None:
+        self._store = store
+        self._publisher = publisher
+        self._limits = limits or Limits()
+        self._pace = pace or Pace()
+        self._clock_us = clock_us
+        self._stop = threading.Event()
+        self._state = EngineState()
+        self._known: set[str] = set()
+        self._definitions: dict[str, list[Action]] = {}
+        self._requests: dict[str, Request] = {}
+        self._devices: Mapping[str, Device] = {}
+        self._artifacts: Artifacts = {}
+        self._request_versions: dict[str, int] = {}
+        self._report_versions: dict[tuple[str, int, int], int] = {}
+        self._read = Versions()
+        self._heard_us = 0
+        """Everything that was reported until then is read."""
+        self._heard_next: tuple[int, int] | None = None
+        """Read up to this version, everything until this time is."""
+        self._facts: dict[str, DeviceState] = {}
+        """Decided and not yet written. The reports that said so are not settled before it is."""
+        self._facts_version: int | None = None
+        self._facts_from = 0.0
+        self._rest: tuple[int, int] | None = None
+        """From when until when, by the engine's clock, a tick without news has nothing to decide."""
+        self._failures = 0
+        self._publish_from = 0.0
+        store.claim()
+        self._state = replace(self._state, facts=store.facts())
+        self._load(store.running())
+
+    @property
+    def state(self) -> EngineState:
+        return self._state
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def run(self) -> None:
+        """Turn until `stop`. Raises TableStoreError when the tables cannot be read or written."""
+        last_tick = 0.0
+        while not self._stop.is_set():
+            news = self._store.news()
+            due = time.monotonic() - last_tick >= self._pace.tick_s
+            if due or not news.empty:
+                last_tick = time.monotonic()
+                self.turn(news)
+            self._stop.wait(self._pace.poll_s)
+        self.close()
+
+    def run_through(self, is_stopped: Callable[[], bool]) -> None:
+        """Turn until what there was at the first look has been read."""
+        while not self._heard_us and not is_stopped():
+            self.turn()
+        self.close()
+
+    def close(self) -> None:
+        """Write what is still to be written of devices. What a kill keeps from it is read again."""
+        self._commit(Decision(waiting=self._state.waiting, devices=self._state.devices), facts_due=True)
+
+    def turn(self, news: News | None = None) -> Decision:
+        """One tick with everything around it. Publishing may fail: what is owed stays owed."""
+        news = self._store.news() if news is None else news
+        now_us = self._clock_us()
+        self._note_heard(news, now_us)
+        if news.empty and self._rest is not None and self._rest[0] <= now_us < self._rest[1]:
+            decision = Decision(waiting=self._state.waiting, devices=self._state.devices)
+            self._commit(decision)
+            self._forget()
+            return decision
+        reports = self._take(news)
+        actions = [row for rows in self._definitions.values() for row in rows]
+        requests = list(self._requests.values())
+        decision = tick(
+            self._state,
+            actions,
+            requests,
+            reports,
+            self._devices,
+            now_us,
+            artifacts=self._artifacts,
+            limits=self._limits,
+            heard_us=self._heard_us,
+        )
+        self._settle(decision)
+        self._commit(decision)
+        self._rest = None
+        if not decision.writes and not decision.publishes and self._heard_us == now_us:
+            self._rest = (now_us, rests_until_us(self._state, actions, requests, now_us, self._limits))
+        if decision.publishes and time.monotonic() >= self._publish_from:
+            self._publish(decision.publishes)
+        self._forget()
+        return decision
+
+    # -- what is known -----------------------------------------------------------------------------------------------
+
+    def _note_heard(self, news: News, now_us: int) -> None:
+        """Reports come in parts, and time is up for a device only when what it had reported by then is read."""
+        reached = news.read.reports
+        if reached >= news.newest_reports:
+            self._heard_us, self._heard_next = now_us, None
+            return
+        if self._heard_next is not None and reached >= self._heard_next[0]:
+            self._heard_us, self._heard_next = self._heard_next[1], None
+        if self._heard_next is None:
+            self._heard_next = (news.newest_reports, now_us)
+
+    def _take(self, news: News) -> list[Report]:
+        """Put the news where the next tick finds them, after loading what the tables say about their actions."""
+        ids = {row.action_id for row in news.actions} | {row.action_id for row in news.requests}
+        ids |= {row.action_id for row in news.reports if row.action_id}
+        ids |= {id_ for row in news.actions for id_ in row.rollout.depends_on}
+        self._load(ids - self._known)
+        # A request may open again what has ended.
+        self._load(self._needed(row.action_id for row in news.requests) - self._known)
+        self._read = news.read
+        for action in news.actions:
+            rows = self._definitions.setdefault(action.action_id, [])
+            # A loaded row comes again with its version when its insert had not been settled: the version counts.
+            rows[:] = [row for row in rows if row.digest != action.digest or row.commit_version > 0] + [action]
+        for request, version in news.requests.items():
+            if self._requests.setdefault(request.request_id, request) is request:
+                self._request_versions[request.request_id] = version
+        for report, version in news.reports.items():
+            self._report_versions.setdefault(report.place, version)
+        if news.devices is not None:
+            self._devices = news.devices
+        if news.artifacts is not None:
+            self._artifacts = news.artifacts
+        return list(news.reports)
+
+    def _load(self, action_ids: set[str] | frozenset[str]) -> None:
+        """What the tables say of these actions, and of what the open ones among them depend on."""
+        wanted = set(action_ids)
+        while wanted:
+            self._load_these(wanted)
+            # What has ended waits for nothing any more: a chain of actions is not followed to its beginning.
+            wanted = self._needed(id_ for id_ in self._definitions if not self._is_over(id_)) - self._known
+
+    def _needed(self, action_ids: Iterable[str]) -> set[str]:
+        """What these actions depend on."""
+        return {id_ for one in action_ids for row in self._definitions.get(one, ()) for id_ in row.rollout.depends_on}
+
+    def _is_over(self, action_id: str) -> bool:
+        row = self._state.actions.get(action_id)
+        return row is not None and row.phase.over
+
+    def _load_these(self, action_ids: set[str]) -> None:
+        loaded = self._store.load(action_ids)
+        self._known |= action_ids
+        started = {row.action_id: row for row in loaded.states}
+        for action in loaded.definitions:
+            row = started.get(action.action_id)
+            # Rows of actions that were never started come as news, with the version that decides which is first.
+            if row is not None and row.digest == action.digest:
+                self._definitions[action.action_id] = [action]
+        for id_, row in started.items():
+            if not row.phase.over and id_ not in self._definitions:
+                log.error("the row of action %s is gone from the table actions: nothing more is sent for it", id_)
+        decision = Decision(target_updates=loaded.targets, state_updates=loaded.states, waiting=self._state.waiting)
+        state = apply(self._state, decision)
+        self._state = replace(state, said=state.said | loaded.said, devices=self._state.devices)
+
+    def _settle(self, decision: Decision) -> None:
+        """Drop the requests that this decision handles, and the versions of the reports that no longer wait."""
+        waiting = {report.place for report in decision.waiting}
+        if decision.device_updates and self._facts_version is None and self._report_versions:
+            self._facts_version = min(self._report_versions.values())
+        self._report_versions = {p: v for p, v in self._report_versions.items() if p in waiting}
+        done = {id_ for row in self._state.actions.values() for id_ in row.requests_done}
+        done |= {id_ for row in decision.state_updates for id_ in row.requests_done}
+        done |= {event.request_id for event in decision.events if event.request_id is not None}
+        for request_id, request in list(self._requests.items()):
+            answer = f"engine/{request.action_id}/request/{request_id}"
+            if request_id in done or answer in self._state.said:
+                del self._requests[request_id]
+                self._request_versions.pop(request_id, None)
+
+    def _settled(self) -> Versions:
+        """Up to where a restart need not read again: below the oldest request or report that is still undecided."""
+        requests = min((version - 1 for version in self._request_versions.values()), default=self._read.requests)
+        versions = [
+            *self._report_versions.values(),
+            *([self._facts_version] if self._facts_version is not None else []),
+        ]
+        reports = min((version - 1 for version in versions), default=self._read.reports)
+        return Versions(actions=self._read.actions, requests=requests, reports=reports)
+
+    def _forget(self) -> None:
+        """Let go of actions that ended a while ago; the tables have them if news about them come."""
+        before_us = self._clock_us() - _KEEP_ENDED_US
+        state = self._state
+        there = state.actions.keys() | self._definitions.keys()
+        if len(self._known) > len(there) + _KNOWN_FREE:
+            # Devices may speak of any number of actions that nobody inserted.
+            self._known &= there
+        old = {id_ for id_, row in state.actions.items() if row.ended_us is not None and row.updated_us < before_us}
+        for id_, rows in self._definitions.items():
+            if id_ not in old:
+                old -= {needed for row in rows for needed in row.rollout.depends_on}
+        if not old:
+            return
+        for id_ in old:
+            self._definitions.pop(id_, None)
+        self._state = replace(
+            state,
+            actions={id_: row for id_, row in state.actions.items() if id_ not in old},
+            targets={id_: rows for id_, rows in state.targets.items() if id_ not in old},
+            said=frozenset(event_id for event_id in state.said if _action_of(event_id) not in old),
+        )
+        self._known -= old
+
+    # -- what is done ------------------------------------------------------------------------------------------------
+
+    def _commit(self, decision: Decision, *, facts_due: bool = False) -> None:
+        self._facts.update((fact.device_id, fact) for fact in decision.device_updates)
+        due = bool(self._facts) and (facts_due or time.monotonic() >= self._facts_from)
+        written = replace(decision, device_updates=tuple(self._facts.values()) if due else ())
+        if due:
+            self._facts_from = time.monotonic() + self._pace.device_state_s
+            self._facts_version = None
+        if written.writes:
+            self._store.commit(written, self._settled())
+        if due:
+            self._facts.clear()
+        self._state = apply(self._state, decision)
+
+    def _publish(self, publishes: Sequence[Publish]) -> None:
+        found: dict[Publish, Place] = {}
+        refused: dict[Publish, str] = {}
+        try:
+            self._place(publishes, found, refused)
+        except HeadwaterError as error:
+            self._failures += 1
+            wait_s = min(_BACKOFF_MAX_S, 0.5 * 2 ** min(self._failures, 10))
+            self._publish_from = time.monotonic() + wait_s
+            left = len(publishes) - len(found) - len(refused)
+            log.warning("%d records for devices wait, next try in %.1f s: %s", left, wait_s, error)
+        else:
+            self._failures = 0
+        if found or refused:
+            self._commit(record_places(self._state, found, self._clock_us(), refused=refused))
+
+    def _place(self, publishes: Sequence[Publish], found: dict[Publish, Place], refused: dict[Publish, str]) -> None:
+        """Publish, and where the broker refuses a record for what it is, find it and keep the others. Raises what
+        publishing raises; what has a place by then is in `found`."""
+        rows = [Row(topic=p.topic, value=p.value, idempotency_key=p.idempotency_key) for p in publishes]
+        try:
+            places = self._publisher.publish(rows)
+        except RefusedError as error:
+            if error.field not in _RECORD_FIELDS or len(refused) >= _REFUSED_MAX:
+                raise
+            if len(publishes) == 1:
+                log.warning("the record %s is given up: %s", publishes[0].idempotency_key, error)
+                refused[publishes[0]] = said(error)
+                return
+            middle = len(publishes) // 2
+            self._place(publishes[:middle], found, refused)
+            self._place(publishes[middle:], found, refused)
+            return
+        found.update((p, Place(at.partition, at.offset)) for p, at in zip(publishes, places, strict=True))
+
+
+def _action_of(event_id: str) -> str:
+    """The action in the id of an event of the engine; whatever else somebody wrote there is no action's."""
+    return event_id.split("/", 2)[1] if event_id.count("/") >= 2 else ""

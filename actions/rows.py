@@ -1,0 +1,283 @@
+"""Rows of the action tables to the engine's values and back. Shapes only: no table is opened here.
+
+A column `…_at` of a table is a field `…_us` of a value: a timestamp in UTC, as Unix microseconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+import pyarrow as pa
+
+from actions.engine import (
+    Action,
+    ActionPhase,
+    ActionState,
+    Artifact,
+    AuditEvent,
+    Device,
+    DeviceState,
+    Ota,
+    Quarantined,
+    Report,
+    Request,
+    Rollout,
+    Selector,
+    Target,
+    TargetState,
+    Timeouts,
+)
+from actions.engine.json_fields import in_short
+from sinks.rows import Row, arrow_of
+from sinks.tables import (
+    ACTION_EVENTS,
+    ACTION_STATE,
+    ACTION_TARGETS,
+    DEFAULT_TENANT,
+    DEVICE_STATE,
+    QUARANTINE,
+    Table,
+)
+
+log = logging.getLogger(__name__)
+
+_REPORT_COLUMNS = ("log_id", "partition", "offset", "device_id", "state", "at", "recorded_at")
+
+
+def action_of(row: Row, *, commit_version: int) -> Action:
+    """Columns that a table of an older version lacks are as good as null."""
+    get = row.get
+    return Action(
+        action_id=get("action_id") or "",
+        tenant=get("tenant") or DEFAULT_TENANT,
+        type=get("type") or "command",
+        name=get("name") or (get("artifact_name") or "" if get("type") == "ota" else ""),
+        params=get("params") or "{}",
+        selector=Selector(
+            device_ids=_texts(get("device_ids")),
+            labels=get("labels"),
+            percentage=get("percentage"),
+            groups=_texts(get("groups")),
+            label_expression=get("label_expression"),
+        ),
+        timeouts=Timeouts(*(get(f"timeout_{name}_s") for name in ("queued", "delivered", "in_progress", "step"))),
+        deadline_us=get("deadline"),
+        created_by=get("created_by") or "",
+        created_us=get("created_at") or 0,
+        commit_version=commit_version,
+        rollout=_rollout_of(row),
+        ota=Ota(
+            artifact_name=get("artifact_name"),
+            artifact_version=get("artifact_version"),
+            mode=get("mode") or "forced",
+            supersede=bool(get("supersede")),
+            requires_versions=_texts(get("requires_versions")),
+            target_version=get("target_version"),
+        ),
+    )
+
+
+def _rollout_of(row: Row) -> Rollout:
+    backoff_s = row.get("retry_backoff_s")
+    return Rollout(
+        membership=row.get("membership") or "static",
+        waves=row.get("waves"),
+        needs_approval=bool(row.get("needs_approval")),
+        rate_per_minute=row.get("rate_per_minute"),
+        max_in_flight=row.get("max_in_flight"),
+        abort_percentage=row.get("abort_percentage"),
+        abort_min_reported=row.get("abort_min_reported"),
+        not_before_us=row.get("not_before"),
+        maintenance_window=row.get("maintenance_window"),
+        retries=row.get("retries") or 0,
+        retry_backoff_s=Rollout().retry_backoff_s if backoff_s is None else backoff_s,
+        priority=row.get("priority") or 0,
+        depends_on=_texts(row.get("depends_on")) or (),
+    )
+
+
+def _texts(values: list[str | None] | None) -> tuple[str, ...] | None:
+    return tuple(value or "" for value in values) if values is not None else None
+
+
+def request_of(row: Row, *, committed_us: int) -> Request:
+    """`committed_us` stands in for a missing `at`."""
+    return Request(
+        request_id=row["request_id"] or "",
+        tenant=row["tenant"] or DEFAULT_TENANT,
+        action_id=row["action_id"] or "",
+        kind=row["kind"] or "",
+        device_id=row["device_id"],
+        by=row["by"] or "",
+        at_us=row["at"] if row["at"] is not None else committed_us,
+        reason=row["reason"] or "",
+    )
+
+
+def device_of(row: Row) -> Device:
+    return Device(
+        device_id=row["device_id"] or "",
+        tenant=row["tenant"] or DEFAULT_TENANT,
+        labels=row["labels"] or {},
+        groups=_texts(row.get("groups")) or (),
+        time_zone=row.get("time_zone"),
+    )
+
+
+def artifact_of(row: Row) -> Artifact:
+    ids = row["device_ids"]
+    return Artifact(
+        name=row["name"] or "",
+        version=row["version"] or "",
+        tenant=row["tenant"] or DEFAULT_TENANT,
+        sha256=row["sha256"] or "",
+        size_bytes=row["size_bytes"] or 0,
+        signature=row["signature"],
+        key_id=row["key_id"],
+        labels=row["labels"],
+        device_ids=frozenset(ids) if ids is not None else None,
+    )
+
+
+def report_of(row: Row) -> Report:
+    return Report(
+        source=row["source"],
+        log_id=row["log_id"],
+        partition=row["partition"],
+        offset=row["offset"],
+        device_id=row["device_id"],
+        action_id=row["action_id"] or "",
+        attempt=row["attempt"] or 0,
+        state=row["state"],
+        at_us=row["at"],
+        recorded_us=row["recorded_at"],
+        tenant=row["tenant"] or DEFAULT_TENANT,
+        boot=row["boot"],
+        seq=row["seq"],
+        progress=row["progress"],
+        message=row["message"],
+        result=row["result"],
+        version=row.get("version"),
+        command_partition=row["command_partition"],
+        command_offset=row["command_offset"],
+    )
+
+
+def reports_of(events: Iterable[Mapping[str, Any]]) -> dict[Report, int]:
+    """The reports of devices and brokers, with the version that brought them. The status job writes whole rows; others
+    may have written to the table, too."""
+    found: dict[Report, int] = {}
+    for row in events:
+        if row["source"] == "engine":
+            continue
+        lacking = [name for name in _REPORT_COLUMNS if row[name] is None]
+        if row["source"] not in ("status", "receipt") or lacking:
+            what = f"no {lacking[0]}" if lacking else f"the source {row['source']!r:.60}"
+            log.warning("a row of the table action_events has %s and is left alone: %r", what, row["event_id"])
+            continue
+        found[report_of(row)] = row["_commit_version"]
+    return found
+
+
+def target_of(row: Row) -> Target:
+    fields: dict[str, Any] = {name: row.get(column) for name, column in _columns(Target)}
+    fields |= {name: bool(fields[name]) for name in ("late", "forced", "leaving", "claimed")}
+    return Target(**{**fields, "state": TargetState(row["state"]), "wave": fields["wave"] or 0})
+
+
+def state_of(row: Row) -> ActionState:
+    fields: dict[str, Any] = {name: row.get(column) for name, column in _columns(ActionState)}
+    fields["phase"] = ActionPhase(row["phase"])
+    fields["requests_done"] = tuple(row["requests_done"] or ())
+    # Null in a row of an older version.
+    fields |= {"counts": fields["counts"] or {}, "sent": fields["sent"] or {}, "forced": bool(fields["forced"])}
+    for name, usual in (("wave", 0), ("waves", 1), ("approved", -1)):
+        fields[name] = usual if fields[name] is None else fields[name]
+    return ActionState(**fields)
+
+
+def device_state_of(row: Row) -> DeviceState:
+    fields: dict[str, Any] = {name: row.get(column) for name, column in _columns(DeviceState)}
+    return DeviceState(**fields)
+
+
+def targets_table(targets: Iterable[Target]) -> pa.Table:
+    return _table(list(targets), Target, ACTION_TARGETS)
+
+
+def states_table(states: Iterable[ActionState]) -> pa.Table:
+    return _table(list(states), ActionState, ACTION_STATE)
+
+
+def device_states_table(facts: Iterable[DeviceState]) -> pa.Table:
+    return _table(list(facts), DeviceState, DEVICE_STATE)
+
+
+def events_table(events: Iterable[AuditEvent], *, recorded_us: int) -> pa.Table:
+    rows = [
+        {
+            "event_id": event.event_id,
+            "tenant": event.tenant,
+            "source": "engine",
+            "action_id": event.action_id,
+            "device_id": event.device_id,
+            "attempt": event.attempt,
+            "state": event.state,
+            "request_id": event.request_id,
+            "message": event.message,
+            "at": event.at_us,
+            "recorded_at": recorded_us,
+        }
+        for event in events
+    ]
+    return arrow_of(rows, ACTION_EVENTS)
+
+
+def quarantine_table(entries: Iterable[Quarantined], *, quarantined_us: int) -> pa.Table:
+    """A row a record: one that speaks of several actions may have several reasons."""
+    of_place: dict[tuple[str, int, int], list[Quarantined]] = {}
+    for entry in entries:
+        of_place.setdefault(entry.report.place, []).append(entry)
+    rows = [
+        {
+            "tenant": entry.report.tenant,
+            "pipeline": "actions",
+            "reason": in_short([one.reason for one in of_one]),
+            "topic": "$receipts" if entry.report.source == "receipt" else f"devices/{entry.report.device_id}/status",
+            "key": entry.report.device_id.encode(),
+            "log_id": entry.report.log_id,
+            "partition": entry.report.partition,
+            "offset": entry.report.offset,
+            "at": entry.report.at_us,
+            "quarantined_at": quarantined_us,
+        }
+        for of_one in of_place.values()
+        for entry in of_one[:1]
+    ]
+    return arrow_of(rows, QUARANTINE)
+
+
+@functools.lru_cache
+def _columns(kind: Any) -> tuple[tuple[str, str], ...]:
+    """(field, column) of each."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    return tuple((name, f"{name.removesuffix('_us')}_at" if name.endswith("_us") else name) for name in names)
+
+
+def _table(values: Sequence[Any], kind: Any, table: Table) -> pa.Table:
+    """Column by column: an action may have a hundred thousand targets, and a dictionary for each costs seconds."""
+    names = {column: name for name, column in _columns(kind)}
+    columns = []
+    for field in table.arrow_schema():
+        found = [getattr(value, names[field.name]) for value in values]
+        if found and isinstance(found[0], Enum):
+            found = [one.value for one in found]
+        elif pa.types.is_map(field.type):
+            found = [list(one.items()) for one in found]
+        columns.append(pa.array(found, field.type))
+    return pa.Table.from_arrays(columns, schema=table.arrow_schema())

@@ -1,0 +1,414 @@
+"""How the action engine reads and writes its tables: the seam `TableStore`, and an implementation without a JVM.
+
+The store knows tables, versions and commits; it decides nothing. Written state is keyed and committed by MERGE; what
+was read is recorded with it as Delta transactions (one id per input table), so a restart reads again exactly what was
+not settled. Reading something twice is harmless: the engine drops repeats by their place in the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from actions.engine import (
+    Action,
+    ActionState,
+    Artifacts,
+    Decision,
+    Device,
+    DeviceState,
+    Quarantined,
+    Report,
+    Request,
+    Target,
+)
+from actions.rows import (
+    action_of,
+    artifact_of,
+    device_of,
+    device_state_of,
+    device_states_table,
+    events_table,
+    quarantine_table,
+    reports_of,
+    request_of,
+    state_of,
+    states_table,
+    target_of,
+    targets_table,
+)
+from broker_edge.errors import EngineFencedError, SetupError, TableStoreError
+from sinks.conflicts import committed
+from sinks.rows import now_us, rows_of
+from sinks.sql_text import literal, near
+from sinks.table_query import queried
+from sinks.tables import TABLES, add_missing_columns, uri_of
+
+log = logging.getLogger(__name__)
+
+_APP = "headwater-actions"
+_ENGINE = f"{_APP}:engine"
+"""The Delta transaction that numbers the engines of these tables; a commit needs the newest number."""
+_WRITTEN = ("action_events", "quarantine", "device_state", "action_targets", "action_state")
+_CLAIMS_MAX = 10
+_PRUNE_BY_MAX = 100
+_REPORTS_MAX = 100_000
+"""Rows of `action_events` that one look takes, about: while the engine was away, devices may have reported more than
+its memory holds. The next look goes on."""
+_VERSIONS_AT_ONCE_MAX = 8
+_ASKED_MAX = 1_000
+"""Actions that one statement names. DataFusion goes down a level of its stack for some of them: 100,000 ended the
+process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Up to which version the input tables are read, or settled; -1 is none."""
+
+    actions: int = -1
+    requests: int = -1
+    reports: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What the input tables have had since the last look. Requests and reports come with the version that brought
+    them."""
+
+    actions: tuple[Action, ...] = ()
+    requests: Mapping[Request, int] = field(default_factory=dict)
+    reports: Mapping[Report, int] = field(default_factory=dict)
+    devices: Mapping[str, Device] | None = None
+    """All devices, when the table has changed."""
+    artifacts: Artifacts | None = None
+    """All artifacts, when the table has changed."""
+    read: Versions = Versions()
+    newest_reports: int = -1
+    """The version up to which there are reports; one look may take less."""
+
+    @property
+    def empty(self) -> bool:
+        nothing = not self.actions and not self.requests and not self.reports
+        return nothing and self.devices is None and self.artifacts is None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What the tables say about some actions."""
+
+    definitions: tuple[Action, ...]
+    states: tuple[ActionState, ...]
+    targets: tuple[Target, ...]
+    said: frozenset[str]
+
+
+class TableStore(Protocol):
+    """What the engine needs of its tables. One store, one engine: nobody else writes the tables that it writes."""
+
+    def claim(self) -> None:
+        """Take over as the engine of these tables: the commits of an earlier one fail from now on."""
+
+    def running(self) -> frozenset[str]:
+        """The ids of actions that are not over, or whose row is older than one of their targets."""
+
+    def load(self, action_ids: Collection[str]) -> Loaded:
+        """Everything that is stored about these actions."""
+
+    def facts(self) -> Mapping[str, DeviceState]:
+        """What is stored of each device, by its id."""
+
+    def news(self) -> News:
+        """What is new since the last call; the first call starts behind what earlier runs have settled."""
+
+    def commit(self, decision: Decision, settled: Versions) -> None:
+        """Write a decision: events, quarantine, devices, targets, states, in this order. Publishes nothing.
+
+        A crash in between leaves a prefix of that; the tick that is repeated then writes the rest.
+        """
+
+
+class DeltalakeStore:
+    """Delta tables under `root` by path, through deltalake: milliseconds where a MERGE in Spark takes seconds.
+
+    Raises SetupError when a table is missing, TableStoreError when a newer engine has claimed the tables.
+    """
+
+    def __init__(self, root: Path | str, *, storage_options: Mapping[str, str] | None = None) -> None:
+        self._root = root
+        self._options = dict(storage_options) if storage_options else None
+        self._tables = {name: self._open(name) for name in TABLES}
+        for name in _WRITTEN:
+            add_missing_columns(self._tables[name], TABLES[name])
+        state, targets = self._tables["action_state"], self._tables["action_targets"]
+        self._read = Versions(
+            actions=_settled(state, "actions"),
+            requests=_settled(state, "requests"),
+            reports=_settled(targets, "reports"),
+        )
+        self._recorded = self._read
+        self._devices_version = self._artifacts_version = -1
+        self._epoch: int | None = None
+
+    def claim(self) -> None:
+        table = self._current("action_targets")
+        for _ in range(_CLAIMS_MAX):
+            epoch = (table.transaction_version(_ENGINE) or 0) + 1
+            properties = CommitProperties(app_transactions=[Transaction(_ENGINE, epoch)], max_commit_retries=0)
+            try:
+                table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
+            except CommitFailedError:
+                table = self._current("action_targets")  # Another engine was quicker: claim after it.
+                continue
+            self._epoch = epoch
+            return
+        raise TableStoreError(f"many engines start at once on the tables under {self._root}; start one")
+
+    def running(self) -> frozenset[str]:
+        tables = {name: self._current(name) for name in ("action_state", "action_targets")}
+        newest = "SELECT action_id, max(updated_at) AS updated_at FROM action_targets GROUP BY action_id"
+        sql = f"SELECT s.action_id FROM action_state s LEFT JOIN ({newest}) t ON s.action_id = t.action_id"
+        rows = self._select(tables, f"{sql} WHERE s.ended_at IS NULL OR t.updated_at > s.updated_at")
+        return frozenset(row["action_id"] for row in rows)
+
+    def load(self, action_ids: Collection[str]) -> Loaded:
+        found = sorted(self._there(frozenset(action_ids)))
+        definitions, states, targets, said = [], [], [], []
+        for start in range(0, len(found), _ASKED_MAX):
+            ids = _literals(found[start : start + _ASKED_MAX])
+            definitions += self._query("actions", f"SELECT * FROM actions WHERE action_id IN {ids}")
+            states += self._query("action_state", f"SELECT * FROM action_state WHERE action_id IN {ids}")
+            targets += self._query("action_targets", f"SELECT * FROM action_targets WHERE action_id IN {ids}")
+            said += self._query(
+                "action_events",
+                f"SELECT event_id FROM action_events WHERE source = 'engine' AND action_id IN {ids}",
+            )
+        started = tuple(state_of(row) for row in states)
+        return Loaded(
+            definitions=self._as_inserted([action_of(row, commit_version=0) for row in definitions], started),
+            states=started,
+            targets=tuple(target_of(row) for row in targets),
+            said=frozenset(row["event_id"] for row in said if row["event_id"] is not None),
+        )
+
+    def _there(self, action_ids: frozenset[str]) -> frozenset[str]:
+        """The ids without those that stand in no table, where they are many: devices may speak of any number of actions
+        that nobody inserted."""
+        if len(action_ids) <= _ASKED_MAX:
+            return action_ids
+        known: set[str] = set()
+        for name in ("actions", "action_state", "action_targets"):
+            known.update(row["action_id"] for row in self._query(name, f"SELECT DISTINCT action_id FROM {name}"))
+        return action_ids & known
+
+    def _as_inserted(self, found: list[Action], started: Iterable[ActionState]) -> tuple[Action, ...]:
+        """With the rows that open actions began with, where somebody has updated or deleted them since."""
+        known = {(action.action_id, action.digest) for action in found}
+        lost = {row.action_id for row in started if not row.phase.over and (row.action_id, row.digest) not in known}
+        if lost:
+            rows, _ = self._changes("actions", -1)
+            found += [action_of(row, commit_version=0) for row in rows if row["action_id"] in lost]
+        return tuple(found)
+
+    def facts(self) -> Mapping[str, DeviceState]:
+        rows = self._query("device_state", "SELECT * FROM device_state WHERE log_id IS NOT NULL")
+        return {row["device_id"]: device_state_of(row) for row in rows}
+
+    def news(self) -> News:
+        read = self._read
+        actions, actions_read = self._changes("actions", read.actions)
+        for row in actions:
+            if not row["action_id"]:
+                log.warning("a row of the table actions has no action_id and is left alone: %s", row["name"])
+        requests, requests_read = self._changes("action_requests", read.requests)
+        events, events_read = self._changes("action_events", read.reports, rows_max=_REPORTS_MAX)
+        self._read = Versions(actions_read, requests_read, events_read)
+        return News(
+            actions=tuple(action_of(row, commit_version=row["_commit_version"]) for row in actions if row["action_id"]),
+            requests={
+                request_of(row, committed_us=row["_commit_timestamp"]): row["_commit_version"]
+                for row in requests
+                if row["request_id"]
+            },
+            reports=reports_of(events),
+            devices=self._changed_devices(),
+            artifacts=self._changed_artifacts(),
+            read=self._read,
+            newest_reports=max(events_read, self._tables["action_events"].version()),
+        )
+
+    def commit(self, decision: Decision, settled: Versions) -> None:
+        self._refuse_if_fenced()
+        try:
+            if decision.events:
+                self._append("action_events", events_table(decision.events, recorded_us=now_us()))
+            if decision.quarantine:
+                fresh = self._not_quarantined(decision.quarantine)
+                if fresh:
+                    self._append("quarantine", quarantine_table(fresh, quarantined_us=now_us()))
+            if decision.device_updates:
+                self._merge("device_state", device_states_table(decision.device_updates), {})
+            if decision.target_updates:
+                marks = {"reports": settled.reports}
+                self._merge("action_targets", targets_table(decision.target_updates), marks)
+            if decision.state_updates:
+                marks = {"actions": settled.actions, "requests": settled.requests}
+                self._merge("action_state", states_table(decision.state_updates), marks)
+        except CommitFailedError as error:
+            message = f"somebody else writes the engine's tables under {self._root}: {error}"
+            raise TableStoreError(message) from error
+        except DeltaError as error:
+            raise TableStoreError(f"a table under {self._root} cannot be written: {error}") from error
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def _open(self, name: str) -> DeltaTable:
+        try:
+            return DeltaTable(uri_of(self._root, name), storage_options=self._options)
+        except DeltaError as error:
+            make = f"sinks.tables.create_by_path({str(self._root)!r})"
+            raise SetupError(f"there is no table {name} under {self._root}; make the tables with {make}") from error
+
+    def _current(self, name: str) -> DeltaTable:
+        table = self._tables[name]
+        try:
+            table.update_incremental()
+        except DeltaError as error:
+            raise TableStoreError(f"the table {name} under {self._root} cannot be read: {error}") from error
+        return table
+
+    def _query(self, name: str, sql: str) -> list[dict[str, Any]]:
+        return self._select({name: self._current(name)}, sql)
+
+    def _select(self, tables: Mapping[str, DeltaTable], sql: str) -> list[dict[str, Any]]:
+        try:
+            return list(rows_of(queried(tables, sql)))
+        except (MemoryError, ImportError):
+            raise
+        except Exception as error:  # A file that is gone or cannot be reached is no DeltaError here.
+            names = " and ".join(tables)
+            raise TableStoreError(f"the table {names} under {self._root} cannot be read: {error}") from error
+
+    def _changes(self, name: str, after: int, *, rows_max: int | None = None) -> tuple[list[dict[str, Any]], int]:
+        """The rows inserted after version `after`, and the version they reach to: the newest, or one with which they
+        are about `rows_max`."""
+        table = self._current(name)
+        version = table.version()
+        if version <= after:
+            return [], after
+        # Version 0 makes the table and has no rows.
+        start = max(after + 1, 1)
+        if start > version:
+            return [], version
+        try:
+            rows: list[dict[str, Any]] = []
+            end, at_once = start - 1, 1 if rows_max is not None else version
+            while end < version and (rows_max is None or len(rows) < rows_max):
+                first, end = end + 1, min(end + at_once, version)
+                feed = pa.table(table.load_cdf(starting_version=first, ending_version=end).read_all())
+                rows += [row for row in rows_of(feed) if row["_change_type"] == "insert"]
+                is_little = rows_max is not None and feed.num_rows < rows_max // _VERSIONS_AT_ONCE_MAX
+                at_once = min(2 * at_once, _VERSIONS_AT_ONCE_MAX) if is_little else at_once
+            version = end
+        except (MemoryError, ImportError):
+            raise
+        except Exception:  # What a missing file raises has no class of its own.
+            # The log of those versions is gone, or a VACUUM took their files. What is left has no order of commits any
+            # more; what was started is known by its digest, and what was applied is dropped as a repeat.
+            log.warning("the history of %s from version %d on cannot be read: reading all of it", name, start)
+            rows = self._query(name, f"SELECT * FROM {name}")
+            stamp = {"_commit_version": version, "_commit_timestamp": now_us()}
+            rows = [{**row, **stamp} for row in rows]
+        rows.sort(key=lambda row: row["_commit_version"])
+        return rows, version
+
+    def _changed_devices(self) -> Mapping[str, Device] | None:
+        table = self._current("devices")
+        if table.version() == self._devices_version:
+            return None
+        self._devices_version = table.version()
+        rows = self._query("devices", "SELECT * FROM devices")
+        return {row["device_id"]: device_of(row) for row in rows if row["device_id"]}
+
+    def _changed_artifacts(self) -> Artifacts | None:
+        table = self._current("artifacts")
+        if table.version() == self._artifacts_version:
+            return None
+        self._artifacts_version = table.version()
+        found = [artifact_of(row) for row in self._query("artifacts", "SELECT * FROM artifacts ORDER BY created_at")]
+        return {artifact.key: artifact for artifact in reversed(found)}  # Of two with one name the first counts.
+
+    def _not_quarantined(self, entries: Iterable[Quarantined]) -> list[Quarantined]:
+        """Those whose place is not in the table yet: a tick that is repeated after a crash decides them again."""
+        found = list(entries)
+        where = near((entry.report.place for entry in found), pipeline="actions")
+        rows = self._query("quarantine", f'SELECT log_id, "partition", "offset" FROM quarantine WHERE {where}')
+        known = {(row["log_id"], row["partition"], row["offset"]) for row in rows}
+        return [entry for entry in found if entry.report.place not in known]
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def _refuse_if_fenced(self) -> None:
+        newest = self._current("action_targets").transaction_version(_ENGINE)
+        if self._epoch is None or newest != self._epoch:
+            raise EngineFencedError(f"a newer engine has taken over the tables under {self._root}; this one stops")
+
+    def _append(self, name: str, rows: pa.Table) -> None:
+        self._committed(name, lambda table: write_deltalake(table, rows, mode="append"))
+
+    def _merge(self, name: str, rows: pa.Table, marks: Mapping[str, int]) -> None:
+        key = TABLES[name].key
+        properties = CommitProperties(app_transactions=self._transactions(marks))
+        on = " AND ".join(f"t.{column} = s.{column}" for column in key)
+        ids = sorted(set(rows.column(key[0]).to_pylist()))
+        if len(ids) <= _PRUNE_BY_MAX:
+            # Written out, the ids let the files of other actions be skipped: a tick does not pay for the past.
+            on += f" AND t.{key[0]} IN {_literals(ids)}"
+
+        def write(table: DeltaTable) -> None:
+            merge = table.merge(rows, predicate=on, source_alias="s", target_alias="t", commit_properties=properties)
+            merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+        self._committed(name, write)
+
+    def _committed(self, name: str, write: Callable[[DeltaTable], object]) -> None:
+        """Writes to the table as it was read last, and where somebody else's commit got in between (compaction does)
+        as it is by then: unless that was another engine."""
+        tries = 0
+
+        def again() -> None:
+            nonlocal tries
+            tries += 1
+            if tries > 1:
+                self._refuse_if_fenced()
+                self._current(name)
+            write(self._tables[name])
+
+        committed(again, f"a write to {name}")
+
+    def _transactions(self, marks: Mapping[str, int]) -> list[Transaction]:
+        """Marks that have moved; a Delta transaction version must not be written twice by one commit or go back."""
+        moved = {name: version for name, version in marks.items() if version > getattr(self._recorded, name)}
+        recorded = {name: getattr(self._recorded, name) for name in ("actions", "requests", "reports")}
+        self._recorded = Versions(**{**recorded, **moved})
+        return [Transaction(f"{_APP}:{name}", version) for name, version in moved.items()]
+
+
+def _settled(table: DeltaTable, name: str) -> int:
+    with contextlib.suppress(DeltaError):
+        version = table.transaction_version(f"{_APP}:{name}")
+        if version is not None:
+            return int(version)
+    return -1
+
+
+def _literals(texts: Sequence[str]) -> str:
+    """A list for SQL's IN."""
+    return f"({', '.join(literal(text) for text in texts)})"

@@ -1,0 +1,113 @@
+"""Import paths of the release before, for one release: what they name now, said by a DeprecationWarning.
+
+A module found under an old path is the new module itself, so that classes stay the same classes; `python -m` with an
+old path runs the new module. Importing `broker_edge` installs this, and each other package imports that.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import CodeType, ModuleType
+from typing import Any
+
+MOVED: Mapping[str, tuple[str, ...]] = {
+    "broker_edge.cli": ("headwater_cli",),
+    "pipelines.action_rows": ("actions.rows", "sinks.rows"),
+    "pipelines.action_store": ("actions.store", "broker_edge.errors"),
+    "pipelines.engine": ("actions.engine",),
+    "pipelines.errors": ("broker_edge.errors", "pipelines.spark.errors"),
+    "pipelines.event_log": ("actions.event_log",),
+    "pipelines.fleet_desk": ("actions.fleet_desk",),
+    "pipelines.halving": ("actions.halving",),
+    "pipelines.ingest_tables": ("pipelines.settings.places", "sinks.tables"),
+    "pipelines.jars": ("pipelines.spark.jars",),
+    "pipelines.java": ("pipelines.spark.java",),
+    "pipelines.job": ("pipelines.jobs.process",),
+    "pipelines.job_options": ("pipelines.settings.job_options",),
+    "pipelines.jobs.catalogue": ("pipelines.catalogue",),
+    "pipelines.jobs.command": ("pipelines.run_jobs",),
+    "pipelines.json_fields": ("actions.engine.json_fields",),
+    "pipelines.jvm_end": ("pipelines.spark.jvm_end",),
+    "pipelines.quality.rules": ("pipelines.silver.rules",),
+    "pipelines.session": ("pipelines.spark.session",),
+    "pipelines.sql_text": ("sinks.sql_text",),
+    "pipelines.status_batch": ("actions.status_batch",),
+    "pipelines.status_rows": ("actions.status_rows",),
+    "pipelines.table_query": ("sinks.table_query",),
+    "pipelines.tables": ("sinks.tables",),
+    "pipelines.uplink_status": ("actions.uplink_status",),
+    "pipelines.worker_daemon": ("pipelines.spark.worker_daemon",),
+    "pipelines.worker_python": ("pipelines.spark.worker_python",),
+    "pipelines.yaml_file": ("pipelines.settings.yaml_file",),
+    "sinks.errors": ("broker_edge.errors",),
+}
+"""Old module to new ones; of several, each name is looked for in this order. Modules below one that moved went with
+it."""
+
+_ROOTS = frozenset(old.partition(".")[0] for old in MOVED)
+
+
+def install() -> None:
+    """Makes the old paths importable. Once is enough; more does no harm."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        # First: below a package that moved, the usual finder would load each file again under its old name.
+        sys.meta_path.insert(0, _Finder())
+
+
+def new_names(old: str) -> tuple[str, ...]:
+    """The modules that hold what `old` held; none for a path that did not move."""
+    parent, below = old, ""
+    while parent:
+        if parent in MOVED:
+            return tuple(f"{new}{below}" for new in MOVED[parent])
+        parent, _, last = parent.rpartition(".")
+        below = f".{last}{below}"
+    return ()
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname.partition(".")[0] not in _ROOTS:
+            return None
+        news = new_names(fullname)
+        return ModuleSpec(fullname, _Loader(news)) if news and find_spec(news[0]) is not None else None
+
+
+class _Loader(Loader):
+    def __init__(self, news: tuple[str, ...]) -> None:
+        self._news = news
+
+    def exec_module(self, module: ModuleType) -> None:
+        _warn(module.__name__, self._news)
+        modules = [importlib.import_module(new) for new in self._news]
+        if len(modules) == 1:
+            sys.modules[module.__name__] = modules[0]
+            return
+
+        def of_one(name: str) -> Any:
+            for one in modules:
+                if hasattr(one, name):
+                    return getattr(one, name)
+            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+
+        module.__dict__["__getattr__"] = of_one
+
+    def get_code(self, fullname: str) -> CodeType:
+        """What `python -m` runs."""
+        _warn(fullname, self._news)
+        run = f"import runpy; runpy.run_module({self._news[0]!r}, run_name='__main__', alter_sys=True)"
+        return compile(run, fullname, "exec")
+
+
+def _warn(old: str, news: tuple[str, ...]) -> None:
+    warnings.warn(
+        f"{old} is now {' and '.join(news)}; the old path goes with the next release", DeprecationWarning, stacklevel=3
+    )

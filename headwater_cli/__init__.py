@@ -1,0 +1,187 @@
+"""The `headwater` command: one file per noun, data on stdout, talk on stderr.
+
+Exit codes: 0 ok, 1 failed, 2 usage, 3 cannot connect, 4 refused, 5 config invalid, 124 timed out, 130 interrupted.
+Bad input and a broker that is away end in one sentence; `--debug` shows where it came from.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from broker_edge.broker import native
+from broker_edge.credentials import PASSWORD_VARIABLE, TOKEN_VARIABLE, USER_VARIABLE, Credentials
+from broker_edge.errors import (
+    ConfigError,
+    ConnectError,
+    DeadlineError,
+    FencedError,
+    FullError,
+    HeadwaterError,
+    OutOfRangeError,
+    RefusedError,
+    SettingsError,
+    UnavailableError,
+)
+from broker_edge.escape import SafeFormatter
+from headwater_cli import (
+    actions,
+    artifacts,
+    bench,
+    broker,
+    clients,
+    config,
+    demo,
+    devices,
+    doctor,
+    groups,
+    jobs,
+    log,
+    offsets,
+    pub,
+    sub,
+    tail,
+    topics,
+    torture,
+    users,
+)
+from headwater_cli._output import put, say, say_lines
+
+__all__ = ["app", "main"]
+
+_EXIT_CODES: tuple[tuple[type[HeadwaterError], int], ...] = (
+    (ConnectError, 3),
+    (UnavailableError, 3),
+    (RefusedError, 4),
+    (OutOfRangeError, 4),
+    (FencedError, 4),
+    (FullError, 4),
+    (ConfigError, 5),
+    (SettingsError, 5),
+    (DeadlineError, 124),
+)
+
+app = typer.Typer(
+    name="headwater",
+    help="Edge MQTT brokers with a durable log: run one, publish, subscribe, read by offset.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+_NOUNS = (
+    broker,
+    demo,
+    pub,
+    sub,
+    tail,
+    topics,
+    offsets,
+    groups,
+    clients,
+    log,
+    actions,
+    artifacts,
+    devices,
+    jobs,
+    config,
+    doctor,
+    bench,
+    torture,
+    users,
+)
+for noun in _NOUNS:
+    noun.register(app)
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        put(f"headwater {native().version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Show the version and exit.")
+    ] = False,
+    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="User; also HEADWATER_USER.")] = None,
+    password: Annotated[
+        str | None,
+        typer.Option("--password", metavar="REFERENCE", help="file:PATH or env:NAME; also HEADWATER_PASSWORD_FROM."),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option("--token", metavar="REFERENCE", help="file:PATH or env:NAME; also HEADWATER_TOKEN_FROM."),
+    ] = None,
+) -> None:
+    """What stands before the command."""
+    # Every client of this process finds them there, whichever command makes it.
+    given = {USER_VARIABLE: user, PASSWORD_VARIABLE: password, TOKEN_VARIABLE: token}
+    for variable, value in given.items():
+        if value is not None:
+            os.environ[variable] = value
+    Credentials.from_environment()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code; the console script exits with it."""
+    if logging.lastResort is not None:
+        # A command configures no logging: this is what shows the warnings of the library.
+        logging.lastResort.setFormatter(SafeFormatter())
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given or bool(os.environ.get("HEADWATER_DEBUG"))
+    given = [word for word in given if word != "--debug"]
+    try:
+        code = app(args=given, prog_name="headwater", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read us has gone, as in `headwater sub … | head`. Python would complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except BaseException as error:
+        if debug:
+            say_lines(traceback.format_exc().rstrip("\n"))
+        return _report(error)
+    return code if isinstance(code, int) else 0
+
+
+def _report(error: BaseException) -> int:
+    """Says in one sentence what went wrong and returns the exit code."""
+    match error:
+        case KeyboardInterrupt() | typer.Abort():
+            return 130
+        case typer.Exit():
+            return error.exit_code
+        case SystemExit():
+            return error.code if isinstance(error.code, int) else 1
+        case HeadwaterError():
+            # Settings have lines: where in the file the mistake is. The others name things from outside.
+            (say_lines if isinstance(error, ConfigError) else say)(f"headwater: {error}")
+            return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1)
+        case typer.TyperException():
+            return _report_usage(error)
+        case _ if type(error).__module__ == "sources.errors":
+            say(f"headwater: {error}")
+            return 1
+        case _:
+            text = str(error).partition("\n")[0] or type(error).__name__
+            say(f"headwater: failed: {text} (run it again with --debug to see where)")
+            return 1
+
+
+def _report_usage(error: typer.TyperException) -> int:
+    context = getattr(error, "ctx", None)
+    message = getattr(error, "format_message", lambda: str(error))()
+    if type(error).__name__ == "NoArgsIsHelpError":
+        say_lines(message)
+        return 2
+    command = context.command_path if context is not None else "headwater"
+    say(f"headwater: {message.removeprefix('Invalid value: ').rstrip('.')} (see `{command} --help`)")
+    return int(getattr(error, "exit_code", 2))

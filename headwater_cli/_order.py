@@ -1,0 +1,172 @@
+"""The options of `headwater actions create` and `plan`: written once, made into an `Order`.
+
+Typer reads a command's signature; `with_order` gives a command the parameters of `_order` besides its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from actions.fleet_desk import Order
+
+_SECONDS = "SECONDS"
+
+
+def with_order(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose first argument is the order that the options describe."""
+    # Deltalake comes with an extra: the class is not there to be looked up, nor needed.
+    absent = {"Order": object}
+    options = inspect.signature(_order, locals=absent, eval_str=True).parameters
+    own = list(inspect.signature(command, locals=absent, eval_str=True).parameters.values())[1:]
+
+    def run(**given: Any) -> None:
+        command(_order(**{name: given.pop(name) for name in options}), **given)
+
+    parameters = [*options.values(), *own]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    return run
+
+
+def _order(
+    name: Annotated[str, typer.Argument(metavar="COMMAND", help="Which command, for example echo.")],
+    params: Annotated[str, typer.Option(metavar="JSON", help="An object for the command.")] = "{}",
+    artifact: Annotated[
+        str | None, typer.Option(metavar="NAME:VERSION", help="Install this: makes the action an OTA.")
+    ] = None,
+    device: Annotated[list[str] | None, typer.Option(metavar="ID", help="Select this device; repeatable.")] = None,
+    label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Select by label; repeatable.")] = None,
+    group: Annotated[list[str] | None, typer.Option(help="Select those in any of these groups; repeatable.")] = None,
+    where: Annotated[str | None, typer.Option(metavar="EXPRESSION", help="Select: site = roof and not old.")] = None,
+    percentage: Annotated[float | None, typer.Option(help="Select this share, by a hash.")] = None,
+    dynamic: Annotated[bool, typer.Option("--dynamic", help="Devices come and go while it runs.")] = False,
+    wave: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PERCENT[,KEY=VALUE…]", help="For example 1,success=90,error=10,min=5,soak=60,approve."),
+    ] = None,
+    needs_approval: Annotated[bool, typer.Option("--needs-approval", help="Somebody else approves it.")] = False,
+    rate: Annotated[int | None, typer.Option(metavar="N", help="Commands in any minute.")] = None,
+    max_in_flight: Annotated[int | None, typer.Option(metavar="N", help="Devices that are at it.")] = None,
+    abort: Annotated[float | None, typer.Option(metavar="PERCENT", help="Stop at more errors than that.")] = None,
+    abort_min: Annotated[int | None, typer.Option(metavar="N", help="But not before so many have ended.")] = None,
+    not_before: Annotated[str | None, typer.Option(metavar="TIME", help="ISO 8601, or +SECONDS from now.")] = None,
+    deadline: Annotated[str | None, typer.Option(metavar="TIME", help="ISO 8601, or +SECONDS from now.")] = None,
+    window: Annotated[str | None, typer.Option(metavar="WINDOW", help="Mon-Fri 22:00-06:00, device's time.")] = None,
+    timeout_queued: Annotated[int | None, typer.Option(metavar=_SECONDS, help="Until a device has it.")] = None,
+    timeout_delivered: Annotated[int | None, typer.Option(metavar=_SECONDS, help="Until it has begun.")] = None,
+    timeout_in_progress: Annotated[int | None, typer.Option(metavar=_SECONDS, help="Until it has ended.")] = None,
+    timeout_step: Annotated[int | None, typer.Option(metavar=_SECONDS, help="Between two reports.")] = None,
+    retries: Annotated[int | None, typer.Option(metavar="N", help="Further attempts.")] = None,
+    retry_backoff: Annotated[int | None, typer.Option(metavar=_SECONDS, help="Before the first of them.")] = None,
+    priority: Annotated[int | None, typer.Option(help="Higher first.")] = None,
+    depends_on: Annotated[list[str] | None, typer.Option(metavar="ACTION_ID", help="Has to succeed first.")] = None,
+    mode: Annotated[str | None, typer.Option(help="OTA: forced, soft or download_only.")] = None,
+    supersede: Annotated[bool, typer.Option("--supersede", help="OTA: cancel older ones on its devices.")] = False,
+    requires: Annotated[list[str] | None, typer.Option(metavar="VERSION", help="OTA: runs one of these.")] = None,
+    target_version: Annotated[str | None, typer.Option(metavar="VERSION", help="OTA: to be named.")] = None,
+) -> Order:
+    from actions.fleet_desk import Order
+
+    artifact_name, _, artifact_version = (artifact or "").partition(":")
+    if artifact is not None and not (artifact_name and artifact_version):
+        raise typer.BadParameter(f"--artifact {artifact}: write NAME:VERSION")
+    return Order(
+        name=name,
+        params=_params(params),
+        type="ota" if artifact else "command",
+        artifact_name=artifact_name or None,
+        artifact_version=artifact_version or None,
+        device_ids=device or None,
+        labels=labels_of(label) if label else None,
+        groups=group or None,
+        label_expression=where,
+        percentage=percentage,
+        membership="dynamic" if dynamic else None,
+        waves=[_wave(text) for text in wave] if wave else None,
+        needs_approval=needs_approval or None,
+        rate_per_minute=rate,
+        max_in_flight=max_in_flight,
+        abort_percentage=abort,
+        abort_min_reported=abort_min,
+        not_before_us=_time("--not-before", not_before),
+        deadline_us=_time("--deadline", deadline),
+        maintenance_window=window,
+        timeout_queued_s=timeout_queued,
+        timeout_delivered_s=timeout_delivered,
+        timeout_in_progress_s=timeout_in_progress,
+        timeout_step_s=timeout_step,
+        retries=retries,
+        retry_backoff_s=retry_backoff,
+        priority=priority,
+        depends_on=depends_on or None,
+        mode=mode,
+        supersede=supersede or None,
+        requires_versions=requires or None,
+        target_version=target_version,
+    )
+
+
+def labels_of(texts: list[str]) -> dict[str, str]:
+    labels = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"--label {text}: write KEY=VALUE")
+        labels[key] = value
+    return labels
+
+
+def _params(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"--params is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise typer.BadParameter("--params must be a JSON object")
+    return value
+
+
+_WAVE_KEYS = {
+    "success": ("success_percentage", float),
+    "error": ("error_percentage", float),
+    "min": ("min_reported", int),
+    "soak": ("soak_s", int),
+}
+
+
+def _wave(text: str) -> dict[str, Any]:
+    share, *rest = text.split(",")
+    wave: dict[str, Any] = {}
+    try:
+        wave["percentage"] = float(share.removesuffix("%"))
+        for part in rest:
+            key, _, value = part.partition("=")
+            if part == "approve":
+                wave["approve"] = True
+            else:
+                name, kind = _WAVE_KEYS[key]
+                wave[name] = kind(value)
+    except (KeyError, ValueError) as error:
+        keys = ", ".join(_WAVE_KEYS)
+        raise typer.BadParameter(f"--wave {text}: write PERCENT[,KEY=NUMBER…][,approve] with {keys}") from error
+    return wave
+
+
+def _time(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        if text.startswith("+"):
+            return int((datetime.now(UTC).timestamp() + float(text)) * 1_000_000)
+        moment = datetime.fromisoformat(text)
+    except (ValueError, OverflowError) as error:
+        raise typer.BadParameter(f"{option} {text}: write a time such as 2027-01-15T22:00+01:00, or +3600") from error
+    return int((moment if moment.tzinfo else moment.astimezone()).timestamp() * 1_000_000)

@@ -1,0 +1,181 @@
+"""`headwater artifacts`: firmware and other files in the log of a broker (docs/artifacts.md).
+
+Exit codes: 0 done, 1 not what it should be, 2 usage, 3 cannot connect, 4 refused (other bytes, no such artifact), 5 a
+key that cannot be read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from broker_edge.escape import moment
+from headwater_cli._options import DEFAULT_SERVER, JsonOption, ServerOption, TimeoutOption, connect
+from headwater_cli._output import put_fields, put_json, put_rows, say
+
+if TYPE_CHECKING:
+    from broker_edge.artifacts import Manifest
+
+app = typer.Typer(help="Artifacts: push, list, verify and remove firmware in the log.", no_args_is_help=True)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+VersionArgument = Annotated[str, typer.Argument(metavar="VERSION", show_default=False)]
+
+
+@app.command()
+def push(
+    file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, show_default=False)],
+    name: NameArgument,
+    version: VersionArgument,
+    key: Annotated[
+        Path | None, typer.Option("--key", metavar="FILE", help="Private key that signs it; see `keygen`.")
+    ] = None,
+    chunk_bytes: Annotated[int, typer.Option("--chunk-bytes", help="Size of a chunk.")] = 256 * 1024,
+    server: ServerOption = DEFAULT_SERVER,
+    json: JsonOption = False,
+    timeout: TimeoutOption = 30.0,
+) -> None:
+    """Store FILE as NAME VERSION. Repeating it is harmless: what is there is not stored again."""
+    from broker_edge.artifacts import SigningKey
+    from broker_edge.artifacts import push as push_file
+
+    signer = None if key is None else SigningKey.load(key)
+    with connect(server, timeout) as client, _bar("pushing") as progress:
+        done = push_file(client, file, name, version, key=signer, chunk_size=chunk_bytes, progress=progress)
+    if json:
+        put_json({**_row(done.manifest), "stored": done.stored, "found": done.found, "existed": done.existed})
+        return
+    if signer is None and done.manifest.signature is None:
+        say("it is not signed: devices refuse it unless they were told to take it (--key FILE signs it)")
+    place = done.manifest.place
+    found = f", {done.found} were there" if done.found else ""
+    how = "was there already" if done.existed else f"{done.stored} chunks stored{found}"
+    put_fields(f"{name} {version}: {how}; {place.partition} from offset {place.offset_of(0)}")
+
+
+@app.command("list")
+def list_(server: ServerOption = DEFAULT_SERVER, json: JsonOption = False, timeout: TimeoutOption = 30.0) -> None:
+    """List the artifacts of a broker."""
+    from broker_edge.artifacts import ArtifactStore
+
+    with connect(server, timeout) as client:
+        found = ArtifactStore(client).list()
+    if json:
+        rows = [
+            _row(one.manifest) if one.manifest else {"name": one.name, "version": one.version, "problem": one.problem}
+            for one in found
+        ]
+        put_json({"artifacts": rows})
+        return
+    for one in found:
+        if one.problem is not None:
+            say(f"{one.name} {one.version} cannot be used: {one.problem}")
+    names = ("name", "version", "size", "chunks", "sha256", "key_id", "pushed", "place")
+    shown = [one.manifest for one in found if one.manifest is not None]
+    put_rows(names, [_fields(manifest) for manifest in shown])
+
+
+@app.command()
+def verify(
+    name: NameArgument,
+    version: VersionArgument,
+    trust: Annotated[
+        list[Path] | None, typer.Option("--trust", metavar="FILE", help="Public key that may have signed it.")
+    ] = None,
+    server: ServerOption = DEFAULT_SERVER,
+    json: JsonOption = False,
+    timeout: TimeoutOption = 30.0,
+) -> None:
+    """Read an artifact back and compare every digest, with --trust its signature too."""
+    from broker_edge.artifacts import ArtifactStore, Trust
+
+    trusted = Trust.load(trust) if trust else None
+    with connect(server, timeout) as client, _bar("verifying") as progress:
+        checked = ArtifactStore(client).verify(name, version, trust=trusted, progress=progress)
+    if json:
+        put_json({**_row(checked.manifest), "verified": True, "signature_checked": checked.key_id is not None})
+        return
+    signed = f", signed with key {checked.key_id}" if checked.key_id else ", signature not checked (--trust FILE does)"
+    put_fields(f"{name} {version}: {len(checked.manifest.artifact.chunks)} chunks are right{signed}")
+
+
+@app.command()
+def rm(
+    name: NameArgument,
+    version: VersionArgument,
+    server: ServerOption = DEFAULT_SERVER,
+    json: JsonOption = False,
+    timeout: TimeoutOption = 30.0,
+) -> None:
+    """Remove an artifact. Its bytes go by retention, or with `headwater log purge`."""
+    from broker_edge.artifacts import ArtifactStore
+
+    with connect(server, timeout) as client:
+        ArtifactStore(client).remove(name, version)
+    if json:
+        put_json({"name": name, "version": version, "removed": True})
+    else:
+        put_fields(f"{name} {version} removed")
+
+
+@app.command()
+def keygen(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The private key; FILE.pub is the public one.")],
+    json: JsonOption = False,
+) -> None:
+    """Make a pair of ed25519 keys: FILE signs artifacts, FILE.pub is what devices trust."""
+    from broker_edge.artifacts import SigningKey
+
+    key = SigningKey.generate()
+    public = key.save(file)
+    if json:
+        put_json({"key_id": key.key_id, "private": str(file), "public": str(public)})
+    else:
+        put_fields(f"key {key.key_id}: {file} signs, {public} is what devices trust")
+
+
+def _row(manifest: Manifest) -> dict[str, Any]:
+    artifact, place = manifest.artifact, manifest.place
+    return {
+        "name": artifact.name,
+        "version": artifact.version,
+        "size": artifact.size,
+        "sha256": artifact.sha256,
+        "chunk_size": artifact.chunk_size,
+        "chunks": len(artifact.chunks),
+        "key_id": None if manifest.signature is None else manifest.signature.key_id,
+        "partition": place.partition,
+        "first": place.offset_of(0),
+        "pushed_us": manifest.pushed_us,
+    }
+
+
+def _fields(manifest: Manifest) -> tuple[object, ...]:
+    row = _row(manifest)
+    pushed = moment(manifest.pushed_us)
+    place = f"{row['partition']}:{row['first']}"
+    names = ("name", "version", "size", "chunks", "sha256", "key_id")
+    return (*(row[name] for name in names), pushed, place)
+
+
+@contextlib.contextmanager
+def _bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on stderr where a person sees it, else nothing."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def register(parent: typer.Typer) -> None:
+    parent.add_typer(app, name="artifacts")

@@ -1,0 +1,156 @@
+"""`headwater clients list|show|kick`: who is connected to a broker, how much goes through, and how to end it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from broker_edge.admin import DEFAULT_ADMIN, Admin, parse_admin
+from broker_edge.errors import ConfigError
+from broker_edge.escape import moment
+from headwater_cli._options import JsonOption, TimeoutOption
+from headwater_cli._output import put_json, put_rows, say, text_cell
+
+app = typer.Typer(help="The clients of a broker.", no_args_is_help=True, rich_markup_mode=None)
+
+_COLUMNS = (
+    "client",
+    "user",
+    "state",
+    "address",
+    "version",
+    "since",
+    "subscriptions",
+    "in/s",
+    "out/s",
+    "inflight",
+    "lag",
+)
+_WATCHED_MAX = 200
+
+
+def _admin(text: str) -> str:
+    try:
+        return parse_admin(text)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+AdminOption = Annotated[
+    str,
+    typer.Option(
+        "--admin", envvar="HEADWATER_ADMIN", callback=_admin, metavar="ADDRESS", help="Admin: http://host:port."
+    ),
+]
+ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT_ID", show_default=False)]
+
+
+@app.command("list")
+def list_(
+    part: Annotated[
+        str | None, typer.Argument(metavar="[PART]", help="Only ids that contain this.", show_default=False)
+    ] = None,
+    connected: Annotated[
+        bool | None, typer.Option("--connected/--away", help="Only those; both by default.", show_default=False)
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again; only on a terminal.")] = False,
+    every: Annotated[float, typer.Option("--every", min=0.2, metavar="SECONDS", help="With --watch.")] = 2.0,
+    admin: AdminOption = DEFAULT_ADMIN,
+    json: JsonOption = False,
+    timeout: TimeoutOption = 30.0,
+) -> None:
+    """List clients by id: who is there, since when, how much goes through, and how far sessions are behind."""
+    broker = Admin(admin, timeout_s=timeout)
+    if watch:
+        if json or not sys.stdout.isatty():
+            raise typer.BadParameter("--watch needs a terminal and goes without --json")
+        _watch(broker, part, connected, min(limit or _WATCHED_MAX, _WATCHED_MAX), every)
+        return
+    found = list(broker.clients(contains=part, connected=connected, limit=limit))
+    if json:
+        put_json({"clients": found})
+    else:
+        put_rows(_COLUMNS, [_row(one) for one in found])
+
+
+@app.command()
+def show(
+    client_id: ClientArgument,
+    admin: AdminOption = DEFAULT_ADMIN,
+    json: JsonOption = False,
+    timeout: TimeoutOption = 30.0,
+) -> None:
+    """Show one client: totals, subscriptions, and where it stands in each partition."""
+    found = Admin(admin, timeout_s=timeout).client(client_id)
+    if json:
+        put_json(found)
+        return
+    put_rows(_COLUMNS, [_row(found)])
+    put_rows(
+        ("filter", "qos", "replaying"), [(one["filter"], one["qos"], one["replaying"]) for one in found["filters"]]
+    )
+    names = ("partition", "next", "high watermark", "live")
+    put_rows(names, [(one["name"], one["next"], one["high_watermark"], one["live"]) for one in found["cursors"]])
+
+
+@app.command()
+def kick(
+    client_id: ClientArgument,
+    session: Annotated[bool, typer.Option("--session", help="End the session as well.")] = False,
+    admin: AdminOption = DEFAULT_ADMIN,
+    json: JsonOption = False,
+    timeout: TimeoutOption = 30.0,
+) -> None:
+    """Close a client's connection. It may connect again: take its rights away to keep it out."""
+    done = Admin(admin, timeout_s=timeout).kick(client_id, session=session)
+    if json:
+        put_json(done)
+        return
+    what = "closed the connection of" if done["was_connected"] else "there was no connection of"
+    say(f"{what} {client_id}{'; its session has ended' if done['session_ended'] else ''}")
+
+
+def _watch(broker: Admin, part: str | None, connected: bool | None, limit: int, every_s: float) -> None:
+    with Live(console=Console(), screen=True, auto_refresh=False) as live:
+        while True:
+            rows = [_row(one) for one in broker.clients(contains=part, connected=connected, limit=limit)]
+            live.update(_table(rows), refresh=True)
+            time.sleep(every_s)
+
+
+def _table(rows: Sequence[Sequence[object]]) -> Table:
+    table = Table(*_COLUMNS, box=box.SIMPLE_HEAD, title=f"{len(rows)} clients")
+    for row in rows:
+        table.add_row(*(text_cell(field) for field in row))
+    return table
+
+
+def _row(one: Mapping[str, Any]) -> tuple[object, ...]:
+    since = None if one["since_us"] is None else moment(one["since_us"])
+    rates = one["per_second"]
+    return (
+        one["client_id"],
+        one["user"],
+        "connected" if one["connected"] else "away",
+        one["address"],
+        one["version"],
+        since,
+        one["subscriptions"],
+        f"{rates['received_messages']:.1f}",
+        f"{rates['sent_messages']:.1f}",
+        one["inflight_out"],
+        one["lag_records"],
+    )
+
+
+def register(parent: typer.Typer) -> None:
+    parent.add_typer(app, name="clients")

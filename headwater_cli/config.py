@@ -1,0 +1,85 @@
+"""`headwater config show|check|schema`: what the settings of a broker are, and whether they are valid.
+
+The settings are read by the broker's own code alone; nothing here knows a key.
+"""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker_edge.broker import native
+from broker_edge.errors import ConfigError
+from headwater_cli._options import JsonOption
+from headwater_cli._output import put_json, say
+
+ConfigOption = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings as YAML.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting; wins over the file.")
+]
+
+app = typer.Typer(help="Show, check or describe the settings of a broker.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command()
+def show(config: ConfigOption = None, settings: SetOption = None, json: JsonOption = False) -> None:
+    """Print the settings that result from the defaults, the file, HEADWATER_… variables and --set."""
+    if json:
+        put_json(json_module.loads(_checked(config, settings)))
+    else:
+        _run("--print-config", config, settings)
+
+
+@app.command()
+def check(
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Settings as YAML.", show_default=False)] = None,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Say whether the settings are valid; exit 5 where they are not."""
+    if file is not None and config is not None:
+        raise typer.BadParameter("give the file once: as FILE or with --config")
+    try:
+        _checked(file or config, settings)
+    except ConfigError as error:
+        if not json:
+            raise
+        put_json({"valid": False, "error": str(error)})
+        raise typer.Exit(5) from error
+    if json:
+        put_json({"valid": True, "error": None})
+    else:
+        say("the settings are valid")
+
+
+@app.command()
+def schema(json: JsonOption = True) -> None:
+    """Print the JSON schema of the settings, for editors."""
+    _run("--print-schema", None, None)
+
+
+def _checked(config: Path | None, settings: list[str] | None) -> str:
+    core = native()
+    try:
+        text: str = core.check_config(config_path=None if config is None else str(config), overrides=settings or [])
+    except core.ConfigError as error:
+        raise ConfigError(str(error)) from error
+    return text
+
+
+def _run(what: str, config: Path | None, settings: list[str] | None) -> None:
+    """Lets headwaterd itself print; its words are better than a second set of them here."""
+    arguments = [what, *([] if config is None else ["--config", str(config)])]
+    for pair in settings or []:
+        arguments += ["--set", pair]
+    code = native().run(arguments)
+    if code:
+        raise typer.Exit(code)
+
+
+def register(parent: typer.Typer) -> None:
+    parent.add_typer(app, name="config")

@@ -1,0 +1,41 @@
+"""`headwater demo`: only the command; the demo itself is `pipelines.demo`, which needs Spark and the device agent."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker_edge.errors import ConfigError
+from headwater_cli._options import JsonOption
+
+_NEEDED = ("pyspark", "delta", "deltalake", "gmqtt", "vega_datasets")
+
+
+def demo(
+    seconds: Annotated[
+        float | None, typer.Option("--for", min=1, metavar="SECONDS", help="End after this time (default: Ctrl-C).")
+    ] = None,
+    headless: Annotated[bool, typer.Option("--headless", help="No live table.")] = False,
+    json: JsonOption = False,
+    devices: Annotated[int, typer.Option(min=1, max=2_000, help="Simulated devices.")] = 200,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Keep log, tables and checkpoints here (default: nothing is kept)."),
+    ] = None,
+) -> None:
+    """The whole way on this machine: broker, devices, Spark into Delta, and an action back to 20 of the devices."""
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"the demo needs {', '.join(missing)}: install headwater with the extras `spark`, `device` and `notebooks`"
+        )
+    run = import_module("pipelines.demo").run
+    raise typer.Exit(int(run(seconds=seconds, headless=headless, as_json=json, devices=devices, data=data)))
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(demo)

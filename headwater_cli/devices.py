@@ -1,0 +1,281 @@
+"""`headwater devices`: a fleet of simulated devices against any MQTT broker, or one device as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json as json_
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from broker_edge.credentials import Credentials
+from broker_edge.errors import ConfigError, ConnectError, HeadwaterError, RefusedError
+from headwater_cli._options import DEFAULT_MQTT, JsonOption, MqttOption, parse_mqtt
+from headwater_cli._output import put, put_fields, put_json, say
+
+if TYPE_CHECKING:
+    from broker_edge.device import UpdatePolicy
+    from broker_edge.device.fleet import FleetSettings
+    from broker_edge.device.wording import Said
+
+app = typer.Typer(help="Devices: simulate a fleet, or run one.", no_args_is_help=True)
+
+_EVERY_S = 1.0
+# One process serves so many; beyond, they are spread over several.
+_PROCESS_MAX = 500
+
+TrustOption = Annotated[
+    list[Path] | None, typer.Option("--trust", metavar="FILE", help="Public key whose firmware is taken.")
+]
+UnsignedOption = Annotated[bool, typer.Option("--allow-unsigned", help="Take firmware that nobody has signed.")]
+FirmwareOption = Annotated[str, typer.Option("--firmware", metavar="VERSION", help="What new devices run.")]
+
+
+@app.command()
+def simulate(
+    count: Annotated[int, typer.Argument(min=1, metavar="N", help="How many devices.")],
+    mqtt: MqttOption = DEFAULT_MQTT,
+    interval: Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="Between two samples.")] = 1.0,
+    seconds: Annotated[float | None, typer.Option("--for", min=0.001, help="End after this time.")] = None,
+    prefix: Annotated[str, typer.Option(help="Devices are named PREFIX-0001 and so on.")] = "device",
+    series: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="JSON lines, an object a line; default: NOAA.")
+    ] = None,
+    acked: Annotated[Path | None, typer.Option(help="Append each acknowledgement to this file.")] = None,
+    telemetry: Annotated[bool, typer.Option(help="Whether they publish samples.")] = True,
+    trust: TrustOption = None,
+    allow_unsigned: UnsignedOption = False,
+    firmware: FirmwareOption = "1.0.0",
+    fault: Annotated[
+        list[str] | None,
+        typer.Option("--fault", metavar="NAME=SHARE%,…", help="Faults to order; `--fault list` says which."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Chooses who has which fault.")] = 0,
+    away: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="How long `away` devices are away.")] = 15.0,
+    log: Annotated[
+        Path | None, typer.Option("--log", help="Append what each device did to this file, as JSON lines.")
+    ] = None,
+    first: Annotated[int, typer.Option(min=1, hidden=True)] = 1,
+    part: Annotated[int | None, typer.Option(min=1, max=_PROCESS_MAX, hidden=True)] = None,
+    json: JsonOption = False,
+) -> None:
+    """Devices that replay a measured series, carry out commands and report; until Ctrl-C, or --for.
+
+    With --trust or --allow-unsigned they take firmware too.
+    """
+    _need_gmqtt()
+    from broker_edge.device import FleetSettings
+    from broker_edge.device.faults import FAULTS, parse
+    from broker_edge.device.simulated import Updates
+
+    if fault == ["list"]:
+        for name, meaning in FAULTS.items():
+            put_fields(name, meaning)
+        return
+    host, port = parse_mqtt(mqtt)
+    policy = _policy(trust, allow_unsigned) if trust or allow_unsigned else None
+    user, password = _login()
+    updates = None if policy is None else Updates(policy.trust, allow_unsigned, firmware)
+    settings = FleetSettings(
+        count=part or min(count, _PROCESS_MAX),
+        host=host,
+        port=port,
+        interval_s=interval,
+        prefix=prefix,
+        acked_path=acked,
+        first=first,
+        total=count,
+        telemetry=telemetry,
+        updates=updates,
+        faults=tuple(parse(",".join(fault or []))),
+        seed=seed,
+        away_s=away,
+        log_path=log,
+        user=user,
+        password=password,
+    )
+    is_whole = part is not None or count <= _PROCESS_MAX
+    counts = _run_fleet(settings, series, seconds) if is_whole else _spread(count)
+    if json:
+        put_json(counts)
+    else:
+        put(f"published {counts['published']}, acknowledged {counts['acked']}, refused {counts['refused']}")
+        for what, number in sorted(counts["events"].items()):
+            put_fields(what, number)
+
+
+def _run_fleet(settings: FleetSettings, series: Path | None, seconds: float | None) -> dict[str, Any]:
+    from broker_edge.device import RunningFleet
+
+    fleet = RunningFleet(settings, _series(series) if settings.telemetry else [{}])
+    deadline = None if seconds is None else time.monotonic() + seconds
+    stopped = _stop_on_term()
+    with _link_errors(), fleet:
+        what = "publish" if settings.telemetry else "listen"
+        say(f"{settings.count} devices {what} on {settings.host}:{settings.port}")
+        try:
+            while not stopped and (deadline is None or time.monotonic() < deadline):
+                time.sleep(_EVERY_S if deadline is None else max(0.0, min(_EVERY_S, deadline - time.monotonic())))
+        except KeyboardInterrupt:
+            say("stopping")
+    return {
+        **asdict(fleet.counts()),
+        "unacked": fleet.unacked_at_stop,
+        "events": dict(fleet.fleet.log.counts) if settings.updates is not None or settings.faults else {},
+    }
+
+
+def _stop_on_term() -> list[bool]:
+    """Becomes true on SIGTERM: whoever started us in the background cannot press Ctrl-C."""
+    stopped: list[bool] = []
+
+    def stop(number: int, frame: object) -> None:
+        stopped.append(True)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    return stopped
+
+
+def _spread(count: int) -> dict[str, Any]:
+    """The same command once for each part of the fleet; the sums of what they counted."""
+    children = []
+    for start in range(0, count, _PROCESS_MAX):
+        part = ["--part", str(min(_PROCESS_MAX, count - start)), "--first", str(start + 1), "--json"]
+        command = "import sys; from headwater_cli import main; sys.exit(main())"
+        words = [sys.executable, "-c", command, *sys.argv[1:], *part]
+        children.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True))
+    _stop_on_term()
+    outs: list[str] = []
+    try:
+        outs = [child.communicate()[0] for child in children]
+    except KeyboardInterrupt:
+        for child in children:
+            child.send_signal(signal.SIGTERM)
+        outs = [child.communicate()[0] for child in children]
+    failed = [child.returncode for child in children if child.returncode != 0]
+    if failed:
+        raise HeadwaterError(f"{len(failed)} of {len(children)} parts of the fleet failed; they said why above")
+    sums: Counter[str] = Counter()
+    events: Counter[str] = Counter()
+    for out in outs:
+        found = json_.loads(out)
+        events.update(found.pop("events"))
+        sums.update(found)
+    return {**sums, "events": dict(events)}
+
+
+@app.command("run")
+def run_(
+    device_id: Annotated[str, typer.Argument(metavar="ID", help="The device, and its client id.", show_default=False)],
+    state: Annotated[Path, typer.Option(help="Folder of its flash and journal.", show_default=False)],
+    mqtt: MqttOption = DEFAULT_MQTT,
+    trust: TrustOption = None,
+    allow_unsigned: UnsignedOption = False,
+    firmware: FirmwareOption = "1.0.0",
+    uplink: Annotated[
+        str | None, typer.Option("--uplink", metavar="TENANT", help="Word its status as Bytebeam's uplink does.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """One device: carries out commands and updates, and starts itself anew where an update asks for it."""
+    _need_gmqtt()
+    from broker_edge.device import UplinkWords
+    from broker_edge.device.standalone import StandaloneSettings, run
+
+    host, port = parse_mqtt(mqtt)
+    user, password = _login()
+    settings = StandaloneSettings(
+        device_id=device_id,
+        folder=state,
+        host=host,
+        port=port,
+        policy=_policy(trust, allow_unsigned),
+        firmware=firmware,
+        words=None if uplink is None else UplinkWords(tenant=uplink),
+        user=user,
+        password=password,
+    )
+    say(f"device {device_id} connects to {host}:{port}")
+    with _link_errors():
+        starts_anew = asyncio.run(run(settings, on_told=lambda said: _show(said, json)))
+    if starts_anew:
+        sys.stdout.flush()
+        # As a reboot: nothing of this process goes on but its arguments.
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _show(said: Said, json: bool) -> None:
+    if json:
+        put_json({name: value for name, value in asdict(said).items() if value is not None})
+        return
+    progress = None if said.progress is None else f"{said.progress} %"
+    words = (said.state, said.action_id, said.step, progress, said.message)
+    put_fields(*(word for word in words if word))
+
+
+def _policy(trust: list[Path] | None, allow_unsigned: bool) -> UpdatePolicy:
+    from broker_edge.artifacts import Trust
+    from broker_edge.device import UpdatePolicy
+
+    return UpdatePolicy(Trust.load(trust or []), allow_unsigned=allow_unsigned)
+
+
+def _login() -> tuple[str | None, str | None]:
+    shown = Credentials.from_environment()
+    return shown.mqtt()
+
+
+@contextlib.contextmanager
+def _link_errors() -> Iterator[None]:
+    """The exit code of a link that cannot be made is that of any connection."""
+    from broker_edge.device import LinkError, SubscribeRefused
+
+    try:
+        yield
+    except SubscribeRefused as error:
+        raise RefusedError(str(error)) from error
+    except LinkError as error:
+        raise ConnectError(str(error)) from error
+
+
+def _need_gmqtt() -> None:
+    if find_spec("gmqtt") is None:
+        raise ConfigError("devices need gmqtt: install headwater with the extra `device`")
+    # It warns of each connection that is cut, which is what many of our devices are there for.
+    logging.getLogger("gmqtt").setLevel(logging.ERROR)
+
+
+def _series(path: Path | None) -> list[dict[str, Any]]:
+    if path is None:
+        if find_spec("vega_datasets") is None:
+            raise ConfigError("the default series comes with the extra `notebooks`; or name a file with --series")
+        from pipelines.demo.series import hourly_temperatures
+
+        return [{"temperature_c": celsius} for celsius in hourly_temperatures()]
+    found = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        try:
+            value = json_.loads(line)
+        except ValueError as error:
+            raise typer.BadParameter(f"{path}:{number} is not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise typer.BadParameter(f"{path}:{number} is not a JSON object")
+        found.append(value)
+    return found
+
+
+def register(parent: typer.Typer) -> None:
+    parent.add_typer(app, name="devices")

@@ -1,0 +1,49 @@
+"""`headwater jobs run`: only the command; the jobs and how they are run is `pipelines.run_jobs`, which needs Spark."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker_edge.errors import ConfigError
+from headwater_cli._options import JsonOption
+
+_NEEDED = ("pyspark", "delta", "deltalake", "pydantic", "yaml")
+
+app = typer.Typer(help="Run the jobs that move records into tables and actions to devices.", no_args_is_help=True)
+
+
+@app.callback()
+def _jobs() -> None:
+    """Run the jobs that move records into tables and actions to devices."""
+
+
+@app.command("run")
+def run(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="JOB...", help="telemetry, status, silver, actions, gaps, quality, maintenance, or all."
+        ),
+    ],
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Settings (default: those of conf/pipelines.yaml).")
+    ] = None,
+    available_now: Annotated[bool, typer.Option("--available-now", help="Do what there is to do, then end.")] = False,
+    webhook: Annotated[str | None, typer.Option(metavar="URL", help="Post alerts there as JSON.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Run jobs in one process until Ctrl-C: a live table on a terminal, JSON lines otherwise; alerts on stderr."""
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"jobs need {', '.join(missing)}: install headwater with the extra `spark`")
+    jobs = import_module("pipelines.run_jobs")
+    raise typer.Exit(int(jobs.run(names, config=config, available_now=available_now, as_json=json, webhook=webhook)))
+
+
+def register(parent: typer.Typer) -> None:
+    parent.add_typer(app, name="jobs")

@@ -1,0 +1,55 @@
+"""`headwater offsets`: the bounds of partitions, and which offset belongs to a time."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from headwater_cli._options import (
+    DEFAULT_SERVER,
+    FiltersArgument,
+    JsonOption,
+    ServerOption,
+    TimeoutOption,
+    connect,
+)
+from headwater_cli._output import put_json, put_rows, say
+
+
+def offsets(
+    filters: FiltersArgument = None,
+    partition: Annotated[list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this number.")] = None,
+    time: Annotated[int | None, typer.Option(help="Add the first offset at or after this time (Unix µs).")] = None,
+    server: ServerOption = DEFAULT_SERVER,
+    json: JsonOption = False,
+    timeout: TimeoutOption = 30.0,
+) -> None:
+    """Show log start, high watermark, epoch, bytes and gaps of the partitions that the filters can reach."""
+    with connect(server, timeout) as client:
+        found = client.offsets(partitions=partition or None, filters=filters or None, time_us=time)
+    names = ["partition", "name", "class", "log_start", "high_watermark", "epoch", "bytes"]
+    rows = [
+        [one.partition, one.name, one.class_name, one.log_start, one.high_watermark, one.epoch, one.bytes]
+        for one in found.partitions.values()
+    ]
+    if time is not None:
+        names.append("offset_for_time")
+        for row, one in zip(rows, found.partitions.values(), strict=True):
+            row.append(one.offset_for_time if one.offset_for_time is not None else "-")
+    gaps = [[asdict(gap) for gap in one.gaps] for one in found.partitions.values()]
+    if json:
+        documents = [
+            {**dict(zip(names, row, strict=True)), "gaps": of_row} for row, of_row in zip(rows, gaps, strict=True)
+        ]
+        put_json({"log_id": found.log_id, "partitions": documents})
+        return
+    put_rows(names, rows)
+    for one in found.partitions.values():
+        for gap in one.gaps:
+            say(f"{one.name}: offsets [{gap.start}, {gap.end}) are gone: {gap.reason}")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(offsets)

@@ -1,0 +1,36 @@
+"""`headwater topics`: which topics there are, in which partition, between which offsets."""
+
+from __future__ import annotations
+
+import typer
+
+from headwater_cli._options import (
+    DEFAULT_SERVER,
+    FiltersArgument,
+    JsonOption,
+    ServerOption,
+    TimeoutOption,
+    connect,
+)
+from headwater_cli._output import put_json, put_rows
+
+
+def topics(
+    filters: FiltersArgument = None,
+    server: ServerOption = DEFAULT_SERVER,
+    json: JsonOption = False,
+    timeout: TimeoutOption = 30.0,
+) -> None:
+    """List topics with their partition and the offsets [first, next) between which they have records."""
+    with connect(server, timeout) as client:
+        found = client.topics(filters or None)
+    names = ("topic", "class", "partition", "name", "first", "next")
+    rows = [(one.topic, one.class_name, one.partition, one.name, one.first, one.next) for one in found]
+    if json:
+        put_json({"topics": [dict(zip(names, row, strict=True)) for row in rows]})
+    else:
+        put_rows(names, rows)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(topics)

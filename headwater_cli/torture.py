@@ -1,0 +1,163 @@
+"""`headwater torture`: hurts a broker again and again and says whether anything that was acknowledged was lost."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from broker_edge.errors import ConfigError
+from broker_edge.torture.hurts import HURTS
+from broker_edge.torture.process import binary, faults_binary
+from broker_edge.torture.runner import Outcome, Run, run
+from broker_edge.torture.sabotage import SABOTAGES
+from headwater_cli._options import JsonOption
+from headwater_cli._output import put, put_json, say
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_LINES = 20  # of progress in a whole run
+
+
+def torture(
+    cycles: Annotated[int, typer.Option(min=1, help="Crashes, shared by the hurts.")] = 200,
+    hurts: Annotated[
+        str | None, typer.Option(metavar="NAME,…", help=f"Default: all that can run here. {', '.join(HURTS)}.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Repeats the random choices of a run.")] = None,
+    for_: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="End after this time: 90s, 10m, 8h.")
+    ] = None,
+    life: Annotated[int | None, typer.Option(min=0, help="Only this life of the run that seed and hurts name.")] = None,
+    records: Annotated[int, typer.Option(min=1, help="Acknowledged records that one cycle waits for at most.")] = 3_000,
+    sabotage: Annotated[
+        str | None, typer.Option(metavar="NAME", help=f"Make a mistake that must be found: {', '.join(SABOTAGES)}.")
+    ] = None,
+    broker: Annotated[Path | None, typer.Option(metavar="PATH", help="headwaterd (default: HEADWATERD).")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where the logs are made (default: a folder in /tmp).")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Load a broker, hurt it, start it again, and check that nothing that was acknowledged is lost or changed."""
+    program = broker or binary()
+    if not program.exists():
+        raise ConfigError(f"{program} is missing: name the broker with --broker or HEADWATERD")
+    faults_program = faults_binary(program)
+    names = _chosen(hurts, sabotage, has_faults=faults_program.exists())
+    wanted = Run(
+        folder=(data_dir or Path(tempfile.mkdtemp(prefix="headwater-torture-"))).absolute(),
+        program=program,
+        faults_program=faults_program if faults_program.exists() else None,
+        hurts=names,
+        seed=secrets.randbelow(1 << 32) if seed is None else seed,
+        cycles=cycles,
+        seconds=None if for_ is None else _seconds(for_),
+        life=life,
+        sabotage=sabotage,
+        records_max=records,
+    )
+    say(f"seed {wanted.seed}: {cycles} cycles of {', '.join(names)} on {program}")
+    with ExitStack() as stack:
+        outcome = run(wanted, _progress(stack, wanted))
+    if data_dir is None and not outcome.kept:
+        wanted.folder.rmdir()
+    if json:
+        put_json(outcome.to_json())
+    else:
+        _show(outcome)
+    if not outcome.clean:
+        raise typer.Exit(1)
+    if outcome.is_interrupted:
+        raise typer.Exit(130)
+
+
+def _chosen(hurts: str | None, sabotage: str | None, *, has_faults: bool) -> list[str]:
+    """The hurts that are to run; of those that were not named, the ones that can not run here are left out aloud."""
+    if sabotage is not None and sabotage not in SABOTAGES:
+        raise typer.BadParameter(f"`{sabotage}` is none of {', '.join(SABOTAGES)}")
+    if hurts is None and sabotage is not None:
+        hurts = SABOTAGES[sabotage].hurt
+    if sabotage is not None and not has_faults:
+        raise ConfigError("--sabotage needs a fault build: `make torture` makes headwaterd-faults beside headwaterd")
+    names = list(dict.fromkeys(hurts.split(","))) if hurts else list(HURTS)
+    for name in names:
+        if name not in HURTS:
+            raise typer.BadParameter(f"`{name}` is none of {', '.join(HURTS)}")
+    able = []
+    for name in names:
+        lacks = HURTS[name].lacks()
+        if HURTS[name].uses_faults and not has_faults:
+            lacks.append("a fault build is needed: `make torture` makes headwaterd-faults beside headwaterd")
+        if lacks and hurts:
+            raise ConfigError(f"{name} can not run here: {'; '.join(lacks)}")
+        if lacks:
+            say(f"without {name}: {'; '.join(lacks)}")
+        else:
+            able.append(name)
+    return able
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
+    if match is None:
+        raise typer.BadParameter(f"`{text}` is not a time: write 90s, 10m or 8h")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+class _Lines:
+    """A line of progress every so many cycles."""
+
+    def __init__(self, total: int) -> None:
+        self._every = max(1, total // _LINES)
+        self._said = 0
+
+    def __call__(self, outcome: Outcome) -> None:
+        if outcome.cycles // self._every > self._said:
+            self._said = outcome.cycles // self._every
+            found = sum(outcome.counts().values())
+            say(f"{outcome.cycles} cycles, {outcome.acked} acknowledged, {found} findings, {outcome.seconds:.0f} s")
+
+
+class _Bar:
+    """A bar on a terminal."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress = progress
+        self._task = progress.add_task("", total=total)
+
+    def __call__(self, outcome: Outcome) -> None:
+        text = f"{outcome.acked} acknowledged, {sum(outcome.counts().values())} findings"
+        self._progress.update(self._task, completed=outcome.cycles, description=text)
+
+
+def _progress(stack: ExitStack, wanted: Run) -> _Lines | _Bar:
+    if not sys.stderr.isatty():
+        return _Lines(wanted.cycles)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    return _Bar(stack.enter_context(Progress(*columns, console=Console(stderr=True))), wanted.cycles)
+
+
+def _show(outcome: Outcome) -> None:
+    for name, one in outcome.tallies.items():
+        found = sum(one.report.counts.values()) + len(one.report.violations)
+        counts = f"{one.cycles} cycles, {one.report.acked} acknowledged, {one.report.restarts} restarts"
+        put(f"{name}: {counts}, {found} findings")
+    words = ", ".join(f"{count} {fault}" for fault, count in outcome.counts().items())
+    counts = f"{outcome.cycles} cycles, {outcome.acked} acknowledged in {outcome.seconds:.0f} s"
+    put(f"seed {outcome.run.seed}: {counts}: {words}")
+    for kept in outcome.kept:
+        put(f"{kept.hurt}, life {kept.life}, kept in {kept.folder}; again: {kept.command}")
+        for finding in kept.findings:
+            put(f"  {finding}")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(torture)

@@ -1,0 +1,79 @@
+"""`headwater users`: the password file of a broker. The native tool does the work; passwords never stand in arguments.
+
+At a terminal the password is asked for twice and not shown; otherwise it is the first line of stdin. Exit codes: 0
+done, 1 failed or not the password, 2 usage, 4 refused.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker_edge.broker import native
+from headwater_cli._options import JsonOption
+
+app = typer.Typer(help="Users of a broker: add, generate, remove, list, verify.", no_args_is_help=True)
+
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="`auth.password_file`.", show_default=False)]
+UserArgument = Annotated[str, typer.Argument(metavar="USER", show_default=False)]
+
+
+def _ask(*, twice: bool) -> None:
+    """Puts a password that was asked for at the terminal onto stdin, where the native tool reads it."""
+    if not sys.stdin.isatty():
+        return
+    secret = typer.prompt("Password", hide_input=True, confirmation_prompt=twice, err=True)
+    reading, writing = os.pipe()
+    # A pipe holds more than the longest password, so this cannot wait.
+    os.write(writing, f"{secret}\n".encode()[:4097])
+    os.close(writing)
+    os.dup2(reading, 0)
+    os.close(reading)
+
+
+def _run(verb: str, *words: object) -> None:
+    raise typer.Exit(native().run(["users", verb, *(str(word) for word in words)]))
+
+
+@app.command()
+def add(
+    file: FileArgument,
+    user: UserArgument,
+    scram: Annotated[bool, typer.Option("--scram", help="Also store what SCRAM-SHA-256 needs.")] = False,
+) -> None:
+    """Add a user, or give one a new password. A running broker takes it in on SIGHUP."""
+    _ask(twice=True)
+    _run("add", file, user, *(["--scram"] if scram else []))
+
+
+@app.command()
+def generate(file: FileArgument) -> None:
+    """Make passwords for a fleet: names on stdin, one a line; `name:password` lines on stdout. Quick to check."""
+    _run("generate", file)
+
+
+@app.command()
+def remove(file: FileArgument, user: UserArgument) -> None:
+    """Remove a user."""
+    _run("remove", file, user)
+
+
+@app.command("list")
+def list_(file: FileArgument, json: JsonOption = False) -> None:
+    """List the users and what is stored of each, which never is the password."""
+    _run("list", file, *(["--json"] if json else []))
+
+
+@app.command()
+def verify(file: FileArgument, user: UserArgument) -> None:
+    """Say by the exit code whether this is the user's password."""
+    _ask(twice=False)
+    _run("verify", file, user)
+
+
+def register(parent: typer.Typer) -> None:
+    parent.add_typer(app, name="users")

@@ -1,0 +1,115 @@
+"""The jobs by name, made from the settings: what each needs, and which can run side by side.
+
+Wiring only. With `available_now` every job does what there is to do and ends; then order counts, and `stages` has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import SparkSession
+
+from broker_edge.errors import SettingsError
+from pipelines.actions import run_engine
+from pipelines.gaps import GapCopier, copy_until
+from pipelines.jobs.kinds import Job, LoopJob, StreamJob
+from pipelines.maintenance import tend_until
+from pipelines.quality.job import QualityJob, check_until
+from pipelines.settings import Settings
+from pipelines.settings.places import TablePlace
+from pipelines.silver.job import start_silver
+from pipelines.status import StatusSettings, start_status
+from pipelines.telemetry import start_telemetry
+from sinks import tables
+
+_STAGES = (("telemetry", "status"), ("silver", "actions"), ("gaps", "quality", "maintenance"))
+"""With `available_now`: silver reads what telemetry has written, quality what silver has."""
+
+JOB_NAMES = tuple(name for stage in _STAGES for name in stage)
+_STREAMS = ("telemetry", "status", "silver")
+
+SparkOf = Callable[[], SparkSession]
+
+
+def names_of(wanted: Sequence[str]) -> list[str]:
+    """The jobs that are meant, in the order in which they start; `all` is all of them."""
+    unknown = next((name for name in wanted if name not in (*JOB_NAMES, "all")), None)
+    if unknown is not None:
+        raise SettingsError(f"there is no job {unknown}: {', '.join(JOB_NAMES)}, or all")
+    return [name for name in JOB_NAMES if name in wanted or "all" in wanted]
+
+
+def needs_spark(names: Sequence[str], settings: Settings) -> bool:
+    """Whether any of the jobs needs a session: streams do, and the others where tables have names."""
+    named = settings.silver.root is None or settings.telemetry.table is not None
+    return any(name in _STREAMS or (named and name != "actions") for name in names)
+
+
+def stages(names: Sequence[str], *, available_now: bool) -> list[list[str]]:
+    """What runs side by side."""
+    if not available_now:
+        return [list(names)]
+    return [found for stage in _STAGES if (found := [name for name in stage if name in names])]
+
+
+def make_job(name: str, settings: Settings, spark: SparkOf, *, available_now: bool) -> Job:
+    """A job that has not been started. `spark` is asked when a job that needs it starts."""
+    match name:
+        case "telemetry":
+            writer, by_path = settings.bronze.writer, settings.telemetry.table is None
+            return StreamJob(
+                name,
+                lambda: start_telemetry(spark(), settings, available_now=available_now),
+                has_splits=writer == "files" or (writer == "auto" and by_path),
+            )
+        case "status":
+            # Few records match, and many that do not lie in the same partitions: its lag says nothing.
+            return StreamJob(name, lambda: _start_status(spark(), settings, available_now), is_watched=False)
+        case "silver":
+            return StreamJob(name, lambda: start_silver(spark(), settings, available_now=available_now))
+        case "actions":
+            return LoopJob(name, lambda stop: _run_engine(settings, stop, available_now))
+        case _:
+            session = spark if needs_spark([name], settings) else None
+            return LoopJob(name, _loop(name, settings, session, available_now))
+
+
+def _start_status(spark: SparkSession, settings: Settings, available_now: bool) -> object:
+    tables.create_by_path(settings.actions.root)
+    chosen = StatusSettings(
+        servers=tuple(settings.servers),
+        root=settings.actions.root,
+        checkpoint=settings.status.checkpoint,
+        tenant=settings.tenant,
+        consumer_group=settings.status.consumer_group,
+        trigger=settings.status.trigger,
+        max_offsets_per_trigger=settings.status.max_offsets_per_trigger,
+        fail_on_data_loss=settings.status.fail_on_data_loss,
+        uplink_topic=settings.status.uplink_topic,
+    )
+    return start_status(spark, chosen, available_now=available_now)
+
+
+def _run_engine(settings: Settings, stop: Callable[[float], bool], available_now: bool) -> None:
+    tables.create_by_path(settings.actions.root)
+    run_engine(settings, stop, once=available_now)
+
+
+def _loop(
+    name: str, settings: Settings, spark: SparkOf | None, available_now: bool
+) -> Callable[[Callable[[float], bool]], None]:
+    def work(stop: Callable[[float], bool]) -> None:
+        def end(seconds: float) -> bool:
+            return available_now or stop(seconds)
+
+        session = None if spark is None else spark()
+        if name == "gaps":
+            place = TablePlace.of(settings.silver)
+            copier = GapCopier(settings.servers, place, tenant=settings.tenant, spark=session)
+            copy_until(copier, end, every_s=settings.gaps.every_s)
+        elif name == "quality":
+            check_until(QualityJob(settings, spark=session), end, every_s=settings.quality.every_s)
+        else:
+            tend_until(settings, end, spark=session)
+
+    return work

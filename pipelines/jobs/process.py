@@ -1,0 +1,114 @@
+"""What every job's command line shares: waiting for a query, stopping cleanly on a signal, one sentence per failure.
+
+exit codes: 0 ended or was told to stop, 1 failed, 3 no broker answers, 5 a setting or option is wrong
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from broker_edge.errors import HeadwaterError
+from broker_edge.escape import SafeFormatter, shown_lines
+from pipelines.settings import SparkSettings
+from pipelines.spark.errors import own_error
+from pipelines.spark.jvm_end import jvm_may_end
+from pipelines.spark.session import session_of
+from sources.errors import SourceError
+
+EXIT_FAILED = 1
+EXIT_UNREACHABLE = 3
+EXIT_SETTINGS = 5
+
+_WAIT_SECONDS = 0.5
+
+_EXIT_CODES = {
+    "UnavailableError": EXIT_UNREACHABLE,
+    "ConnectError": EXIT_UNREACHABLE,
+    "OptionError": EXIT_SETTINGS,
+    "SettingsError": EXIT_SETTINGS,
+    "ConfigError": EXIT_SETTINGS,
+}
+
+
+class StopSignal:
+    """Set by SIGTERM and SIGINT. Made in the main thread, after the Spark session, whose own handler it replaces."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._event.set()
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Waits so long at most; whether the signal has come."""
+        return self._event.wait(seconds)
+
+
+def wait(query: StreamingQuery, stop: StopSignal) -> None:
+    """Returns when the query has ended or was stopped; a batch that `stop` interrupts is replayed by the next start."""
+    while not stop.is_set():
+        if query.awaitTermination(_WAIT_SECONDS):
+            return
+    query.stop()
+
+
+def run_query(name: str, settings: SparkSettings, start: Callable[[SparkSession], StreamingQuery]) -> None:
+    """Runs a process's only query, in a session of its own, until it ends or is told to stop."""
+    spark = session_of(name, settings)
+    mute_query_traces(spark)
+    stop = StopSignal()
+    try:
+        with jvm_may_end(stop.is_set):
+            wait(start(spark), stop)
+    finally:
+        with jvm_may_end(stop.is_set):
+            spark.stop()
+
+
+def mute_query_traces(spark: SparkSession) -> None:
+    """Spark prints the stack of a query that ends with an error; the job says the same in one sentence."""
+    configurator = spark._jvm.org.apache.logging.log4j.core.config.Configurator
+    off = spark._jvm.org.apache.logging.log4j.Level.OFF
+    configurator.setLevel("org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution", off)
+
+
+def run_job(work: Callable[[], None]) -> int:
+    """Runs a job to its exit code; a failure is one sentence on stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(SafeFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    try:
+        work()
+    except (HeadwaterError, SourceError) as error:
+        return _failed(type(error).__name__, str(error))
+    except PySparkException as error:
+        found = own_error(error)
+        if found is None:
+            return _failed("Spark", str(error).strip())
+        return _failed(*found)
+    return 0
+
+
+def exit_code(name: str) -> int:
+    """The exit code of a job that ended with an error of this class."""
+    return _EXIT_CODES.get(name, EXIT_FAILED)
+
+
+def _failed(name: str, sentence: str) -> int:
+    sys.stderr.write(f"error: {shown_lines(sentence)}\n")
+    return exit_code(name)

@@ -1,0 +1,88 @@
+"""`headwater jobs run`: from names and settings to an exit code. The command line itself is `headwater_cli.jobs`.
+
+exit codes: 0 ended or was told to stop, 1 a job failed, 3 no broker answers, 5 a setting is wrong
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from broker_edge.escape import shown_lines
+from pipelines.catalogue import make_job, names_of, needs_spark, stages
+from pipelines.jobs.alerts import Alert, Webhook
+from pipelines.jobs.process import StopSignal, exit_code, mute_query_traces
+from pipelines.jobs.progress import JsonLines, LiveTable
+from pipelines.jobs.runner import RunFailedError, Runner
+from pipelines.settings import Settings, load_settings
+from pipelines.spark.jvm_end import CALL_ERRORS, jvm_may_end
+from pipelines.spark.session import session_of
+
+SESSION_NAME = "headwater-jobs"
+
+
+def run(wanted: Sequence[str], *, config: Path | None, available_now: bool, as_json: bool, webhook: str | None) -> int:
+    """Runs the jobs until a signal, their own end, or the failure of one. PipelineError when a setting is wrong."""
+    names = names_of(wanted)
+    settings = load_settings(config)
+    url = webhook or settings.jobs.webhook
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    with ExitStack() as stack:
+        on_alert: Callable[[Alert], None] = lambda alert: None  # noqa: E731
+        if url is not None:
+            hook = Webhook(url)
+            stack.callback(hook.close)
+            on_alert = hook.send
+        spark = _Session(settings, names)
+        stack.callback(spark.close)
+        spark.open()
+        # After the session, whose own handlers it replaces.
+        stop = StopSignal()
+        live = sys.stdout.isatty() and not as_json
+        screen: LiveTable | JsonLines = LiveTable(Console()) if live else JsonLines(sys.stdout, sys.stderr)
+        stack.enter_context(screen)
+        try:
+            for stage in stages(names, available_now=available_now):
+                jobs = [make_job(name, settings, spark, available_now=available_now) for name in stage]
+                with jvm_may_end(stop.is_set):
+                    Runner(jobs, settings.jobs, screen, on_alert=on_alert).run(stop.wait)
+                if stop.is_set():
+                    break
+        except RunFailedError as error:
+            if stop.is_set() and isinstance(error.__cause__, CALL_ERRORS):
+                return 0
+            sys.stderr.write(f"error: {shown_lines(str(error))}\n")
+            return exit_code(error.cause_name)
+    return 0
+
+
+class _Session:
+    """The session of the run: opened once, before the first job, when one of them needs it."""
+
+    def __init__(self, settings: Settings, names: Sequence[str]) -> None:
+        self._settings = settings
+        self._is_needed = needs_spark(names, settings)
+        self._spark: SparkSession | None = None
+
+    def open(self) -> None:
+        if not self._is_needed:
+            return
+        self._spark = session_of(SESSION_NAME, self._settings.spark)
+        mute_query_traces(self._spark)
+
+    def __call__(self) -> SparkSession:
+        assert self._spark is not None, "the catalogue said that no job needs Spark"
+        return self._spark
+
+    def close(self) -> None:
+        if self._spark is None:
+            return
+        # Whoever sent the signal may have sent it to the JVM as well.
+        with suppress(*CALL_ERRORS):
+            self._spark.stop()

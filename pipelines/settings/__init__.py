@@ -1,0 +1,156 @@
+"""Settings of the pipelines: `conf/pipelines.yaml` made into checked values. It reads one file and nothing else.
+
+Defaults are those of the models here; the file in the repository repeats them with what they mean, and a test holds
+the two together.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from actions.uplink_status import TOPIC, UplinkTopic
+from pipelines.settings.yaml_file import Section, read_yaml
+
+
+class SparkSettings(Section):
+    """The local session."""
+
+    cores: str = "local[2,4]"
+    driver_memory: str = "1g"
+    warehouse: str | None = None
+
+
+class BronzeSettings(Section):
+    """How bronze tables are written; `auto` is `files` for a table by path and `spark` for one by name."""
+
+    writer: Literal["auto", "spark", "files"] = "auto"
+    compression: Literal["zstd", "snappy"] = "zstd"
+
+
+class TelemetrySettings(Section):
+    """The pipeline from telemetry topics to its bronze table."""
+
+    subscribe: list[str] = Field(default=["devices/+/telemetry"], min_length=1)
+    consumer_group: str = "telemetry"
+    table: str | None = None
+    table_path: str | None = "data/bronze/telemetry"
+    checkpoint: str = "data/checkpoints/telemetry"
+    trigger: str = "1 second"
+    max_offsets_per_trigger: int | None = Field(default=1_000_000, gt=0)
+    fail_on_data_loss: bool = True
+
+    @model_validator(mode="after")
+    def _one_table(self) -> TelemetrySettings:
+        if (self.table is None) == (self.table_path is None):
+            raise ValueError("give one of table and table_path, and null for the other")
+        return self
+
+
+class StatusSection(Section):
+    """The pipeline from statuses and receipts to `action_events`; its tables are those of `actions`."""
+
+    consumer_group: str = "status"
+    checkpoint: str = "data/checkpoints/status"
+    trigger: str = "1 second"
+    max_offsets_per_trigger: int = Field(default=10_000, gt=0)
+    fail_on_data_loss: bool = True
+    uplink_topic: str | None = TOPIC
+
+    @model_validator(mode="after")
+    def _is_a_topic(self) -> StatusSection:
+        if self.uplink_topic is not None:
+            UplinkTopic(self.uplink_topic)
+        return self
+
+
+class ActionsSection(Section):
+    """The action engine."""
+
+    root: str = "data/tables"
+    tick_s: float = Field(default=1.0, gt=0)
+    poll_s: float = Field(default=0.2, gt=0)
+    device_state_s: float = Field(default=1.0, ge=0)
+    publish_max: int = Field(default=5_000, gt=0)
+    queued_s: int = Field(default=7 * 24 * 3600, gt=0)
+    delivered_s: int = Field(default=3600, gt=0)
+    in_progress_s: int = Field(default=24 * 3600, gt=0)
+    step_s: int = Field(default=24 * 3600, gt=0)
+    allow_unsigned: bool = False
+    trusted_keys: list[str] = Field(default=[])
+
+
+class SilverSettings(Section):
+    """From bronze to a table per message type, with what could not be used in `quarantine`."""
+
+    schemas: str = "conf/schemas"
+    rules: str | None = "conf/quality"
+    root: str | None = "data/tables"
+    catalog_schema: str | None = None
+    checkpoint: str = "data/checkpoints/silver"
+    trigger: str = "5 seconds"
+    max_bytes_per_trigger: str = "64m"
+
+    @model_validator(mode="after")
+    def _one_place(self) -> SilverSettings:
+        if (self.root is None) == (self.catalog_schema is None):
+            raise ValueError("give one of root and catalog_schema, and null for the other")
+        return self
+
+
+class GapsSettings(Section):
+    """Gaps that brokers report, copied into `ingest_gaps`."""
+
+    every_s: float = Field(default=60.0, gt=0)
+
+
+class QualitySettings(Section):
+    """The rules as a suite on a sample of each silver table."""
+
+    every_s: float = Field(default=3600.0, gt=0)
+    sample_rows: int = Field(default=10_000, gt=0)
+
+
+class MaintenanceSettings(Section):
+    """Small files into large ones, and away with what nobody can read any more."""
+
+    every_s: float = Field(default=3600.0, gt=0)
+    retention_hours: int = Field(default=168, ge=0)
+    log_retention_days: int = Field(default=30, gt=0)
+    target_file_mb: int = Field(default=128, gt=0)
+
+
+class JobsSettings(Section):
+    """How `headwater jobs run` watches what it runs."""
+
+    look_s: float = Field(default=1.0, gt=0)
+    retries: int = Field(default=5, ge=0)
+    retry_first_s: float = Field(default=1.0, gt=0)
+    retry_max_s: float = Field(default=60.0, gt=0)
+    lag_records_max: int | None = Field(default=1_000_000, gt=0)
+    silent_s_max: float | None = Field(default=300.0, gt=0)
+    webhook: str | None = None
+
+
+class Settings(Section):
+    """The whole file."""
+
+    servers: list[str] = Field(default=["grpc://127.0.0.1:8815"], min_length=1)
+    tenant: str = Field(default="default", min_length=1)
+    spark: SparkSettings = SparkSettings()
+    bronze: BronzeSettings = BronzeSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+    status: StatusSection = StatusSection()
+    actions: ActionsSection = ActionsSection()
+    silver: SilverSettings = SilverSettings()
+    gaps: GapsSettings = GapsSettings()
+    quality: QualitySettings = QualitySettings()
+    maintenance: MaintenanceSettings = MaintenanceSettings()
+    jobs: JobsSettings = JobsSettings()
+
+
+def load_settings(path: Path | None) -> Settings:
+    """Reads `path`, or gives the defaults without one. `SettingsError` names file, line, key and the nearest key."""
+    return Settings() if path is None else read_yaml(path, Settings)

@@ -1,0 +1,54 @@
+"""Options that the jobs around silver share: which tables, which schemas and rules. The command line wins over the
+file."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pydantic import ValidationError
+
+from broker_edge.errors import SettingsError
+from pipelines.settings import Settings
+
+
+def add_place_options(parser: argparse.ArgumentParser) -> None:
+    """Where silver and the tables beside it are."""
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--root", help="folder or object store address of silver and the tables beside it")
+    place.add_argument("--schema", help="their catalog.schema instead; needs Spark")
+
+
+def add_file_options(parser: argparse.ArgumentParser) -> None:
+    """Which schemas and rules."""
+    parser.add_argument("--schemas", help="folder of message schemas")
+    parser.add_argument("--rules", help="folder of quality rules")
+
+
+def add_bronze_options(parser: argparse.ArgumentParser) -> None:
+    """Which bronze table."""
+    bronze = parser.add_mutually_exclusive_group()
+    bronze.add_argument("--bronze", help="bronze table, catalog.schema.table")
+    bronze.add_argument("--bronze-path", help="bronze table, by path")
+
+
+def with_options(settings: Settings, options: argparse.Namespace) -> Settings:
+    """The settings with those options on top that the parser has and somebody gave."""
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    silver: dict[str, Any] = {
+        name: given[name] for name in ("schemas", "rules", "checkpoint", "trigger") if name in given
+    }
+    if "root" in given or "schema" in given:
+        silver |= {"root": given.get("root"), "catalog_schema": given.get("schema")}
+    changes: dict[str, Any] = {"silver": settings.silver.model_dump() | silver}
+    if "bronze" in given or "bronze_path" in given:
+        bronze = {"table": given.get("bronze"), "table_path": given.get("bronze_path")}
+        changes["telemetry"] = settings.telemetry.model_dump() | bronze
+    if "actions_root" in given:
+        changes["actions"] = settings.actions.model_dump() | {"root": given["actions_root"]}
+    changes |= {name: given[key] for key, name in (("tenant", "tenant"), ("server", "servers")) if key in given}
+    try:
+        return Settings.model_validate(settings.model_dump() | changes)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SettingsError(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from error

@@ -1,0 +1,181 @@
+"""The Delta jars: fetched once into a folder of the project, used from there without a network.
+
+    python -m pipelines.spark.jars [--to .cache/jars]
+
+Ivy runs inside a short Spark start in a process of its own, with a private cache and home folder: what `~/.ivy2` and
+`~/.m2` hold neither helps nor breaks it. A session itself only ever gets `spark.jars`, and never resolves anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from broker_edge.errors import SetupError
+from pipelines.spark.java import require_java
+
+DELTA_VERSION = "4.4.0"
+DELTA_PACKAGE = f"io.delta:delta-spark_4.2_2.13:{DELTA_VERSION}"
+JAR_NAMES = (
+    f"io.delta_delta-spark_4.2_2.13-{DELTA_VERSION}.jar",
+    f"io.delta_delta-storage-{DELTA_VERSION}.jar",
+    f"io.delta_delta-kernel-api-{DELTA_VERSION}.jar",
+    f"io.delta_delta-kernel-defaults-{DELTA_VERSION}.jar",
+    f"io.delta_delta-kernel-unitycatalog-{DELTA_VERSION}.jar",
+    "io.unitycatalog_unitycatalog-client-0.6.0.jar",
+    "io.unitycatalog_unitycatalog-hadoop-0.6.0.jar",
+)
+"""What Delta needs at run time beyond Spark's own jars."""
+
+JARS_ENV = "HEADWATER_JARS"
+FETCH_TIMEOUT_SECONDS = 900
+
+_FETCH = """
+import os
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master("local[1]").appName("fetch-jars")
+for key, value in {
+    "spark.jars.packages": os.environ["HEADWATER_FETCH_PACKAGES"],
+    "spark.jars.excludes": os.environ["HEADWATER_FETCH_EXCLUDES"],
+    "spark.jars.ivy": os.environ["HEADWATER_FETCH_IVY"],
+    "spark.driver.extraJavaOptions": "-Duser.home=" + os.environ["HEADWATER_FETCH_HOME"],
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}.items():
+    builder = builder.config(key, value)
+builder.getOrCreate().stop()
+"""
+
+
+def default_folder() -> Path:
+    """`$HEADWATER_JARS`, else `.cache/jars` beside the packages."""
+    named = os.environ.get(JARS_ENV)
+    return Path(named) if named else Path(__file__).resolve().parents[2] / ".cache" / "jars"
+
+
+def delta_jars(folder: Path | None = None) -> list[Path]:
+    """The paths of the Delta jars; `SetupError` names what is missing and how to fetch it."""
+    folder = folder or default_folder()
+    missing = _missing(folder)
+    if missing:
+        raise SetupError(
+            f"the Delta jars are not in {folder} ({missing[0]} is missing): run `python -m pipelines.spark.jars "
+            f"--to {folder}`, "
+            f"or name their folder in {JARS_ENV}"
+        )
+    return [folder / name for name in JAR_NAMES]
+
+
+def fetch(folder: Path) -> bool:
+    """Puts the jars into `folder`. Returns false, without touching the network, when all are there already.
+
+    A jar appears under its name only when it is whole, so a fetch that is interrupted is simply run again.
+    """
+    if not _missing(folder):
+        return False
+    require_java()
+    folder.mkdir(parents=True, exist_ok=True)
+    # Beside the target: the renames below must not cross a file system.
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch_name:
+        scratch = Path(scratch_name)
+        resolved = _resolve(scratch, [DELTA_PACKAGE], [])
+        for name in JAR_NAMES:
+            found = resolved / name
+            if not found.is_file():
+                raise SetupError(f"{DELTA_PACKAGE} was resolved without {name}: remove {folder} and try again")
+            whole = scratch / name
+            shutil.copyfile(found, whole)
+            os.replace(whole, folder / name)
+    return True
+
+
+def fetch_packages(folder: Path, packages: Sequence[str], *, excludes: Sequence[str] = ()) -> list[Path]:
+    """The jars of Maven packages (`group:artifact:version`) and of what they need, in a folder of their own.
+
+    A folder that is there is whole, because it appears when all jars are in it, and then nothing is fetched. Spark's
+    own jars are not among them; `excludes` are packages (`group:artifact`) to leave out.
+    """
+    if not folder.is_dir():
+        require_java()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as scratch:
+            os.replace(_resolve(Path(scratch), packages, excludes), folder)
+    return sorted(folder.glob("*.jar"))
+
+
+def _missing(folder: Path) -> list[str]:
+    return [name for name in JAR_NAMES if not (folder / name).is_file()]
+
+
+def _resolve(scratch: Path, packages: Sequence[str], excludes: Sequence[str]) -> Path:
+    """The folder, below `scratch`, of the jars that Ivy found."""
+    wanted = ",".join(packages)
+    home = scratch / "home"
+    home.mkdir()
+    environment = dict(
+        os.environ,
+        HEADWATER_FETCH_PACKAGES=wanted,
+        HEADWATER_FETCH_EXCLUDES=",".join(excludes),
+        HEADWATER_FETCH_IVY=str(scratch / "ivy"),
+        HEADWATER_FETCH_HOME=str(home),
+    )
+    try:
+        result = subprocess.run(
+            [sys.executable, "-c", _FETCH],
+            env=environment,
+            cwd=scratch,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=FETCH_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SetupError(
+            f"fetching {wanted} took over {FETCH_TIMEOUT_SECONDS} s: check the network and try again"
+        ) from error
+    if result.returncode != 0:
+        raise SetupError(f"cannot fetch {wanted} from Maven Central: {_reason(result.stdout)}")
+    return scratch / "ivy" / "jars"
+
+
+def _reason(output: str) -> str:
+    """The line of Ivy's talk that says what went wrong, or its last one."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    for marker in ("unresolved dependency", "FAILED DOWNLOADS", "Connection refused", "UnknownHost", "Server access"):
+        for line in lines:
+            if marker in line:
+                return line.strip(": ")
+    return lines[-1] if lines else "Spark ended without a word"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line: 0 when the jars are there, 1 with one sentence on stderr when they cannot be fetched."""
+    parser = argparse.ArgumentParser(prog="python -m pipelines.spark.jars", description="Fetch the Delta jars once.")
+    parser.add_argument("--to", type=Path, default=None, help="folder for the jars (default .cache/jars)")
+    options = parser.parse_args(arguments)
+    folder: Path = (options.to or default_folder()).absolute()
+    try:
+        if _missing(folder):
+            _say(f"fetching {len(JAR_NAMES)} Delta jars into {folder} …")
+        fetched = fetch(folder)
+    except SetupError as error:
+        _say(f"error: {error}")
+        return 1
+    _say(f"{len(JAR_NAMES)} Delta jars {'fetched into' if fetched else 'are in'} {folder}")
+    return 0
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

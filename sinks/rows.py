@@ -1,0 +1,59 @@
+"""Rows of Delta tables as dictionaries and back: timestamps are Unix microseconds, maps are dictionaries.
+
+No table is opened here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from sinks.table_query import valid_texts
+from sinks.tables import Table
+
+Row = Mapping[str, Any]
+
+
+def now_us() -> int:
+    return time.time_ns() // 1_000
+
+
+def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """The rows as dictionaries: timestamps as Unix microseconds, maps as dictionaries."""
+    maps = []
+    for index, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type):
+            column = table.column(index).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+            table = table.set_column(index, field.name, column)
+        elif pa.types.is_map(field.type):
+            maps.append(field.name)
+    for row in _listed(table):
+        for name in maps:
+            if row[name] is not None:
+                row[name] = dict(row[name])
+        yield row
+
+
+def _listed(table: pa.Table) -> list[dict[str, Any]]:
+    try:
+        found: list[dict[str, Any]] = table.to_pylist()
+    except UnicodeDecodeError:
+        # Whoever wrote it did not look: such bytes become U+FFFD, and the row is judged as any other.
+        found = valid_texts(table).to_pylist()
+    return found
+
+
+def arrow_of(rows: Iterable[Row], table: Table) -> pa.Table:
+    """The rows in the schema of `table`; columns that a row lacks are null."""
+    schema = table.arrow_schema()
+    taken = list(rows)
+    columns = []
+    for field in schema:
+        values = [row.get(field.name) for row in taken]
+        if pa.types.is_map(field.type):
+            values = [list(value.items()) if value is not None else None for value in values]
+        columns.append(pa.array(values, field.type))
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -1,0 +1,71 @@
+"""Import paths of the release before: they give the same objects, and say once what the new path is."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from broker_edge.moved import MOVED, new_names
+
+OLD_NAMES = (
+    ("broker_edge.cli", "main", "headwater_cli"),
+    ("pipelines.action_rows", "action_of", "actions.rows"),
+    ("pipelines.action_rows", "arrow_of", "sinks.rows"),
+    ("pipelines.action_store", "DeltalakeStore", "actions.store"),
+    ("pipelines.action_store", "EngineFencedError", "broker_edge.errors"),
+    ("pipelines.actions", "ActionJob", "actions.job"),
+    ("pipelines.engine", "Action", "actions.engine"),
+    ("pipelines.engine.tick", "tick", "actions.engine.tick"),
+    ("pipelines.errors", "SettingsError", "broker_edge.errors"),
+    ("pipelines.errors", "own_error", "pipelines.spark.errors"),
+    ("pipelines.fleet_desk", "FleetDesk", "actions.fleet_desk"),
+    ("pipelines.ingest_tables", "TablePlace", "pipelines.settings.places"),
+    ("pipelines.session", "spark_session", "pipelines.spark.session"),
+    ("pipelines.tables", "create_by_path", "sinks.tables"),
+    ("sinks.errors", "SinkError", "broker_edge.errors"),
+)
+
+
+@pytest.mark.parametrize(("old", "name", "new"), OLD_NAMES)
+def test_a_name_under_its_old_path_is_the_same_object(old: str, name: str, new: str) -> None:
+    assert getattr(importlib.import_module(old), name) is getattr(importlib.import_module(new), name)
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_every_old_path_leads_somewhere(old: str) -> None:
+    for new in MOVED[old]:
+        assert importlib.util.find_spec(new) is not None, new
+    assert importlib.util.find_spec(old) is not None
+
+
+def test_an_old_path_is_said_to_be_old_and_the_new_one_is_not() -> None:
+    code = "import warnings; warnings.simplefilter('error'); import pipelines.engine.tick"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "DeprecationWarning: pipelines.engine is now actions.engine; the old path goes" in done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("pipelines.engine", "actions.engine")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_module_that_moved_runs_under_its_old_path() -> None:
+    command = [sys.executable, "-m", "pipelines.jars", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: python -m pipelines.spark.jars")
+
+
+def test_what_did_not_move_keeps_its_path_and_what_never_was_is_not_found() -> None:
+    assert new_names("pipelines.telemetry") == new_names("pipelines.enginex") == ()
+    assert importlib.util.find_spec("pipelines.enginex") is None
+    with pytest.raises(ModuleNotFoundError, match=r"pipelines\.engine\.nothing"):
+        importlib.import_module("pipelines.engine.nothing")
+    with pytest.raises(ImportError, match="nothing"):
+        exec("from pipelines.errors import nothing")
