@@ -56,7 +56,7 @@ def torture(
         folder=(data_dir or Path(tempfile.mkdtemp(prefix="headwater-torture-"))).absolute(),
         program=program,
         faults_program=faults_program if faults_program.exists() else None,
-        hurts=names,
+        hurts={name: HURTS[name] for name in names},
         seed=secrets.randbelow(1 << 32) if seed is None else seed,
         cycles=cycles,
         seconds=None if for_ is None else _seconds(for_),

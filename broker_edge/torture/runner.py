@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from broker_edge.errors import HeadwaterError
-from broker_edge.torture.hurts import HURTS
 from broker_edge.torture.life import Bench, Life
 from broker_edge.torture.process import BrokerError
 from broker_edge.torture.report import Fault, Report
@@ -31,12 +30,12 @@ LIVES_MIN = 3  # of each hurt, so that one of them has retention
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What was asked for. `cycles` are shared by the hurts, `seconds` ends the run earlier, `life` is the only one."""
+    """The request. The hurts, by name, share `cycles`; `seconds` ends the run earlier, `life` is the only one."""
 
     folder: Path
     program: Path
     faults_program: Path | None
-    hurts: Sequence[str]
+    hurts: Mapping[str, type[Life]]
     seed: int
     cycles: int
     seconds: float | None = None
@@ -150,13 +149,13 @@ def _lives(wanted: Run) -> Iterator[tuple[int, str, int]]:
     quota = math.ceil(wanted.cycles / len(names))
     if wanted.life is not None:
         name = names[wanted.life % len(names)]
-        yield wanted.life, name, min(quota, HURTS[name].cycles)
+        yield wanted.life, name, min(quota, wanted.hurts[name].cycles)
         return
     left = dict.fromkeys(names, quota)
     life = 0
     while any(left.values()):
         name = names[life % len(names)]
-        cycles = min(left[name], HURTS[name].cycles, max(2, math.ceil(quota / LIVES_MIN)))
+        cycles = min(left[name], wanted.hurts[name].cycles, max(2, math.ceil(quota / LIVES_MIN)))
         left[name] -= cycles
         if cycles:
             yield life, name, cycles
@@ -186,7 +185,7 @@ def _live(
         sabotage=wanted.sabotage,
         records_max=wanted.records_max,
     )
-    life = HURTS[hurt](bench)
+    life = wanted.hurts[hurt](bench)
     try:
         with life:
             outcome.running = life.report

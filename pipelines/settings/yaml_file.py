@@ -1,6 +1,6 @@
 """YAML files of the pipelines made into checked values; what is wrong is one sentence with file, line and key.
 
-It knows no particular file: `settings`, `silver.schema` and `quality.rules` hold the models.
+It knows no particular file: `settings`, `silver.schema` and `silver.rules` hold the models.
 """
 
 from __future__ import annotations

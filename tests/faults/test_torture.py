@@ -39,7 +39,7 @@ def _run(folder: Path, hurts: list[str], *, seed: int, cycles: int, sabotage: st
         folder=folder,
         program=binary(),
         faults_program=faults_program if faults_program.exists() else None,
-        hurts=hurts,
+        hurts={name: HURTS[name] for name in hurts},
         seed=seed,
         cycles=cycles,
         sabotage=sabotage,
