@@ -1,9 +1,9 @@
-//! Why bytes were refused: the reason code that MQTT 5 asks for, and one sentence for the log.
+//! Why a packet was refused: the reason code of MQTT 5, and one sentence for the log.
 
 use crate::reason::ReasonCode;
 
-/// A packet that cannot be accepted. The connection must be closed; MQTT 5 peers are first told [`DecodeError::reason`]
-/// in a DISCONNECT, or in a CONNACK while they are connecting.
+/// A packet that cannot be accepted. The connection must be closed. MQTT 5 peers get [`DecodeError::reason`] first, in
+/// a DISCONNECT, or in a CONNACK while they are connecting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{what} (0x{:02x})", *reason as u8)]
 pub struct DecodeError {
@@ -21,7 +21,7 @@ impl DecodeError {
         }
     }
 
-    /// The bytes are a packet that may not be sent, or not here (0x82).
+    /// The packet is well formed but not allowed, or not allowed at this point (0x82).
     #[must_use]
     pub const fn protocol(what: &'static str) -> Self {
         Self {

@@ -1,16 +1,16 @@
-//! Where a packet ends: the fixed header, and nothing behind it.
+//! Finds where a packet ends, from its fixed header alone.
 //!
-//! The body is not looked at. The size limit is applied before a body arrives, so that a caller never buffers a packet
+//! It does not read the body. The size limit applies before the body arrives, so a caller never buffers a packet that
 //! it is going to refuse.
 
 use crate::error::DecodeError;
 use crate::reason::ReasonCode;
 
-/// What the bytes received so far hold at their front.
+/// What the received bytes begin with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Frame {
-    /// Not a whole packet yet. `needed_total` is its size, header included, once the header is complete; it is within
-    /// the size limit.
+    /// Not a whole packet yet. Once the header is complete, `needed_total` is the packet's size with its header, which
+    /// is within the size limit.
     Incomplete { needed_total: Option<usize> },
     /// A whole packet: its body is `bytes[header_len..total_len]`.
     Whole {
@@ -23,8 +23,8 @@ pub enum Frame {
 /// Finds the packet at the front of `bytes`. `size_max` counts the whole packet, header included, as the Maximum Packet
 /// Size of MQTT 5 does.
 ///
-/// A length that is padded with zeroes is accepted: only MQTT 5 forbids it, the version is not known here, and small
-/// clients do reserve a fixed number of bytes for it.
+/// A length padded with zeros is accepted: only MQTT 5 forbids it, the version is not known here, and some small
+/// clients reserve a fixed number of bytes for the length.
 ///
 /// # Errors
 /// 0x81 for a length of more than four bytes, 0x95 for a packet over `size_max`.

@@ -1,11 +1,12 @@
 //! MQTT 3.1, 3.1.1 and 5: bytes to packets and packets to bytes.
 //!
 //! Owns the wire format: framing, the packets and their properties, reason codes, topic names and filters. It performs
-//! no I/O, reads no clock, keeps no session and decides no policy: what is well formed is decoded, and the broker
-//! decides what it serves. Decoded packets borrow from the input, so nothing is allocated that a peer could size.
+//! no I/O, reads no clock, keeps no session and decides no policy: it decodes every well-formed packet, and the broker
+//! decides which ones to serve. Decoded packets borrow from the input, so no peer can control the size of an
+//! allocation.
 //!
-//! The way in: [`frame::next`] finds a packet, [`packet::connect::decode`] reads the first one and gives the
-//! [`Version`], [`packet::decode`] and [`packet::publish::decode`] read the others. The way out: [`encode`].
+//! Reading: [`frame::next`] finds a packet, [`packet::connect::decode`] reads the first one and returns the
+//! [`Version`], [`packet::decode`] and [`packet::publish::decode`] read the others. Writing: [`encode`].
 #![forbid(unsafe_code)]
 
 pub mod encode;

@@ -1,10 +1,10 @@
-//! Reason codes of MQTT 5, and the return codes that CONNACK carried before it.
+//! Reason codes of MQTT 5, and the CONNACK return codes of earlier versions.
 //!
-//! Which packet may carry which code is checked where that packet is decoded.
+//! Each packet's decoder checks which codes the packet may carry.
 
 use std::fmt;
 
-/// Every reason code of MQTT 5. Zero means success, normal disconnection or granted QoS 0 by its packet.
+/// Every reason code of MQTT 5. Zero means success, normal disconnection or granted QoS 0, depending on the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ReasonCode {
@@ -114,7 +114,7 @@ impl ReasonCode {
         self as u8
     }
 
-    /// Codes from 0x80 on say that something was refused.
+    /// Codes from 0x80 on are errors.
     #[must_use]
     pub const fn is_error(self) -> bool {
         self as u8 >= 0x80
@@ -177,7 +177,7 @@ impl fmt::Display for ReasonCode {
     }
 }
 
-/// What CONNACK says in MQTT 3.1 and 3.1.1.
+/// The CONNACK return codes of MQTT 3.1 and 3.1.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ConnectReturnCode {
@@ -208,8 +208,8 @@ impl ConnectReturnCode {
         self as u8
     }
 
-    /// The return code that says the same as a reason code, as far as there is one; for refusals without one, 3.1.1
-    /// clients are best told that the server is unavailable, because that is the code they retry on.
+    /// The return code with the meaning of `reason`. An error without one becomes "server unavailable", because 3.1.1
+    /// clients retry on that code.
     #[must_use]
     pub const fn for_reason(reason: ReasonCode) -> Self {
         match reason {

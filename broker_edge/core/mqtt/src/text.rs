@@ -1,19 +1,19 @@
-//! Which bytes are text: well-formed UTF-8 without U+0000, without control characters and without non-characters.
+//! Checks text: well-formed UTF-8 without U+0000, control characters and non-characters.
 //!
-//! The standard forbids U+0000 and surrogates and lets a receiver refuse the others (1.5.4). They are refused in every
-//! string, as Mosquitto does: they have no use in a topic or a client id, and they would end up in logs and terminals.
+//! The standard forbids U+0000 and surrogates and lets a receiver refuse the others (1.5.4). All are refused in every
+//! string, as in Mosquitto: they have no use in a topic or a client id, and they would reach logs and terminals.
 
 const LOW: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;
 
-/// Non-zero where some byte of `word` is zero; a byte above a zero byte may be marked too, which does not matter to
-/// callers that only ask whether there is any.
+/// Non-zero if some byte of `word` is zero. A byte above a zero byte may be marked too; callers only ask whether any is
+/// marked.
 #[inline]
 const fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(LOW) & !word & HIGH
 }
 
-/// Non-zero where some byte of `word` is a control character, is not ASCII, or with `WILDCARDS` is `+` or `#`.
+/// Non-zero if some byte of `word` is a control character, is not ASCII, or (with `WILDCARDS`) is `+` or `#`.
 #[inline]
 const fn special_bytes<const WILDCARDS: bool>(word: u64) -> u64 {
     let below_space = word.wrapping_sub(LOW * 0x20) & !word & HIGH;
@@ -26,8 +26,8 @@ const fn special_bytes<const WILDCARDS: bool>(word: u64) -> u64 {
     }
 }
 
-/// Whether all bytes are printable ASCII, and with `WILDCARDS` none is `+` or `#`. Eight bytes at a time: this runs
-/// over the topic of every publish.
+/// Whether all bytes are printable ASCII and (with `WILDCARDS`) none is `+` or `#`. It works on eight bytes at a time,
+/// because it checks the topic of every publish.
 #[inline]
 pub(crate) fn is_plain<const WILDCARDS: bool>(bytes: &[u8]) -> bool {
     let Some(last) = bytes.last_chunk::<8>() else {
@@ -52,7 +52,7 @@ pub fn check(bytes: &[u8]) -> Option<&str> {
     (is_plain::<false>(bytes) || text.chars().all(is_allowed)).then_some(text)
 }
 
-/// Whether a character may stand in a string.
+/// Whether a string may contain the character.
 const fn is_allowed(c: char) -> bool {
     let code = c as u32;
     !matches!(code, 0..=0x1f | 0x7f..=0x9f | 0xfdd0..=0xfdef) && code & 0xfffe != 0xfffe

@@ -1,16 +1,16 @@
-//! Topic names and topic filters: what is well formed, and which filter matches which name.
+//! Topic names and topic filters: whether they are well formed, and which filter matches which name.
 //!
-//! Who may use a topic, and who subscribed to it, is not known here.
+//! Permissions and subscriptions are not known here.
 
 use crate::text;
 
-/// Levels that a name or a filter may have. A bound on depth is a bound on the work of matching; Mosquitto has the same.
+/// The most levels that a name or a filter may have. This bounds the work of matching; Mosquitto has the same limit.
 pub const LEVELS_MAX: usize = 200;
 
-/// Bytes that fit a string of MQTT.
+/// The longest string that MQTT can carry, in bytes.
 pub const LEN_MAX: usize = u16::MAX as usize;
 
-/// Why a topic name or filter is not one.
+/// Why a topic name or filter is not well formed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TopicError {
     #[error("a topic has at least one character")]
@@ -29,8 +29,8 @@ pub enum TopicError {
     Share,
 }
 
-/// A well-formed topic name, borrowed from a packet. It stays bytes, because a broker that has seen the topic before
-/// looks it up by its bytes and never needs the text.
+/// A well-formed topic name, borrowed from a packet. It stays bytes, because the broker looks up known topics by their
+/// bytes and does not need the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TopicName<'a> {
     /// Valid UTF-8: checked when the value was built.
@@ -38,11 +38,11 @@ pub struct TopicName<'a> {
 }
 
 impl<'a> TopicName<'a> {
-    /// The name of a publish that has only a topic alias.
+    /// The topic of a publish that has only a topic alias.
     pub const EMPTY: Self = Self { bytes: &[] };
 
     /// # Errors
-    /// Bytes that are not a topic name.
+    /// The bytes are not a topic name.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, TopicError> {
         check_name(bytes)?;
@@ -68,7 +68,7 @@ impl<'a> TopicName<'a> {
     }
 }
 
-/// Whether the bytes are a topic name.
+/// Checks that the bytes are a topic name.
 ///
 /// # Errors
 /// The first rule that they break.
@@ -77,7 +77,7 @@ pub fn check_name(bytes: &[u8]) -> Result<(), TopicError> {
     if bytes.is_empty() {
         return Err(TopicError::Empty);
     }
-    // Short and plain is what nearly every topic is; under LEVELS_MAX bytes there cannot be too many levels.
+    // Nearly every topic is short and plain. Under LEVELS_MAX bytes there cannot be too many levels.
     if bytes.len() < LEVELS_MAX && text::is_plain::<true>(bytes) {
         return Ok(());
     }
@@ -89,8 +89,8 @@ pub fn check_name(bytes: &[u8]) -> Result<(), TopicError> {
     }
 }
 
-/// Whether the bytes are a topic filter. A shared subscription is checked as the filter it looks like; see
-/// [`parse_shared`] for the rest of its rules.
+/// Checks that the bytes are a topic filter. For a shared subscription this checks the whole string as one filter; see
+/// [`parse_shared`] for its other rules.
 ///
 /// # Errors
 /// The first rule that they break.
@@ -125,7 +125,7 @@ fn check_text(bytes: &[u8]) -> Result<(), TopicError> {
     Ok(())
 }
 
-/// A subscription shared by the members of a group.
+/// A filter that the members of a group share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedFilter<'a> {
     pub group: &'a str,
@@ -150,8 +150,8 @@ pub fn parse_shared(filter: &str) -> Result<Option<SharedFilter<'_>>, TopicError
     }
 }
 
-/// Whether a well-formed filter matches a well-formed topic name (4.7). Names that begin with `$` are not matched by a
-/// filter that begins with a wildcard.
+/// Whether a well-formed filter matches a well-formed topic name (4.7). A filter that begins with a wildcard does not
+/// match names that begin with `$`.
 #[must_use]
 pub fn filter_matches(filter: &str, topic: &str) -> bool {
     let (filter, topic) = (filter.as_bytes(), topic.as_bytes());

@@ -77,7 +77,7 @@ impl QoS {
     }
 }
 
-/// The identifier that ties an acknowledgement to its packet; never zero.
+/// The identifier that links an acknowledgement to its packet; never zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PacketId(pub NonZeroU16);
 

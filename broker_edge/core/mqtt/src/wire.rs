@@ -1,16 +1,17 @@
-//! The data types of the wire: integers, variable byte integers, strings and binary data, read and written.
+//! Reads and writes the wire's data types: integers, variable byte integers, strings and binary data.
 //!
-//! Knows nothing of packets. A reader never goes past its slice; a writer never writes a length it does not keep.
+//! Knows nothing of packets. A reader never reads past its slice; a writer never writes a length that differs from the
+//! bytes that follow.
 
 use crate::error::DecodeError;
 use crate::text;
 
-/// The largest value of a variable byte integer, and so the longest body of a packet.
+/// The largest value of a variable byte integer, and therefore the longest body of a packet.
 pub const VARINT_MAX: u32 = 268_435_455;
 
 const TRUNCATED: DecodeError = DecodeError::malformed("the packet ends inside a field");
 
-/// Takes fields off the front of a packet's body.
+/// Reads the fields of a packet's body in order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
@@ -53,7 +54,7 @@ impl<'a> Reader<'a> {
         Ok(u32::from_be_bytes(*value))
     }
 
-    /// A variable byte integer in its shortest form, the only one that is allowed.
+    /// Reads a variable byte integer. Only its shortest form is allowed.
     #[inline]
     pub(crate) fn varint(&mut self) -> Result<u32, DecodeError> {
         let mut value = 0;
@@ -81,21 +82,21 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    /// Bytes with a two-byte length before them.
+    /// Reads bytes with a two-byte length prefix.
     #[inline]
     pub(crate) fn binary(&mut self) -> Result<&'a [u8], DecodeError> {
         let len = self.u16()?;
         self.take(usize::from(len))
     }
 
-    /// A string: UTF-8 that [`text::check`] accepts.
+    /// Reads a string: UTF-8 that [`text::check`] accepts.
     pub(crate) fn string(&mut self) -> Result<&'a str, DecodeError> {
         text::check(self.binary()?)
             .ok_or(DecodeError::malformed("a string is not valid UTF-8 text"))
     }
 }
 
-/// Bytes that the variable byte integer `value` takes.
+/// The encoded length of the variable byte integer `value`.
 #[inline]
 pub(crate) const fn varint_len(value: u32) -> usize {
     match value {
@@ -106,7 +107,7 @@ pub(crate) const fn varint_len(value: u32) -> usize {
     }
 }
 
-/// Writes `value` in its shortest form. Values over [`VARINT_MAX`] have no form; callers bound them first.
+/// Writes `value` in its shortest form. Values over [`VARINT_MAX`] cannot be encoded; callers bound them first.
 #[inline]
 pub(crate) fn put_varint(out: &mut Vec<u8>, value: u32) {
     debug_assert!(value <= VARINT_MAX);
@@ -118,8 +119,8 @@ pub(crate) fn put_varint(out: &mut Vec<u8>, value: u32) {
     out.push(rest as u8);
 }
 
-/// Writes bytes with their two-byte length. What is over 65,535 bytes is cut, because a wrong length would make the rest
-/// of the stream unreadable; everything that came over MQTT or passed `topic::check_*` fits.
+/// Writes bytes with a two-byte length prefix. More than 65,535 bytes are cut, because a wrong length would make the
+/// rest of the stream unreadable. Everything that came over MQTT or passed `topic::check_*` fits.
 #[inline]
 pub(crate) fn put_binary(out: &mut Vec<u8>, bytes: &[u8]) {
     debug_assert!(bytes.len() <= usize::from(u16::MAX));
@@ -128,7 +129,7 @@ pub(crate) fn put_binary(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(&bytes[..len]);
 }
 
-/// Bytes that [`put_binary`] appends.
+/// The number of bytes that [`put_binary`] appends.
 #[inline]
 pub(crate) const fn binary_len(bytes: &[u8]) -> usize {
     let max = u16::MAX as usize;

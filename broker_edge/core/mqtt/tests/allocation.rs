@@ -1,6 +1,6 @@
-//! Decoding allocates nothing, so that no peer can size an allocation by what it sends.
+//! Decoding allocates nothing, so no peer can control the size of an allocation.
 //!
-//! The allocator of this test counts; nothing else is tested here, because the count is that of the thread.
+//! The allocator of this test counts per thread, so this binary contains no other tests.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -28,7 +28,7 @@ pub fn connack_v3(out: &mut Vec<u8>, session_present: bool, code: ConnectReturnC
     ]);
 }
 
-/// Appends the answer to a CONNECT that could not be decoded; nothing for one that gets none.
+/// Appends the CONNACK for a CONNECT that could not be decoded. Appends nothing for [`Refusal::Close`].
 pub fn refusal(out: &mut Vec<u8>, refusal: Refusal) {
     match refusal {
         Refusal::Close => {}

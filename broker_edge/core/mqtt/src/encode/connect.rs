@@ -6,7 +6,7 @@ use crate::property::Property;
 use crate::version::{QoS, Version};
 use crate::wire::{binary_len, put_binary};
 
-/// What a CONNECT says.
+/// The fields of a CONNECT.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectFields<'a> {
     pub version: Version,

@@ -6,7 +6,7 @@ use crate::property::Property;
 use crate::reason::ReasonCode;
 use crate::version::Version;
 
-/// Appends a DISCONNECT. Before MQTT 5 only a client sends it, and it says nothing.
+/// Appends a DISCONNECT. Before MQTT 5 only clients send it, without a reason.
 pub fn disconnect(
     out: &mut Vec<u8>,
     version: Version,

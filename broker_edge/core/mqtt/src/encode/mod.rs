@@ -1,8 +1,8 @@
 //! Packets to bytes: each function appends one whole packet to a buffer.
 //!
-//! What a packet may carry is not checked again: the caller chooses the codes and properties that the version and the
-//! packet allow, and keeps topics within `topic::LEN_MAX`. Before MQTT 5 properties and reasons are left out. Text over
-//! 65,535 bytes is cut, so that the stream stays readable.
+//! These functions check nothing: the caller chooses codes and properties that the version and the packet allow, and
+//! keeps topics within `topic::LEN_MAX`. Before MQTT 5 properties and reasons are left out. Text over 65,535 bytes is
+//! cut, so that the peer can still parse the rest of the stream.
 
 mod ack;
 mod connack;
@@ -21,8 +21,8 @@ pub use subscribe::{suback, subscribe, unsuback, unsubscribe};
 use crate::property::Property;
 use crate::wire::{put_varint, varint_len};
 
-/// Writes the fixed header of a control packet. The bodies of those are bounded by what the broker was configured to
-/// accept or to say, far below the limit of the format.
+/// Writes the fixed header of a control packet. The broker's limits keep these bodies far below the limit of the
+/// format.
 fn put_header(out: &mut Vec<u8>, first_byte: u8, body_len: usize) {
     debug_assert!(body_len <= crate::wire::VARINT_MAX as usize);
     out.reserve(body_len + 5);
@@ -34,7 +34,7 @@ fn properties_len(properties: &[Property<'_>]) -> usize {
     properties.iter().map(Property::encoded_len).sum()
 }
 
-/// Bytes of the properties with their length before them.
+/// Bytes of the properties, length prefix included.
 fn prefixed_len(properties: &[Property<'_>]) -> usize {
     let len = properties_len(properties);
     varint_len(len as u32) + len

@@ -1,40 +1,40 @@
-//! PUBLISH, encoded once and patched per subscriber: only the packet identifier and the flags differ between the
-//! subscribers that share a version, a QoS layout and subscription identifiers.
+//! PUBLISH, encoded once and patched per subscriber: subscribers with the same version, QoS layout and subscription
+//! identifiers differ only in the packet identifier and the flags.
 
 use crate::packet::kind;
 use crate::topic;
 use crate::version::{PacketId, QoS, Version};
 use crate::wire::{VARINT_MAX, binary_len, put_binary, put_varint, varint_len};
 
-/// What a PUBLISH says, without its payload.
+/// The fields of a PUBLISH, without its payload.
 #[derive(Debug, Clone, Copy)]
 pub struct PublishFields<'a> {
     pub version: Version,
     pub dup: bool,
     pub qos: QoS,
     pub retain: bool,
-    /// Within `topic::LEN_MAX`. Empty when `extra` holds a topic alias that the peer knows.
+    /// At most `topic::LEN_MAX` bytes. Empty when `extra` holds a topic alias that the peer knows.
     pub topic: &'a str,
-    /// `None` with QoS 1 or 2 writes zero, to be replaced with [`PublishLayout::set_packet_id`].
+    /// With QoS 1 or 2, `None` writes zero; [`PublishLayout::set_packet_id`] replaces it.
     pub packet_id: Option<PacketId>,
-    /// Properties of the message, encoded and without a length. Left out before MQTT 5.
+    /// Encoded properties of the message, without a length. Left out before MQTT 5.
     pub properties: &'a [u8],
     /// Properties of this delivery (subscription identifiers, topic alias, offset), encoded by `Property::encode`.
     pub extra: &'a [u8],
 }
 
-/// Where the parts of an encoded PUBLISH are, counted from its first byte, which is the one with the flags.
+/// Where the parts of an encoded PUBLISH are, counted from its first byte (the one with the flags).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PublishLayout {
     /// The whole packet, payload included.
     pub total_len: usize,
     /// The packet without its payload.
     pub head_len: usize,
-    /// Of the two bytes of the packet identifier; `None` with QoS 0.
+    /// Where the two bytes of the packet identifier begin; `None` with QoS 0.
     pub packet_id_at: Option<usize>,
 }
 
-/// The packet is over the 256 MiB that the format can express, or its topic over 65,535 bytes. Nothing was written.
+/// The packet is over the format's limit of 256 MiB, or its topic is over 65,535 bytes. Nothing was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a publish of {total_len} bytes on a topic of {topic_len} bytes cannot be encoded as MQTT")]
 pub struct TooLarge {
@@ -54,7 +54,7 @@ impl PublishFields<'_> {
         Ok(layout)
     }
 
-    /// Appends the packet up to its payload, for payloads that are sent from a buffer of their own.
+    /// Appends the packet up to its payload, for callers that send the payload from another buffer.
     ///
     /// # Errors
     /// [`TooLarge`].
@@ -82,7 +82,7 @@ impl PublishFields<'_> {
         Ok(layout)
     }
 
-    /// The sizes of the packet without encoding it: what a client's maximum packet size is compared with.
+    /// The sizes of the packet without encoding it, to compare with the client's maximum packet size.
     ///
     /// # Errors
     /// [`TooLarge`].
@@ -114,7 +114,7 @@ impl PublishFields<'_> {
         }
     }
 
-    /// Bytes of the variable header.
+    /// Length of the variable header.
     #[inline]
     fn body_head_len(&self) -> usize {
         let packet_id = if self.qos == QoS::AtMostOnce { 0 } else { 2 };

@@ -8,7 +8,7 @@ use crate::reason::ReasonCode;
 use crate::version::{PacketId, Version};
 use crate::wire::{binary_len, put_binary};
 
-/// What SUBACK says before MQTT 5 when a filter was refused.
+/// The SUBACK code before MQTT 5 for a refused filter.
 const FAILURE_V3: u8 = 0x80;
 
 /// Writes the header, the packet identifier and the properties; `rest_len` bytes must follow.

@@ -11,14 +11,14 @@ use crate::wire::Reader;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ack<'a> {
     pub packet_id: PacketId,
-    /// Success when the packet has no room for one.
+    /// Success when the packet carries no reason.
     pub reason: ReasonCode,
     pub properties: Properties<'a>,
 }
 
-/// The packet identifier of an acknowledgement that says nothing but success: `first_byte` is that of the fixed header,
-/// without its type being looked at. Nearly all are like this, and a broker that serves many subscribers reads one per
-/// delivery; `None` means that [`super::decode`] must look.
+/// The packet identifier of an acknowledgement that carries nothing else, which means success. Nearly all are like
+/// this, and the broker reads one per delivery. `first_byte` is that of the fixed header; its type is not checked.
+/// `None`: use [`super::decode`].
 #[must_use]
 #[inline]
 pub fn plain(first_byte: u8, body: &[u8]) -> Option<PacketId> {
@@ -51,13 +51,13 @@ pub(super) fn decode(version: Version, kind: u8, body: &[u8]) -> Result<Ack<'_>,
     }
     if !version.is_v5() {
         return Err(DecodeError::malformed(
-            "an acknowledgement has bytes behind its packet identifier",
+            "an acknowledgement has bytes after its packet identifier",
         ));
     }
     ack.reason = ReasonCode::from_u8(reader.u8()?)
         .filter(|reason| may_carry(kind, *reason))
         .ok_or(DecodeError::protocol(
-            "a reason code that this acknowledgement may not carry",
+            "a reason code that is not allowed in this acknowledgement",
         ))?;
     if reader.is_empty() {
         return Ok(ack);
@@ -65,7 +65,7 @@ pub(super) fn decode(version: Version, kind: u8, body: &[u8]) -> Result<Ack<'_>,
     ack.properties = Properties::read(&mut reader, PacketProperties::Ack)?;
     if !reader.is_empty() {
         return Err(DecodeError::malformed(
-            "an acknowledgement has bytes behind its properties",
+            "an acknowledgement has bytes after its properties",
         ));
     }
     Ok(ack)

@@ -11,7 +11,7 @@ use crate::wire::Reader;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Auth<'a> {
     pub reason: ReasonCode,
-    /// Always with an authentication method, unless the packet is empty.
+    /// They contain an authentication method, unless the packet is empty.
     pub properties: Properties<'a>,
 }
 
@@ -24,7 +24,7 @@ pub(super) fn decode(
         return Err(DecodeError::protocol("AUTH before MQTT 5"));
     }
     if body.is_empty() {
-        // The standard lets the body go when the reason is success, which only a server may send.
+        // The standard allows an empty body when the reason is success, which only a server may send.
         return match sender {
             Sender::Server => Ok(Auth {
                 reason: ReasonCode::Success,
@@ -39,12 +39,12 @@ pub(super) fn decode(
     let reason = ReasonCode::from_u8(reader.u8()?)
         .filter(|reason| may_send(sender, *reason))
         .ok_or(DecodeError::protocol(
-            "a reason code that this AUTH may not carry",
+            "a reason code that is not allowed in this AUTH",
         ))?;
     let properties = Properties::read(&mut reader, PacketProperties::Auth)?;
     if !reader.is_empty() {
         return Err(DecodeError::malformed(
-            "an AUTH has bytes behind its properties",
+            "an AUTH has bytes after its properties",
         ));
     }
     if !properties.contains(PropertyId::AuthenticationMethod) {

@@ -14,7 +14,7 @@ pub struct Connack<'a> {
     pub properties: Properties<'a>,
 }
 
-/// The verdict of a CONNACK in the words of its version.
+/// The result code of a CONNACK, by protocol version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnackCode {
     V3(ConnectReturnCode),
@@ -40,7 +40,7 @@ pub(super) fn decode(version: Version, body: &[u8]) -> Result<Connack<'_>, Decod
         ));
     }
     let code = reader.u8()?;
-    let unknown = DecodeError::protocol("a code that CONNACK may not carry");
+    let unknown = DecodeError::protocol("a code that is not allowed in a CONNACK");
     let (code, properties) = if version.is_v5() {
         let code = ReasonCode::from_u8(code)
             .filter(|code| *code == ReasonCode::Success || code.is_error())

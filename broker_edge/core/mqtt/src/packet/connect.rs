@@ -1,6 +1,6 @@
-//! CONNECT: the first packet of a connection, and the only one that is decoded without knowing the version.
+//! CONNECT: the first packet of a connection, and the only one that is decoded before the version is known.
 //!
-//! A refusal says how to answer, because that depends on how much of the packet could be read: [`Refusal`].
+//! An error carries the answer to send ([`Refusal`]), which depends on how much of the packet could be read.
 
 use crate::error::DecodeError;
 use crate::property::{PacketProperties, Properties};
@@ -11,15 +11,15 @@ use crate::wire::Reader;
 
 use super::kind;
 
-/// A client that wants in.
+/// The fields of a CONNECT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connect<'a> {
     pub version: Version,
-    /// Clean session before MQTT 5, clean start since.
+    /// Clean session before MQTT 5, clean start in MQTT 5.
     pub clean_start: bool,
     /// Seconds; 0 turns the keep-alive off.
     pub keep_alive_s: u16,
-    /// May be empty: the broker then assigns one. Never empty in 3.1, nor in 3.1.1 without a clean session.
+    /// If empty, the broker assigns one. Never empty in 3.1, nor in 3.1.1 without a clean session.
     pub client_id: &'a str,
     pub will: Option<Will<'a>>,
     pub username: Option<&'a str>,
@@ -27,7 +27,7 @@ pub struct Connect<'a> {
     pub properties: Properties<'a>,
 }
 
-/// The message to publish when the client is lost.
+/// The message to publish when the connection is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Will<'a> {
     pub topic: &'a str,
@@ -48,7 +48,7 @@ pub struct ConnectError {
 /// How a refused CONNECT is answered before the connection is closed; `encode::connack::refusal` writes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// Not at all: it was not MQTT, or a version that has no words for the error.
+    /// No answer: the packet was not MQTT, or its version has no code for the error.
     Close,
     V3(ConnectReturnCode),
     V5(ReasonCode),
@@ -82,7 +82,7 @@ pub fn decode(first_byte: u8, body: &[u8]) -> Result<Connect<'_>, ConnectError> 
     let name = reader.binary().map_err(close)?;
     let level = reader.u8().map_err(close)?;
     let version = read_version(name, level)?;
-    // MQTT 3.1 left these bits open, and clients of that time set them.
+    // MQTT 3.1 does not define these bits, and old clients set them.
     if version != Version::V31 && first_byte & 0x0f != 0 {
         return Err(close(DecodeError::malformed(
             "reserved bits of the fixed header are set",
@@ -95,9 +95,9 @@ pub fn decode(first_byte: u8, body: &[u8]) -> Result<Connect<'_>, ConnectError> 
 }
 
 fn read_version(name: &[u8], level: u8) -> Result<Version, ConnectError> {
-    let what = "the protocol name and level are of no MQTT version that is served here";
+    let what = "the protocol name and level match no supported MQTT version (3.1, 3.1.1 or 5)";
     let error = DecodeError::new(ReasonCode::UnsupportedProtocolVersion, what);
-    // The top bit marks a Mosquitto bridge, which tries again without it when it is told so in the words of its version.
+    // The top bit marks a Mosquitto bridge, which retries without the bit when it gets its version's refusal code.
     let refusal = match (name, level & 0x7f) {
         (b"MQIsdp", 3) if level == 3 => return Ok(Version::V31),
         (b"MQTT", 4) if level == 4 => return Ok(Version::V311),
@@ -119,7 +119,7 @@ const fn refusal(version: Version, reason: ReasonCode) -> Refusal {
     }
 }
 
-/// Everything behind the protocol level.
+/// Reads everything after the protocol level.
 fn read_rest(version: Version, mut reader: Reader<'_>) -> Result<Connect<'_>, DecodeError> {
     let flags = reader.u8()?;
     if version != Version::V31 && flags & flag::RESERVED != 0 {
@@ -152,7 +152,7 @@ fn read_rest(version: Version, mut reader: Reader<'_>) -> Result<Connect<'_>, De
     };
     if !reader.is_empty() {
         return Err(DecodeError::malformed(
-            "a CONNECT has bytes behind its last field",
+            "a CONNECT has bytes after its last field",
         ));
     }
     Ok(Connect {
@@ -203,7 +203,7 @@ fn read_will<'a>(
             Ok(None)
         } else {
             Err(DecodeError::malformed(
-                "a QoS or retain of a will that is not there",
+                "will QoS or will retain is set without a will",
             ))
         };
     }

@@ -1,4 +1,4 @@
-//! DISCONNECT: empty before MQTT 5, with a reason and properties since.
+//! DISCONNECT: empty before MQTT 5; MQTT 5 adds a reason and properties.
 
 use super::publish::Sender;
 use crate::error::DecodeError;
@@ -7,10 +7,10 @@ use crate::reason::ReasonCode;
 use crate::version::Version;
 use crate::wire::Reader;
 
-/// The end of a connection, announced.
+/// The announced end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Disconnect<'a> {
-    /// Normal disconnection when the packet has no room for one.
+    /// Normal disconnection when the packet carries no reason.
     pub reason: ReasonCode,
     pub properties: Properties<'a>,
 }
@@ -34,7 +34,7 @@ pub(super) fn decode(
     disconnect.reason = ReasonCode::from_u8(reader.u8()?)
         .filter(|reason| may_send(sender, *reason))
         .ok_or(DecodeError::protocol(
-            "a reason code that this DISCONNECT may not carry",
+            "a reason code that is not allowed in this DISCONNECT",
         ))?;
     if reader.is_empty() {
         return Ok(disconnect);
@@ -46,7 +46,7 @@ pub(super) fn decode(
     disconnect.properties = Properties::read(&mut reader, allowed)?;
     if !reader.is_empty() {
         return Err(DecodeError::malformed(
-            "a DISCONNECT has bytes behind its properties",
+            "a DISCONNECT has bytes after its properties",
         ));
     }
     Ok(disconnect)

@@ -1,7 +1,7 @@
-//! Packets, decoded from a frame's body and borrowed from it. One file per packet.
+//! Packets, decoded from a frame's body and borrowing from it. One file per packet.
 //!
-//! [`decode`] is for a server that has accepted a CONNECT; [`decode_from_server`] for a client. The first packet of a
-//! connection is read by [`connect::decode`], which is what gives the version that all others need.
+//! [`decode`] is for a server that has accepted a CONNECT; [`decode_from_server`] for a client. [`connect::decode`]
+//! reads the first packet of a connection and returns the version that all others need.
 
 pub mod ack;
 pub mod auth;
@@ -74,10 +74,10 @@ pub enum ServerPacket<'a> {
     Auth(Auth<'a>),
 }
 
-/// Decodes a packet that came from a connected client. PUBLISH may be taken to [`publish::decode`] directly.
+/// Decodes a packet from a connected client. A PUBLISH may go to [`publish::decode`] directly.
 ///
 /// # Errors
-/// A body that is malformed, and packets that a connected client may not send: a second CONNECT, and what only a server
+/// A malformed body, and packets that a connected client may not send: a second CONNECT, and packets that only a server
 /// sends.
 #[inline]
 pub fn decode(version: Version, first_byte: u8, body: &[u8]) -> Result<Packet<'_>, DecodeError> {
@@ -101,14 +101,18 @@ fn decode_other(version: Version, first_byte: u8, body: &[u8]) -> Result<Packet<
         kind::DISCONNECT => Packet::Disconnect(disconnect::decode(version, Sender::Client, body)?),
         kind::AUTH => Packet::Auth(auth::decode(version, Sender::Client, body)?),
         kind::CONNECT => return Err(DecodeError::protocol("a second CONNECT")),
-        _ => return Err(DecodeError::protocol("a packet that no client may send")),
+        _ => {
+            return Err(DecodeError::protocol(
+                "a packet type that no client may send",
+            ));
+        }
     })
 }
 
-/// Decodes a packet that came from a server.
+/// Decodes a packet from a server.
 ///
 /// # Errors
-/// A body that is malformed, and packets that only a client sends.
+/// A malformed body, and packets that only a client sends.
 pub fn decode_from_server(
     version: Version,
     first_byte: u8,
@@ -132,7 +136,11 @@ pub fn decode_from_server(
             ServerPacket::Disconnect(disconnect::decode(version, Sender::Server, body)?)
         }
         kind::AUTH => ServerPacket::Auth(auth::decode(version, Sender::Server, body)?),
-        _ => return Err(DecodeError::protocol("a packet that no server may send")),
+        _ => {
+            return Err(DecodeError::protocol(
+                "a packet type that no server may send",
+            ));
+        }
     })
 }
 
@@ -145,9 +153,9 @@ fn check_flags(kind: u8, first_byte: u8) -> Result<(), DecodeError> {
     if first_byte & 0x0f == wanted {
         return Ok(());
     }
-    let what = "reserved bits of the fixed header are set wrongly";
+    let what = "reserved bits of the fixed header have the wrong value";
     Err(match kind {
-        // These are refused whatever their flags are.
+        // These types are refused with any flags.
         0 | kind::CONNACK | kind::AUTH => DecodeError::protocol(what),
         _ => DecodeError::malformed(what),
     })
@@ -157,6 +165,8 @@ fn no_body(body: &[u8]) -> Result<(), DecodeError> {
     if body.is_empty() {
         Ok(())
     } else {
-        Err(DecodeError::malformed("a packet that has no body has one"))
+        Err(DecodeError::malformed(
+            "a packet type without a body has a body",
+        ))
     }
 }

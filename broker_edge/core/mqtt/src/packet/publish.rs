@@ -1,6 +1,6 @@
-//! PUBLISH, from a client or from a server. The first is the hot path of a broker.
+//! PUBLISH, from a client or from a server. PUBLISH from a client is the hot path of the broker.
 //!
-//! Whether a topic alias is known, and whether the topic may be published to, is decided by the session.
+//! The session decides whether a topic alias is known and whether the client may publish to the topic.
 
 use std::num::NonZeroU16;
 
@@ -10,14 +10,14 @@ use crate::topic::{TopicError, TopicName};
 use crate::version::{PacketId, QoS, Version};
 use crate::wire::Reader;
 
-/// Which side sent a packet whose rules differ by side.
+/// Which side sent a packet, where the rules differ by side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sender {
     Client,
     Server,
 }
 
-/// A message on its way.
+/// The fields of a PUBLISH.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Publish<'a> {
     pub dup: bool,
@@ -35,7 +35,7 @@ pub struct Publish<'a> {
 /// Decodes a PUBLISH that a client sent. `first_byte` is that of the fixed header.
 ///
 /// # Errors
-/// A body that is malformed (0x81), a rule that is broken (0x82), or topic alias 0 (0x94).
+/// A malformed body (0x81), a broken rule (0x82), or topic alias 0 (0x94).
 #[inline]
 pub fn decode(version: Version, first_byte: u8, body: &[u8]) -> Result<Publish<'_>, DecodeError> {
     decode_with(

@@ -14,7 +14,7 @@ pub struct Suback<'a> {
     pub codes: Codes<'a>,
 }
 
-/// The answer to an UNSUBSCRIBE: one code per filter, none before MQTT 5.
+/// The answer to an UNSUBSCRIBE: one code per filter; no codes before MQTT 5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unsuback<'a> {
     pub packet_id: PacketId,
@@ -51,7 +51,7 @@ impl<'a> Codes<'a> {
         let known = |code: &u8| ReasonCode::from_u8(*code).is_some_and(may_carry);
         if !bytes.iter().all(known) {
             return Err(DecodeError::protocol(
-                "a reason code that this acknowledgement may not carry",
+                "a reason code that is not allowed in this acknowledgement",
             ));
         }
         Ok(Self { bytes })
@@ -83,7 +83,7 @@ pub(super) fn decode_unsuback(version: Version, body: &[u8]) -> Result<Unsuback<
     let codes = Codes::read(&reader, of_unsuback)?;
     if codes.is_empty() == version.is_v5() {
         return Err(DecodeError::malformed(
-            "an UNSUBACK has codes since MQTT 5, and only since then",
+            "an UNSUBACK has codes in MQTT 5 and none in earlier versions",
         ));
     }
     Ok(Unsuback {

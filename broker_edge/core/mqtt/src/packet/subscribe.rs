@@ -1,7 +1,7 @@
-//! SUBSCRIBE: filters with their options. All are checked when the packet is decoded and read again when they are
-//! iterated, so that their number costs no memory.
+//! SUBSCRIBE: filters with their options. Decoding checks them all, and iterating reads them again, so their number
+//! costs no memory.
 //!
-//! Whether a filter may be subscribed to, and how many there may be, is decided by the broker.
+//! The broker decides which filters, and how many, a client may subscribe to.
 
 use crate::error::DecodeError;
 use crate::property::{PacketProperties, Properties};
@@ -19,7 +19,7 @@ pub enum RetainHandling {
     DoNotSend = 2,
 }
 
-/// What a subscriber asks for beside the filter. Before MQTT 5 only the QoS is given, the rest has its default.
+/// The options beside the filter. Before MQTT 5 only the QoS is sent; the others have their defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SubscriptionOptions {
     pub qos: QoS,
@@ -29,7 +29,7 @@ pub struct SubscriptionOptions {
 }
 
 impl SubscriptionOptions {
-    /// The options of a subscription that names only a QoS.
+    /// The options of a subscription that gives only a QoS.
     #[must_use]
     pub const fn new(qos: QoS) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl SubscriptionOptions {
         }
     }
 
-    /// The options as the byte that MQTT 5 sends.
+    /// The options byte of MQTT 5.
     #[must_use]
     pub const fn as_u8(self) -> u8 {
         self.qos as u8
@@ -80,7 +80,7 @@ impl SubscriptionOptions {
 /// One filter of a SUBSCRIBE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Subscription<'a> {
-    /// A well-formed filter; `$share/…` is complete (`topic::parse_shared` splits it).
+    /// A well-formed filter, with its `$share/…` if it has one (`topic::parse_shared` splits it).
     pub filter: &'a str,
     pub options: SubscriptionOptions,
 }
@@ -93,10 +93,10 @@ pub struct Subscribe<'a> {
     pub subscriptions: Subscriptions<'a>,
 }
 
-/// The filters of a SUBSCRIBE, in their order.
+/// The filters of a SUBSCRIBE, in packet order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Subscriptions<'a> {
-    /// Every entry in here was checked when the packet was decoded.
+    /// Every entry was checked when the packet was decoded.
     bytes: &'a [u8],
     version: Version,
     count: usize,
@@ -165,11 +165,11 @@ fn read_subscription<'a>(
     Ok(Subscription { filter, options })
 }
 
-/// A level in front of a filter by which a subscriber names a position in the log. It is not well formed as a filter, and
-/// stands here because everything else is checked where it is decoded.
+/// A level before a filter with which a subscriber names an offset in the log. It is not a well-formed filter level, so
+/// the check here removes it first; filters are checked only here.
 const AT_WITH_OFFSETS: &str = "$at+/";
 
-/// A filter that is well formed, shared or not.
+/// Reads a filter, shared or not, and checks that it is well formed.
 pub(super) fn read_filter<'a>(reader: &mut Reader<'a>) -> Result<&'a str, DecodeError> {
     let filter = reader.string()?;
     let checked = filter.strip_prefix(AT_WITH_OFFSETS).unwrap_or(filter);

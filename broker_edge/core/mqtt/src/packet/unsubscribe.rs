@@ -1,4 +1,4 @@
-//! UNSUBSCRIBE: filters to forget, checked when the packet is decoded and read again when they are iterated.
+//! UNSUBSCRIBE: filters to remove. Decoding checks them, and iterating reads them again.
 
 use super::subscribe::read_filter;
 use crate::error::DecodeError;
@@ -14,10 +14,10 @@ pub struct Unsubscribe<'a> {
     pub filters: Filters<'a>,
 }
 
-/// The filters of an UNSUBSCRIBE, in their order.
+/// The filters of an UNSUBSCRIBE, in packet order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Filters<'a> {
-    /// Every entry in here was checked when the packet was decoded.
+    /// Every entry was checked when the packet was decoded.
     bytes: &'a [u8],
     count: usize,
 }

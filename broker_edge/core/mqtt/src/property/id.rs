@@ -1,10 +1,10 @@
-//! Property identifiers: their value types, the packets they may stand in, and the range of their values.
+//! Property identifiers: their value types, the packets that may carry them, and the range of their values.
 
 use super::Property;
 use crate::error::DecodeError;
 use crate::reason::ReasonCode;
 
-/// The identifier of a property, as it stands before its value.
+/// The identifier of a property, written before its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum PropertyId {
@@ -122,7 +122,7 @@ pub(super) const fn value_type(id: PropertyId) -> ValueType {
     }
 }
 
-/// The places in which properties stand.
+/// The kinds of packets (and the will) that carry properties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PacketProperties {
     Connect,
@@ -130,7 +130,7 @@ pub(crate) enum PacketProperties {
     Connack,
     PublishFromClient,
     PublishFromServer,
-    /// The properties of a message, kept beside it.
+    /// The properties of a message, stored with it.
     Stored,
     /// PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK and UNSUBACK.
     Ack,
@@ -197,7 +197,7 @@ pub(crate) const fn allowed(packet: PacketProperties) -> u64 {
     some | Id::UserProperty.bit()
 }
 
-/// Refuses values that are well formed and yet not allowed.
+/// Refuses well-formed values that are not allowed.
 pub(super) fn check_range(property: Property<'_>) -> Result<(), DecodeError> {
     match property {
         Property::SubscriptionIdentifier(0) => {
@@ -223,7 +223,7 @@ pub(super) fn byte_property<'a>(id: PropertyId, value: u8) -> Result<Property<'a
     }
     if value > 1 {
         return Err(DecodeError::protocol(
-            "a property that is 0 or 1 has another value",
+            "the value of a property must be 0 or 1",
         ));
     }
     let flag = value == 1;

@@ -1,7 +1,7 @@
 //! Properties of MQTT 5: checked once when a packet is decoded, then read from the packet's own bytes.
 //!
-//! [`Properties`] borrows the checked bytes, so that reading them cannot fail and allocates nothing. What a property
-//! means is not decided here.
+//! [`Properties`] borrows the checked bytes, so reading them cannot fail and allocates nothing. The meaning of a
+//! property is not decided here.
 
 mod id;
 mod value;
@@ -17,13 +17,13 @@ use crate::wire::Reader;
 /// The checked properties of one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Properties<'a> {
-    /// Every property in here was parsed and checked when this value was built.
+    /// Every property was parsed and checked when this value was built.
     bytes: &'a [u8],
     /// Bit n is set when the property with identifier n is in `bytes`.
     seen: u64,
 }
 
-/// The properties that go with a message to its subscribers; the others concern one connection only.
+/// The properties that are forwarded to subscribers; the others concern one connection only.
 const FORWARDABLE: u64 = PropertyId::PayloadFormatIndicator.bit()
     | PropertyId::MessageExpiryInterval.bit()
     | PropertyId::ContentType.bit()
@@ -38,7 +38,7 @@ impl<'a> Properties<'a> {
         seen: 0,
     };
 
-    /// Takes the length and the properties off the front of `reader` and checks them for `packet`.
+    /// Reads the length and the properties, and checks them for `packet`.
     #[inline]
     pub(crate) fn read(
         reader: &mut Reader<'a>,
@@ -52,10 +52,10 @@ impl<'a> Properties<'a> {
         Self::check(reader.take(len as usize)?, packet)
     }
 
-    /// Checks the forwardable properties of a message as they are stored, without their length.
+    /// Checks the forwardable properties of a stored message, which have no length prefix.
     ///
     /// # Errors
-    /// Bytes that are no properties, or not those of a message.
+    /// Malformed properties, or properties that a message cannot have.
     pub fn stored(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         Self::check(bytes, PacketProperties::Stored)
     }
@@ -69,7 +69,7 @@ impl<'a> Properties<'a> {
             let property = read_value(&mut reader, id)?;
             if id.bit() & allowed == 0 {
                 let what = "a property is not allowed in this packet";
-                // The standard says malformed; like Mosquitto, only the packets of subscribers get that code.
+                // The standard says malformed. As in Mosquitto, only SUBSCRIBE and UNSUBSCRIBE get that code.
                 return Err(match packet {
                     PacketProperties::Subscribe | PacketProperties::Unsubscribe => {
                         DecodeError::malformed(what)
@@ -131,7 +131,7 @@ impl<'a> Properties<'a> {
         self.iter().find(|property| property.id() == id)
     }
 
-    /// The user properties, in their order.
+    /// The user properties, in packet order.
     pub fn user_properties(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
         let some = if self.contains(PropertyId::UserProperty) {
             *self
@@ -151,7 +151,7 @@ impl<'a> Properties<'a> {
             .find_map(|(key, value)| (key == name).then_some(value))
     }
 
-    /// The subscription identifiers, in their order.
+    /// The subscription identifiers, in packet order.
     pub fn subscription_identifiers(&self) -> impl Iterator<Item = u32> + use<'a> {
         let some = if self.contains(PropertyId::SubscriptionIdentifier) {
             *self
@@ -164,9 +164,9 @@ impl<'a> Properties<'a> {
         })
     }
 
-    /// Appends the properties that subscribers get (payload format, expiry, content type, response topic, correlation
-    /// data, user properties) in their order, encoded and without a length. Topic alias, subscription identifiers and
-    /// will delay stay behind.
+    /// Appends the encoded properties that subscribers get (payload format, expiry, content type, response topic,
+    /// correlation data, user properties), in packet order and without a length. Topic alias, subscription identifiers
+    /// and will delay are left out.
     #[inline]
     pub fn copy_forwardable(&self, out: &mut Vec<u8>) {
         if self.seen & !FORWARDABLE == 0 {
@@ -228,7 +228,7 @@ getters! {
     shared_subscription_available: SharedSubscriptionAvailable -> bool;
 }
 
-/// The properties of a packet, in their order.
+/// The properties of a packet, in packet order.
 #[derive(Debug, Clone)]
 pub struct Iter<'a> {
     reader: Reader<'a>,
@@ -256,8 +256,8 @@ impl<'a> IntoIterator for Properties<'a> {
     }
 }
 
-/// Sets the message expiry interval in the encoded properties of a message to what is left of it, in place, without
-/// checking them again. Returns whether there was one.
+/// Overwrites the message expiry interval in encoded properties with the remaining `seconds`. Returns whether there was
+/// one.
 pub fn set_message_expiry(stored: &mut [u8], seconds: u32) -> bool {
     let mut reader = Reader::new(stored);
     while !reader.is_empty() {

@@ -35,7 +35,7 @@ pub enum Property<'a> {
 }
 
 impl Property<'_> {
-    /// Appends the property as it stands in a packet.
+    /// Appends the property as a packet carries it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.id() as u8);
         match *self {

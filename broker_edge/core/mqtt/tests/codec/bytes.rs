@@ -1,11 +1,11 @@
-//! Packets from hex, so that a test shows what is on the wire.
+//! Packets from hex, so that a test shows the bytes on the wire.
 
 use headwater_mqtt::frame::{self, Frame};
 use headwater_mqtt::{DecodeError, Packet, ReasonCode, Version, packet};
 
 pub(crate) const NO_LIMIT: usize = 1 << 30;
 
-/// Bytes from hex digits; spaces are for the reader.
+/// Bytes from hex digits; spaces are ignored.
 pub(crate) fn hex(digits: &str) -> Vec<u8> {
     let digits: Vec<u32> = digits
         .chars()
@@ -17,7 +17,7 @@ pub(crate) fn hex(digits: &str) -> Vec<u8> {
         .collect()
 }
 
-/// The first byte and the body of the one packet that `bytes` hold.
+/// The first byte and the body of `bytes`, which hold one packet.
 pub(crate) fn split(bytes: &[u8]) -> (u8, &[u8]) {
     match frame::next(bytes, NO_LIMIT) {
         Ok(Frame::Whole {

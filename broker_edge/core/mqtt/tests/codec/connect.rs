@@ -1,4 +1,4 @@
-//! CONNECT: what is written is read back, and a refusal is answered in the words of the version that was asked for.
+//! CONNECT: an encoded packet decodes to the same fields, and a refusal uses the codes of the requested version.
 
 use headwater_mqtt::encode::{self, ConnectFields, WillFields};
 use headwater_mqtt::packet::connect::{self, ConnectError, Refusal};
@@ -54,7 +54,7 @@ proptest! {
 
         let (first_byte, body) = split(&out);
         for len in 0..body.len() {
-            // MQTT 3.1 lets user name and password go missing, whatever the flags say.
+            // In MQTT 3.1 user name and password may be missing although their flags are set.
             prop_assert!(connect::decode(first_byte, &body[..len]).is_err() || version == Version::V31, "{} bytes", len);
         }
     }
@@ -143,9 +143,13 @@ fn flags_and_fields_must_agree() {
         malformed,
         "a will without a message"
     );
-    assert_eq!(v5("82", ""), malformed, "a user name that is not there");
+    assert_eq!(
+        v5("82", ""),
+        malformed,
+        "the user name flag without a user name"
+    );
     assert_eq!(v5("42", "0001 61"), None, "MQTT 5 allows a password alone");
-    assert_eq!(v5("02", "00"), malformed, "bytes behind the last field");
+    assert_eq!(v5("02", "00"), malformed, "bytes after the last field");
     assert_eq!(
         refusal("10 10 0004 4d515454 04 42 000a 0001 70 0001 61"),
         Some(Refusal::Close),

@@ -1,8 +1,9 @@
 //! Against an independent codec: rumqttc's of 3.1.1 and of 5.
 //!
-//! Each packet goes around: ours writes it, theirs reads and writes it, ours reads it back. Both readings agree, and so do
-//! the fields that a swap on both of their ways would hide. They write properties in an order of their own, so only the
-//! order of user properties counts. Where they differ from the standard the test says so by name and leaves that out.
+//! Each packet makes a round trip: our codec writes it, theirs reads it and writes it, ours reads it back. The first
+//! and the last reading must agree. Fields that their reader and writer could both swap are also compared directly.
+//! Their codec writes properties in its own order, so only the order of user properties counts. Where it differs from
+//! the standard, the test says so and leaves that case out.
 
 use bytes::BytesMut;
 use headwater_mqtt::encode::{self, ConnectFields, PublishFields, WillFields};
@@ -20,7 +21,7 @@ use crate::strategies::{self, Owned, lend};
 
 const SIZE_MAX: u32 = 1 << 20;
 
-/// What theirs writes of what it read.
+/// The packet after their codec has read it and written it again.
 fn around(version: Version, bytes: &[u8]) -> Vec<u8> {
     let (mut input, mut output) = (BytesMut::from(bytes), BytesMut::new());
     if version.is_v5() {
@@ -41,7 +42,7 @@ fn around(version: Version, bytes: &[u8]) -> Vec<u8> {
     output.to_vec()
 }
 
-/// Properties by identifier; those of one identifier in their order.
+/// Properties sorted by identifier; those with the same identifier keep their order.
 fn sorted(properties: Properties<'_>) -> String {
     let mut list: Vec<Property<'_>> = properties.iter().collect();
     list.sort_by_key(|property| property.id() as u8);
@@ -57,7 +58,7 @@ fn of_ack(name: &str, ack: &Ack<'_>) -> String {
     )
 }
 
-/// A packet as text in which the order of properties does not count.
+/// A packet as text that does not depend on the order of its properties.
 fn shape(version: Version, bytes: &[u8]) -> String {
     let (first_byte, body) = split(bytes);
     if first_byte >> 4 == packet::kind::CONNECT {
@@ -176,7 +177,7 @@ fn both() -> impl Strategy<Value = Version> {
     prop_oneof![Just(Version::V311), Just(Version::V5)]
 }
 
-/// The text of strings that both take: theirs checks nothing, so what ours refuses is left to our own tests.
+/// Strings that both codecs accept. Theirs checks nothing, so our own tests cover the strings that ours refuses.
 fn name() -> impl Strategy<Value = String> {
     strategies::topic()
 }
@@ -328,8 +329,9 @@ fn packets_without_a_body_agree() {
     }
 }
 
-/// A known deviation of theirs: MQTT 5 lets the reason code and the property length of a DISCONNECT go when they say
-/// nothing (3.14.2.1 and 3.14.2.2.1). Ours sends and reads the short forms; when theirs does too, this test says so.
+/// A known deviation of their codec: MQTT 5 allows a DISCONNECT without reason code and property length when they carry
+/// no information (3.14.2.1 and 3.14.2.2.1). Ours sends and reads the short forms. This test fails once theirs does
+/// too.
 #[test]
 fn theirs_does_not_read_the_short_forms_of_disconnect_that_3_14_2_allows() {
     for bytes in [&[0xe0, 0][..], &[0xe0, 1, 0x04]] {
@@ -341,7 +343,7 @@ fn theirs_does_not_read_the_short_forms_of_disconnect_that_3_14_2_allows() {
     check(Version::V311, &[0xe0, 0]);
 }
 
-/// The negative control: a difference is seen.
+/// The negative control: a changed packet is noticed.
 #[test]
 fn a_publish_that_is_changed_on_the_way_would_be_noticed() {
     let mut out = Vec::new();

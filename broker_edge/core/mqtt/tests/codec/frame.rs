@@ -1,4 +1,4 @@
-//! Framing: where a packet ends, how many bytes are missing, and what is too large to wait for.
+//! Framing: where a packet ends, how many bytes are missing, and which packets are too large.
 
 use headwater_mqtt::frame::{self, Frame};
 use headwater_mqtt::{ReasonCode, VARINT_MAX};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::bytes::{NO_LIMIT, hex};
 
-/// A packet of type PUBLISH with a body of this size, and the size of its header.
+/// A PUBLISH with a body of this size, and the size of its header.
 fn packet_of(body_len: usize) -> (Vec<u8>, usize) {
     let mut bytes = vec![0x30];
     let mut rest = body_len;

@@ -1,4 +1,4 @@
-//! Input that nobody should send: it is refused or read, and never panics.
+//! Hostile input is refused or decoded, and never causes a panic.
 
 use headwater_mqtt::frame::{self, Frame};
 use headwater_mqtt::{Packet, Version, packet};
@@ -10,7 +10,7 @@ use crate::strategies;
 
 const VERSIONS: [Version; 3] = [Version::V31, Version::V311, Version::V5];
 
-/// Decodes in every way and reads everything that can be read. Returns whether a connected client may send it.
+/// Decodes the packet in every way and reads all its fields. Returns whether a connected client may send it.
 fn read_all(first_byte: u8, body: &[u8]) -> bool {
     let mut accepted = false;
     if let Ok(connect) = packet::connect::decode(first_byte, body) {
@@ -113,8 +113,8 @@ fn the_packets_that_are_cut_and_changed_are_well_formed() {
     }
 }
 
-/// Where a body may end early: behind its identifier or reason in acknowledgements and DISCONNECT, behind any filter,
-/// and anywhere in a payload.
+/// A body may end early after the identifier or reason of an acknowledgement or DISCONNECT, after any filter, and
+/// anywhere in a payload.
 #[test]
 fn a_body_that_ends_inside_a_field_is_refused() {
     for (packet, first_valid) in [(1, 20), (2, 2), (6, 9), (7, 6), (9, 0)] {

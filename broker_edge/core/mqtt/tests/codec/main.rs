@@ -1,5 +1,5 @@
-//! What the codec promises: what is written is read back, what is wrong is refused with the right code, and no input,
-//! however broken, makes it panic.
+//! The promises of the codec: encoded packets decode to the same values, invalid packets are refused with the right
+//! code, and no input makes it panic.
 
 mod bytes;
 mod connect;

@@ -1,4 +1,4 @@
-//! Properties: where each is allowed, how often, with which values, and how they are read.
+//! Properties: which packets may carry each, how often, with which values, and how they are read.
 
 use headwater_mqtt::property::set_message_expiry;
 use headwater_mqtt::{Properties, Property, PropertyId, ReasonCode, Version};
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use crate::bytes::{hex, refused};
 use crate::strategies::{self, lend};
 
-/// How a PUBLISH with these properties, at most 127 bytes of them, is refused.
+/// The code that refuses a PUBLISH with these properties, which take at most 127 bytes.
 fn publish_with(properties: &str) -> Option<ReasonCode> {
     let len = hex(properties).len();
     refused(

@@ -1,4 +1,4 @@
-//! PUBLISH in both directions, and what the broker does with an encoded one: patch it per subscriber.
+//! PUBLISH in both directions, and how the broker patches an encoded one for each subscriber.
 
 use headwater_mqtt::encode::{PublishFields, TooLarge, set_flags};
 use headwater_mqtt::{

@@ -1,4 +1,4 @@
-//! Control packets that are wrong, and the reason code each is refused with.
+//! Invalid control packets, and the reason code that refuses each.
 
 use headwater_mqtt::Packet;
 use headwater_mqtt::ReasonCode::{MalformedPacket, ProtocolError, Success};

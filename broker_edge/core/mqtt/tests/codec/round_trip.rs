@@ -1,4 +1,4 @@
-//! What is encoded is decoded to the same packet, in every version.
+//! An encoded packet decodes to the same packet, in every version.
 
 use headwater_mqtt::packet::ack::Ack;
 use headwater_mqtt::packet::connack::ConnackCode;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use crate::bytes::{decode, split};
 use crate::strategies::{self, lend};
 
-/// What a packet of this version keeps of the properties that were given for it.
+/// The properties that a packet of this version carries, out of those it was given.
 fn kept<'a>(version: Version, given: &[Property<'a>]) -> Vec<Property<'a>> {
     if version == Version::V5 {
         given.to_vec()

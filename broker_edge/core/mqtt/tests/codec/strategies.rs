@@ -1,4 +1,4 @@
-//! Values to make packets of.
+//! Random values from which the tests build packets.
 
 use headwater_mqtt::packet::subscribe::{RetainHandling, SubscriptionOptions};
 use headwater_mqtt::{PacketId, Property, QoS, Version};
@@ -66,7 +66,7 @@ pub(crate) fn options() -> impl Strategy<Value = SubscriptionOptions> {
     )
 }
 
-/// A property that owns its text, because strategies cannot lend it.
+/// A property that owns its text, because a strategy cannot return borrowed text.
 #[derive(Debug, Clone)]
 pub(crate) enum Owned {
     PayloadFormat(bool),
@@ -124,7 +124,7 @@ pub(crate) fn lend(owned: &[Owned]) -> Vec<Property<'_>> {
     owned.iter().map(Owned::lend).collect()
 }
 
-/// Some of `single`, each at most once, between up to four user properties, in any order.
+/// A subset of `single`, each at most once, mixed with up to four user properties in any order.
 fn mix(single: Vec<BoxedStrategy<Owned>>) -> BoxedStrategy<Vec<Owned>> {
     let count = single.len();
     let user = vec(
@@ -153,12 +153,12 @@ fn of_message() -> Vec<BoxedStrategy<Owned>> {
     ]
 }
 
-/// What is stored with a message.
+/// The properties that are stored with a message.
 pub(crate) fn message_properties() -> BoxedStrategy<Vec<Owned>> {
     mix(of_message())
 }
 
-/// What a client sends with a message.
+/// The properties that a client sends with a message.
 pub(crate) fn publish_properties() -> BoxedStrategy<Vec<Owned>> {
     let mut single = of_message();
     single.push((1..=u16::MAX).prop_map(Owned::Alias).boxed());
@@ -215,7 +215,7 @@ pub(crate) fn disconnect_properties() -> BoxedStrategy<Vec<Owned>> {
     ])
 }
 
-/// With a method, and perhaps data.
+/// Always with a method, sometimes with data.
 pub(crate) fn auth_properties() -> impl Strategy<Value = Vec<Owned>> {
     (text(), mix(vec![binary().prop_map(Owned::Data).boxed()])).prop_map(|(method, mut rest)| {
         rest.push(Owned::Method(method));

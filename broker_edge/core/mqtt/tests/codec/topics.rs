@@ -1,4 +1,4 @@
-//! Topic names and filters, and which match.
+//! Topic names and filters, and which of them match.
 
 use headwater_mqtt::topic::{
     LEN_MAX, LEVELS_MAX, TopicError, check_filter, check_name, parse_shared,
@@ -147,7 +147,7 @@ fn a_shared_filter_has_a_group_and_a_filter() {
     }
 }
 
-/// Matching as the standard words it, level by level and without thought of speed.
+/// Matching as the standard defines it, level by level, not optimized.
 fn matches_by_the_book(filter: &[&str], topic: &[&str]) -> bool {
     match (filter, topic) {
         (["#"], _) | ([], []) => true,

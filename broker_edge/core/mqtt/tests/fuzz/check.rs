@@ -1,5 +1,5 @@
-//! What holds for every input: the frame is found or not, never beyond the bytes; what is decoded is encoded to bytes that
-//! decode equal; and decoding allocates nothing.
+//! Invariants for every input: a frame never reaches past the bytes; a decoded packet encodes to bytes that decode to
+//! an equal packet; decoding allocates nothing.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::hint::black_box;
@@ -15,15 +15,15 @@ use headwater_mqtt::{
 use crate::allocations;
 
 const VERSIONS: [Version; 3] = [Version::V31, Version::V311, Version::V5];
-/// Packets over this are refused by their header.
+/// Larger packets are refused when their header is read.
 const SIZE_MAX: usize = 1 << 20;
 
-/// Checks one input and gives what it did to the codec, as a number.
+/// Checks one input and returns a hash of the codec's outcome.
 pub(crate) fn check(input: &[u8], cut: usize) -> u64 {
     check_with(input, cut, |_| {})
 }
 
-/// As [`check`], with something done to what the codec encodes.
+/// As [`check`], with `spoil` applied to the encoded bytes.
 pub(crate) fn check_with(input: &[u8], cut: usize, spoil: fn(&mut Vec<u8>)) -> u64 {
     let mut outcome = DefaultHasher::new();
     let (first_byte, body) = match frame::next(input, SIZE_MAX) {
@@ -45,7 +45,7 @@ pub(crate) fn check_with(input: &[u8], cut: usize, spoil: fn(&mut Vec<u8>)) -> u
             return outcome.finish();
         }
     };
-    // Text that is no topic may be anywhere; matching is total all the same.
+    // Matching must not panic even on text that is not a topic.
     (first_byte >> 4).hash(&mut outcome);
     for version in VERSIONS {
         let before = allocations();
@@ -97,7 +97,7 @@ pub(crate) fn check_with(input: &[u8], cut: usize, spoil: fn(&mut Vec<u8>)) -> u
     outcome.finish()
 }
 
-/// A part of a packet is never a packet, and its size is told as soon as the header is there.
+/// A strict prefix is never a whole packet, and the size is known as soon as the header is complete.
 fn check_prefix(prefix: &[u8], total_len: usize) {
     if prefix.len() == total_len {
         return;
@@ -117,7 +117,7 @@ fn note<T>(outcome: &mut DefaultHasher, result: &Result<T, DecodeError>) {
     }
 }
 
-/// Reads all properties; gives which there were.
+/// Reads all properties and returns the set of their identifiers.
 fn walk(properties: Properties<'_>) -> u64 {
     let mut seen = 0;
     for property in properties {
@@ -261,7 +261,7 @@ fn encode_server(out: &mut Vec<u8>, version: Version, packet: &ServerPacket<'_>)
         ServerPacket::Disconnect(packet) => {
             encode::disconnect(out, version, packet.reason, &list(packet.properties));
         }
-        // An AUTH without a body means success; it is written without one too.
+        // An AUTH without a body means success, and is also written without one.
         ServerPacket::Auth(packet) if packet.properties.is_empty() => {
             out.extend_from_slice(&[0xf0, 0])
         }

@@ -1,8 +1,8 @@
-//! Fuzzing of the codec: packets of the corpus, changed, spliced and generated, against what the codec promises.
+//! Fuzzing of the codec: corpus packets, changed, spliced and generated, are checked against the codec's promises.
 //!
-//! A short run belongs to the tests; `make fuzz ARGS='--executions 10000000'` is the long one. What steers it in place of
-//! measured coverage is what the codec answered: an input that is refused with a sentence, or accepted as a packet with a
-//! set of properties, that was not seen before becomes a seed of this run. A failure prints the input and the seed.
+//! A short run is part of the tests; `make fuzz ARGS='--executions 10000000'` is the long one. Instead of measured
+//! coverage, the codec's answers steer the run: an input becomes a seed when its error sentence, or its packet type
+//! with its set of properties, has not been seen before. A failure prints the input and the seed.
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic anywhere")]
 
 mod check;
@@ -18,13 +18,13 @@ use mutate::Mutator;
 
 /// Executions of the short run.
 const EXECUTIONS: u64 = 300_000;
-/// Seeds of a run, those of the corpus included: the process may not grow with what it finds.
+/// The most seeds of a run, corpus included, so that the process does not grow with the number of findings.
 const SEEDS_MAX: usize = 4096;
-/// What a run may hold more than in its beginning, without its seeds: their number is bounded, and a short run still finds
-/// some.
+/// How much more memory a run may hold than at its beginning. Seeds do not count: their number is bounded, and a short
+/// run still finds new ones.
 const GROWTH_BYTES_MAX: i64 = 1 << 20;
 
-/// Counts, so that each execution can show that decoding allocates nothing.
+/// An allocator that counts, so that each execution can check that decoding allocates nothing.
 struct Counting;
 
 thread_local! {
@@ -88,13 +88,13 @@ fn number(name: &str) -> Option<u64> {
         .and_then(|value| value.parse().ok())
 }
 
-/// What this thread holds but for the seeds.
+/// Bytes that this thread holds, without the seeds.
 fn held_beside(seeds: &[Vec<u8>]) -> i64 {
     let of_seeds: usize = seeds.iter().map(Vec::capacity).sum();
     HELD.with(Cell::get) - of_seeds as i64
 }
 
-/// Memory of this process that is in use, in KiB.
+/// Resident memory of this process, in KiB.
 fn resident_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -156,7 +156,7 @@ fn the_corpus_reaches_every_kind_of_packet_and_most_refusals() {
     );
 }
 
-/// The negative control: what the checks hold against the codec can fail.
+/// The negative control: the checks can fail.
 #[test]
 fn an_encoder_that_drops_a_byte_would_be_noticed() {
     let publish = corpus().into_iter().find(|seed| seed[0] == 0x32).unwrap();

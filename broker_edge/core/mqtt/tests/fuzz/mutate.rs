@@ -1,10 +1,10 @@
-//! Inputs: packets of the seeds changed at places where it hurts, packets made of random fields, and noise.
+//! Inputs: seed packets changed at critical bytes, packets made of random fields, and noise.
 
 use headwater_mqtt::encode::{self, ConnectFields, PublishFields, WillFields};
 use headwater_mqtt::packet::subscribe::{Subscription, SubscriptionOptions};
 use headwater_mqtt::{PacketId, Property, QoS, ReasonCode, Version};
 
-/// Values at which lengths, counts and codes change their meaning.
+/// Byte values at which lengths, counts and codes change their meaning.
 const BYTES: [u8; 16] = [
     0, 1, 2, 3, 4, 5, 0x0b, 0x23, 0x26, 0x7e, 0x7f, 0x80, 0x81, 0x92, 0xfe, 0xff,
 ];
@@ -66,7 +66,7 @@ impl Mutator {
         for _ in 0..self.below(5) {
             self.change(seeds, input);
         }
-        // A wrong length hides everything behind it: mostly it is put right.
+        // A wrong length hides everything after it, so it is corrected in four cases of five.
         if self.below(5) > 0 {
             fix_length(input);
         }
@@ -235,7 +235,7 @@ impl Mutator {
     }
 }
 
-/// Writes the remaining length that the packet has.
+/// Sets the remaining length to the packet's real length.
 fn fix_length(input: &mut Vec<u8>) {
     let Some(end) = input
         .iter()
