@@ -1,4 +1,4 @@
-//! The command line: words to a plan.
+//! Parses the command line into a plan.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
@@ -6,35 +6,35 @@ use std::time::Duration;
 
 use headwater_mqtt::{QoS, Version};
 
-use crate::mix::Mix;
+use crate::mix::{Mix, WEIGHTS_MAX};
 use crate::plan::{Limit, Pace, Plan, Scenario};
 
 pub const USAGE: &str = "\
 usage: headwater bench SCENARIO [OPTIONS]
 
-  pub       publishers alone; latency: publish to acknowledgement
+  pub       publishers only; latency: publish to acknowledgement
   sub       --publishers publish to --connections subscribers; latency: publish to delivery
-  pair      a subscriber to each publisher; latency: publish to delivery
-  connect   clients come and go; latency: connecting to CONNACK
+  pair      one subscriber for each publisher; latency: publish to delivery
+  connect   clients connect and disconnect; latency: start of connecting to CONNACK
 
   --mqtt HOST:PORT             the broker (HEADWATER_MQTT, else 127.0.0.1:1883)
-  -c, --connections N          publishers, subscribers, pairs, or connections at a time (50)
-  --publishers N               of sub (1)
-  -n, --messages N             how many messages, or connections, in all
-  -d, --duration SECONDS       or for how long (10)
-  -w, --window N               closed loop: messages on their way per publisher (100)
-  -r, --rate N                 open loop: messages, or connections, a second in all; latency counts from the intended time
-  -s, --size BYTES             of payloads; a mix by weight: 64:9,1024:1 (64)
-  -q, --qos 0|1|2              or a mix by weight: 0:1,1:1 (1)
-  --topics N                   of each publisher (1)
-  --prefix TOPIC               the beginning of all topics (bench)
-  --protocol 3.1|3.1.1|5       (3.1.1)
-  --username NAME              with the password in HEADWATER_PASSWORD
-  --patience SECONDS           how long to wait for what does not come (10)
-  --pid PID                    a broker on this machine: its processor time is reported
-  --json                       one JSON object instead of a table
+  -c, --connections N          publishers, subscribers, pairs, or simultaneous connections (50)
+  --publishers N               publishers of `sub` (1)
+  -n, --messages N             total messages, or connections
+  -d, --duration SECONDS       run time, in place of --messages (10)
+  -w, --window N               closed loop: unacknowledged messages per publisher (100)
+  -r, --rate N                 open loop: total messages, or connections, per second; latency counts from the intended time
+  -s, --size BYTES             payload size, or sizes by weight: 64:9,1024:1 (64)
+  -q, --qos 0|1|2              QoS, or QoS by weight: 0:1,1:1 (1)
+  --topics N                   topics of each publisher (1)
+  --prefix TOPIC               first level of all topics (bench)
+  --protocol 3.1|3.1.1|5       MQTT version (3.1.1)
+  --username NAME              user name; the password is read from HEADWATER_PASSWORD
+  --patience SECONDS           give up when nothing arrives for this long (10)
+  --pid PID                    also report the CPU time of this broker process on this machine
+  --json                       print one JSON object instead of a table
 
-Exit codes: 0 ok, 1 something is missing, 2 usage, 3 cannot connect, 4 refused, 124 nothing came, 130 interrupted.
+Exit codes: 0 ok, 1 incomplete, 2 usage, 3 cannot connect, 4 refused, 124 timed out, 130 interrupted.
 ";
 
 pub struct Request {
@@ -42,11 +42,11 @@ pub struct Request {
     pub json: bool,
 }
 
-/// Nothing when help was asked for.
+/// `None` when help was requested.
 pub fn parse(arguments: &[String]) -> Result<Option<Request>, String> {
     let mut words = arguments.iter();
     let scenario = match words.next().map(String::as_str) {
-        None => return Err("a scenario is missing".to_owned()),
+        None => return Err("the scenario is missing (pub, sub, pair or connect)".to_owned()),
         Some("--help" | "-h") => return Ok(None),
         Some("pub") => Scenario::Pub,
         Some("sub") => Scenario::Sub,
@@ -105,23 +105,25 @@ pub fn parse(arguments: &[String]) -> Result<Option<Request>, String> {
 fn resolve(place: &str) -> Result<SocketAddr, String> {
     let mut found = place
         .to_socket_addrs()
-        .map_err(|error| format!("--mqtt takes HOST:PORT, not `{place}`: {error}"))?;
-    found.next().ok_or(format!("`{place}` has no address"))
+        .map_err(|error| format!("--mqtt needs HOST:PORT, not `{place}`: {error}"))?;
+    found
+        .next()
+        .ok_or(format!("the host of `{place}` has no address"))
 }
 
 fn number<T: FromStr>(name: &str, text: &str) -> Result<T, String> {
     text.parse()
-        .map_err(|_| format!("{name} takes a number, not `{text}`"))
+        .map_err(|_| format!("{name} needs a number, not `{text}`"))
 }
 
 fn seconds(name: &str, text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number(name, text)?)
-        .map_err(|_| format!("{name} takes seconds, not `{text}`"))
+        .map_err(|_| format!("{name} needs a time in seconds, not `{text}`"))
 }
 
 fn qos(text: &str) -> Result<QoS, String> {
     let level: u8 = number("--qos", text)?;
-    QoS::from_u8(level).ok_or(format!("--qos is 0, 1 or 2, not `{text}`"))
+    QoS::from_u8(level).ok_or(format!("--qos must be 0, 1 or 2, not `{text}`"))
 }
 
 fn version(text: &str) -> Result<Version, String> {
@@ -129,7 +131,7 @@ fn version(text: &str) -> Result<Version, String> {
         "3.1" => Ok(Version::V31),
         "3.1.1" => Ok(Version::V311),
         "5" | "5.0" => Ok(Version::V5),
-        _ => Err(format!("--protocol is 3.1, 3.1.1 or 5, not `{text}`")),
+        _ => Err(format!("--protocol must be 3.1, 3.1.1 or 5, not `{text}`")),
     }
 }
 
@@ -146,7 +148,9 @@ fn mix<T: Copy>(
             None => Ok((one(part)?, 1)),
         })
         .collect::<Result<_, String>>()?;
-    Mix::new(&weighted).ok_or(format!("the weights of {name} are 0 or too large together"))
+    Mix::new(&weighted).ok_or(format!(
+        "the weights of {name} must add up to 1 to {WEIGHTS_MAX}"
+    ))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! One client: its socket, what it has not sent and not parsed yet, and its messages on their way.
+//! One client: its socket, its unsent output and unparsed input, and its messages in flight.
 //!
-//! It answers what the protocol asks an answer for and counts into a [`Tally`]; what to publish and when is its caller's.
+//! It sends the answers that the protocol requires and counts into a [`Tally`]. Its caller decides what to publish and
+//! when.
 
 use std::io;
 
@@ -33,7 +34,7 @@ pub struct Tally {
     pub opened: u64,
     pub subscribed: u64,
     pub acked: u64,
-    /// Publishes that were answered with an error.
+    /// Publishes that the broker answered with an error.
     pub refused: u64,
     pub delivered: u64,
     pub delivered_bytes: u64,
@@ -41,7 +42,7 @@ pub struct Tally {
     pub closed: usize,
     /// Why the first connection was closed, if the broker said so.
     pub close_reason: Option<String>,
-    /// Why a client was not let in or could not subscribe.
+    /// Why the broker refused a connection or a subscription.
     pub refusal: Option<(&'static str, String)>,
     pub acks: Latency,
     pub deliveries: Latency,
@@ -65,13 +66,13 @@ impl Tally {
         }
     }
 
-    /// Grows with everything that a measurement waits for.
+    /// The number of events that a measurement waits for; it never shrinks.
     pub fn progress(&self) -> u64 {
         self.opened + self.subscribed + self.acked + self.delivered + self.pongs
     }
 }
 
-/// Packet ids, and when the messages that have them were due.
+/// Packet ids, and the due times of the messages that use them.
 #[derive(Debug, Default)]
 struct Ids {
     free: Vec<u16>,
@@ -97,7 +98,7 @@ impl Ids {
         PacketId::new(id)
     }
 
-    /// When the message was due; nothing for an id that is not in use.
+    /// Frees the id and returns when its message was due; `None` for an id that is not in use.
     fn end(&mut self, id: PacketId) -> Option<u64> {
         let due_ns = self.due_ns.get_mut(usize::from(id.get()) - 1)?;
         self.free.push(id.get());
@@ -110,11 +111,11 @@ pub struct Client {
     pub stream: TcpStream,
     pub state: State,
     version: Version,
-    /// Received and not whole.
+    /// Received bytes of an incomplete packet.
     input: Vec<u8>,
     pub output: Vec<u8>,
     output_sent: usize,
-    /// The socket took less than there was.
+    /// The socket did not accept all bytes of the last write.
     pub blocked: bool,
     ids: Ids,
 }
@@ -141,12 +142,12 @@ impl Client {
         self.ids.in_flight()
     }
 
-    /// Bytes that the socket has not taken.
+    /// Bytes that the socket has not accepted yet.
     pub fn backlog(&self) -> usize {
         self.output.len() - self.output_sent
     }
 
-    /// A packet id for a message that was due then; nothing when the broker takes no more at a time.
+    /// A packet id for a message that was due at `due_ns`; `None` when no more may be in flight.
     pub fn take_id(&mut self, due_ns: u64) -> Option<PacketId> {
         self.ids.take(due_ns)
     }
@@ -165,7 +166,7 @@ impl Client {
         Ok(())
     }
 
-    /// Reads all that is there. `now_ns` is asked once per read. False when the connection has ended.
+    /// Reads until the socket is empty. Calls `now_ns` once per read. Returns false when the connection has ended.
     pub fn read(
         &mut self,
         buffer: &mut [u8],
@@ -198,7 +199,7 @@ impl Client {
         }
     }
 
-    /// Handles whole packets; gives how many bytes they took.
+    /// Handles all whole packets; returns their total length.
     fn parse(&mut self, bytes: &[u8], tally: &mut Tally, now_ns: u64) -> Result<usize, BenchError> {
         let broken = |error: headwater_mqtt::DecodeError| BenchError::Protocol(error.to_string());
         let mut at = 0;

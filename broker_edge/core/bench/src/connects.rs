@@ -1,4 +1,5 @@
-//! Clients that come, are let in, and go: how many a second, and how long each waits from its intended moment to its CONNACK.
+//! Scenario `connect`: clients connect and disconnect. It measures connections per second, and each client's time from
+//! its intended start to its CONNACK.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,7 @@ use crate::{BenchError, Report, net, process};
 /// A connection that is being opened.
 struct Arrival {
     client: Client,
-    /// Makes its client id.
+    /// The client id is made from it.
     number: usize,
     due_ns: u64,
 }
@@ -32,7 +33,7 @@ struct Connects<'a> {
     waits: Latency,
     lag: Latency,
     started: Instant,
-    /// When a client was let in last.
+    /// When the latest CONNACK arrived.
     last: Instant,
 }
 
@@ -67,7 +68,7 @@ pub fn run(plan: &Plan, stop: &AtomicBool) -> Result<Report, BenchError> {
 }
 
 impl Connects<'_> {
-    /// Says whether it was stopped before all had come.
+    /// Returns whether it was stopped before all clients had connected.
     fn serve_all(&mut self, stop: &AtomicBool) -> Result<bool, BenchError> {
         let mut events = Events::with_capacity(1024);
         let mut buffer = vec![0; 4096];
@@ -113,7 +114,7 @@ impl Connects<'_> {
         self.started.elapsed().as_nanos() as u64
     }
 
-    /// Begins the connections that are due, as far as there is room; gives when the next is.
+    /// Starts the connections that are due while slots are free; returns when the next one is due.
     fn begin_due(&mut self) -> Result<Option<u64>, BenchError> {
         loop {
             let now_ns = self.now_ns();
@@ -178,7 +179,7 @@ fn unreachable(plan: &Plan, source: io::Error) -> BenchError {
     }
 }
 
-/// Takes one connection a step further. True when it was let in and has said goodbye.
+/// Advances one connection. Returns true when it has received its CONNACK and sent its DISCONNECT.
 fn serve(
     arrival: &mut Arrival,
     plan: &Plan,
@@ -199,7 +200,7 @@ fn serve(
     if client.state == State::Open {
         let reason = ReasonCode::NORMAL_DISCONNECTION;
         encode::disconnect(&mut client.output, plan.version, reason, &[]);
-        // It may be gone already; nobody waits for its goodbye.
+        // The connection may be closed already; its DISCONNECT does not count.
         let _ = client.flush();
         return Ok(true);
     }
@@ -207,11 +208,11 @@ fn serve(
         return Err(BenchError::Closed {
             count: 1,
             connections: plan.connections,
-            when: "before it was let in",
+            when: "before its CONNACK",
             reason: tally
                 .close_reason
                 .take()
-                .unwrap_or_else(|| "it did not say why".to_owned()),
+                .unwrap_or_else(|| "it gave no reason".to_owned()),
         });
     }
     Ok(false)

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 pub enum BenchError {
     #[error("{0}")]
     Usage(String),
-    #[error("{address} cannot be reached: {source}")]
+    #[error("cannot connect to {address}: {source}")]
     Unreachable {
         address: SocketAddr,
         source: io::Error,
@@ -21,21 +21,21 @@ pub enum BenchError {
         when: &'static str,
         reason: String,
     },
-    #[error("nothing came for {seconds} s {when}: {done} of {wanted}")]
+    #[error("nothing arrived for {seconds} s {when}: {done} of {wanted} done")]
     Stalled {
         seconds: u64,
         when: &'static str,
         done: u64,
         wanted: u64,
     },
-    #[error("the broker sent what is no MQTT: {0}")]
+    #[error("the broker sent invalid MQTT: {0}")]
     Protocol(String),
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
 impl BenchError {
-    /// As the `headwater` command has them.
+    /// The same codes as the `headwater` command's.
     #[must_use]
     pub fn exit_code(&self) -> i32 {
         match self {

@@ -1,9 +1,9 @@
-//! Latencies in nanoseconds, kept as an HDR histogram: three digits over the whole range, whatever their number.
+//! Latencies in nanoseconds in an HDR histogram: three digits over the whole range, for any number of values.
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-/// An hour: what takes longer counts as this long.
+/// One hour; longer latencies count as one hour.
 const MAX_NS: u64 = 3_600_000_000_000;
 
 #[derive(Debug, Clone)]

@@ -1,11 +1,12 @@
-//! `headwater bench`: puts load on an MQTT broker, ours or any other, and says what it took and how long it let wait.
+//! `headwater bench`: puts load on an MQTT broker, ours or any other, and reports rates and latencies.
 //!
-//! One thread with `mio`, so that one core drives millions of messages a second. A *closed loop* sends when an answer has
-//! come: it finds the highest rate, and its latencies are those of clients that wait. An *open loop* sends at a fixed
-//! rate: every message has an intended time, and its latency counts from there, so that a broker that stalls for a second
-//! is charged for all messages of that second and not for one (coordinated omission).
+//! One thread with `mio`, so that one core drives millions of messages a second. A *closed loop* sends the next message
+//! when an answer arrives: it finds the highest rate, and its latencies are those of clients that wait. An *open loop*
+//! sends at a fixed rate: every message has an intended time, and its latency counts from that time. A broker that
+//! stalls for a second is therefore charged for all messages of that second, not for one (coordinated omission).
 //!
-//! It knows nothing of the broker but MQTT. It keeps no message: bounds are the window and a buffer per connection.
+//! It uses only MQTT to talk to the broker. It keeps no messages: the window and one buffer per connection bound its
+//! memory.
 #![forbid(unsafe_code)]
 
 mod arguments;
@@ -34,22 +35,21 @@ pub const EXIT_OK: i32 = 0;
 pub const EXIT_USAGE: i32 = 2;
 pub const EXIT_INTERRUPTED: i32 = 130;
 
-/// Runs the command with the arguments after its name and returns its exit code. The report goes to stdout, talk to stderr.
+/// Runs the command with the arguments after its name and returns its exit code. The report goes to stdout, everything
+/// else to stderr.
 pub fn run(arguments: &[String]) -> i32 {
     let request = match arguments::parse(arguments) {
         Ok(Some(request)) => request,
         Ok(None) => return print(arguments::USAGE),
         Err(reason) => {
-            complain(&format!(
-                "{reason}; headwater bench --help lists what there is"
-            ));
+            complain(&format!("{reason}; see headwater bench --help"));
             return EXIT_USAGE;
         }
     };
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         if let Err(error) = signal_hook::flag::register(signal, Arc::clone(&stop)) {
-            complain(&format!("signals cannot be waited for: {error}"));
+            complain(&format!("cannot register a signal handler: {error}"));
         }
     }
     match measure(&request.plan, &stop) {
@@ -76,7 +76,7 @@ pub fn run(arguments: &[String]) -> i32 {
     }
 }
 
-/// Carries out a plan; `stop` ends it early, with a report of what was done until then.
+/// Runs a plan. `stop` ends it early, with a report of the work done so far.
 ///
 /// # Errors
 /// [`BenchError`].
@@ -101,6 +101,6 @@ fn print(text: &str) -> i32 {
 }
 
 fn complain(sentence: &str) {
-    // There is nowhere left to say that stderr is closed.
+    // If stderr is closed, there is nowhere to report it.
     let _ = writeln!(std::io::stderr(), "headwater bench: {sentence}");
 }

@@ -1,4 +1,4 @@
-//! What is published, when, and what is expected to come back for it.
+//! What is published, when, and which answers are expected.
 
 use headwater_mqtt::QoS;
 use headwater_mqtt::encode::PublishFields;
@@ -8,7 +8,7 @@ use crate::messages::Runner;
 use crate::pace::Share;
 use crate::plan::{Pace, Plan, TIME_BYTES};
 
-/// Bytes that wait in a publisher before it encodes no more.
+/// A publisher with this many unsent bytes encodes no more messages.
 const BACKLOG_BYTES_MAX: usize = 256 << 10;
 
 pub struct Load {
@@ -17,10 +17,10 @@ pub struct Load {
     pub sent: u64,
     pub payload_bytes: u64,
     pub acks_wanted: u64,
-    /// A publisher has sent what it may in one turn, and can go on in the next.
+    /// A publisher has reached its limit for one turn and can continue in the next.
     pub has_more: bool,
     payload: Vec<u8>,
-    /// By how much messages left later than intended; only in an open loop.
+    /// How much later than intended messages were sent; only in an open loop.
     pub lag: Option<Latency>,
 }
 
@@ -49,7 +49,7 @@ impl Load {
         self.sent * plan.fan()
     }
 
-    /// Sends what is due; gives when the next message is, if there is one.
+    /// Sends the messages that are due; returns when the next one is due, if there is one.
     pub fn send(&mut self, runner: &mut Runner<'_>) -> Option<u64> {
         let mut next = None;
         self.has_more = false;
@@ -92,7 +92,7 @@ impl Load {
         }
     }
 
-    /// False when there is no packet id left.
+    /// Returns false when no packet id is left.
     fn send_one(
         &mut self,
         number: usize,

@@ -1,4 +1,4 @@
-//! The command without Python around it.
+//! The command without Python.
 #![forbid(unsafe_code)]
 
 fn main() {

@@ -1,5 +1,4 @@
-//! The scenarios in which messages are published: connecting, subscribing, sending at the pace of the plan, waiting for
-//! what is owed.
+//! The scenarios that publish messages: connect, subscribe, send at the plan's pace, wait for the expected answers.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,12 +16,12 @@ use crate::load::Load;
 use crate::plan::{Pace, Plan, Scenario};
 use crate::{BenchError, Report, net, process};
 
-/// Connections that are being opened at a time: a listener's queue is not endless.
+/// The most connections that are opened at once, because a listener's queue is bounded.
 const OPENING_MAX: usize = 256;
 const READ_BYTES: usize = 256 << 10;
-/// A poll sleeps whole milliseconds, so what is due earlier is waited for in such steps.
+/// A poll sleeps whole milliseconds; a message due sooner is awaited in steps of this length.
 const NAP: Duration = Duration::from_micros(100);
-/// Deliveries of QoS 0 may be lost: for so long nothing comes before they are given up.
+/// Deliveries of QoS 0 may be lost: give up on them after this long without any delivery.
 const QUIET: Duration = Duration::from_secs(2);
 
 pub fn run(plan: &Plan, stop: &AtomicBool) -> Result<Report, BenchError> {
@@ -37,15 +36,15 @@ pub struct Runner<'a> {
     stop: &'a AtomicBool,
     poll: Poll,
     events: Events,
-    /// Publishers first, subscribers behind them.
+    /// Publishers first, then subscribers.
     pub clients: Vec<Client>,
     pub tally: Tally,
     buffer: Vec<u8>,
-    /// The beginning of sending; before, of everything.
+    /// When sending began; before that, when the run began.
     started: Instant,
     /// Clients with something new to send.
     pub touched: Vec<usize>,
-    /// When something came last, and how much had come by then.
+    /// The latest progress count, and when it changed.
     progress: (u64, Instant),
 }
 
@@ -117,7 +116,7 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// What subscriber `number` subscribes to.
+    /// The filter of subscriber `number`.
     fn filter_of(&self, number: usize) -> String {
         let plan = self.plan;
         let last = if plan.topics == 1 { "0" } else { "+" };
@@ -137,7 +136,7 @@ impl<'a> Runner<'a> {
             .collect()
     }
 
-    /// Fails when the broker refuses, or nothing has come for as long as the plan is patient.
+    /// Fails when the broker has refused something, closed a connection, or sent nothing for the plan's `patience`.
     fn check(&mut self, when: &'static str, done: u64, wanted: u64) -> Result<(), BenchError> {
         if let Some((what, reason)) = self.tally.refusal.take() {
             return Err(BenchError::Refused { what, reason });
@@ -163,11 +162,11 @@ impl<'a> Runner<'a> {
             count: self.tally.closed,
             connections: self.clients.len(),
             when,
-            reason: reason.unwrap_or_else(|| "it did not say why".to_owned()),
+            reason: reason.unwrap_or_else(|| "it gave no reason".to_owned()),
         }
     }
 
-    /// How long nothing has come.
+    /// How long ago the last progress was.
     fn silence(&mut self) -> Duration {
         let progress = self.tally.progress();
         if progress != self.progress.0 {
@@ -208,7 +207,7 @@ impl<'a> Runner<'a> {
                 return Err(self.closed("while messages were sent"));
             }
         }
-        // The time of waiting in vain is nobody's work.
+        // The final wait without progress does not count as working time.
         let _ = self.silence();
         let seconds = self.progress.1.duration_since(self.started).as_secs_f64();
         let mut report = Report::new(self.plan);
@@ -236,7 +235,7 @@ impl<'a> Runner<'a> {
         Ok(report)
     }
 
-    /// Nothing has come for so long that nothing will.
+    /// Whether it has waited long enough without progress to give up.
     fn has_given_up(&mut self, due_ns: Option<u64>, load: &Load) -> bool {
         let silence = self.silence();
         let is_over = due_ns.is_none() && load.acks_wanted <= self.tally.acked;
@@ -249,7 +248,7 @@ impl<'a> Runner<'a> {
             && due_ns.is_none_or(|due_ns| due_ns <= self.now_ns())
     }
 
-    /// How long to wait for the sockets when the next message is due then; a nap is taken here.
+    /// How long to poll the sockets when the next message is due at `due_ns`. Waits under 2 ms sleep here instead.
     fn timeout(&self, due_ns: Option<u64>) -> Option<Duration> {
         let idle = Duration::from_millis(100);
         let (Some(due_ns), Pace::Open { .. }) = (due_ns, self.plan.pace) else {
@@ -269,7 +268,7 @@ impl<'a> Runner<'a> {
         self.started.elapsed().as_nanos() as u64
     }
 
-    /// What publishers sent with QoS 0 has been taken when their pings are answered.
+    /// Pings every publisher: its PINGRESP shows that the broker has read its QoS 0 messages.
     fn ping_all(&mut self) {
         for number in 0..self.plan.publisher_count() {
             encode::pingreq(&mut self.clients[number].output);
@@ -296,7 +295,7 @@ impl<'a> Runner<'a> {
         self.tally.closed += 1;
     }
 
-    /// Waits for the sockets and handles what came.
+    /// Polls the sockets and handles their input.
     fn turn(&mut self, timeout: Option<Duration>) -> Result<(), BenchError> {
         let mut events = std::mem::replace(&mut self.events, Events::with_capacity(0));
         match self.poll.poll(&mut events, timeout) {

@@ -1,4 +1,4 @@
-//! A choice between values by weight, the same in every run: message n of a mix is always of the same kind.
+//! A weighted choice between values, the same in every run: message n of a mix always gets the same value.
 
 /// Values in proportion to their weights, spread evenly.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -6,15 +6,15 @@ pub struct Mix<T> {
     turns: Vec<T>,
 }
 
-/// Sum of the weights of a mix: the length of its table.
-const WEIGHTS_MAX: u32 = 10_000;
+/// Largest sum of the weights of a mix, which is the length of its table.
+pub(crate) const WEIGHTS_MAX: u32 = 10_000;
 
 impl<T: Copy> Mix<T> {
     pub fn one(value: T) -> Self {
         Self { turns: vec![value] }
     }
 
-    /// Nothing when no weight is above zero, or when they are too large together.
+    /// `None` when all weights are zero or their sum is over [`WEIGHTS_MAX`].
     pub fn new(weighted: &[(T, u32)]) -> Option<Self> {
         let total: u32 = weighted
             .iter()
@@ -22,7 +22,7 @@ impl<T: Copy> Mix<T> {
         if total == 0 || total > WEIGHTS_MAX {
             return None;
         }
-        // Each turn goes to whoever is owed most.
+        // Each turn goes to the value that is furthest behind its share.
         let mut owed = vec![0_i64; weighted.len()];
         let turns = (0..total).map(|_| {
             for (owed, (_, weight)) in owed.iter_mut().zip(weighted) {

@@ -1,4 +1,4 @@
-//! A socket without waiting: connecting, and what it takes and gives.
+//! Non-blocking sockets: connect, receive and send.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use socket2::SockRef;
 
-/// Begins to connect. Sockets are closed with a reset, so that many short connections do not use up the ports.
+/// Starts a connection. Sockets are closed with a reset, so that many short connections do not use up the ports.
 pub fn begin(address: SocketAddr, registry: &Registry, token: usize) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
@@ -18,7 +18,7 @@ pub fn begin(address: SocketAddr, registry: &Registry, token: usize) -> io::Resu
     Ok(stream)
 }
 
-/// Whether the connection stands; an error when it cannot be made.
+/// Whether the connection is established; an error when it failed.
 pub fn is_up(stream: &TcpStream) -> io::Result<bool> {
     if let Some(error) = stream.take_error()? {
         return Err(error);
@@ -30,12 +30,12 @@ pub fn is_up(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-/// Nothing when the socket has none at present, zero at its end.
+/// `None` when no bytes are available now, zero at the end of the stream.
 pub fn receive(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     retried(|| stream.read(buffer))
 }
 
-/// Nothing when the socket takes none at present.
+/// `None` when the socket accepts no bytes now.
 pub fn send(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<Option<usize>> {
     retried(|| stream.write(bytes))
 }

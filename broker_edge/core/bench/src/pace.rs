@@ -7,16 +7,16 @@ use crate::plan::{Limit, Pace};
 pub struct Share {
     /// Messages sent.
     pub sent: u64,
-    /// Messages to send; `u64::MAX` when time ends it.
+    /// Messages to send; `u64::MAX` when the run is limited by time.
     wanted: u64,
-    /// Nothing that is due later is sent.
+    /// Messages due at or after this time are not sent.
     end_ns: u64,
-    /// When the first is due and how far the others are apart; nothing in a closed loop.
+    /// When the first message is due and the interval between messages; `None` in a closed loop.
     schedule: Option<(f64, f64)>,
 }
 
 impl Share {
-    /// Of publisher `number` of `publishers`; times count from the start of sending.
+    /// The share of publisher `number` out of `publishers`. Times count from the start of sending.
     pub fn new(number: usize, publishers: usize, pace: Pace, limit: Limit) -> Self {
         let (number, publishers) = (number as u64, publishers as u64);
         let (wanted, end_ns) = match limit {
@@ -41,7 +41,7 @@ impl Share {
         }
     }
 
-    /// When the next message is intended to be sent: now, in a closed loop. Nothing when all were sent.
+    /// The intended time of the next message; in a closed loop, now. `None` when all are sent.
     #[inline]
     pub fn next_due_ns(&self, now_ns: u64) -> Option<u64> {
         let due_ns = match self.schedule {

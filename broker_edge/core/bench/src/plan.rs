@@ -1,4 +1,4 @@
-//! What is to be measured: plain values, made from the command line or by a test.
+//! What to measure: plain values, set by the command line or by a test.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use crate::mix::Mix;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scenario {
-    /// Publishers alone: how long until a publish is acknowledged.
+    /// Publishers only: the time until a publish is acknowledged.
     Pub,
-    /// Few publishers, many subscribers of the same topics: how long until a message is delivered.
+    /// Few publishers, many subscribers of the same topics: the time until a message is delivered.
     Sub,
-    /// A subscriber to each publisher, on a topic of their own.
+    /// One subscriber for each publisher; each pair has its own topics.
     Pair,
-    /// Connections that come and go: how long until a client is let in.
+    /// Clients that connect and disconnect: the time until the CONNACK.
     Connect,
 }
 
@@ -37,9 +37,9 @@ impl Scenario {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pace {
-    /// Each publisher has at most this many messages on their way.
+    /// Each publisher has at most `window` messages in flight.
     Closed { window: u16 },
-    /// Messages a second, all publishers together, whatever comes back.
+    /// Messages per second over all publishers, independent of the answers.
     Open { per_s: f64 },
 }
 
@@ -56,32 +56,32 @@ pub struct Plan {
     pub version: Version,
     pub username: Option<String>,
     pub password: Option<Vec<u8>>,
-    /// Publishers of `pub`, subscribers of `sub`, pairs of `pair`, and connections of `connect` at a time.
+    /// Publishers of `pub`, subscribers of `sub`, pairs of `pair`, or simultaneous connections of `connect`.
     pub connections: usize,
-    /// Of `sub`.
+    /// Publishers of `sub`.
     pub publishers: usize,
     pub pace: Pace,
     pub limit: Limit,
     pub sizes: Mix<usize>,
     pub qos: Mix<QoS>,
-    /// Topics of each publisher; all publishers of `sub` share theirs.
+    /// Topics of each publisher. In `sub` all publishers share the same topics.
     pub topics: u32,
-    /// The beginning of every topic.
+    /// The prefix of every topic.
     pub prefix: String,
-    /// The beginning of every client id.
+    /// The prefix of every client id.
     pub client_prefix: String,
-    /// How long to wait for what does not come.
+    /// How long to wait without progress before giving up.
     pub patience: Duration,
-    /// A broker on this machine, whose processor time is reported.
+    /// A broker on this machine whose CPU time is reported.
     pub broker_pid: Option<u32>,
 }
 
-/// A message that is delivered carries its time.
+/// Delivered messages begin with their send time, in this many bytes.
 pub const TIME_BYTES: usize = 8;
 const SIZE_MAX: usize = 16 << 20;
 
 impl Plan {
-    /// As the command has it without options.
+    /// The plan of a command line without options.
     pub fn new(scenario: Scenario, address: SocketAddr) -> Self {
         Self {
             scenario,
@@ -106,21 +106,23 @@ impl Plan {
     pub(crate) fn check(&self) -> Result<(), BenchError> {
         let wrong = |sentence: String| Err(BenchError::Usage(sentence));
         if self.connections == 0 || self.publishers == 0 || self.topics == 0 {
-            return wrong("there must be a connection, a publisher and a topic".to_owned());
+            return wrong("connections, publishers and topics must be at least 1".to_owned());
         }
         match self.pace {
-            Pace::Closed { window: 0 } => return wrong("a window is at least 1".to_owned()),
+            Pace::Closed { window: 0 } => return wrong("--window must be at least 1".to_owned()),
             Pace::Open { per_s } if !(per_s.is_finite() && per_s > 0.0) => {
-                return wrong("a rate is above 0".to_owned());
+                return wrong("--rate must be above 0".to_owned());
             }
             _ => {}
         }
         if let Some(size) = self.sizes.values().find(|size| *size > SIZE_MAX) {
-            return wrong(format!("{size} bytes are over the limit of {SIZE_MAX}"));
+            return wrong(format!(
+                "a payload size of {size} bytes is over the limit of {SIZE_MAX}"
+            ));
         }
         if self.scenario.delivers() && self.sizes.values().any(|size| size < TIME_BYTES) {
             return wrong(format!(
-                "a message that is delivered has at least {TIME_BYTES} bytes, for its time"
+                "payloads of this scenario need at least {TIME_BYTES} bytes, because they carry their send time"
             ));
         }
         Ok(())
@@ -143,7 +145,7 @@ impl Plan {
         }
     }
 
-    /// Deliveries that a message causes.
+    /// Deliveries per message.
     pub fn fan(&self) -> u64 {
         match self.scenario {
             Scenario::Sub => self.connections as u64,
@@ -152,7 +154,7 @@ impl Plan {
         }
     }
 
-    /// The highest QoS of the mix, which subscribers ask for.
+    /// The highest QoS of the mix; subscribers request it.
     pub fn qos_max(&self) -> QoS {
         self.qos.values().max().unwrap_or(QoS::AtMostOnce)
     }

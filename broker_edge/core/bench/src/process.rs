@@ -1,10 +1,10 @@
-//! What the system tells of processes: the processor time of one on this machine.
+//! The CPU time of a process on this machine, and the limit of open files.
 
 use std::fs;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Time on a processor, user and system, of all threads that are alive. Nothing when the process is gone or not ours to see.
+/// User and system CPU time of all live threads. `None` when the process is gone or not readable by us.
 pub fn cpu_ns(pid: u32) -> Option<u64> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let of_task = |entry: fs::DirEntry| {
@@ -14,7 +14,7 @@ pub fn cpu_ns(pid: u32) -> Option<u64> {
     Some(tasks.flatten().filter_map(of_task).sum())
 }
 
-/// Raises the limit of open files to what the system allows. When it stays, connecting says so.
+/// Raises the limit of open files to the hard limit. If that fails, connecting reports the lack of descriptors.
 pub fn raise_open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -1,4 +1,4 @@
-//! What was measured, for people and for programs.
+//! The result of a measurement, as text and as JSON.
 
 use serde_json::{Value, json};
 
@@ -13,21 +13,21 @@ pub struct Report {
     pub subscribers: usize,
     /// Messages sent; connections begun.
     pub sent: u64,
-    /// Acknowledgements that came, and that should have come; connections that were let in.
+    /// Acknowledgements received; in `connect`, connections accepted.
     pub acked: u64,
     pub acks_wanted: u64,
     /// Publishes that the broker answered with an error.
     pub refused: u64,
     pub delivered: u64,
     pub deliveries_wanted: u64,
-    /// Of the payloads sent.
+    /// Total size of the payloads sent.
     pub payload_bytes: u64,
     pub seconds: f64,
     pub acks: Latency,
     pub deliveries: Latency,
-    /// By how much messages left later than they were intended to; only in an open loop.
+    /// How much later than intended messages were sent; only in an open loop.
     pub lag: Option<Latency>,
-    /// Of this process and of the broker's.
+    /// CPU time of this process during the run.
     pub own_cpu_ns: u64,
     pub broker_cpu_ns: Option<u64>,
     pub interrupted: bool,
@@ -57,7 +57,7 @@ impl Report {
         }
     }
 
-    /// What the broker should have answered or delivered and has not. Deliveries of QoS 0 may be lost.
+    /// Whether expected acknowledgements or deliveries are missing. Deliveries of QoS 0 may be lost.
     #[must_use]
     pub fn is_short(&self) -> bool {
         self.acked < self.acks_wanted
@@ -65,7 +65,7 @@ impl Report {
             || (self.acks_wanted > 0 && self.delivered < self.deliveries_wanted)
     }
 
-    /// What the rates count: deliveries where there are any, else what was sent.
+    /// What the rates count: deliveries, sent messages or connections.
     fn work(&self) -> (u64, &'static str) {
         match self.scenario {
             Scenario::Sub | Scenario::Pair => (self.delivered, "deliveries"),
@@ -126,17 +126,17 @@ impl Report {
                 format!("closed loop, window {window}")
             }
             Pace::Closed { .. } => "closed loop".to_owned(),
-            Pace::Open { per_s } => format!("open loop, {per_s} a second"),
+            Pace::Open { per_s } => format!("open loop, {per_s} per second"),
         };
         lines.push(format!("{}: {pace}", self.scenario.name()));
         lines.push(format!(
-            "{work} {noun} in {:.2} s: {:.0} a second",
+            "{work} {noun} in {:.2} s: {:.0} per second",
             self.seconds,
             self.per_s(work)
         ));
         if self.scenario.delivers() {
             let each = self.per_s(self.sent);
-            lines.push(format!("{} messages sent: {each:.0} a second", self.sent));
+            lines.push(format!("{} messages sent: {each:.0} per second", self.sent));
         }
         if self.is_short() || self.delivered < self.deliveries_wanted {
             lines.push(format!(
@@ -169,7 +169,7 @@ impl Report {
             ));
         }
         let mut cpu = format!(
-            "processor time of the load: {:.2} µs each",
+            "CPU time of the load generator: {:.2} µs each",
             self.us_each(self.own_cpu_ns)
         );
         if let Some(ns) = self.broker_cpu_ns {

@@ -1,5 +1,5 @@
-//! The tool against a broker of a hundred lines that counts, stalls and refuses as it is told: what it reports must be what
-//! that broker has seen.
+//! Runs the tool against a broker of a hundred lines that counts, stalls and refuses as configured. The report must
+//! match what that broker has seen.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,9 +16,9 @@ use headwater_mqtt::{Frame, Publish, QoS, ReasonCode, Version, filter_matches, f
 
 #[derive(Default)]
 struct Behaviour {
-    /// Stalls once, for so long, when this many publishes have come.
+    /// After this many publishes, stalls once for this long.
     stall: Option<(u64, Duration)>,
-    /// Answers no publish after this many.
+    /// Stops answering publishes after this many.
     silent_after: Option<u64>,
     refuses: bool,
 }
@@ -178,7 +178,7 @@ fn deliver(publish: &Publish<'_>, version: Version, seen: &Seen) {
             fields
                 .encode(&mut packet, publish.payload)
                 .expect("it is small");
-            // A subscriber that is gone misses it.
+            // A disconnected subscriber misses the message.
             let _ = stream.write_all(&packet);
         }
     }
@@ -188,7 +188,7 @@ fn run(plan: &Plan) -> Report {
     measure(plan, &AtomicBool::new(false)).expect("the small broker answers")
 }
 
-/// A plan from the words of the command line would be made of private parts; mixes are tested through it.
+/// Runs the command line. Mixes are private to the crate, so the tests use them through it.
 fn command(broker: &SmallBroker, words: &str) -> i32 {
     let words = format!("{words} --mqtt {} --json", broker.address);
     let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
@@ -220,7 +220,7 @@ fn publishes_without_answers_are_not_held_up() {
     let words = "pub -c 1 -n 2000 -w 10 -q 0";
     assert_eq!(command(&broker, words), 0);
     assert_eq!(broker.seen.publishes.load(Ordering::Relaxed), 2000);
-    // In 200 turns, none of which has an answer to wait for.
+    // 200 turns, none of which waits for an answer.
     assert!(began.elapsed() < Duration::from_secs(10));
 }
 
@@ -253,7 +253,7 @@ fn deliveries_are_those_of_every_subscriber() {
     assert_eq!(report.deliveries.count(), 300);
 }
 
-/// Latencies of a thousand messages of which one made the broker stall for this long.
+/// Latencies of a thousand messages when the broker stalls once for this long.
 fn with_a_stall(pace: Pace, stall: Duration) -> Report {
     let broker = SmallBroker::start(Behaviour {
         stall: Some((300, stall)),
@@ -279,7 +279,7 @@ fn a_stall_is_charged_to_every_message_that_was_due_meanwhile() {
         "the rate is kept: {} s",
         open.seconds
     );
-    // Negative control: a client that waits sends nothing meanwhile, so that one message of a thousand shows it.
+    // Negative control: a client that waits sends nothing during the stall, so only one message of a thousand shows it.
     let closed = with_a_stall(Pace::Closed { window: 1 }, stall);
     assert!(closed.acks.max_ms() >= 400.0);
     assert!(
