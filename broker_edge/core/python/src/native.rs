@@ -1,4 +1,4 @@
-//! The module as Python sees it; `broker_edge/_core.pyi` is its description and must say the same.
+//! The module as Python sees it. `broker_edge/_core.pyi` declares the same interface and must be kept equal.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ enum Failure {
     Start(FailedStart),
 }
 
-/// The one place where errors cross.
+/// The only place that turns Rust errors into Python exceptions.
 fn raise(failure: Failure) -> PyErr {
     match failure {
         Failure::Config(error) => ConfigError::new_err(error.to_string()),
@@ -54,7 +54,7 @@ struct Broker {
     admin: String,
     #[pyo3(get)]
     log_id: String,
-    /// None once stopped.
+    /// `None` after [`Broker::stop`].
     running: Mutex<Option<NativeBroker>>,
 }
 
@@ -98,7 +98,7 @@ fn run(py: Python<'_>, args: Vec<String>) -> i32 {
     py.detach(|| cli::run(&args))
 }
 
-/// Under another name here, because `bench` alone is an attribute of the compiler.
+/// Has another name in Rust, because `bench` is an attribute of the compiler.
 #[pyfunction(name = "bench")]
 fn put_load(py: Python<'_>, args: Vec<String>) -> i32 {
     py.detach(|| headwater_bench::run(&args))
