@@ -1,6 +1,7 @@
-"""The jobs by name, made from the settings: what each needs, and which can run side by side.
+"""The jobs by name, created from the settings: what each needs, and which can run at the same time.
 
-Wiring only. With `available_now` every job does what there is to do and ends; then order counts, and `stages` has it.
+Wiring only. With `available_now` every job does the available work and ends; then the order matters, as `stages`
+defines it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pipelines.telemetry import start_telemetry
 from sinks import tables
 
 _STAGES = (("telemetry", "status"), ("silver", "actions"), ("gaps", "quality", "maintenance"))
-"""With `available_now`: silver reads what telemetry has written, quality what silver has."""
+"""Order with `available_now`: silver reads what telemetry has written, quality what silver has written."""
 
 JOB_NAMES = tuple(name for stage in _STAGES for name in stage)
 _STREAMS = ("telemetry", "status", "silver")
@@ -32,7 +33,7 @@ SparkOf = Callable[[], SparkSession]
 
 
 def names_of(wanted: Sequence[str]) -> list[str]:
-    """The jobs that are meant, in the order in which they start; `all` is all of them."""
+    """The names of the requested jobs, in start order; `all` means all of them."""
     unknown = next((name for name in wanted if name not in (*JOB_NAMES, "all")), None)
     if unknown is not None:
         raise SettingsError(f"there is no job {unknown}: {', '.join(JOB_NAMES)}, or all")
@@ -40,20 +41,20 @@ def names_of(wanted: Sequence[str]) -> list[str]:
 
 
 def needs_spark(names: Sequence[str], settings: Settings) -> bool:
-    """Whether any of the jobs needs a session: streams do, and the others where tables have names."""
+    """Whether any of the jobs needs a Spark session: streams do, and other jobs if tables are given by name."""
     named = settings.silver.root is None or settings.telemetry.table is not None
     return any(name in _STREAMS or (named and name != "actions") for name in names)
 
 
 def stages(names: Sequence[str], *, available_now: bool) -> list[list[str]]:
-    """What runs side by side."""
+    """Groups of jobs that run at the same time, in order."""
     if not available_now:
         return [list(names)]
     return [found for stage in _STAGES if (found := [name for name in stage if name in names])]
 
 
 def make_job(name: str, settings: Settings, spark: SparkOf, *, available_now: bool) -> Job:
-    """A job that has not been started. `spark` is asked when a job that needs it starts."""
+    """A job that has not been started. `spark` is called when a job that needs it starts."""
     match name:
         case "telemetry":
             writer, by_path = settings.bronze.writer, settings.telemetry.table is None
@@ -63,7 +64,7 @@ def make_job(name: str, settings: Settings, spark: SparkOf, *, available_now: bo
                 has_splits=writer == "files" or (writer == "auto" and by_path),
             )
         case "status":
-            # Few records match, and many that do not lie in the same partitions: its lag says nothing.
+            # Few records match, and many others are in the same partitions, so its lag says nothing.
             return StreamJob(name, lambda: _start_status(spark(), settings, available_now), is_watched=False)
         case "silver":
             return StreamJob(name, lambda: start_silver(spark(), settings, available_now=available_now))

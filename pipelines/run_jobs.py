@@ -1,6 +1,6 @@
-"""`headwater jobs run`: from names and settings to an exit code. The command line itself is `headwater_cli.jobs`.
+"""`headwater jobs run`: from names and settings to an exit code. The command line itself is in `headwater_cli.jobs`.
 
-exit codes: 0 ended or was told to stop, 1 a job failed, 3 no broker answers, 5 a setting is wrong
+exit codes: 0 ended or stopped by a signal, 1 a job failed, 3 no broker answers, 5 a setting is wrong
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ SESSION_NAME = "headwater-jobs"
 
 
 def run(wanted: Sequence[str], *, config: Path | None, available_now: bool, as_json: bool, webhook: str | None) -> int:
-    """Runs the jobs until a signal, their own end, or the failure of one. PipelineError when a setting is wrong."""
+    """Runs the jobs until a signal arrives, all have ended, or one fails. Raises PipelineError if a setting is
+    wrong."""
     names = names_of(wanted)
     settings = load_settings(config)
     url = webhook or settings.jobs.webhook
@@ -42,7 +43,7 @@ def run(wanted: Sequence[str], *, config: Path | None, available_now: bool, as_j
         spark = _Session(settings, names)
         stack.callback(spark.close)
         spark.open()
-        # After the session, whose own handlers it replaces.
+        # Installed after the session, whose own handlers it replaces.
         stop = StopSignal()
         live = sys.stdout.isatty() and not as_json
         screen: LiveTable | JsonLines = LiveTable(Console()) if live else JsonLines(sys.stdout, sys.stderr)
@@ -63,7 +64,7 @@ def run(wanted: Sequence[str], *, config: Path | None, available_now: bool, as_j
 
 
 class _Session:
-    """The session of the run: opened once, before the first job, when one of them needs it."""
+    """The session of the run: opened once, before the first job, if any job needs it."""
 
     def __init__(self, settings: Settings, names: Sequence[str]) -> None:
         self._settings = settings
@@ -77,12 +78,12 @@ class _Session:
         mute_query_traces(self._spark)
 
     def __call__(self) -> SparkSession:
-        assert self._spark is not None, "the catalogue said that no job needs Spark"
+        assert self._spark is not None, "no job needs Spark, according to the catalogue"
         return self._spark
 
     def close(self) -> None:
         if self._spark is None:
             return
-        # Whoever sent the signal may have sent it to the JVM as well.
+        # The signal may also have reached the JVM.
         with suppress(*CALL_ERRORS):
             self._spark.stop()

@@ -1,6 +1,6 @@
-"""The whole way on one machine: broker, simulated devices, Spark into Delta, an action back to the devices.
+"""The whole pipeline on one machine: broker, simulated devices, Spark into Delta, an action back to the devices.
 
-`run` is what `headwater demo` calls. Needs the extras `spark`, `device` and `notebooks`, Java, and the Delta jars.
+`headwater demo` calls `run`. Needs the extras `spark`, `device` and `notebooks`, Java, and the Delta jars.
 """
 
 from pipelines.demo.account import Account, take_account

@@ -1,4 +1,4 @@
-"""Counts what the demo promises: every acknowledged publish is in bronze, once, and how long it took.
+"""Checks the demo's promise: every acknowledged publish is in bronze exactly once. Also measures the latency.
 
 Reads the data files that the Delta log of bronze names, and the devices' own list of acknowledgements. It never writes,
 and it does not follow files that a later commit replaces: nothing compacts bronze while the demo runs.
@@ -30,9 +30,10 @@ _ACKED_TYPES = {"device_id": pa.string(), "seq": pa.int64(), "payload_hash": pa.
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """`bronze_rows`: rows that the devices of this run published. `missing`: acknowledged payloads that are not in
-    bronze byte for byte. `duplicates`: rows beyond the first with one (log_id, partition, offset), or beyond the first
-    with one payload of one device. Latencies are from the publish, by the device's clock, to the Delta commit."""
+    """`bronze_rows`: rows published by the devices of this run. `missing`: acknowledged payloads that are not in bronze
+    byte for byte. `duplicates`: rows beyond the first with the same (log_id, partition, offset), or beyond the first
+    with
+    the same device and payload. Latencies are from the publish, by the device's clock, to the Delta commit."""
 
     bronze_rows: int
     missing: int
@@ -42,9 +43,9 @@ class Account:
 
 
 def read_acked(path: Path) -> pa.Table:
-    """The devices' list: device_id, seq, payload_hash, acked_us, a line per acknowledgement.
+    """The devices' list with the columns device_id, seq, payload_hash, acked_us, one row per acknowledgement.
 
-    A last line without an end, which a kill leaves behind, is not taken.
+    An incomplete last line, which a killed process leaves behind, is skipped.
     """
     text = path.read_bytes() if path.exists() else b""
     whole = text[: text.rfind(b"\n") + 1]
@@ -60,8 +61,9 @@ def read_acked(path: Path) -> pa.Table:
 def take_account(bronze: Path, acked: pa.Table, *, devices: Collection[str], since_us: int = 0) -> Account:
     """Compares the bronze table at `bronze` with `acked` (columns device_id, payload_hash).
 
-    Only rows count that one of `devices` stamped at `since_us` or later: others may publish too, and a kept data folder
-    holds the rows of earlier runs.
+    Counts only rows that one of `devices` stamped at `since_us` or later: other clients may publish too, and a kept
+    data
+    folder holds the rows of earlier runs.
     """
     places: list[pa.Table] = []
     messages = _Messages(frozenset(devices), since_us)
@@ -70,7 +72,7 @@ def take_account(bronze: Path, acked: pa.Table, *, devices: Collection[str], sin
         places.append(rows.select(_PLACE))
         messages.add(rows, committed_us)
     seen = messages.table()
-    # A broker that sends a device's acknowledgement twice has not promised more.
+    # A second acknowledgement of the same message adds no promise.
     promised = acked.select(_MESSAGE).group_by(_MESSAGE).aggregate([])
     return Account(
         bronze_rows=seen.num_rows,
@@ -84,7 +86,7 @@ def take_account(bronze: Path, acked: pa.Table, *, devices: Collection[str], sin
 def committed_files(table: Path, *, after: int = -1) -> Iterator[tuple[Path, int]]:
     """Every data file that commits above version `after` added, with the time of the commit in µs.
 
-    That time is when the commit's own file was written, as Delta itself defines it.
+    That time is the modification time of the commit's file, as Delta itself defines it.
     """
     for version in commit_versions(table, after=after):
         commit = commit_path(table, version)
@@ -111,7 +113,7 @@ def added_files(commit: Path) -> Iterator[dict[str, Any]]:
 
 
 class _Messages:
-    """The rows that devices published, as they come file by file: who, which payload, how late."""
+    """The rows that devices published, added file by file: device, payload, latency."""
 
     def __init__(self, devices: frozenset[str], since_us: int) -> None:
         self._devices, self._since_us = devices, since_us
@@ -132,7 +134,7 @@ class _Messages:
         return pa.table({"device_id": pa.array(self._ids, pa.string()), "payload_hash": hashes})
 
     def latency_ms(self, share: float) -> float:
-        """The latency that `share` of the rows do not exceed; 0 without rows."""
+        """The latency that this `share` of the rows does not exceed; 0 without rows."""
         if not self._latencies_us:
             return 0.0
         found = pc.quantile(pa.array(self._latencies_us.tolist()), q=share, interpolation="lower")
@@ -140,7 +142,7 @@ class _Messages:
 
 
 def _stamp(value: bytes) -> int | None:
-    """The device's time in µs, or None when this is not a payload of a simulated device."""
+    """The device's time in µs, or None if this is not a payload of a simulated device."""
     try:
         stamp = json.loads(value)["ts"]
     except (ValueError, KeyError, TypeError):
@@ -149,7 +151,7 @@ def _stamp(value: bytes) -> int | None:
 
 
 def _payload_hash(payload: bytes) -> int:
-    """As the fleet writes it down: the first 8 bytes of the sha256, big-endian, signed."""
+    """The same hash that the fleet records: the first 8 bytes of the sha256, big-endian, signed."""
     return int.from_bytes(hashlib.sha256(payload).digest()[:8], "big", signed=True)
 
 

@@ -1,6 +1,6 @@
-"""What a fleet operator does in the demo: describes the devices, inserts a row into `actions`, looks what became of it.
+"""The operator's part in the demo: describes the devices, inserts a row into `actions`, watches the outcome.
 
-Tables by path, written and read without a JVM, as anybody with `deltalake` can.
+Tables by path, written and read without a JVM, as any user of `deltalake` can do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broker_edge.device.fleet import labels_of
 from sinks.tables import DEVICES, create_by_path, uri_of
 
 SELECTED = 20
-"""The first so many devices carry the label that the demo's action selects by."""
+"""This many devices carry the label that the demo's action selects."""
 SUCCEEDED = "SUCCEEDED"
 
 _CANARY = ("ring", "canary")
@@ -28,7 +28,7 @@ _RUNNING = "RUNNING"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the actions of this run: `open` of them have not ended, `states` counts their targets."""
+    """The outcome of the actions of this run: `open` of them have not ended, `states` counts their targets."""
 
     actions: int = 0
     open: int = 0
@@ -45,7 +45,7 @@ class Outcome:
 
 
 class Operator:
-    """Works on the tables under `tables`; `Outcome` leaves out the actions that were there before."""
+    """Works on the tables under `tables`; `Outcome` ignores actions that existed before."""
 
     def __init__(self, tables: Path) -> None:
         self._tables = tables
@@ -56,7 +56,7 @@ class Operator:
         self._outcome = Outcome()
 
     def describe_devices(self, device_ids: Sequence[str]) -> None:
-        """A row in `devices` for each that has none yet: site and model, and `ring: canary` for the first 20."""
+        """Adds a row to `devices` for each device without one: site and model, and `ring: canary` for the first 20."""
         known = set(_column(DeltaTable(self._uri("devices")), "device_id"))
         rows = [
             {"device_id": id_, "labels": list(_labels(index).items())}
@@ -71,7 +71,7 @@ class Operator:
         return self._uri("actions")
 
     def insert_action(self) -> str:
-        """Asks the canaries to measure twice as often. Returns the id of the action."""
+        """Tells the canaries to measure twice as often. Returns the id of the action."""
         action_id = f"faster-{time.time_ns() // 1_000_000}"
         row = {
             "action_id": [action_id],
@@ -84,8 +84,8 @@ class Operator:
         return action_id
 
     def outcome(self) -> Outcome:
-        """As the tables say now. Cheap while they have not changed."""
-        # Targets last: the engine commits them before the state that says that an action has ended.
+        """The outcome according to the tables. Cheap while they have not changed."""
+        # Read targets last: the engine commits them before the state that says that an action has ended.
         for table in self._watched:
             table.update_incremental()
         versions = tuple(table.version() for table in self._watched)
@@ -99,7 +99,7 @@ class Operator:
         phases = dict(zip(_column(states, "action_id"), _column(states, "phase"), strict=True))
         rows = zip(_column(targets, "action_id"), _column(targets, "state"), strict=True)
         counts = Counter(state for id_, state in rows if id_ in asked)
-        # An action that the engine has not seen yet has no phase, and is as open as one that runs.
+        # An action that the engine has not seen yet has no phase, and counts as open like a running one.
         open_ = sum(1 for id_ in asked if phases.get(id_, _RUNNING) == _RUNNING)
         return Outcome(actions=len(asked), open=open_, targets=counts.total(), states=dict(counts))
 

@@ -1,9 +1,9 @@
-"""The simulated devices in a process of their own, so that they do not share an interpreter with Spark's driver.
+"""Runs the simulated devices in their own process, so that they do not share an interpreter with Spark's driver.
 
     python -m pipelines.demo.device_process '<settings as JSON>'
 
-It reads one command a line from stdin (`start`, `pause`, `stop`) and writes its counts as JSON lines to stdout. The end
-of stdin is `stop`: devices do not outlive the demo that started them. `pipelines.demo.devices` is the other side.
+Reads one command per line from stdin (`start`, `pause`, `stop`) and writes its counts as JSON lines to stdout. The end
+of stdin means `stop`, so the devices end with the demo that started them. `pipelines.demo.devices` is the other side.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _tell(event: str, fields: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    # Ctrl-C reaches the whole foreground group; the demo decides when its devices stop.
+    # Ctrl-C reaches the whole foreground process group; the demo decides when its devices stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     given = json.loads(sys.argv[1])
     return asyncio.run(serve(FleetSettings(**{**given, "acked_path": Path(given["acked_path"])})))

@@ -1,6 +1,6 @@
-"""The demo's side of the device process: starts it, tells it what to do, knows its newest counts.
+"""The demo's side of the device process: starts it, sends commands, holds the newest counts.
 
-What the devices do is in `broker_edge.device`; this file only talks to their process.
+What the devices do is in `broker_edge.device`; this module only talks to their process.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import IO, Any
 from broker_edge.errors import PipelineError
 
 EVENT_S = 60.0
-"""So long the process may take for its start, for connecting all devices, and for its end."""
+"""Time limit for starting the process, for connecting all devices, and for its end."""
 
 
 class DevicesError(PipelineError):
-    """The simulated devices could not start, or ended before they were told to."""
+    """The simulated devices could not start, or ended too early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class DeviceCounts:
 
 
 class DeviceProcess:
-    """Use from one thread; `counts` may be asked from any."""
+    """Use from one thread; `counts` may be called from any."""
 
     def __init__(self, *, count: int, host: str, port: int, interval_s: float, acked_path: Path) -> None:
         self._acked_path = acked_path
@@ -66,7 +66,7 @@ class DeviceProcess:
         return not self._ended
 
     def wait_ready(self) -> None:
-        """The process is up and nothing is connected yet."""
+        """Returns when the process is running; no device is connected yet."""
         self._wait("ready")
 
     def start(self) -> None:
@@ -75,7 +75,7 @@ class DeviceProcess:
         self._wait("counts")
 
     def pause(self) -> DeviceCounts:
-        """The devices stay connected and carry out commands, and publish no more telemetry."""
+        """Stops telemetry. The devices stay connected and still execute commands."""
         self._order("pause")
         return _counts(self._wait("paused"))
 
@@ -88,7 +88,7 @@ class DeviceProcess:
         return self._counts
 
     def kill(self) -> None:
-        """Ends the process whatever it does; for the way out after an error."""
+        """Ends the process at once; used for cleaning up after an error."""
         if self._process.poll() is None:
             self._process.kill()
         self._close()
@@ -110,7 +110,7 @@ class DeviceProcess:
                 if self._ended:
                     raise self._gone()
                 if not self._news.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
-                    raise DevicesError(f"the device process did not say {event!r} within {EVENT_S:g} s")
+                    raise DevicesError(f"the device process did not report {event!r} within {EVENT_S:g} s")
             return self._events[event]
 
     def _read(self) -> None:
@@ -135,12 +135,12 @@ class DeviceProcess:
     def _gone(self) -> DevicesError:
         code = self._process.wait(EVENT_S)
         return DevicesError(
-            f"the process of the simulated devices ended with code {code}; its reason is above on stderr"
+            f"the process of the simulated devices ended with code {code}; see its error above on stderr"
         )
 
     @staticmethod
     def _pipe(stream: IO[str] | None) -> IO[str]:
-        assert stream is not None, "the process is made with pipes"
+        assert stream is not None, "the process is created with pipes"
         return stream
 
 

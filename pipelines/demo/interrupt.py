@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while the demo runs, and a stdout that only results reach."""
+"""Handles Ctrl-C and SIGTERM during the demo, and reserves stdout for results."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import TextIO
 
 
 class Interrupt:
-    """The first signal asks for the end, the second one ends at once with KeyboardInterrupt.
+    """The first signal asks for the end; the second one ends at once with KeyboardInterrupt.
 
-    Made in the main thread, after the Spark session, whose own handler it replaces for good.
+    Create it in the main thread, after the Spark session, whose own handler it replaces permanently.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Interrupt:
         return self._asked.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Waits that long, or until the end is asked for; returns whether it is."""
+        """Waits that long, or until the end is requested; returns whether it is requested."""
         return self._asked.wait(seconds)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -38,7 +38,7 @@ class Interrupt:
 
 @contextmanager
 def stdout_for_results() -> Iterator[TextIO]:
-    """What this process and its children write to stdout goes to stderr; what is yielded is the real stdout."""
+    """Redirects stdout of this process and its children to stderr, and yields the real stdout."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

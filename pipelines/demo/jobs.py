@@ -1,6 +1,6 @@
-"""The three jobs of the demo in one Spark session: telemetry, status, and the engine on a thread.
+"""The three jobs of the demo in one Spark session: telemetry, status, and the action engine on a thread.
 
-Wiring and watching only; what the jobs do is in their own modules.
+Wiring and supervision only; the jobs themselves are in their own modules.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _JOIN_S = 30.0
 
 
 class JobError(PipelineError):
-    """A job of the demo ended before it was told to."""
+    """A job of the demo ended too early."""
 
 
 class Jobs:
-    """Starts Spark when it is made. `start` begins to read; leaving the context ends the jobs and the session."""
+    """Starts Spark when it is created. `start` begins to read; leaving the context ends the jobs and the session."""
 
     def __init__(self, layout: Layout, server: str) -> None:
         self._layout, self._server = layout, server
-        # py4j logs each error of a call before it raises it.
+        # py4j logs the error of each failed call before it raises it.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         self._spark: SparkSession = spark_session(
             "headwater-demo", warehouse=layout.root / "warehouse", config=SHORT_RUN
@@ -71,7 +71,7 @@ class Jobs:
         self._engine_thread.start()
 
     def check(self) -> None:
-        """Raises JobError, with the job's own sentence, when one has ended by itself."""
+        """Raises JobError with the job's own message if one has ended by itself."""
         if self._engine_error is not None:
             raise JobError(f"the action engine ended: {self._engine_error}") from self._engine_error
         for query in self._queries:
@@ -83,7 +83,7 @@ class Jobs:
             raise JobError(f"the query {query.name} ended: {reason}")
 
     def stop(self) -> None:
-        """Ends engine and queries; what a batch had begun is whole or not there."""
+        """Ends engine and queries; a started batch is then either complete or absent."""
         if self._engine is not None and self._engine_thread is not None:
             self._engine.stop()
             self._engine_thread.join(_JOIN_S)

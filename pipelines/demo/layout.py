@@ -1,4 +1,5 @@
-"""Where the demo keeps what: one folder for the broker's log, the tables, the checkpoints and the devices' lists."""
+"""Where the demo keeps its files: one folder with the broker's log, the tables, the checkpoints and the devices'
+lists."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ BRONZE = "bronze_telemetry"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`root` is absolute, because Spark, the broker and people in other folders all use it."""
+    """`root` is absolute, because Spark, the broker and users in other folders all use it."""
 
     root: Path
 
@@ -42,7 +43,8 @@ class Layout:
 
 @contextmanager
 def open_layout(kept: Path | None) -> Iterator[Layout]:
-    """The folder `kept`, made if need be and left as it is; without one, a temporary folder that goes at the end."""
+    """The folder `kept`, created if necessary and not removed; without one, a temporary folder that is removed at the
+    end."""
     if kept is not None:
         yield _prepared(kept.absolute())
         return
@@ -50,7 +52,7 @@ def open_layout(kept: Path | None) -> Iterator[Layout]:
     try:
         yield _prepared(scratch)
     finally:
-        # A worker of Spark may still be writing its last words; what it leaves is no reason to fail.
+        # A Spark worker may still be writing; files that it leaves are not an error.
         shutil.rmtree(scratch, ignore_errors=True)
 
 

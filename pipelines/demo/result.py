@@ -1,4 +1,4 @@
-"""What a run of the demo comes to: the account, the actions, and whether both are as promised."""
+"""The result of a demo run: the account, the actions, and whether both are as promised."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipelines.demo.devices import DeviceCounts
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`seconds` is how long the devices published."""
+    """`seconds` is the time during which the devices published."""
 
     account: Account
     outcome: Outcome
@@ -22,7 +22,7 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Everything acknowledged is in bronze once, and every action ended with success on each of its devices."""
+        """Every acknowledged message is in bronze once, and every action succeeded on each of its devices."""
         return self.account.missing == 0 and self.account.duplicates == 0 and self.outcome.all_succeeded
 
     def to_json(self) -> dict[str, Any]:

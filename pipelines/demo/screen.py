@@ -1,6 +1,6 @@
-"""What the demo shows: steps and a live table on stderr, the result on stdout, and commands to try next.
+"""The demo's output: steps and a live table on stderr, the result on stdout, and commands to try next.
 
-It formats; it measures and decides nothing.
+It only formats; it measures and decides nothing.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pipelines.demo.result import Result
 from pipelines.demo.watch import Snapshot
 
 LINE_EVERY_S = 10.0
-"""Without a live table a line says so often how far it is."""
+"""Without a live table, print a progress line at this interval."""
 
 _STATES = ("PENDING", "QUEUED", "DELIVERED", "ACCEPTED", "IN_PROGRESS", "SUCCEEDED")
 
 
 class Screen:
-    """Talk on stderr. With `live` a table is kept up to date there, else a line appears now and then."""
+    """Messages on stderr. With `live` a table is kept up to date there, otherwise progress lines appear."""
 
     def __init__(self, *, live: bool) -> None:
         self._console = Console(stderr=True, highlight=False)
@@ -42,7 +42,7 @@ class Screen:
 
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
-        """Says what takes a while, and how long it took."""
+        """Prints a step that takes a while, and how long it took."""
         began = time.monotonic()
         if self._wants_live and self._live is None:
             with self._console.status(f"{what} …"):
@@ -60,7 +60,7 @@ class Screen:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """While this lasts, `show` has a place on the terminal."""
+        """While this context is open, `show` updates the terminal."""
         if not self._wants_live:
             yield
             return
@@ -79,15 +79,15 @@ class Screen:
             self._say(line(snapshot))
 
     def _say(self, text: str) -> None:
-        # Paths and payloads are full of brackets that rich would take for its markup.
+        # Paths and payloads contain brackets that rich would interpret as markup.
         self._console.print(text, markup=False, soft_wrap=True)
 
 
 def table(snapshot: Snapshot) -> Group:
-    """The live table: the way of the data, then what became of the action."""
+    """The live table: the path of the data, then the outcome of the action."""
     counts, outcome = snapshot.counts, snapshot.outcome
     way = Table(box=box.SIMPLE_HEAD, title=f"headwater demo, {snapshot.seconds:.0f} s", title_justify="left")
-    for name in ("devices", "published", "per second", "acknowledged", "rows in Delta", "on their way"):
+    for name in ("devices", "published", "per second", "acknowledged", "rows in Delta", "in transit"):
         way.add_column(name, justify="right")
     way.add_row(
         str(counts.connected),
@@ -98,7 +98,7 @@ def table(snapshot: Snapshot) -> Group:
         f"{snapshot.lag:,}",
     )
     if not outcome.actions:
-        return Group(way, Text("  a row for `actions` follows in a few seconds"))
+        return Group(way, Text("  a row is inserted into `actions` in a few seconds"))
     others = sorted(set(outcome.states) - set(_STATES))
     action = Table(box=box.SIMPLE_HEAD, title="actions", title_justify="left")
     action.add_column("targets", justify="right")
@@ -126,7 +126,7 @@ class Addresses:
 
 
 def next_steps(addresses: Addresses, layout: Layout) -> list[str]:
-    """Commands that work as they are while the demo runs."""
+    """Commands that can be copied while the demo runs."""
     headwater, root = _command("headwater"), layout.tables
     query = (
         f"from deltalake import DeltaTable, QueryBuilder; bronze = DeltaTable('{layout.bronze}'); "
@@ -139,7 +139,8 @@ def next_steps(addresses: Addresses, layout: Layout) -> list[str]:
         "schema_mode='merge')"
     )
     return [
-        f"It runs. MQTT {addresses.mqtt}, Flight {addresses.server}, metrics http://{addresses.admin}/metrics,",
+        f"The demo is running: MQTT {addresses.mqtt}, Flight {addresses.server}, "
+        f"metrics http://{addresses.admin}/metrics,",
         f"tables in {layout.tables}",
         "Try in another terminal:",
         "  # subscribe",
@@ -148,17 +149,17 @@ def next_steps(addresses: Addresses, layout: Layout) -> list[str]:
         f"  {headwater} tail 'devices/device-0001/telemetry' --server {addresses.server} --from earliest -n 5",
         "  # query the table",
         f"  {_python(query)}",
-        "  # insert a row into `actions` for the devices on a roof, and wait for them",
+        "  # insert a row into `actions` for the devices on a roof, and wait for the result",
         f"  {headwater} actions create echo --label site=roof --wait 60 --root {shlex.quote(str(root))}",
-        "  # the same by hand, for one device (each row needs an action_id of its own)",
+        "  # the same by hand, for one device (each row needs its own action_id)",
         f"  {_python(insert)}",
     ]
 
 
 def result_text(result: Result) -> str:
-    """The account in words, for people."""
+    """The account as text."""
     account, counts, outcome = result.account, result.counts, result.outcome
-    verdict = "nothing is missing, nothing is doubled" if result.ok else "NOT as promised"
+    verdict = "nothing is missing, nothing is duplicated" if result.ok else "NOT as promised"
     return "\n".join(
         [
             f"published {counts.published:,}, acknowledged {counts.acked:,}, in bronze {account.bronze_rows:,}",
@@ -174,12 +175,12 @@ def result_json(result: Result) -> str:
 
 
 def _python(code: str) -> str:
-    """The code as a command of this interpreter, in the quotes that read better where they do."""
+    """A shell command that runs the code with this interpreter, in the more readable kind of quotes."""
     quoted = f'"{code}"' if not set(code) & set('"$`\\!') else shlex.quote(code)
     return f"{shlex.quote(sys.executable)} -c {quoted}"
 
 
 def _command(name: str) -> str:
-    """The console script beside this interpreter, else by its name."""
+    """The path of the console script beside this interpreter, otherwise its name."""
     beside = Path(sys.executable).parent / name
     return shlex.quote(str(beside)) if beside.exists() else name

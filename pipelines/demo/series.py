@@ -1,4 +1,4 @@
-"""The measured series that the demo's devices replay. Not a model of a sensor: every value was measured."""
+"""The measured series that the demo's devices replay. Not a simulated sensor: every value was measured."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from functools import cache
 
 @cache
 def hourly_temperatures() -> tuple[float, ...]:
-    """Hourly air temperatures of 2010 in Seattle, measured by NOAA, in degrees Celsius, by time (8,759 values).
+    """Hourly air temperatures of 2010 in Seattle, measured by NOAA, in degrees Celsius, in order of time (8,759
+    values).
 
     Source: `vega_datasets`, data set `seattle_temps` (degrees Fahrenheit there).
     """
@@ -18,5 +19,5 @@ def hourly_temperatures() -> tuple[float, ...]:
 
 
 def samples() -> tuple[dict[str, float], ...]:
-    """The series as a fleet replays it: what each payload carries beside `ts` and `seq`."""
+    """The series as a fleet replays it: the fields of each payload besides `ts` and `seq`."""
     return tuple({"temperature_c": celsius} for celsius in hourly_temperatures())

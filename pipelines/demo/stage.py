@@ -1,7 +1,7 @@
-"""The demo from its first step to its account: what starts when, what is waited for, and until when.
+"""Runs the demo from the first step to the account: what starts when, what it waits for, and for how long.
 
-Order matters: Spark reads before the first device publishes, and at the end the devices stay connected until every
-action has ended, then the jobs run until what was acknowledged is in bronze.
+The order matters: Spark reads before the first device publishes. At the end the devices stay connected until every
+action has ended; then the jobs run until all acknowledged messages are in bronze.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pipelines.spark.jars import delta_jars
 from pipelines.spark.java import require_java
 
 INTERVAL_S = 1.0
-"""Each device measures once in this time."""
+"""Each device measures once in this interval."""
 ACTION_AFTER_S = 3.0
 LOOK_EVERY_S = 0.5
 
@@ -35,12 +35,12 @@ DRAIN_S = 120.0
 
 
 def run(*, seconds: float | None, headless: bool, as_json: bool, devices: int, data: Path | None = None) -> int:
-    """Runs the demo for `seconds`, or until Ctrl-C, and returns 0 when all was as promised, else 1.
+    """Runs the demo for `seconds`, or until Ctrl-C. Returns 0 if everything was as promised, otherwise 1.
 
-    With `data` that folder keeps log, tables and checkpoints, and a later run goes on with them. Raises PipelineError
-    or HeadwaterError, each one sentence, when something does not start or ends too early.
+    With `data` that folder keeps log, tables and checkpoints, and a later run continues with them. Raises PipelineError
+    or HeadwaterError with a one-sentence message when something does not start or ends too early.
     """
-    # Before anything is started: what is missing should not cost a start.
+    # Checked before anything is started, so that a missing requirement is reported at once.
     require_java()
     delta_jars()
     with stdout_for_results() as results, open_layout(data) as layout:
@@ -48,7 +48,7 @@ def run(*, seconds: float | None, headless: bool, as_json: bool, devices: int, d
         result = Stage(layout, screen, devices).play(seconds)
         results.write((result_json(result) if as_json else result_text(result)) + "\n")
         if data is not None:
-            screen.say(f"everything is kept in {layout.root}")
+            screen.say(f"all files are kept in {layout.root}")
     return 0 if result.ok else 1
 
 
@@ -90,14 +90,14 @@ class Stage:
             return self._finish(watch, acked_path)
 
     def _probe(self, broker: Broker, jobs: Jobs, tail: BronzeTail, interrupt: Interrupt) -> None:
-        """Sends a record of nobody the whole way, so that a cold start is not taken for the way's latency."""
+        """Sends a test record through the whole pipeline, so that a cold start does not count as latency."""
         with Client(broker.server) as client:
             client.produce([Row(topic="devices/probe/telemetry", value=b'{"probe": true}')])
         deadline = time.monotonic() + PROBE_S
         while tail.rows() == 0 and not interrupt.wait(0.1):
             jobs.check()
             if time.monotonic() > deadline:
-                raise JobError(f"no record came from the broker into {self._layout.bronze} within {PROBE_S:g} s")
+                raise JobError(f"no record arrived from the broker in {self._layout.bronze} within {PROBE_S:g} s")
 
     def _finish(self, watch: _Watch, acked_path: Path) -> Result:
         seconds = watch.seconds
@@ -114,11 +114,12 @@ class Stage:
         return Result(account=account, outcome=outcome, counts=counts, devices=self._count, seconds=seconds)
 
     def _drain(self, watch: _Watch, acked_path: Path, counts: DeviceCounts) -> None:
-        """Until bronze has everything that was acknowledged, or the deadline; the account then says what is missing."""
+        """Waits until bronze has everything that was acknowledged, or until the deadline; the account reports what is
+        missing."""
         acked, looked_at = read_acked(acked_path), -2
         deadline = time.monotonic() + DRAIN_S
         while time.monotonic() < deadline:
-            # Counting exactly reads the whole table: only when there may be enough, and once per commit.
+            # An exact count reads the whole table: do it only when there may be enough rows, and once per commit.
             if watch.tail.rows() >= counts.acked and watch.tail.version != looked_at:
                 looked_at = watch.tail.version
                 found = take_account(self._layout.bronze, acked, devices=self._ids, since_us=self._since_us)
@@ -129,7 +130,8 @@ class Stage:
 
 
 class _Watch:
-    """The time while everything runs: one look each half second, and the operator's insert after the first seconds."""
+    """The time while everything runs: one check every half second, and the operator's insert after the first
+    seconds."""
 
     def __init__(
         self,
@@ -151,7 +153,7 @@ class _Watch:
         return time.monotonic() - self._began
 
     def until(self, seconds: float | None) -> None:
-        """Watches for `seconds`, or until somebody asks for the end; the action goes out in any case but that one."""
+        """Watches for `seconds`, or until a signal. Inserts the action in any case except after a signal."""
         while seconds is None or self.seconds < seconds:
             if self.seconds >= ACTION_AFTER_S:
                 self._insert_once()
@@ -162,7 +164,7 @@ class _Watch:
         self._insert_once()
 
     def wait_for_actions(self, deadline_s: float) -> Outcome:
-        """The outcome once no action is open, or as it is at the deadline."""
+        """The outcome once no action is open, or the current one at the deadline."""
         deadline = time.monotonic() + deadline_s
         while (outcome := self._operator.outcome()).open and time.monotonic() < deadline:
             self.jobs.check()
@@ -178,7 +180,7 @@ class _Watch:
     def _look(self) -> None:
         self.jobs.check()
         if not self.devices.alive:
-            self.devices.pause()  # Says why they are gone.
+            self.devices.pause()  # Raises with the reason why the process ended.
         snapshot = Snapshot(self.seconds, self.devices.counts, self.tail.rows(), self._operator.outcome())
         self._last = snapshot.following(self._last)
         self._screen.show(self._last)

@@ -1,6 +1,6 @@
-"""What is known while the demo runs: the devices' counts, the rows that bronze has, what became of the action.
+"""The state of a running demo: the devices' counts, the rows in bronze, the outcome of the action.
 
-Bronze is watched through its Delta log alone: what a commit added stands there with its number of rows.
+Bronze is watched through its Delta log only: each commit lists what it added with the number of rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pipelines.demo.devices import DeviceCounts
 
 
 class BronzeTail:
-    """Counts the rows of commits that came after it was made. Bronze may not be there yet."""
+    """Counts the rows of commits made after this object was created. Bronze need not exist yet."""
 
     def __init__(self, bronze: Path) -> None:
         self._bronze = bronze
@@ -28,7 +28,7 @@ class BronzeTail:
         return self._version
 
     def rows(self) -> int:
-        """The rows so far, by the log as it is now."""
+        """The rows so far, according to the current log."""
         for version in commit_versions(self._bronze, after=self._version):
             for add in added_files(commit_path(self._bronze, version)):
                 self._rows += int(json.loads(add["stats"])["numRecords"])
@@ -38,7 +38,8 @@ class BronzeTail:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One look at the whole way. `rows` counts what devices published, `published_per_s` is since the look before."""
+    """One snapshot of the whole pipeline. `rows` counts what devices published, `published_per_s` is since the previous
+    one."""
 
     seconds: float
     counts: DeviceCounts
@@ -49,11 +50,11 @@ class Snapshot:
 
     @property
     def lag(self) -> int:
-        """Acknowledged and not in bronze yet."""
+        """Messages acknowledged but not yet in bronze."""
         return max(0, self.counts.acked - self.rows)
 
     def following(self, before: Snapshot | None) -> Snapshot:
-        """This look with its rate."""
+        """This snapshot with its rate since `before`."""
         if before is None or self.at <= before.at:
             return self
         rate = (self.counts.published - before.counts.published) / (self.at - before.at)

@@ -1,6 +1,6 @@
-"""Several jobs in one process: one stop, one view of how they do.
+"""Several jobs in one process: one stop signal, one progress display.
 
-`kinds` are the jobs as the runner sees them, `runner` keeps them running, `progress` shows them, `alerts` says when
-one lags or stops; `process` is what the command lines of single jobs share. None knows what a job does: that is in
-`pipelines.catalogue`.
+`kinds` defines jobs as the runner sees them, `runner` keeps them running, `progress` shows them, `alerts` reports lag and
+stopped jobs; the command lines of single jobs share `process`. None of them knows what a job does: `pipelines.catalogue`
+creates the jobs.
 """

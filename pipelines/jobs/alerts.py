@@ -1,6 +1,7 @@
-"""Alerts: a stream that lags, one that has gone silent, a job that failed. A line, and a POST where one is wanted.
+"""Alerts: a stream that lags, a stream that went silent, a job that failed. Each is logged, and posted if a webhook is
+set.
 
-An alert is told when it begins and when it is over, not in between.
+An alert is reported when it begins and when it ends, not in between.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class AlertKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """`over`: what was told earlier is no longer so."""
+    """`over`: the condition that was reported earlier has ended."""
 
     kind: AlertKind
     job: str
@@ -43,7 +44,7 @@ class Alert:
 
 
 class StreamWatch:
-    """Judges one stream by what it reports and when."""
+    """Judges one stream by its progress reports and their times."""
 
     def __init__(self, job: str, policy: JobsSettings, *, now_s: float) -> None:
         self._job, self._policy = job, policy
@@ -58,14 +59,14 @@ class StreamWatch:
         lag, limit = progress.lag_records, self._policy.lag_records_max
         lags = lag is not None and limit is not None and lag > limit
         silence, longest = now_s - self._moved_s, self._policy.silent_s_max
-        # A stream with nothing to read finishes no batch either.
+        # A stream without records to read finishes no batch either.
         is_silent = longest is not None and silence > longest and lag is not None and lag > 0
         return [
-            *self._turn(AlertKind.LAG, lags, f"{self._job} is {lag} records behind, and {limit} are allowed"),
+            *self._turn(AlertKind.LAG, lags, f"{self._job} lags by {lag} records; the limit is {limit}"),
             *self._turn(
                 AlertKind.SILENT,
                 is_silent,
-                f"{self._job} finished no batch for {silence:.0f} s and has records to read",
+                f"{self._job} has finished no batch for {silence:.0f} s and has records to read",
             ),
         ]
 
@@ -77,8 +78,8 @@ class StreamWatch:
 
 
 class Webhook:
-    """Posts alerts as JSON from a thread of its own. With `_WAITING_MAX` of them waiting, further ones are dropped
-    and said in the log: a slow receiver must not stop the jobs."""
+    """Posts alerts as JSON from its own thread. While `_WAITING_MAX` alerts wait, further ones are dropped with a
+    warning in the log: a slow receiver must not stop the jobs."""
 
     def __init__(self, url: str, *, post: Callable[[str, bytes], None] | None = None) -> None:
         if not url.startswith(("http://", "https://")):
@@ -93,10 +94,10 @@ class Webhook:
         try:
             self._waiting.put_nowait(alert)
         except queue.Full:
-            log.warning("an alert was not posted, because %d others wait: %s", _WAITING_MAX, alert.sentence)
+            log.warning("alert not posted, because %d others are waiting: %s", _WAITING_MAX, alert.sentence)
 
     def close(self) -> None:
-        """Returns when everything was posted, or could not be in a few seconds."""
+        """Returns when everything was posted, or after a few seconds."""
         try:
             self._waiting.put(None, timeout=_POST_S)
         except queue.Full:
@@ -108,7 +109,7 @@ class Webhook:
             try:
                 self._post(self._url, json.dumps(asdict(alert)).encode())
             except (OSError, ValueError, urllib.error.URLError) as error:
-                log.warning("an alert could not be posted to %s: %s", self._url, error)
+                log.warning("alert could not be posted to %s: %s", self._url, error)
 
 
 def _post(url: str, body: bytes) -> None:

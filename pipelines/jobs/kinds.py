@@ -1,6 +1,6 @@
-"""A job as the runner sees it: started, looked at, stopped; a streaming query or a loop on a thread of its own.
+"""A job as the runner sees it: start, progress, stop. Either a streaming query or a loop on its own thread.
 
-What a job does is in its own module; a job here never starts itself again.
+What a job does is in its own module. A job never restarts itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _JOIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Of the newest finished batch; a job without batches has none of it."""
+    """Progress of the newest finished batch; empty for a job without batches."""
 
     batch: int | None = None
     rows: int | None = None
@@ -34,26 +34,26 @@ class Progress:
 
 
 class Job(Protocol):
-    """`start` may raise and may be called again after the job has ended."""
+    """`start` may raise, and may be called again after the job has ended."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def is_watched(self) -> bool:
-        """Whether its lag is a reason for alerts."""
+        """Whether its lag can cause alerts."""
 
     def start(self) -> None: ...
 
     def ended(self) -> bool: ...
 
     def error(self) -> BaseException | None:
-        """What ended it, when that was an error."""
+        """The error that ended the job, if there was one."""
 
     def progress(self) -> Progress: ...
 
     def stop(self) -> None:
-        """Returns when it has ended. What a batch had begun is whole or not there."""
+        """Returns when the job has ended. A started batch is then either complete or absent."""
 
 
 class StreamJob:
@@ -91,13 +91,13 @@ class StreamJob:
 
     def stop(self) -> None:
         if self._query is not None:
-            # With the JVM the query has ended, and the other jobs are still to be stopped.
+            # If the JVM has ended, so has the query, and the other jobs still have to be stopped.
             with suppress(*CALL_ERRORS):
                 self._query.stop()
 
 
 class LoopJob:
-    """Work on a thread: `work` gets a function that waits so many seconds and says whether to end."""
+    """Work on a thread: `work` gets a function that waits the given seconds and returns whether to end."""
 
     is_watched = False
 
@@ -140,16 +140,16 @@ class LoopJob:
 
 
 def progress_of(report: Mapping[str, Any], *, has_splits: bool = False) -> Progress:
-    """Spark's report of a batch. The lag is what the source had and the batch did not take.
+    """Converts Spark's report of a batch. The lag is what the source had beyond the end of the batch.
 
-    `has_splits`: what Spark counts are splits, and the rows are the offsets that were passed.
+    `has_splits`: Spark's row count counts splits, so the rows are taken from the offsets instead.
     """
     took_ms = report.get("durationMs", {}).get("triggerExecution")
     sources = report.get("sources") or ()
     rows: int | None = int(report.get("numInputRows") or 0)
     rate = _finite(report.get("processedRowsPerSecond"))
     if has_splits:
-        # The first batch of a checkpoint is reported without its start.
+        # Spark reports the first batch of a checkpoint without its start.
         rows = _between(sources, "startOffset", "endOffset")
         rate = rows / (took_ms / 1_000) if took_ms and rows is not None else None
     return Progress(
@@ -162,7 +162,7 @@ def progress_of(report: Mapping[str, Any], *, has_splits: bool = False) -> Progr
 
 
 def _between(sources: Any, low: str, high: str) -> int | None:
-    """Records between two offsets of the batch, whether they match the filters or not; None where a source has no such
+    """Records between two offsets of the batch, whether they match the filters or not; None if a source has no such
     offsets."""
     count = 0
     for source in sources:
@@ -174,7 +174,7 @@ def _between(sources: Any, low: str, high: str) -> int | None:
 
 
 def _offset(value: Any) -> SourceOffset | None:
-    """An offset of `headwater`; other sources have other offsets."""
+    """An offset of the source `headwater`; None for the offset of another source."""
     with suppress(ValueError, OffsetError):
         found = json.loads(value) if isinstance(value, str) else value
         if isinstance(found, Mapping) and set(found) == {"v", "logs"}:

@@ -1,4 +1,5 @@
-"""How the jobs do: a live table on a terminal, JSON lines otherwise. Data on stdout, alerts on stderr."""
+"""Shows the progress of the jobs: a live table on a terminal, otherwise JSON lines. Data on stdout, alerts on
+stderr."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from pipelines.jobs.runner import JobView
 
 
 class JsonLines:
-    """One object a line, and only when something of a job has changed."""
+    """One JSON object per line, written only when something about a job has changed."""
 
     def __init__(self, out: TextIO, talk: TextIO) -> None:
         self._out, self._talk = out, talk
@@ -46,7 +47,7 @@ class JsonLines:
 
 
 class LiveTable:
-    """One row a job, written over and over."""
+    """One row per job, redrawn in place."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, refresh_per_second=4)

@@ -1,4 +1,4 @@
-"""When a job that failed is started again, and after which pause. Values and arithmetic; nothing here waits."""
+"""Decides whether and after which pause a failed job is restarted. Pure arithmetic; nothing here waits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pipelines.settings import JobsSettings
 from pipelines.spark.errors import own_error
 
 FORGIVEN_S = 600.0
-"""A job that ran so long has all its tries again."""
+"""A job that ran this long gets all its attempts again."""
 
 _FINAL = frozenset(
     {
@@ -25,16 +25,16 @@ _FINAL = frozenset(
         "SetupError",
     }
 )
-"""Errors that starting again cannot mend: somebody must change something first."""
+"""Errors that a restart cannot fix: somebody must change something first."""
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether starting the job again is useless."""
+    """Whether a restart of the job is useless."""
     return error_name(error) in _FINAL
 
 
 def error_name(error: BaseException) -> str:
-    """The class of the error, or of ours inside one of Spark's."""
+    """The class name of the error, or of our own error wrapped in one of Spark's."""
     found = own_error(error)
     return type(error).__name__ if found is None else found[0]
 
@@ -48,7 +48,7 @@ def sentence(error: BaseException) -> str:
 
 @dataclass(slots=True)
 class Backoff:
-    """The tries of one job. `failed` gives the pause before the next try, or None when there is none left."""
+    """The attempts of one job. `failed` returns the pause before the next one, or None if none is left."""
 
     policy: JobsSettings
     tries: int = 0

@@ -1,7 +1,7 @@
-"""Keeps jobs running: starts them, starts those again whose error may pass, stops all of them together.
+"""Keeps jobs running: starts them, restarts those whose error may pass, stops all of them together.
 
-One thread, one look each second. A job that cannot go on ends the run, because half a pipeline that looks alive is
-worse than none: whoever supervises the process is told by its exit code.
+One thread checks once per second. A job that cannot continue ends the run, because a pipeline that runs only in part
+but looks alive is worse than none; the exit code tells the supervisor of the process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """What is shown of a job. `said`: why it is paused."""
+    """The displayed state of a job. `said`: why it is paused."""
 
     job: str
     state: JobState
@@ -47,7 +47,7 @@ class Screen(Protocol):
 
 
 class RunFailedError(JobFailedError):
-    """A job could not go on. `cause_name` is the class of its error."""
+    """A job could not continue. `cause_name` is the class of its error."""
 
     def __init__(self, job: str, cause: BaseException) -> None:
         super().__init__(f"{job}: {sentence(cause)}")
@@ -67,7 +67,7 @@ class _Kept:
 
 
 class LogScreen:
-    """Shows nothing, and tells alerts to the log: for a job that runs alone."""
+    """Displays nothing and logs alerts: for a job that runs alone."""
 
     def show(self, views: Sequence[JobView]) -> None:
         """Nothing."""
@@ -77,7 +77,7 @@ class LogScreen:
 
 
 def run_alone(job: Job, policy: JobsSettings, stop: Callable[[float], bool]) -> None:
-    """One job until `stop`, started again where that can help. Raises the error with which it cannot go on."""
+    """Runs one job until `stop`, and restarts it where that can help. Raises the error that it cannot recover from."""
     try:
         Runner([job], policy, LogScreen()).run(stop)
     except RunFailedError as failed:
@@ -85,7 +85,7 @@ def run_alone(job: Job, policy: JobsSettings, stop: Callable[[float], bool]) -> 
 
 
 class Runner:
-    """Runs jobs in the order they are given. `clock` and the wait of `run` are seams for tests."""
+    """Runs jobs in the given order. `clock` and the wait of `run` are seams for tests."""
 
     def __init__(
         self,
@@ -101,9 +101,9 @@ class Runner:
         self._kept = [_Kept(job, Backoff(policy), StreamWatch(job.name, policy, now_s=now_s)) for job in jobs]
 
     def run(self, stop: Callable[[float], bool]) -> None:
-        """Until `stop(seconds)`, which waits so long at most, says so, or every job has ended by itself.
+        """Runs until `stop(seconds)`, which waits at most that long, returns True, or every job has ended by itself.
 
-        Raises RunFailedError when a job cannot go on. In any case every job has been stopped when this returns.
+        Raises RunFailedError when a job cannot continue. In any case every job has been stopped when this returns.
         """
         try:
             while True:
@@ -149,7 +149,7 @@ class Runner:
             raise RunFailedError(name, error) from error
         kept.state, kept.again_s, kept.said = JobState.PAUSED, now_s + pause, sentence(error)
         kept.restarts += 1
-        self._tell(Alert(AlertKind.RESTARTED, name, f"{name} failed and starts again in {pause:g} s: {kept.said}"))
+        self._tell(Alert(AlertKind.RESTARTED, name, f"{name} failed and restarts in {pause:g} s: {kept.said}"))
 
     def _tell(self, alert: Alert) -> None:
         self._screen.alert(alert)

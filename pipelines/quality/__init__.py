@@ -1,6 +1,7 @@
-"""Quality: one rules file per message schema, judged on every row of a batch and, as a suite, on samples.
+"""Quality: one rules file per message schema, applied to every row of a batch and, as a suite, to samples.
 
-`rules` is the file and its column expressions, `suite` the same for Great Expectations, `job` the schedule and its
+`rules` is the file and its column expressions, `suite` the same rules for Great Expectations, `job` the scheduled check
+and its
 command line (`python -m pipelines.quality --help`).
 """
 

@@ -1,9 +1,10 @@
-"""The scheduled checkpoint: the rules as a suite on the newest rows of each silver table, into `dq_results`.
+"""The scheduled check: applies the rules as a suite to the newest rows of each silver table and writes `dq_results`.
 
     python -m pipelines.quality [--config FILE] [--root DIR] [--once]
 
-The batches judge every row as it comes; this looks at what is in the tables, by another engine. Needs no JVM where
-tables have paths.
+The silver batches judge every row on arrival; this job checks what is in the tables, with another engine. Needs no JVM
+if
+the tables have paths.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ JOB_NAME = "quality"
 
 
 class QualityJob:
-    """Suites are made once; `check` may be called as often as one likes."""
+    """Builds the suites once; `check` may be called any number of times."""
 
     def __init__(self, settings: Settings, *, spark: SparkSession | None = None) -> None:
         self._settings = settings
@@ -52,7 +53,7 @@ class QualityJob:
         self._judged = [(one, rules[one.name], Suite(rules[one.name])) for one in schemas if one.name in rules]
 
     def check(self) -> dict[str, dict[str, bool]]:
-        """Judges a sample of each table that is there; what was found by schema and rule."""
+        """Checks a sample of each existing table. Returns the results by schema and rule."""
         found: dict[str, dict[str, bool]] = {}
         for schema, rules, suite in self._judged:
             rows = self._sample(schema, rules)
@@ -66,7 +67,7 @@ class QualityJob:
         return found
 
     def _sample(self, schema: MessageSchema, rules: Rules) -> pa.Table | None:
-        """The newest rows, with the columns that rules look at."""
+        """The newest rows, with the columns that the rules use."""
         table = self._place.table(schema.table)
         names = {column for rule in rules.rules for column in (rule.column, rule.other) if column is not None}
         columns = sorted(names)
@@ -117,14 +118,14 @@ def _newest(table: Table, columns: Sequence[str], limit: int) -> pa.Table:
 
 
 def plain(rows: pa.Table) -> pa.Table:
-    """Views of texts and bytes as texts and bytes: what reads the rows next may not know views."""
+    """Converts string and binary views to strings and bytes, because later readers may not support views."""
     kinds = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
     fields = [field.with_type(kinds.get(field.type, field.type)) for field in rows.schema]
     return rows.cast(pa.schema(fields))
 
 
 def check_until(job: QualityJob, stop: Callable[[float], bool], *, every_s: float) -> None:
-    """Checks again and again; `stop(seconds)` waits so long and says whether to end."""
+    """Checks repeatedly; `stop(seconds)` waits that long and returns whether to end."""
     while True:
         job.check()
         if stop(every_s):
@@ -133,12 +134,12 @@ def check_until(job: QualityJob, stop: Callable[[float], bool], *, every_s: floa
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; see `pipelines.jobs.process` for the exit codes."""
-    parser = argparse.ArgumentParser(prog="python -m pipelines.quality", description="The rules on a sample.")
+    parser = argparse.ArgumentParser(prog="python -m pipelines.quality", description="Checks the rules on a sample.")
     parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
     add_place_options(parser)
     add_file_options(parser)
-    parser.add_argument("--tenant", help="written into every row")
-    parser.add_argument("--once", action="store_true", help="check once, then end")
+    parser.add_argument("--tenant", help="tenant to write into every row")
+    parser.add_argument("--once", action="store_true", help="check once, then exit")
     options = parser.parse_args(arguments)
 
     def work() -> None:

@@ -1,6 +1,6 @@
-"""The quality rules as a Great Expectations suite, for a sample in pandas. Which rows are sampled is the job's matter.
+"""The quality rules as a Great Expectations suite for a sample in pandas. The job chooses the sampled rows.
 
-The context is ephemeral and made once; results are BOOLEAN_ONLY. It sends nothing anywhere.
+The context is ephemeral and created once; results are BOOLEAN_ONLY. Nothing is sent over the network.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import pyarrow as pa
 from broker_edge.errors import SetupError
 from pipelines.silver.rules import Check, Rule, Rules, matching
 
-# Read when the library is imported.
+# Great Expectations reads this when it is imported.
 os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
 
 
 class Suite:
-    """The suite of one message schema. `judge` may be called as often as there are samples, from one thread."""
+    """The suite of one message schema. `judge` may be called for any number of samples, from one thread."""
 
     def __init__(self, rules: Rules) -> None:
         try:
@@ -41,7 +41,7 @@ class Suite:
         )
 
     def judge(self, rows: pa.Table) -> dict[str, bool]:
-        """Whether the rows keep each rule, by the rule's name. A rule that could not be judged is not kept."""
+        """Whether the rows satisfy each rule, by rule name. A rule that could not be evaluated counts as broken."""
         done = self._validation.run(batch_parameters={"dataframe": frame(rows)}, result_format="BOOLEAN_ONLY")
         kept = {rule.name: False for rule in self._rules}
         for result in done.results:
@@ -51,13 +51,13 @@ class Suite:
 
 
 def frame(rows: pa.Table) -> pd.DataFrame:
-    """As pandas, where missing integers and booleans do not turn the others into floats."""
+    """The rows in pandas, with types in which missing integers and booleans do not turn the others into floats."""
     found: pd.DataFrame = rows.to_pandas(integer_object_nulls=True)
     return found
 
 
 def expectation(rule: Rule) -> Any:
-    """The rule in Great Expectations' words."""
+    """The rule as an expectation of Great Expectations."""
     import great_expectations.expectations as gxe
 
     meta = {"rule": rule.name}
@@ -91,7 +91,7 @@ def expectation(rule: Rule) -> Any:
 
 
 def _failed(info: Mapping[str, Any] | Sequence[Any] | None) -> bool:
-    """Whether the expectation ended with an exception; the report is one, or one for each metric."""
+    """Whether the expectation raised an exception. The report is a single one, or one for each metric."""
     if not isinstance(info, Mapping):
         return False
     if "raised_exception" in info:

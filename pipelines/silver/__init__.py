@@ -1,6 +1,7 @@
-"""Silver: from bronze to one table per message type, as schemas and rules say, and what is wrong into quarantine.
+"""Silver: turns bronze into one table per message type according to schemas and rules, and moves bad records to
+quarantine.
 
-`schema` and `plan` are values, `payloads`, `sparkplug`, `columns` and `split` take records apart, `batch` writes,
+`schema` and `plan` are values; `payloads`, `sparkplug`, `columns` and `split` parse and divide records; `batch` writes;
 `job` is the stream and its command line (`python -m pipelines.silver --help`).
 """
 

@@ -1,7 +1,7 @@
-"""What happens with one batch of bronze: plan it, save the plan, then write each step once.
+"""Processes one batch of bronze: plans it, saves the plan, then writes each step once.
 
-The order is the promise: nothing is written before the plan is on disk, and a replay of the batch finds its plan and
-repeats no step that is in its table already.
+The order matters: nothing is written before the plan is on disk. A replay of the batch loads the plan and skips every
+step that its table already contains.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PROPERTIES: Mapping[str, str] = {"delta.autoOptimize.autoCompact": "true"}
 
 @dataclass(frozen=True, slots=True)
 class SilverSetup:
-    """What the files say now. `tenant` is whose rows `dq_results` counts."""
+    """The current contents of the files. `tenant` is the tenant whose rows `dq_results` counts."""
 
     schemas: tuple[MessageSchema, ...]
     rules: Mapping[str, Rules]
@@ -44,7 +44,7 @@ class SilverSetup:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One schema's share of a batch, judged and persisted."""
+    """One schema's part of a batch, judged and persisted."""
 
     schema: MessageSchema
     rows: DataFrame
@@ -59,10 +59,10 @@ class SilverBatches:
         self._setup = setup
         self._plans = plans
         self._known: dict[str, frozenset[str]] = {}
-        """By schema, the columns that its table is known to have."""
+        """By schema, the known columns of its table."""
 
     def write(self, bronze: DataFrame, batch_id: int, query_id: str) -> None:
-        spark = bronze.sparkSession  # The query's own: what is set here is set for nobody else.
+        spark = bronze.sparkSession  # The query's own session: its settings affect no other query.
         for name, value in WORKER_BATCHES.items():
             spark.conf.set(name, value)
         bronze.persist()
@@ -86,7 +86,7 @@ class SilverBatches:
                 rows.unpersist()
 
     def _base(self, batch_id: int) -> BatchPlan:
-        """The files as they are now, with the fields that payloads have brought so far."""
+        """The current files, plus the fields that payloads have added so far."""
         before = self._plans.newest_before(batch_id)
         schemas = []
         for schema in self._setup.schemas:
@@ -115,12 +115,12 @@ class SilverBatches:
         return schema.with_fields([field for field in added if field is not None])
 
     def _as_the_table_has_it(self, schema: MessageSchema, field: SchemaField) -> SchemaField | None:
-        """With a new checkpoint the table may have the column already: its type counts then."""
+        """The field with the type of an existing column of the table, which may exist after a new checkpoint."""
         there = self._types(schema).get(folded(field.name))
         if there is None:
             return field
         if not self._has(schema, field.name):
-            return None  # Spark would take it for that one, and Delta not.
+            return None  # Spark would treat it as that column, and Delta would not.
         try:
             return field.model_copy(update={"type": known_type(there)})
         except ValueError:
@@ -134,9 +134,9 @@ class SilverBatches:
         return column_types(table.read(spark).schema)
 
     def _has(self, schema: MessageSchema, name: str) -> bool:
-        """Whether the table has the column under this very name, but for upper and lower case."""
+        """Whether the table has a column of this name, compared without regard to case only."""
         spark = SparkSession.getActiveSession()
-        assert spark is not None, "a table was found, and a session found it"
+        assert spark is not None, "a session found the table"
         names = self._setup.place.table(schema.table).read(spark).columns
         return name.lower() in {column.lower() for column in names}
 
@@ -145,7 +145,7 @@ class SilverBatches:
     ) -> None:
         place, step = self._setup.place, f"{query_id}:{schema.name}"
         counts = part.counts
-        # The same judgement with the columns that this batch has brought.
+        # Judged again, now with the columns that this batch adds.
         rows = part.rows if schema is part.schema else split.judged(part.parsed, schema, rules)
         if counts.bad:
             bad = split.quarantine_rows(rows, schema)
@@ -158,10 +158,10 @@ class SilverBatches:
             found = self._results(schema, rules, counts, batch_id, query_id)
             table = place.table(DQ_RESULTS.name)
             append_few_once(spark, found, table, app_id=f"{step}:dq_results", version=batch_id)
-        log.info("batch %d: %d rows into %s, %d into quarantine", batch_id, counts.good, schema.table, counts.bad)
+        log.info("batch %d: %d rows to %s, %d to quarantine", batch_id, counts.good, schema.table, counts.bad)
 
     def _make_ready(self, spark: SparkSession, table: Table, schema: MessageSchema) -> None:
-        """The table with every column of the schema."""
+        """Makes sure that the table has every column of the schema."""
         columns = split.silver_columns(schema)
         names = frozenset(name for name, _, _ in columns)
         if self._known.get(schema.name) == names:
@@ -197,7 +197,7 @@ class SilverBatches:
 
 
 def make_silver(spark: SparkSession, table: Table, schema: MessageSchema) -> None:
-    """Creates the schema's table, empty, unless it is there."""
+    """Creates the schema's table, empty, unless it exists."""
     columns = ", ".join(f"`{name}` {type_}{comment(said)}" for name, type_, said in split.silver_columns(schema))
     properties = ", ".join(f"'{name}' = '{value}'" for name, value in PROPERTIES.items())
     spark.sql(
@@ -207,7 +207,7 @@ def make_silver(spark: SparkSession, table: Table, schema: MessageSchema) -> Non
 
 
 def check_tables(spark: SparkSession, setup: SilverSetup) -> None:
-    """SinkError when a table that is there has a declared field with another type: before the first batch."""
+    """Raises SinkError, before the first batch, if an existing table has a declared field with another type."""
     for schema in setup.schemas:
         table = setup.place.table(schema.table)
         known = column_types(table.read(spark).schema) if table.exists(spark) else {}
@@ -215,13 +215,13 @@ def check_tables(spark: SparkSession, setup: SilverSetup) -> None:
             there = known.get(folded(name))
             if there is not None and there != type_:
                 raise SinkError(
-                    f"column {name} of {table} is {there}, and the schema {schema.name} says {type_}: give the field "
-                    "another name, or make the table anew"
+                    f"column {name} of {table} is {there}, but the schema {schema.name} says {type_}: give the field "
+                    "another name, or create the table again"
                 )
 
 
 def _still_free(schema: MessageSchema, brought: Sequence[SchemaField]) -> list[SchemaField]:
-    """Of the fields that payloads brought, those that a table can have beside what the file declares by now."""
+    """Those fields from payloads that the table can still have besides the fields that the file now declares."""
     names = {folded(field.name) for field in schema.fields} | {folded(name) for name in ENVELOPE}
     paths = {schema.path_of(field) for field in schema.fields}
     free = []
@@ -233,8 +233,8 @@ def _still_free(schema: MessageSchema, brought: Sequence[SchemaField]) -> list[S
 
 
 def _without_doubles(plan: BatchPlan) -> BatchPlan:
-    """A plan without the inferred columns that a table cannot have beside others: an older version planned them, and
-    then the batch failed at every start."""
+    """The plan without inferred columns whose names collide with others. An older version planned such columns, and the
+    batch then failed at every start."""
     schemas = []
     for schema in plan.schemas:
         declared = [field for field in schema.fields if not field.inferred]

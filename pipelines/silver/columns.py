@@ -1,7 +1,8 @@
-"""A message schema as Spark column expressions: the value of each field, what is wrong with it, what nobody has named.
+"""A message schema as Spark column expressions: the value of each field, its problems, and the fields without a name in
+the schema.
 
-Payloads are parsed once into a variant, so a value keeps the type it was written with, and a wrong one can be told
-from a missing one. Expressions only: nothing here runs a job or knows a table.
+Payloads are parsed once into a variant, so values keep their original types, and a wrong value can be told from a
+missing one. Expressions only: this module runs no job and knows no table.
 """
 
 from __future__ import annotations
@@ -16,19 +17,20 @@ from pyspark.sql import functions as F
 from pipelines.silver.schema import EventTime, Evolution, MessageSchema, PayloadFormat, SchemaField, TimeUnit
 
 PAYLOAD = "_payload"
-"""The column with the payload as a variant; null where it could not be read."""
+"""The column with the payload as a variant; null if it could not be parsed."""
 
 NOT_JSON = "the payload is not JSON, or has a key twice"
 
 Path = tuple[str, ...]
 
 ALIASES: Path = ("aliases",)
-"""Where Sparkplug B payloads have the metrics that came by alias alone."""
+"""Where Sparkplug B payloads have the metrics that arrived with an alias only."""
 _ALIASES_SHOWN = 10
 _KIND_MAX = 64
-"""Characters of a type: enough for every scalar. That of an object names all that is in it, which may be a payload."""
+"""Characters of a type name, enough for every scalar. The type of an object names all its keys, which may be as long as
+the payload."""
 
-# What `schema_of_variant` says of values that a column of the type can take. Larger numbers than fit are told later.
+# Results of `schema_of_variant` that a column of the type accepts. Numbers that do not fit are detected later.
 _NUMBER = r"BIGINT|DOUBLE|FLOAT|DECIMAL\(.*\)"
 _TAKES: Mapping[str, str] = {
     "string": "STRING",
@@ -44,18 +46,19 @@ _TAKES: Mapping[str, str] = {
 
 _MICROS = {TimeUnit.S: 1_000_000, TimeUnit.MS: 1_000, TimeUnit.US: 1}
 _TIME_MAX_US = 253_402_300_799_999_999
-"""The end of year 9999, where timestamps of Spark and Arrow end."""
+"""The end of the year 9999, the latest timestamp of Spark and Arrow."""
 _TIME_MIN, _TIME_MAX = "1970-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"
 
 _ENVELOPE_PATHS: Mapping[PayloadFormat, tuple[Path, ...]] = {
     PayloadFormat.SPARKPLUG_B: (("timestamp",), ("seq",), ("uuid",), ("body",), ("metrics",), ALIASES),
 }
-"""What a format itself puts beside the fields: known, and no column unless the schema names it."""
+"""Keys that the format itself adds besides the fields: not new fields, and not columns unless the schema names them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """An object of the payload whose keys are looked at: `path` leads to it, `known` are those with a use."""
+    """An object of the payload whose keys are examined: `path` leads to it, `known` are the keys that the schema
+    uses."""
 
     path: Path
     known: tuple[str, ...]
@@ -67,20 +70,20 @@ def parsed(json: Column) -> Column:
 
 
 def payload_problem(problem: Column) -> Column:
-    """What is wrong with the payload as a whole, or null."""
+    """The problem with the payload as a whole, or null."""
     is_object = _kind(F.col(PAYLOAD)).startswith("OBJECT")
     return F.when(problem.isNotNull(), problem).when(~is_object, F.lit("the payload is not a JSON object"))
 
 
 def field_value(schema: MessageSchema, field: SchemaField) -> Column:
-    """The field's value in its type; null when it is missing or of another type."""
+    """The field's value in its type; null if it is missing or has another type."""
     path = schema.path_of(field)
     found = _at(path, "variant")
     return F.when(_kind(found).rlike(_takes(field.type)), _typed(path, field))
 
 
 def field_problem(schema: MessageSchema, field: SchemaField) -> Column:
-    """What is wrong with the field, or null. An inferred field has no problems: its odd values are rescued."""
+    """The problem with the field, or null. An inferred field has no problems: values of other types are rescued."""
     if field.inferred:
         return F.lit(None).cast("string")
     path = schema.path_of(field)
@@ -91,24 +94,25 @@ def field_problem(schema: MessageSchema, field: SchemaField) -> Column:
     return (
         F.when(_is_missing(found), missing)
         .when(~kind.rlike(_takes(field.type)), F.concat(F.lit(f"{shown} must be {field.type}, not "), _told(kind)))
-        .when(_typed(path, field).isNull(), F.lit(f"{shown} is no {field.type}, or does not fit"))
+        .when(_typed(path, field).isNull(), F.lit(f"{shown} is not a valid {field.type}, or does not fit"))
     )
 
 
 def _missing(schema: MessageSchema, path: Path) -> Column:
-    """That a required value is missing, and with Sparkplug B the metrics without a name of which one may be it."""
+    """The problem of a missing required value. With Sparkplug B it lists the metrics without a name, one of which may
+    be it."""
     said = F.lit(f"{'.'.join(path)} is missing")
     if schema.format is not PayloadFormat.SPARKPLUG_B or path[0] != "metrics":
         return said
     numbers = F.map_keys(unnamed(_prefix(schema, ALIASES)))
     listed = F.concat_ws(", ", F.slice(numbers, 1, _ALIASES_SHOWN))
     more = F.when(F.size(numbers) > _ALIASES_SHOWN, F.lit(", …")).otherwise(F.lit(""))
-    by_alias = F.concat(said, F.lit(", and metrics came without a name, by alias: "), listed, more)
+    by_alias = F.concat(said, F.lit(", and metrics arrived with only an alias: "), listed, more)
     return F.when(F.size(numbers) > 0, by_alias).otherwise(said)
 
 
 def event_time(time: EventTime | None, otherwise: Column) -> Column:
-    """When it was measured, by the payload; else when the broker took it in."""
+    """The time of the measurement according to the payload, otherwise the time at which the broker received it."""
     if time is None:
         return otherwise
     return F.coalesce(_moment(tuple(time.path), time.unit), otherwise)
@@ -128,21 +132,21 @@ def time_problem(time: EventTime | None) -> Column:
 
 
 def prefixes(schema: MessageSchema) -> list[Prefix]:
-    """The objects of a payload in which unnamed keys are looked for, the outermost first."""
+    """The objects of a payload that are searched for unnamed keys, outermost first."""
     paths = _named_paths(schema)
     objects = {path[:depth] for path in paths for depth in range(len(path))} | {()}
     if schema.format is PayloadFormat.SPARKPLUG_B:
         objects |= {("metrics",), ALIASES}
-    # A field that takes an object as a whole leaves nothing of it to look at.
+    # If a field takes an object as a whole, no key of it is left to examine.
     objects -= {schema.path_of(field) for field in schema.fields}
     return [_prefix(schema, one) for one in sorted(objects, key=lambda path: (len(path), path))]
 
 
 def new_column_prefixes(schema: MessageSchema) -> list[Prefix]:
-    """Those of them whose unnamed keys the schema's evolution acts on."""
+    """The prefixes whose unnamed keys are subject to the schema's evolution."""
     found = prefixes(schema)
     if schema.format is PayloadFormat.SPARKPLUG_B and schema.evolution is Evolution.ADD_NEW_COLUMNS:
-        # An alias means something else at each edge node, so no column can be made of it: it is rescued.
+        # An alias has another meaning at each edge node, so it cannot become a column: it is rescued.
         return [one for one in found if one.path != ALIASES]
     return found
 
@@ -154,21 +158,21 @@ def _prefix(schema: MessageSchema, below: Path) -> Prefix:
 
 
 def _named_paths(schema: MessageSchema) -> list[Path]:
-    """What has a use: the fields, the time, and what the format itself puts beside them."""
+    """The paths in use: the fields, the time, and the keys that the format itself adds."""
     time = [tuple(schema.time.path)] if schema.time is not None else []
     return [*(schema.path_of(field) for field in schema.fields), *time, *_ENVELOPE_PATHS.get(schema.format, ())]
 
 
 def unnamed(prefix: Prefix) -> Column:
-    """`map<string, variant>` of the keys below `prefix` that the schema does not name; null where it is no object."""
+    """`map<string, variant>` of the keys below `prefix` that the schema does not name; null if it is not an object."""
     values = _at(prefix.path, "map<string,variant>")
     known = F.array(*[F.lit(key) for key in prefix.known]).cast("array<string>")
     return F.map_filter(values, lambda key, value: ~F.array_contains(known, key) & ~_is_missing(value))
 
 
 def unnamed_kinds(prefix: Prefix) -> Column:
-    """`array<struct<key, kind>>` of what `unnamed` gives: the names, and the types as they were written, or how their
-    names begin."""
+    """`array<struct<key, kind>>` of the keys of `unnamed`: names, and original types or the beginning of their
+    names."""
     return F.transform(
         F.map_entries(unnamed(prefix)),
         lambda entry: F.struct(
@@ -178,9 +182,10 @@ def unnamed_kinds(prefix: Prefix) -> Column:
 
 
 def rescued(schema: MessageSchema) -> Column:
-    """`_rescued_data`: a JSON object of what has no column, and of what does not fit an inferred one; else null.
+    """`_rescued_data`: a JSON object of values without a column, and of those that do not fit an inferred column; or
+    null.
 
-    Its keys are paths joined by dots; a dot within a key is written as `\\.`, so that no two paths read the same.
+    Its keys are paths joined by dots. A dot within a key is written as `\\.`, so different paths have different keys.
     """
     if schema.evolution is Evolution.NONE:
         return F.lit(None).cast("string")
@@ -196,7 +201,7 @@ def rescued(schema: MessageSchema) -> Column:
 
 
 def inferred_type(kinds: Sequence[str]) -> str:
-    """The column type for values that were written as these kinds: numbers as numbers, what is no scalar as JSON."""
+    """The column type for values of these original types: numbers become numbers, non-scalars become JSON."""
     if all(kind == "BIGINT" for kind in kinds):
         return "bigint"
     if all(re.fullmatch(_NUMBER, kind) for kind in kinds):
@@ -207,7 +212,7 @@ def inferred_type(kinds: Sequence[str]) -> str:
 
 
 def _at(path: Path, kind: str) -> Column:
-    """The value at a path as a type, or null."""
+    """The value at a path in a given type, or null."""
     return F.try_variant_get(F.col(PAYLOAD), "$" + "".join(f"[{_quoted(key)}]" for key in path), kind)
 
 
@@ -220,17 +225,17 @@ def _kind(value: Column) -> Column:
 
 
 def _is_missing(value: Column) -> Column:
-    """Not there, or JSON's null."""
+    """Missing, or JSON null."""
     return value.isNull() | F.is_variant_null(value)
 
 
 def _told(kind: Column) -> Column:
-    """A kind in a sentence: `object`, not all that is in it."""
+    """A type for use in a sentence: `object` without its contents."""
     return F.lower(F.regexp_extract(kind, "^[A-Z]+", 0))
 
 
 def _takes(type_: str) -> str:
-    """A pattern of the kinds that a column of the type takes."""
+    """A pattern for the original types that a column of the type accepts."""
     if type_.startswith("array<"):
         return f"^ARRAY<(VOID|{_TAKES[type_[6:-1]]})>$"
     if type_ == "timestamp":
@@ -256,12 +261,12 @@ def _typed(path: Path, field: SchemaField) -> Column:
 
 
 def _finite(number: Column) -> Column:
-    """The number, or null for one beyond the type: 1e999 would be infinity, and every average with it."""
+    """The number, or null if it exceeds the type: 1e999 would become infinity, and so would every average over it."""
     return F.when(F.abs(number) < F.lit(float("inf")), number)
 
 
 def _moment(path: Path, unit: TimeUnit) -> Column:
-    """A timestamp, or null where the value is none or lies before 1970 or after 9999."""
+    """A timestamp, or null if the value is not one or lies before 1970 or after 9999."""
     if unit is TimeUnit.ISO:
         moment = F.when(_kind(_at(path, "variant")) == "STRING", F.try_to_timestamp(_at(path, "string")))
         return F.when(moment.between(F.lit(_TIME_MIN).cast("timestamp"), F.lit(_TIME_MAX).cast("timestamp")), moment)
@@ -271,7 +276,7 @@ def _moment(path: Path, unit: TimeUnit) -> Column:
 
 
 def _key_below(path: Path) -> Callable[[Column, Column], Column]:
-    """Makes the key of an entry below `path` a dotted path."""
+    """A function that turns the key of an entry below `path` into a dotted path."""
 
     def dotted(key: Column, _: Column) -> Column:
         escaped = F.replace(F.replace(key, F.lit("\\"), F.lit("\\\\")), F.lit("."), F.lit("\\."))
@@ -285,6 +290,6 @@ def _dotted(path: Path) -> str:
 
 
 def _unless(path: Path, kinds: str) -> Column:
-    """The value at a path as a map of one, unless it is missing or of these kinds."""
+    """The value at a path as a map with one entry; empty if it is missing or has one of these types."""
     found = _at(path, "variant")
     return F.when(~_is_missing(found) & ~_kind(found).rlike(kinds), F.create_map(F.lit(_dotted(path)), found))

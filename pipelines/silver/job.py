@@ -1,9 +1,9 @@
-"""The stream from bronze to silver: which table it reads, how it starts and stops, and its command line.
+"""The stream from bronze to silver: the table it reads, how it starts and stops, and its command line.
 
     python -m pipelines.silver [--config FILE] [--root DIR | --schema catalog.schema] [--bronze-path DIR | --bronze
     catalog.schema.table] [--checkpoint DIR] [--available-now] …
 
-What becomes of a batch is in `silver.batch`.
+`silver.batch` processes the batches.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from sinks.table import Table
 
 QUERY_NAME = "silver"
 _START_S = 60.0
-"""The first batch may begin before `start` has returned the query and with it the id of the checkpoint."""
+"""The first batch may begin before `start` has returned the query, and with it the id of the checkpoint."""
 
 
 def load_setup(settings: Settings) -> SilverSetup:
-    """Schemas and rules as their files are now. SettingsError when one is wrong."""
+    """Schemas and rules from their files. Raises SettingsError if one is invalid."""
     silver = settings.silver
     schemas = load_schemas(Path(silver.schemas))
     rules = load_rules(Path(silver.rules) if silver.rules is not None else None, schemas)
@@ -41,12 +41,12 @@ def load_setup(settings: Settings) -> SilverSetup:
 
 
 def start_silver(spark: SparkSession, settings: Settings, *, available_now: bool = False) -> StreamingQuery:
-    """Starts the query. With an empty checkpoint it begins at the first version of bronze that is still there."""
+    """Starts the query. With an empty checkpoint it begins at the first available version of bronze."""
     silver = settings.silver
     bronze = bronze_table(settings)
     if not bronze.exists(spark):
-        # Not a wrong setting: beside a telemetry job that waits for its broker the table comes later.
-        raise JobFailedError(f"there is no bronze table {bronze}: run the telemetry job first, it makes the table")
+        # Not a settings error: the table may be created later by a telemetry job that still waits for its broker.
+        raise JobFailedError(f"there is no bronze table {bronze}: run the telemetry job first, it creates the table")
     setup = load_setup(settings)
     setup.place.make(spark)
     check_tables(spark, setup)
@@ -59,7 +59,7 @@ def start_silver(spark: SparkSession, settings: Settings, *, available_now: bool
     reader = (
         spark.readStream.format("delta")
         .option("maxBytesPerTrigger", silver.max_bytes_per_trigger)
-        # Compaction, retention of bronze and the purge of a device rewrite files; their rows are not news.
+        # Compaction, retention of bronze and the purge of a device rewrite files; those rows are not new.
         .option("skipChangeCommits", "true")
     )
     records = reader.table(bronze.name) if bronze.name is not None else reader.load(bronze.path)
@@ -95,13 +95,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m pipelines.silver", description="Bronze into silver tables.")
+    parser = argparse.ArgumentParser(prog="python -m pipelines.silver", description="Writes bronze into silver tables.")
     parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
     add_bronze_options(parser)
     add_place_options(parser)
     add_file_options(parser)
     parser.add_argument("--checkpoint", help="folder of the checkpoint")
-    parser.add_argument("--tenant", help="written into dq_results")
-    parser.add_argument("--trigger", help="pause between the starts of two batches, such as '5 seconds'")
-    parser.add_argument("--available-now", action="store_true", help="read what is there now, then end")
+    parser.add_argument("--tenant", help="tenant to write into dq_results")
+    parser.add_argument("--trigger", help="interval between the starts of two batches, such as '5 seconds'")
+    parser.add_argument("--available-now", action="store_true", help="process the existing rows, then exit")
     return parser

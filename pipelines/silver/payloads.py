@@ -1,7 +1,7 @@
-"""Payloads of every format as JSON text, so that types are judged in one place, by Spark, whatever the format is.
+"""Converts payloads of every format to JSON text, so that Spark judges types in one place for all formats.
 
-JSON stays as it is and never leaves the JVM. CBOR and Sparkplug B are read by Python workers, Arrow batches at a time.
-Pure functions of bytes; no table and no schema.
+JSON stays unchanged and never leaves the JVM. Python workers read CBOR and Sparkplug B in Arrow batches. Pure functions
+of bytes, without tables or schemas.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _DECODED = "struct<json string, problem string>"
 _ARROW = pa.struct([("json", pa.string()), ("problem", pa.string())])
 _DEPTH_MAX = 100
 _NUMBER_KEYS_BYTES_MAX = 128 * 1024
-"""Larger payloads have texts (or bytes) as the keys of their maps, or are refused."""
+"""Larger payloads may only have strings (or bytes) as map keys; otherwise they are refused."""
 _NUMBER_BYTES_MAX = 1_024
-"""Of a bignum (tags 2 and 3), also within a decimal fraction or a rational. Longer ones have no JSON anyway, and what
-decimals and rationals do with their digits takes the square of their number: a megabyte took minutes."""
+"""Limit for a bignum (tags 2 and 3), also within a decimal fraction or a rational. Longer ones have no JSON form
+anyway, and the cost of decimals and rationals grows with the square of their length: one megabyte took minutes."""
 _TEXT_TIMES, _TEXT_FREE = 16, 4 * 1024
-"""Text that comes out of a payload: so many times its size, and so much more."""
+"""Limit for the text produced from a payload: this multiple of its size, plus a constant."""
 
 WORKER_BATCHES: Mapping[str, str] = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(4 * 1024 * 1024),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
 }
-"""Payloads that go to a Python worker at once. What comes back is one Arrow batch, in which texts may have 2 GiB and
-for which there has to be memory: it has some 100 MB at most, unless one payload alone has more."""
+"""Bytes of payloads per call of a Python worker. The result is one Arrow batch, whose texts may have 2 GiB at most and
+must fit into memory. This limits it to about 100 MB, unless one payload alone is larger."""
 
 
 class PayloadError(ValueError):
-    """Why a payload cannot be read; becomes the reason in `quarantine`."""
+    """Why a payload cannot be read. The text becomes the reason in `quarantine`."""
 
 
 def decoded(value: Column, payload_format: PayloadFormat) -> Column:
@@ -56,11 +56,12 @@ def decoded(value: Column, payload_format: PayloadFormat) -> Column:
 
 
 def cbor_to_json(payload: bytes) -> str:
-    """One CBOR item as JSON. Byte strings become base64, keys that are no text become text, NaN becomes null.
+    """One CBOR item as JSON. Byte strings become base64, keys other than strings become strings, NaN becomes null.
 
-    Regular expressions and MIME messages (tags 35 and 36) are their texts. Items that refer to others (tags 28 and 29)
-    are refused: two hundred bytes can mean more than any memory holds. So are maps that have a key twice, as in JSON:
-    nobody knows which value was meant.
+    Regular expressions and MIME messages (tags 35 and 36) become their texts. Items that refer to others (tags 28 and
+    29)
+    are refused: two hundred bytes can expand beyond any memory. Maps with a repeated key are refused too, as in JSON,
+    because it is unclear which value was meant.
     """
     source = io.BytesIO(payload)
     try:
@@ -68,23 +69,23 @@ def cbor_to_json(payload: bytes) -> str:
             source,
             semantic_decoders=_TAGS,
             allow_duplicate_keys=False,
-            # Numbers can be chosen so that they meet in a hash table; texts cannot.
+            # Numbers can be chosen to collide in a hash table; strings cannot.
             strict_hashable_types=len(payload) > _NUMBER_KEYS_BYTES_MAX,
         ).decode()
     except cbor2.CBORError as error:
         if isinstance(error.__cause__, MemoryError | ImportError):
-            raise error.__cause__ from error  # Not the payload's fault.
+            raise error.__cause__ from error  # The payload is not the cause.
         raise PayloadError(f"the payload is not CBOR: {_short(error)}") from error
     if source.read(1):
-        raise PayloadError("the payload is not CBOR: something follows its first item")
+        raise PayloadError("the payload is not CBOR: there are more bytes after its first item")
     try:
         return json.dumps(_Plain(len(payload)).of(item, 0), ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError) as error:
-        raise PayloadError(f"the payload is CBOR that JSON has no words for: {_short(error)}") from error
+        raise PayloadError(f"the payload is CBOR that JSON cannot express: {_short(error)}") from error
 
 
 def _no_references(*_: Any) -> Any:
-    raise ValueError("it refers to other items of its own")
+    raise ValueError("it has references between its items")
 
 
 def _as_it_is(item: Any, *_: Any) -> Any:
@@ -95,7 +96,7 @@ def _natural(item: Any, *_: Any) -> int:
     if not isinstance(item, bytes):
         raise ValueError(f"a bignum must be a byte string, not {type(item).__name__}")
     if len(item) > _NUMBER_BYTES_MAX:
-        raise ValueError(f"it has a number of {len(item)} bytes; {_NUMBER_BYTES_MAX} are the limit")
+        raise ValueError(f"it has a number of {len(item)} bytes; the limit is {_NUMBER_BYTES_MAX}")
     return int.from_bytes(item, "big")
 
 
@@ -111,8 +112,8 @@ _TAGS = {
     35: _as_it_is,
     36: _as_it_is,
 }
-"""Bignums (2 and 3) are bounded before they are numbers. Regular expressions (35) and MIME messages (36) stay the texts
-that they are: of the first a thousand bytes can take minutes to compile, and nobody looks for anything with them."""
+"""Bignums (2 and 3) are checked for size before conversion. Regular expressions (35) and MIME messages (36) stay texts:
+compiling a thousand bytes of the former can take minutes, and nothing here needs the result."""
 
 
 def sparkplug_to_json(payload: bytes) -> str:
@@ -122,7 +123,7 @@ def sparkplug_to_json(payload: bytes) -> str:
     except SparkplugError as error:
         raise PayloadError(f"the payload is not Sparkplug B: {error}") from error
     except RepeatedMetricError as error:
-        raise PayloadError(f"the payload has no one value for each metric: {error}") from error
+        raise PayloadError(f"the payload repeats a metric: {error}") from error
 
 
 def _by_rows(read: Callable[[bytes], str]) -> Callable[[pa.Array], pa.Array]:
@@ -139,8 +140,8 @@ def _by_rows(read: Callable[[bytes], str]) -> Callable[[pa.Array], pa.Array]:
 
 
 class _Plain:
-    """A CBOR item as what JSON has. Every item takes a byte of the payload at least; a text may come again by its
-    number (tag 25), which is counted, so that what comes out stays in proportion to what came in."""
+    """Converts a CBOR item to types that JSON has. Every item takes at least one byte of the payload; strings may be
+    repeated by number (tag 25) and are counted, so the output stays in proportion to the input."""
 
     def __init__(self, payload_bytes: int) -> None:
         self._items_left = payload_bytes + 1
@@ -158,7 +159,7 @@ class _Plain:
             case _ if item is cbor2.undefined:
                 return None
             case str():
-                # A lone surrogate cannot be written as UTF-8.
+                # A lone surrogate cannot be encoded as UTF-8.
                 return self._counted(item.encode("utf-8", "replace").decode())
             case float():
                 return item if math.isfinite(item) else None
@@ -169,7 +170,7 @@ class _Plain:
             case dict():
                 found = {str(self.of(key, depth + 1)): self.of(value, depth + 1) for key, value in item.items()}
                 if len(found) < len(item):
-                    raise ValueError("two of its keys are the same text")
+                    raise ValueError("two of its keys become the same string")
                 return found
             case list() | tuple() | set() | frozenset():
                 return [self.of(one, depth + 1) for one in item]
@@ -181,7 +182,7 @@ class _Plain:
     def _counted(self, text: str) -> str:
         self._text_left -= len(text)
         if self._text_left < 0:
-            raise ValueError("its texts come again and again")
+            raise ValueError("it repeats its strings too often")
         return text
 
 

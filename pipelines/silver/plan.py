@@ -1,7 +1,7 @@
-"""What a batch of silver was made with: saved beside the checkpoint before the batch writes, used again by its replay.
+"""The plan of a silver batch: saved beside the checkpoint before the batch writes, and used again by its replay.
 
-So a batch that was cut off goes on as it began, whatever has been changed in the files meanwhile. The newest plan also
-says which fields payloads have brought so far. It knows folders of a file system only, which volumes are too.
+An interrupted batch thus continues as it began, even if the files were changed in between. The newest plan also records
+the fields that payloads have added so far. Works with folders of a file system only, which includes volumes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pipelines.silver.rules import Rules
 from pipelines.silver.schema import MessageSchema, SchemaField
 
 KEPT = 20
-"""Only the newest batch can be replayed; the others are for who looks back."""
+"""Only the newest batch can be replayed; the other plans are kept for inspection."""
 
 
 class BatchPlan(Section):
-    """Schemas with the fields they had by then, and the rules."""
+    """The schemas, with the fields they had at that time, and the rules."""
 
     version: Literal[1] = 1
     batch_id: int
@@ -30,18 +30,18 @@ class BatchPlan(Section):
     rules: list[Rules]
 
     def inferred(self, name: str) -> list[SchemaField]:
-        """The fields that payloads have brought to a schema."""
+        """The fields that payloads have added to a schema."""
         found = next((schema for schema in self.schemas if schema.name == name), None)
         return [field for field in found.fields if field.inferred] if found is not None else []
 
 
 class PlanStore:
-    """The folder `plans` of a checkpoint. One query has one checkpoint, so nobody else writes here."""
+    """The folder `plans` of a checkpoint. Only the query of this checkpoint writes to it."""
 
     def __init__(self, checkpoint: str) -> None:
         if "://" in checkpoint:
             raise SettingsError(
-                f"the checkpoint {checkpoint} is no folder of a file system: silver keeps its plans beside it and "
+                f"the checkpoint {checkpoint} is not a folder of a file system: silver keeps its plans beside it and "
                 "needs one (on Databricks, a folder of a volume)"
             )
         self._folder = Path(checkpoint) / "plans"
@@ -59,15 +59,15 @@ class PlanStore:
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(key) for key in first["loc"])
-            raise PlanError(f"the plan {path} is not one that this version wrote ({place}: {first['msg']})") from error
+            raise PlanError(f"the plan {path} was not written by this version ({place}: {first['msg']})") from error
 
     def newest_before(self, batch_id: int) -> BatchPlan | None:
-        """The plan of the newest batch before this one."""
+        """The plan of the newest earlier batch."""
         ids = [id_ for id_ in self._ids() if id_ < batch_id]
         return self.load(max(ids)) if ids else None
 
     def save(self, plan: BatchPlan) -> None:
-        """Returns when the plan is on disk, whole. Old ones go."""
+        """Returns when the plan is completely on disk. Removes old plans."""
         path = self._path(plan.batch_id)
         scratch = path.with_suffix(".new")
         try:

@@ -1,7 +1,8 @@
-"""Quality rules: one file says what good rows are; here it becomes column expressions that judge every row of a batch.
+"""Quality rules: a file defines what good rows are; this module turns it into column expressions that judge every row
+of a batch.
 
-`quality.suite` makes the same rules into a Great Expectations suite, and a property test holds that the two agree.
-What both take for granted: NaN is no value, and only `not_null` minds a value that is missing.
+`quality.suite` turns the same rules into a Great Expectations suite, and a property test checks that the two agree.
+Both assume that NaN is a missing value, and that only `not_null` fails on a missing value.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from pipelines.settings.yaml_file import Section, read_yaml, yaml_files
 from pipelines.silver.schema import MessageSchema, sql_type
 
 MATCHED_MAX = 4_096
-"""Characters of a text that a pattern can match. Java's matcher goes down its stack for each round of a group, and a
-text of very many rounds ends the job."""
+"""Maximum length of a text for a pattern match. Java's matcher recurses for each repetition of a group, and a text with
+very many repetitions would end the job."""
 
 _NUMBERS = ("int", "bigint", "float", "double")
 _ENVELOPE_TYPES = {
@@ -51,7 +52,7 @@ class OnFail(StrEnum):
     WARN = "warn"
 
 
-# What a check needs, and what it may have, beside its column.
+# For each check: the settings it needs, and those it may have, besides the column.
 _NEEDS: Mapping[Check, tuple[tuple[str, ...], tuple[str, ...]]] = {
     Check.NOT_NULL: ((), ()),
     Check.BETWEEN: ((), ("min", "max")),
@@ -66,7 +67,7 @@ Value = str | int | float | bool
 
 
 class Rule(Section):
-    """One promise about one column. A row that breaks it goes to `quarantine`, or is only counted (`warn`)."""
+    """One condition on one column. A row that breaks it goes to `quarantine`, or is only counted (`warn`)."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,80}$")
     column: str
@@ -74,10 +75,10 @@ class Rule(Section):
     on_fail: OnFail = OnFail.WARN
     min: int | float | None = None
     max: int | float | None = None
-    """Both ends belong to the range."""
+    """Both ends are included."""
     values: list[Value] | None = Field(default=None, min_length=1, max_length=1_000)
     pattern: str | None = None
-    """A regular expression for the whole text, of what Java and Python both understand."""
+    """A regular expression for the whole text, in syntax that both Java and Python understand."""
     other: str | None = None
     """For at_most_column: the column that this one must not exceed."""
 
@@ -110,7 +111,7 @@ class Rule(Section):
             raise ValueError(f"{self.check} needs {missing}")
         idle = next((name for name in given if name not in needed + optional), None)
         if idle is not None:
-            raise ValueError(f"{self.check} has no use for {idle}")
+            raise ValueError(f"{self.check} does not use {idle}")
         if optional and not given:
             raise ValueError(f"{self.check} needs one of {', '.join(optional)}")
         if self.min is not None and self.max is not None and self.min > self.max:
@@ -134,16 +135,17 @@ class Rules(Section):
 
 
 def load_rules(folder: Path | None, schemas: Sequence[MessageSchema]) -> dict[str, Rules]:
-    """The rules by message schema. `SettingsError` when a file is wrong or judges what its schema does not have."""
+    """The rules by message schema. Raises `SettingsError` if a file is invalid or uses something its schema does not
+    have."""
     found: dict[str, Rules] = {}
     by_name = {schema.name: schema for schema in schemas}
     for path in yaml_files(folder, what="quality rules") if folder is not None else []:
         rules = read_yaml(path, Rules, what="rules")
         schema = by_name.get(rules.message)
         if schema is None:
-            raise SettingsError(f"{path} judges {rules.message}, and no message schema has that name")
+            raise SettingsError(f"{path} has rules for {rules.message}, but no message schema has that name")
         if rules.message in found:
-            raise SettingsError(f"{path} is the second file that judges {rules.message}: put its rules into the first")
+            raise SettingsError(f"{path} is the second file with rules for {rules.message}: move them to the first")
         types = column_types(schema)
         for rule in rules.rules:
             problem = misuse(rule, types)
@@ -154,21 +156,21 @@ def load_rules(folder: Path | None, schemas: Sequence[MessageSchema]) -> dict[st
 
 
 def column_types(schema: MessageSchema) -> dict[str, str]:
-    """The columns that rules may judge: the envelope's, and those that the schema declares."""
+    """The columns that rules may use: those of the envelope and those that the schema declares."""
     return _ENVELOPE_TYPES | {field.name: sql_type(field.type) for field in schema.fields if not field.inferred}
 
 
 def misuse(rule: Rule, types: Mapping[str, str]) -> str | None:
-    """Why the rule cannot judge a table with these columns, or None."""
+    """Why the rule cannot be applied to a table with these columns, or None."""
     for column in filter(None, (rule.column, rule.other)):
         if column not in types:
-            return f"there is no column {column}; declare it as a field of the schema first"
+            return f"there is no column {column}: declare it as a field of the schema first"
     type_ = types[rule.column]
     match rule.check:
         case Check.BETWEEN if type_ not in _NUMBERS:
-            return f"between is for numbers, and {rule.column} is {type_}"
+            return f"between is for numbers, but {rule.column} is {type_}"
         case Check.MATCHES | Check.LENGTH_BETWEEN if type_ != "string":
-            return f"{rule.check} is for texts, and {rule.column} is {type_}"
+            return f"{rule.check} is for texts, but {rule.column} is {type_}"
         case Check.IN_SET | Check.NOT_IN_SET:
             return _strange_value(rule, type_)
         case Check.AT_MOST_COLUMN:
@@ -188,10 +190,10 @@ def _strange_value(rule: Rule, type_: str) -> str | None:
         "double": (int, float),
     }
     if type_ not in kinds:
-        return f"{rule.check} is for texts, numbers and booleans, and {rule.column} is {type_}"
+        return f"{rule.check} is for texts, numbers and booleans, but {rule.column} is {type_}"
     for value in rule.values or []:
         if not isinstance(value, kinds[type_]) or (isinstance(value, bool) and type_ != "boolean"):
-            return f"{value!r} is no {type_}"
+            return f"{value!r} is not a valid {type_}"
     return None
 
 
@@ -213,19 +215,19 @@ def broken(rule: Rule, types: Mapping[str, str]) -> Column:
             kept = _within(F.char_length(value), rule)
         case Check.AT_MOST_COLUMN:
             kept = value <= _value(rule.other or "", types)
-    # What is missing breaks no other rule.
+    # A missing value breaks no other rule.
     return F.coalesce(~kept, F.lit(False))
 
 
 def matching(pattern: str, *, end: str) -> str:
-    """The regular expression for a whole text no longer than `MATCHED_MAX`. `end` is how the language spells the end of
-    a text."""
+    """The regular expression for a whole text of at most `MATCHED_MAX` characters. `end` is the language's notation for
+    the end of a text."""
     return rf"\A(?=(?s:.{{0,{MATCHED_MAX}}}){end})(?:{pattern}){end}"
 
 
 def breach(rule: Rule, types: Mapping[str, str]) -> Column:
-    """The reason for `quarantine` when a row breaks the rule, else null."""
-    # Bytes as text need not be UTF-8, and who reads the reason may refuse the whole table for it.
+    """The reason for `quarantine` if a row breaks the rule, otherwise null."""
+    # Bytes as text need not be UTF-8, and a reader of the reason may then refuse the whole table.
     text = F.make_valid_utf8(F.col(f"`{rule.column}`").cast("string"))
     shown = F.coalesce(F.substring(text, 1, 60), F.lit("null"))
     sentence = F.concat(F.lit(f"rule {rule.name}: {rule.column} is "), shown, F.lit(f", not {_promise(rule)}"))
@@ -243,7 +245,7 @@ def _promise(rule: Rule) -> str:
         case Check.IN_SET:
             return "one of the allowed values"
         case Check.NOT_IN_SET:
-            return "a value outside of the forbidden ones"
+            return "a value other than the forbidden ones"
         case Check.MATCHES:
             return f"a match of {rule.pattern}"
         case Check.AT_MOST_COLUMN:

@@ -1,7 +1,7 @@
-"""Message schemas: what the payloads of some topics hold, and what of it becomes columns of a silver table.
+"""Message schemas: what the payloads of certain topics contain, and which of it becomes columns of a silver table.
 
-One YAML file per message type (`conf/schemas/*.yaml`); docs/tables.md describes it. Values only: how a batch is taken
-apart is in `silver.columns`.
+One YAML file per message type (`conf/schemas/*.yaml`); docs/tables.md describes the format. Values only:
+`silver.columns` parses the records.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ENVELOPE = (
     "ingest_date",
     "_rescued_data",
 )
-"""Columns that every silver table has; a field cannot have their names."""
+"""Columns that every silver table has; no field may use their names."""
 
 NEW_COLUMNS_MAX = 1_000
 
@@ -48,9 +48,9 @@ class PayloadFormat(StrEnum):
 
 
 class Evolution(StrEnum):
-    """What happens to fields that the schema does not name: Auto Loader's words.
+    """How fields without a name in the schema are handled, in Auto Loader's words.
 
-    Where Auto Loader stops a stream so that its restart has the new column, `add_new_columns` adds it and goes on.
+    Auto Loader stops a stream so that its restart has the new column; `add_new_columns` adds the column and continues.
     """
 
     ADD_NEW_COLUMNS = "add_new_columns"
@@ -60,7 +60,7 @@ class Evolution(StrEnum):
 
 
 class TimeUnit(StrEnum):
-    """How a moment is written: a number since 1970 in UTC, or a text as ISO 8601 has it."""
+    """How a time is written: a number since 1970 in UTC, or an ISO 8601 string."""
 
     S = "s"
     MS = "ms"
@@ -70,7 +70,7 @@ class TimeUnit(StrEnum):
 
 
 class SchemaField(Section):
-    """A value of the payload and its column. `path` are the keys on the way to it; default: the name itself."""
+    """A value of the payload and its column. `path` lists the keys that lead to it; default: the name itself."""
 
     name: str
     type: str
@@ -79,7 +79,7 @@ class SchemaField(Section):
     unit: str | None = None
     comment: str | None = None
     inferred: bool = False
-    """Added because a payload brought it: a value of another type is rescued, and does not cost its record."""
+    """Added because a payload contained it: a value of another type is rescued, and the record stays good."""
 
     @field_validator("path", mode="before")
     @classmethod
@@ -98,7 +98,7 @@ class SchemaField(Section):
     @classmethod
     def _is_free(cls, name: str) -> str:
         if _COLUMN.fullmatch(name) is None:
-            raise ValueError(f"{name!r} is not a column name: a letter, then letters, digits and _")
+            raise ValueError(f"{name!r} is not a column name: use a letter, then letters, digits and _")
         if name.lower() in ENVELOPE:
             raise ValueError(f"{name!r} is a column that every silver table has")
         return name
@@ -110,7 +110,8 @@ class SchemaField(Section):
 
 
 class EventTime(Section):
-    """Where a payload says when it was measured. Records without it count from when the broker took them in."""
+    """Where a payload has the time of measurement. Records without it use the time at which the broker received
+    them."""
 
     path: list[str] = Field(min_length=1, max_length=8)
     unit: TimeUnit = TimeUnit.US
@@ -135,13 +136,13 @@ class MessageSchema(Section):
     format: PayloadFormat = PayloadFormat.JSON
     evolution: Evolution = Evolution.ADD_NEW_COLUMNS
     device_level: int | None = Field(default=None, ge=0, le=30)
-    """Which level of the topic names the device, from 0; null: the record's key."""
+    """The topic level that names the device, counted from 0; null: the record's key."""
     time: EventTime | None = None
     fields: list[SchemaField] = Field(default=[])
     hints: dict[str, str] = Field(default={})
-    """Types for fields that may come, by their dotted path."""
+    """Types for expected new fields, by dotted path."""
     new_columns_max: int = Field(default=100, ge=0, le=NEW_COLUMNS_MAX)
-    """So many columns may be added in all; what comes beyond is rescued."""
+    """Maximum number of added columns; further new fields are rescued."""
     version: Literal[1] = 1
 
     @field_validator("format", mode="before")
@@ -180,7 +181,7 @@ class MessageSchema(Section):
             for other in self.fields:
                 mine, its = self.path_of(field), self.path_of(other)
                 if mine != its and its[: len(mine)] == mine and field.type != "json":
-                    raise ValueError(f"{other.name} lies inside of {field.name}, which is then no {field.type}")
+                    raise ValueError(f"{other.name} is inside {field.name}, which therefore cannot be {field.type}")
         return self
 
     def _check_alias(self, field: SchemaField) -> None:
@@ -188,7 +189,7 @@ class MessageSchema(Section):
         if self.format is not PayloadFormat.SPARKPLUG_B or path[0] != "aliases":
             return
         if len(path) > 1 and _ALIAS.fullmatch(path[1]) is None:
-            raise ValueError(f"{field.name} is at {'.'.join(path)}, and an alias is a number: aliases.7")
+            raise ValueError(f"{field.name} is at {'.'.join(path)}, but an alias is a number, such as aliases.7")
 
     @property
     def table(self) -> str:
@@ -196,11 +197,11 @@ class MessageSchema(Section):
 
     @property
     def pattern(self) -> str:
-        """For whole topics."""
+        """A regular expression for whole topics."""
         return "|".join(f"(?:{topic_pattern(topic)})" for topic in self.topics)
 
     def path_of(self, field: SchemaField) -> tuple[str, ...]:
-        """The keys to a field's value. The metrics of Sparkplug B are under their names."""
+        """The keys that lead to a field's value. Sparkplug B has metrics under their names."""
         if field.path is not None:
             return tuple(field.path)
         return ("metrics", field.name) if self.format is PayloadFormat.SPARKPLUG_B else (field.name,)
@@ -213,7 +214,7 @@ class MessageSchema(Section):
 
 
 def load_schemas(folder: Path) -> list[MessageSchema]:
-    """All schemas of a folder. `SettingsError` when one is wrong, two have one name, or there are none."""
+    """All schemas of a folder. Raises `SettingsError` if one is invalid, two have the same name, or there are none."""
     found: dict[str, Path] = {}
     schemas: list[MessageSchema] = []
     for path in yaml_files(folder, what="message schemas"):
@@ -228,7 +229,7 @@ def load_schemas(folder: Path) -> list[MessageSchema]:
 
 
 def known_type(text: str) -> str:
-    """The type as it is, without spaces. ValueError when silver tables have no such type."""
+    """The type without spaces. Raises ValueError if silver tables have no such type."""
     plain = text.replace(" ", "").lower()
     scalar = _SCALAR.fullmatch(plain)
     if scalar is None and _ARRAY.fullmatch(plain) is None:
@@ -237,31 +238,31 @@ def known_type(text: str) -> str:
             "timestamp, binary, json, or array<…> of string, boolean, int, bigint, double"
         )
     if scalar is not None and scalar.group(1) and not int(scalar.group(2)) <= int(scalar.group(1)) <= 38:
-        raise ValueError(f"{text!r} has no such precision and scale: decimal(p,s) with s ≤ p ≤ 38")
+        raise ValueError(f"{text!r} has an invalid precision or scale: use decimal(p,s) with s ≤ p ≤ 38")
     return plain
 
 
 def sql_type(type_: str) -> str:
-    """The column's type in Spark: JSON is kept as text."""
+    """The column's type in Spark; JSON is stored as text."""
     return "string" if type_ == "json" else type_
 
 
 def quotable(key: str) -> bool:
-    """Whether a key can stand in a path of Spark's variant functions."""
+    """Whether a key can be used in a path of Spark's variant functions."""
     return bool(key) and not ("'" in key and '"' in key) and "\\" not in key
 
 
 def column_name(path: Sequence[str]) -> str:
-    """A name for the column of a field that nobody has named."""
+    """A column name for a field without a name in the schema."""
     name = re.sub(r"\W+", "_", "_".join(path)).strip("_") or "field"
     return f"f_{name}" if name[0].isdigit() else name
 
 
 def _member(kind: type[StrEnum], value: object) -> object:
-    """A strict model takes members only; YAML has their texts."""
+    """Converts YAML text to an enum member, because a strict model accepts members only."""
     known = [member.value for member in kind]
     if isinstance(value, str) and not isinstance(value, kind):
         if value not in known:
-            raise ValueError(f"{value!r} is none of {', '.join(known)}")
+            raise ValueError(f"{value!r} is not one of {', '.join(known)}")
         return kind(value)
     return value

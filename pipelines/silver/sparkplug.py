@@ -1,9 +1,9 @@
-"""Payloads of Sparkplug B, read as the specification's protobuf message has them (Eclipse Sparkplug 3.0.0, 6.4).
+"""Reads Sparkplug B payloads according to the protobuf message of the specification (Eclipse Sparkplug 3.0.0, 6.4).
 
-A reader of these few fields by hand: no generated code, nothing sized by what a peer claims. Data sets, templates,
-metadata and properties are passed over; a metric of these types has a null value. A metric that has only its alias
+A handwritten reader for the few fields needed: no generated code, and no allocation sized by a peer's claim. Data sets,
+templates, metadata and properties are skipped; a metric of these types has a null value. A metric with only an alias
 (its name was in a birth certificate, which is another record) is kept apart from those with names, because the number
-means something else at each edge node.
+has another meaning at each edge node.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 METRICS_MAX = 10_000
 _SHOWN_MAX = 100
-"""Characters of a name that an error repeats."""
+"""Characters of a metric's name that an error shows."""
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
@@ -28,26 +28,26 @@ _INT, _LONG, _FLOAT, _DOUBLE, _BOOLEAN, _STRING, _BYTES = 10, 11, 12, 13, 14, 15
 
 # Data types whose numbers are two's complement in an unsigned field, with their width in bits.
 _SIGNED_BITS = {1: 8, 2: 16, 3: 32, 4: 64}
-# Arrays of fixed-width numbers in `bytes_value`: struct's letter for an element.
+# Arrays of fixed-width numbers in `bytes_value`: the struct letter of an element.
 _ARRAYS = {22: "b", 23: "h", 24: "i", 25: "q", 26: "B", 27: "H", 28: "I", 29: "Q", 30: "f", 31: "d", 34: "Q"}
 
 Field = tuple[int, int, Any]
 
 
 class SparkplugError(ValueError):
-    """Why some bytes are no Sparkplug B payload."""
+    """Why bytes are not a Sparkplug B payload."""
 
 
 class RepeatedMetricError(ValueError):
-    """A payload says a metric more than once, as one that brings readings of a time without connection may."""
+    """A payload has a metric more than once, for example one with stored readings from a time without connection."""
 
 
 def read_sparkplug(payload: bytes) -> dict[str, Any]:
-    """`{"timestamp", "seq", "uuid", "body", "metrics": {name: value}, "aliases": {number: value}}`, each key but
-    `metrics` only where the payload has it.
+    """`{"timestamp", "seq", "uuid", "body", "metrics": {name: value}, "aliases": {number: value}}`; each key except
+    `metrics` is present only if the payload has it.
 
-    Values are what JSON can hold; bytes are base64, and the numbers of aliases text. Raises SparkplugError, and
-    RepeatedMetricError where only one of several values could be kept.
+    Values are of types that JSON has; bytes are base64, and alias numbers are strings. Raises SparkplugError, or
+    RepeatedMetricError if only one of several values of a metric could be kept.
     """
     found: dict[str, Any] = {"metrics": {}}
     count = 0
@@ -72,7 +72,7 @@ def _add_metric(found: dict[str, Any], message: bytes) -> None:
         if wire != _WIRES.get(number, wire):
             raise SparkplugError(f"field {number} of a metric has wire type {wire}")
         values[number] = value
-    # Some encoders write an empty name where they mean none.
+    # Some encoders write an empty name instead of none.
     if not values.get(_NAME) and _ALIAS in values:
         place, key = "aliases", str(values[_ALIAS])
         shown = f"with alias {key}"
@@ -138,7 +138,7 @@ def _bytes(value: bytes, kind: int) -> Any:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: they are no reading."""
+    """Null for NaN and infinity, which JSON does not have and which are not readings."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -150,7 +150,7 @@ def _text(value: bytes) -> str:
 
 
 def _fields(message: bytes) -> Iterator[Field]:
-    """The fields of a protobuf message: number, wire type, and the number or bytes that it holds."""
+    """The fields of a protobuf message: number, wire type, and the value as a number or bytes."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)
@@ -166,7 +166,7 @@ def _fields(message: bytes) -> Iterator[Field]:
         elif wire in (_FIXED64, _FIXED32):
             length = 8 if wire == _FIXED64 else 4
         else:
-            raise SparkplugError(f"wire type {wire} is not one of protobuf")
+            raise SparkplugError(f"wire type {wire} does not exist in protobuf")
         if length > len(message) - at:
             raise SparkplugError(f"it ends within field {number}")
         yield number, wire, message[at : at + length]

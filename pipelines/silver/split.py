@@ -1,6 +1,6 @@
-"""A batch of bronze, taken apart by one message schema: rows for silver, rows for quarantine, and what is new.
+"""Splits a batch of bronze by one message schema: rows for silver, rows for quarantine, and new fields.
 
-Data frames in, data frames out; who writes them, and in which order, is `silver.batch`.
+Data frames in, data frames out; `silver.batch` decides what is written, and in which order.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from sinks.once import folded
 REASON = "_reason"
 _JSON, _PROBLEM = "_json", "_problem"
 _KEY, _VALUE, _TIME = "_key", "_value", "_time"
-"""Bronze's `key`, `value` and `timestamp`: their own names are free for fields."""
+"""Bronze's `key`, `value` and `timestamp`, renamed so that fields can use these names."""
 _PLACE = ("log_id", "partition", "offset", "epoch")
 _RECORD = (*_PLACE, "topic", _KEY, _VALUE, _TIME, "tenant", "ingest_date")
 _FOUND_MAX = 5_000
-"""Kinds of new fields that are looked at; payloads with random keys must not fill the driver."""
+"""Limit for the kinds of new fields examined: payloads with random keys must not fill the driver's memory."""
 
 _NAME_MAX = 255
-"""Characters of a new field's name; longer ones stay in `_rescued_data`."""
+"""Maximum characters of a new field's name; fields with longer names stay in `_rescued_data`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of one batch and schema. `broken` counts by rule, among the rows whose fields are as they should be."""
+    """Counts of one batch and schema. `broken` counts by rule, among the rows whose fields are valid."""
 
     rows: int
     readable: int
@@ -48,14 +48,14 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class NewField:
-    """A field that no schema names, and the kinds of its values in the batch."""
+    """A field that no schema names, and the types of its values in the batch."""
 
     path: tuple[str, ...]
     kinds: tuple[str, ...]
 
 
 def parsed(bronze: DataFrame, schema: MessageSchema) -> DataFrame:
-    """The schema's records of the batch with their payloads as variants: parsed once, so persist it."""
+    """The schema's records of the batch with their payloads as variants. Parsing is expensive: persist the result."""
     rows = bronze.where(F.col("topic").rlike(schema.pattern)).withColumnsRenamed(
         {"key": _KEY, "value": _VALUE, "timestamp": _TIME}
     )
@@ -67,10 +67,10 @@ def parsed(bronze: DataFrame, schema: MessageSchema) -> DataFrame:
 
 
 def judged(rows: DataFrame, schema: MessageSchema, rules: Rules | None) -> DataFrame:
-    """The columns of silver, `_reason` (null: a good row), and what quarantine needs of the record."""
+    """The silver columns, `_reason` (null for a good row), and the columns of the record that quarantine needs."""
     fields = [columns.field_value(schema, field).alias(field.name) for field in schema.fields]
     wrong = [columns.field_problem(schema, field) for field in schema.fields]
-    # Who is no object has no fields either, and that is not worth a word.
+    # A payload that is not an object has no fields either; reporting them as missing would add nothing.
     whole = columns.payload_problem(F.col(_PROBLEM))
     problem = F.coalesce(whole, _sentence([columns.time_problem(schema.time), *wrong]))
     taken = rows.select(
@@ -89,7 +89,7 @@ def judged(rows: DataFrame, schema: MessageSchema, rules: Rules | None) -> DataF
 
 
 def count(rows: DataFrame, schema: MessageSchema, rules: Rules | None) -> Counts:
-    """One pass over judged rows."""
+    """The counts, in one pass over judged rows."""
     types = column_types(schema)
     readable = F.col("_wrong").isNull()
     has_new = functools.reduce(
@@ -108,7 +108,7 @@ def count(rows: DataFrame, schema: MessageSchema, rules: Rules | None) -> Counts
 
 
 def new_fields(rows: DataFrame, schema: MessageSchema) -> list[NewField]:
-    """The fields of good rows that the schema does not name, the most frequent first."""
+    """The fields of good rows that the schema does not name, most frequent first."""
     good = rows.where(F.col(REASON).isNull())
     parts = []
     all_prefixes = columns.new_column_prefixes(schema)
@@ -125,7 +125,7 @@ def new_fields(rows: DataFrame, schema: MessageSchema) -> list[NewField]:
 
 
 def fields_for(schema: MessageSchema, found: Sequence[NewField]) -> list[SchemaField]:
-    """The columns that are added for new fields; those that cannot have one stay in `_rescued_data`."""
+    """The columns to add for new fields. Fields that cannot become a column stay in `_rescued_data`."""
     taken = {folded(name) for name in ENVELOPE} | {folded(field.name) for field in schema.fields}
     left = schema.new_columns_max - sum(field.inferred for field in schema.fields)
     added: list[SchemaField] = []
@@ -143,13 +143,13 @@ def fields_for(schema: MessageSchema, found: Sequence[NewField]) -> list[SchemaF
 
 
 def silver_rows(rows: DataFrame, schema: MessageSchema) -> DataFrame:
-    """The good rows, as the table keeps them."""
+    """The good rows, with the columns of the silver table."""
     names = [name for name, _, _ in silver_columns(schema)]
     return rows.where(F.col(REASON).isNull()).select(*[F.col(f"`{name}`") for name in names])
 
 
 def quarantine_rows(rows: DataFrame, schema: MessageSchema) -> DataFrame:
-    """The others, with their bytes and the reason."""
+    """The bad rows, with their bytes and the reason."""
     return rows.where(F.col(REASON).isNotNull()).select(
         "tenant",
         F.lit(f"silver/{schema.name}").alias("pipeline"),
@@ -164,27 +164,27 @@ def quarantine_rows(rows: DataFrame, schema: MessageSchema) -> DataFrame:
 
 
 def silver_columns(schema: MessageSchema) -> list[tuple[str, str, str]]:
-    """Name, type and comment of the columns of the schema's table, in their order."""
+    """Name, type and comment of the columns of the schema's table, in order."""
     first = [
         ("tenant", "string", ""),
         ("device_id", "string", ""),
-        ("event_time", "timestamp", "when it was measured, by the payload; else when the broker took it in"),
+        ("event_time", "timestamp", "time of measurement from the payload, otherwise when the broker received it"),
         ("topic", "string", ""),
-        ("log_id", "string", "the place of the record in the log"),
+        ("log_id", "string", "log of the record"),
         ("partition", "int", ""),
         ("offset", "bigint", ""),
         ("epoch", "bigint", ""),
         ("ingest_time", "timestamp", "when the broker appended the record"),
         ("ingest_date", "date", ""),
     ]
-    rescued = [("_rescued_data", "string", "JSON: fields that have no column")]
+    rescued = [("_rescued_data", "string", "JSON: fields without a column")]
     return first + [(field.name, sql_type(field.type), _told(schema, field)) for field in schema.fields] + rescued
 
 
 def _told(schema: MessageSchema, field: SchemaField) -> str:
     parts = [field.comment, f"unit: {field.unit}" if field.unit else None]
     if field.inferred:
-        parts.append(f"added when payloads brought {'.'.join(schema.path_of(field))}")
+        parts.append(f"added when payloads contained {'.'.join(schema.path_of(field))}")
     return "; ".join(part for part in parts if part)
 
 
@@ -195,7 +195,7 @@ def _rules(rules: Rules | None) -> Sequence[Rule]:
 def _device(schema: MessageSchema) -> Column:
     if schema.device_level is None:
         return F.try_validate_utf8(F.col(_KEY).cast("string"))
-    # Null where the topic has no such level.
+    # Null if the topic has no such level.
     return F.get(F.split("topic", "/"), schema.device_level)
 
 

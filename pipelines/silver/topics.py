@@ -1,4 +1,4 @@
-"""MQTT topic filters as regular expressions, for engines that have no other way to match a topic."""
+"""MQTT topic filters as regular expressions, for engines that cannot match topics in another way."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from broker_edge.errors import SettingsError
 
 
 def topic_pattern(topic_filter: str) -> str:
-    """A pattern for the whole topic, the same in Java and in Python.
+    """A pattern for the whole topic that works in both Java and Python.
 
-    MQTT 5, 4.7: `+` is one level, `#` the rest and its parent, and a leading wildcard never matches a `$` topic.
+    MQTT 5, section 4.7: `+` matches one level, `#` the rest and its parent, and a leading wildcard never matches a `$`
+    topic.
     """
     levels = topic_filter.split("/")
     if not topic_filter or "#" in levels[:-1] or any(len(one) > 1 and set(one) & {"+", "#"} for one in levels):

@@ -119,7 +119,7 @@ def test_a_short_run_loses_and_doubles_nothing_and_its_action_succeeds(
 
 @pytest.mark.timeout(1500)
 def test_ctrl_c_ends_with_the_same_account_and_the_printed_commands_work(running: RunningDemo) -> None:
-    running.wait_for("an action_id of its own", START_S)
+    running.wait_for("its own action_id", START_S)
     running.wait_for("write_deltalake", COMMAND_S)
     commands = [line.strip() for line in running.said if line.startswith("  ") and not line.startswith("  #")]
     assert len(commands) == 5

@@ -193,7 +193,7 @@ def test_a_replayed_batch_uses_the_schema_and_rules_it_was_planned_with_and_adds
     # The files have changed meanwhile; the batch has not.
     world.rules["rules"] = []
     world.schema["fields"] = [{"name": "seq", "type": "string"}, *SCHEMA["fields"][1:]]
-    with pytest.raises(Exception, match=r"column seq of .* is bigint, and the schema weather says string"):
+    with pytest.raises(Exception, match=r"column seq of .* is bigint, but the schema weather says string"):
         world.run()
     world.schema["fields"] = SCHEMA["fields"]
     world.run()
@@ -301,7 +301,7 @@ def test_a_field_named_as_a_setting_neither_shows_it_nor_ends_the_batch(world: W
     assert [row["seq"] for row in world.rows()] == [1, 2]
     schema = world.spark.read.format("delta").load(str(world.folder / "tables" / "silver_weather")).schema
     comments = [field.metadata.get("comment") for field in schema.fields]
-    assert {f"added when payloads brought {key}" for key in keys} <= set(comments)
+    assert {f"added when payloads contained {key}" for key in keys} <= set(comments)
 
 
 def test_payloads_that_mean_much_go_to_a_worker_in_small_batches(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def _problem(path: tuple[str, str], value: Any, unnamed: dict[tuple[str, str], A
         if not numbers:
             return f"{shown} is missing"
         listed = ", ".join(numbers[:_SHOWN]) + (", …" if len(numbers) > _SHOWN else "")
-        return f"{shown} is missing, and metrics came without a name, by alias: {listed}"
+        return f"{shown} is missing, and metrics arrived with only an alias: {listed}"
     if _fits(path, value):
         return None
     kind = "boolean" if isinstance(value, bool) else "bigint"
@@ -142,6 +142,6 @@ def test_no_reading_is_lost(spark: SparkSession, tmp_path: Path) -> None:
     assert (one["temperature"], one["flow"]) == (21.5, None)
     assert one["_rescued_data"] == {"metrics.Flow": 3, "metrics.Unknown": True}
     assert (two["temperature"], two["flow"], two["_rescued_data"]) == (22.0, 4, {"aliases.9": False})
-    assert three["_reason"] == ("metrics.Air/Temperature is missing, and metrics came without a name, by alias: 1"), (
+    assert three["_reason"] == ("metrics.Air/Temperature is missing, and metrics arrived with only an alias: 1"), (
         "whoever reads the quarantine sees which aliases the birth certificate would have named"
     )

@@ -101,8 +101,8 @@ def test_an_error_that_may_pass_is_tried_again_with_growing_pauses(at_start: boo
     screen, _ = run(job)
     assert job.starts == 3
     sentences = [alert.sentence for alert in screen.alerts]
-    assert sentences[0] == "fake failed and starts again in 1 s: disk"
-    assert sentences[1].startswith("fake failed and starts again in 2 s: cannot reach the broker at grpc://a")
+    assert sentences[0] == "fake failed and restarts in 1 s: disk"
+    assert sentences[1].startswith("fake failed and restarts in 2 s: cannot reach the broker at grpc://a")
     assert screen.views[-1][0].state is JobState.RUNNING
     assert screen.views[-1][0].restarts == 2
 
@@ -163,7 +163,7 @@ def test_a_stream_that_lags_or_is_silent_is_told_once_and_when_it_is_over() -> N
     watch = StreamWatch("telemetry", POLICY, now_s=0.0)
     assert watch.look(Progress(batch=1, lag_records=100), 1.0) == []
     (lags,) = watch.look(Progress(batch=2, lag_records=101), 2.0)
-    assert lags == Alert(AlertKind.LAG, "telemetry", "telemetry is 101 records behind, and 100 are allowed")
+    assert lags == Alert(AlertKind.LAG, "telemetry", "telemetry lags by 101 records; the limit is 100")
     assert watch.look(Progress(batch=2, lag_records=102), 32.0) == []
     (silent,) = watch.look(Progress(batch=2, lag_records=102), 33.0)
     assert (silent.kind, silent.over) == (AlertKind.SILENT, False)

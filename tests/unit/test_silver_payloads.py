@@ -65,7 +65,7 @@ def test_a_sparkplug_payload_gives_its_metrics_by_name() -> None:
         (b"\x12\x05ab", "it ends within field 2"),
         (b"\x80", "it ends within a number"),
         (b"\xff" * 11, "a number is longer than 64 bits"),
-        (b"\x0b", "wire type 3 is not one of protobuf"),
+        (b"\x0b", "wire type 3 does not exist in protobuf"),
         (block(2, b""), "a metric has neither name nor alias"),
         (block(2, block(1, b"\xff")), "a text is not UTF-8"),
         (block(2, block(1, b"a") + number(13, 1)), "field 13 of a metric has wire type 0"),
@@ -86,7 +86,7 @@ def test_what_is_no_sparkplug_says_why(payload: bytes, says: str) -> None:
     ],
 )
 def test_a_metric_that_comes_twice_is_said_and_not_overwritten(metrics: bytes, shown: str) -> None:
-    with pytest.raises(PayloadError, match=f"no one value for each metric: it has the metric {shown} twice"):
+    with pytest.raises(PayloadError, match=f"the payload repeats a metric: it has the metric {shown} twice"):
         sparkplug_to_json(metrics)
 
 

@@ -46,8 +46,11 @@ def test_what_is_no_filter_is_refused(topic_filter: str) -> None:
         ("topics: [a]\n", ":1: name: Field required"),
         ("name: a\ntopic: [a]\n", ":2: unknown key topic: did you mean topics?"),
         ("name: a\ntopics: [a/#/b]\n", ":2: topics: Value error, 'a/#/b' is not an MQTT topic filter"),
-        ("name: a\ntopics: [a]\nformat: xml\n", ":3: format: Value error, 'xml' is none of json, cbor, sparkplug_b"),
-        ("name: a\ntopics: [a]\nevolution: maybe\n", ":3: evolution: Value error, 'maybe' is none of add_new_columns"),
+        ("name: a\ntopics: [a]\nformat: xml\n", ":3: format: Value error, 'xml' is not one of json, cbor, sparkplug_b"),
+        (
+            "name: a\ntopics: [a]\nevolution: maybe\n",
+            ":3: evolution: Value error, 'maybe' is not one of add_new_columns",
+        ),
         (
             "name: a\ntopics: [a]\nfields:\n- {name: x, type: number}\n",
             ":4: fields.0.type: Value error, 'number' is not",
@@ -58,14 +61,14 @@ def test_what_is_no_filter_is_refused(topic_filter: str) -> None:
         ),
         ("name: a\ntopics: [a]\nfields:\n- {name: offset, type: int}\n", "'offset' is a column that every silver"),
         ("name: a\ntopics: [a]\nfields:\n- {name: x, type: int}\n- {name: X, type: int}\n", "two fields are named x"),
-        ("name: a\ntopics: [a]\nfields: [{name: x, type: 'decimal(3,5)'}]\n", "has no such precision and scale"),
+        ("name: a\ntopics: [a]\nfields: [{name: x, type: 'decimal(3,5)'}]\n", "has an invalid precision or scale"),
         (
             "name: a\ntopics: [a]\nfields: [{name: x, type: int}, {name: y, path: x.z, type: int}]\n",
-            "y lies inside of x, which is then no int",
+            "y is inside x, which therefore cannot be int",
         ),
         (
             "name: a\ntopics: [a]\nformat: sparkplug_b\nfields: [{name: x, path: aliases.flow, type: int}]\n",
-            "x is at aliases.flow, and an alias is a number: aliases.7",
+            "x is at aliases.flow, but an alias is a number, such as aliases.7",
         ),
     ],
 )
@@ -91,15 +94,15 @@ def test_two_schemas_of_one_name_and_none_at_all_are_refused(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("rule", "says"),
     [
-        ("{name: r, column: y, check: not_null}", "there is no column y; declare it"),
-        ("{name: r, column: t, check: between, min: 1}", "between is for numbers, and t is string"),
-        ("{name: r, column: n, check: matches, pattern: a}", "matches is for texts, and n is bigint"),
-        ("{name: r, column: n, check: in_set, values: [a]}", "'a' is no bigint"),
-        ("{name: r, column: n, check: in_set, values: [true]}", "True is no bigint"),
+        ("{name: r, column: y, check: not_null}", "there is no column y: declare it"),
+        ("{name: r, column: t, check: between, min: 1}", "between is for numbers, but t is string"),
+        ("{name: r, column: n, check: matches, pattern: a}", "matches is for texts, but n is bigint"),
+        ("{name: r, column: n, check: in_set, values: [a]}", "'a' is not a valid bigint"),
+        ("{name: r, column: n, check: in_set, values: [true]}", "True is not a valid bigint"),
         ("{name: r, column: n, check: at_most_column, other: t}", "n is bigint and t is string"),
         ("{name: r, column: n, check: between}", "between needs one of min, max"),
         ("{name: r, column: n, check: between, min: 2, max: 1}", "min 2 is above max 1"),
-        ("{name: r, column: n, check: not_null, min: 2}", "not_null has no use for min"),
+        ("{name: r, column: n, check: not_null, min: 2}", "not_null does not use min"),
         ("{name: r, column: n, check: in_set}", "in_set needs values"),
         ("{name: r, column: t, check: matches, pattern: '('}", "'(' is not a regular expression"),
         ("{name: r, column: t, check: guess}", "rules.0.check: Input should be"),
@@ -117,11 +120,11 @@ def test_a_rule_that_cannot_judge_is_named(tmp_path: Path, rule: str, says: str)
 def test_rules_for_nobody_and_rules_in_two_files_are_refused(tmp_path: Path) -> None:
     schema = MessageSchema.model_validate({"name": "a", "topics": ["a"]})
     (tmp_path / "b.yaml").write_text("message: b\nrules: []\n")
-    with pytest.raises(SettingsError, match="judges b, and no message schema has that name"):
+    with pytest.raises(SettingsError, match="has rules for b, but no message schema has that name"):
         load_rules(tmp_path, [schema])
     for name in ("b", "c"):
         (tmp_path / f"{name}.yaml").write_text("message: a\nrules: []\n")
-    with pytest.raises(SettingsError, match="is the second file that judges a"):
+    with pytest.raises(SettingsError, match="is the second file with rules for a"):
         load_rules(tmp_path, [schema])
 
 
@@ -148,5 +151,5 @@ def test_a_plan_comes_back_as_it_was_saved_and_old_ones_go(tmp_path: Path) -> No
     newest = store.newest_before(KEPT + 2)
     assert newest is not None
     assert newest.batch_id == KEPT + 1
-    with pytest.raises(SettingsError, match="is no folder of a file system"):
+    with pytest.raises(SettingsError, match="is not a folder of a file system"):
         PlanStore("s3://bucket/checkpoint")
