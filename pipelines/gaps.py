@@ -1,9 +1,10 @@
-"""Gaps: what the brokers report as gone, copied into `ingest_gaps`, each report once.
+"""Gaps: copies the gaps that the brokers report into `ingest_gaps`, each report once.
 
     python -m pipelines.gaps [--config FILE] [--root DIR] [--server grpc://…] [--once]
 
-A report is a record of `$gaps` (docs/protocols.md, 5): from retention that removed what a consumer group had not read,
-and from readers that met damage or went on without what they wanted. Needs no Spark where tables have a path.
+A report is a record of `$gaps` (docs/protocols.md, 5). Reports come from retention that removed records before a
+consumer
+group had read them, and from readers that found damage or skipped lost records. Needs no Spark if tables have a path.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ log = logging.getLogger(__name__)
 JOB_NAME = "gaps"
 
 Reports = dict[str, int]
-"""By the log of the reports: the newest that has been copied."""
+"""By the log of the reports: the newest report that has been copied."""
 
 
 class GapCopier:
-    """Copies from `servers` into the table at `place`. `spark` is needed where tables have names.
+    """Copies from `servers` into the table at `place`. `spark` is needed if tables are given by name.
 
-    One copier at a time: two would both find a report missing, and copy it twice.
+    Run only one copier at a time: two would both find a report missing and copy it twice.
     """
 
     def __init__(
@@ -61,8 +62,8 @@ class GapCopier:
         self._newest_broken = _quarantined(self._quarantine, spark)
 
     def copy(self) -> int:
-        """Copies what is new and returns how many reports that were. A broker that is away is passed over this time;
-        its UnavailableError when none answers."""
+        """Copies new reports and returns their number. Skips an unreachable broker until the next call; raises
+        UnavailableError if no broker answers."""
         count, answered, problem = 0, 0, None
         places = dict(self._places)
         for server in self._servers:
@@ -70,7 +71,7 @@ class GapCopier:
                 found, broken = read_reports([server], places=places)
                 answered += 1
             except UnavailableError as error:
-                log.warning("no gaps from %s this time: %s", server, error)
+                log.warning("cannot read gaps from %s, skipping it for now: %s", server, error)
                 problem = error
                 continue
             self._set_aside(broken)
@@ -93,7 +94,7 @@ class GapCopier:
         return sum(len(gaps) for gaps in by_log.values())
 
     def _set_aside(self, found: Iterable[BrokenReport]) -> None:
-        """What is no report goes to `quarantine`, once."""
+        """Writes records that are not valid reports to `quarantine`, once."""
         by_log: dict[str, list[BrokenReport]] = {}
         for report in found:
             if report.offset > self._newest_broken.get(report.log_id, -1):
@@ -104,7 +105,9 @@ class GapCopier:
             app_id = f"headwater-gaps:{log_id}:quarantine"
             append_few_once(self._spark, rows, self._quarantine, app_id=app_id, version=newest)
             self._newest_broken[log_id] = newest
-            log.warning("%d records of %s of log %s are no reports and are in quarantine", len(reports), TOPIC, log_id)
+            log.warning(
+                "%d records of %s of log %s are not valid reports and are in quarantine", len(reports), TOPIC, log_id
+            )
 
     def _quarantine_row(self, report: BrokenReport) -> dict[str, Any]:
         return {
@@ -140,12 +143,12 @@ class GapCopier:
 
 
 def copied(table: Table, spark: SparkSession | None) -> Reports:
-    """How far reports have been copied, as the table says."""
+    """How far reports have been copied, according to the table."""
     return _newest_of(table, spark, "report_log_id", "report_offset")
 
 
 def _quarantined(table: Table, spark: SparkSession | None) -> Reports:
-    """How far what is no report has been set aside."""
+    """How far invalid reports have been copied to quarantine."""
     return _newest_of(table, spark, "log_id", "offset", pipeline=JOB_NAME)
 
 
@@ -167,23 +170,25 @@ def _newest_of(
 
 
 def copy_until(copier: GapCopier, stop: Callable[[float], bool], *, every_s: float) -> None:
-    """Copies again and again; `stop(seconds)` waits so long and says whether to end."""
+    """Copies repeatedly; `stop(seconds)` waits that long and returns whether to end."""
     while True:
         count = copier.copy()
         if count:
-            log.info("%d reports of gaps copied", count)
+            log.info("copied %d reports of gaps", count)
         if stop(every_s):
             return
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; see `pipelines.jobs.process` for the exit codes."""
-    parser = argparse.ArgumentParser(prog="python -m pipelines.gaps", description="Reported gaps into ingest_gaps.")
+    parser = argparse.ArgumentParser(
+        prog="python -m pipelines.gaps", description="Copies reported gaps into ingest_gaps."
+    )
     parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
     add_place_options(parser)
     parser.add_argument("--server", action="append", help="Flight address of a broker, grpc://host:port; repeatable")
-    parser.add_argument("--tenant", help="written into every row")
-    parser.add_argument("--once", action="store_true", help="copy what is there now, then end")
+    parser.add_argument("--tenant", help="tenant to write into every row")
+    parser.add_argument("--once", action="store_true", help="copy the existing reports, then exit")
     options = parser.parse_args(arguments)
 
     def work() -> None:

@@ -1,9 +1,9 @@
-"""Maintenance of the tables: small files into large ones, away with what no version names, and with old versions.
+"""Maintenance of the tables: compacts small files, removes files that no version names, and removes old versions.
 
     python -m pipelines.maintenance [--config FILE] [--root DIR] [--once]
 
-Tables with paths need no JVM. Rewriting changes no rows, so streams that read a table do not notice. A table that
-cannot be tended is named, and the others are.
+Tables with paths need no JVM. Compaction changes no rows, so streams that read a table do not notice it. If a table
+cannot be maintained, the log names it and the job continues with the others.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ log = logging.getLogger(__name__)
 JOB_NAME = "maintenance"
 
 SMALL_FILES_MIN = 50
-"""Below, compaction is not worth a commit that the writers of a table could collide with."""
+"""With fewer files than this, compaction is not worth a commit that could conflict with the writers of the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tended:
-    """What was done to a table. `problem` is one sentence, and then what the numbers say was done before it."""
+    """What was done to a table. If `problem` is set, one sentence, the numbers say what was done before it."""
 
     table: str
     files: int = 0
@@ -50,7 +50,7 @@ class Tended:
 
 
 def tables_of(settings: Settings) -> list[Table]:
-    """Every table that the settings name: bronze, silver, those beside it, and those of actions."""
+    """Every table that the settings name: bronze, silver, its companion tables, and the tables of actions."""
     telemetry = settings.telemetry
     bronze = Table.named(telemetry.table) if telemetry.table is not None else Table.at(telemetry.table_path or "")
     place = TablePlace.of(settings.silver)
@@ -64,7 +64,7 @@ def tables_of(settings: Settings) -> list[Table]:
 def tend_all(
     tables: Sequence[Table], policy: MaintenanceSettings, *, spark: SparkSession | None = None
 ) -> list[Tended]:
-    """Tends the tables that are there, one after the other."""
+    """Maintains the existing tables, one after the other."""
     done: list[Tended] = []
     for table in tables:
         if table.path is not None:
@@ -81,7 +81,7 @@ def tend_all(
 
 
 def tend(path: str, policy: MaintenanceSettings) -> Tended:
-    """One table by its path: properties, compaction, vacuum with orphans, checkpoint, old log files."""
+    """Maintains one table by path: properties, compaction, vacuum with orphans, checkpoint, old log files."""
     name = path.rstrip("/").rpartition("/")[2]
     files = compacted = removed = 0
     try:
@@ -90,8 +90,8 @@ def tend(path: str, policy: MaintenanceSettings) -> Tended:
         if files >= SMALL_FILES_MIN:
             compacted = committed(lambda: _compact(path, policy), f"compaction of {name}")
         table = DeltaTable(path)
-        # Full: also files that a writer left when it died before its commit. They must be old, because a file of a
-        # commit that is on its way looks the same.
+        # Full: also removes files that a writer left when it died before its commit. Only old ones, because a file of a
+        # commit in progress looks the same.
         removed = len(table.vacuum(retention_hours=policy.retention_hours, dry_run=False, full=True))
         table.create_checkpoint()
         table.cleanup_metadata()
@@ -101,7 +101,7 @@ def tend(path: str, policy: MaintenanceSettings) -> Tended:
 
 
 def tend_named(spark: SparkSession, table: Table, policy: MaintenanceSettings) -> Tended:
-    """One table by its name, through Spark. Unity Catalog's own optimisation does no harm beside it."""
+    """Maintains one table by name, through Spark. Does no harm in addition to Unity Catalog's own optimisation."""
     name = table.identifier
     try:
         wanted = properties(policy)
@@ -120,7 +120,7 @@ def tend_named(spark: SparkSession, table: Table, policy: MaintenanceSettings) -
 
 
 def properties(policy: MaintenanceSettings) -> dict[str, str]:
-    """The table properties that keep to the policy between two runs too."""
+    """The table properties that enforce the policy between two runs too."""
     return {
         "delta.logRetentionDuration": f"interval {policy.log_retention_days} days",
         "delta.deletedFileRetentionDuration": f"interval {policy.retention_hours} hours",
@@ -128,13 +128,14 @@ def properties(policy: MaintenanceSettings) -> dict[str, str]:
 
 
 def _compact(path: str, policy: MaintenanceSettings) -> int:
-    """How many files became fewer."""
+    """Compacts; returns the number of files that were replaced."""
     metrics = DeltaTable(path).optimize.compact(target_size=policy.target_file_mb * 1024 * 1024)
     return int(metrics["numFilesRemoved"])
 
 
 def _set_properties(table: DeltaTable, policy: MaintenanceSettings) -> None:
-    """A change of properties ends a write that is under way, so only what differs is set: once in a table's life."""
+    """Sets only properties that differ, normally once in a table's life, because a change of properties makes a
+    concurrent write fail."""
     known = table.metadata().configuration
     missing = {key: value for key, value in properties(policy).items() if known.get(key) != value}
     if missing:
@@ -146,26 +147,26 @@ def _one_line(error: BaseException) -> str:
 
 
 def tend_until(settings: Settings, stop: Callable[[float], bool], *, spark: SparkSession | None = None) -> None:
-    """Tends again and again; `stop(seconds)` waits so long and says whether to end. JobFailedError when a round
-    tended nothing without a problem."""
+    """Maintains the tables repeatedly; `stop(seconds)` waits that long and returns whether to end. Raises
+    JobFailedError if every table of a round had a problem."""
     tables = tables_of(settings)
     while True:
         done = tend_all(tables, settings.maintenance, spark=spark)
         if done and all(one.problem is not None for one in done):
-            raise JobFailedError(f"no table could be tended; the first: {done[0].table}: {done[0].problem}")
+            raise JobFailedError(f"no table could be maintained; the first: {done[0].table}: {done[0].problem}")
         if stop(settings.maintenance.every_s):
             return
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; see `pipelines.jobs.process` for the exit codes."""
-    parser = argparse.ArgumentParser(prog="python -m pipelines.maintenance", description="Tend the tables.")
+    parser = argparse.ArgumentParser(prog="python -m pipelines.maintenance", description="Maintains the tables.")
     parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
     add_bronze_options(parser)
     add_place_options(parser)
     parser.add_argument("--actions-root", help="folder or object store address of the tables of actions")
     parser.add_argument("--schemas", help="folder of message schemas")
-    parser.add_argument("--once", action="store_true", help="tend every table once, then end")
+    parser.add_argument("--once", action="store_true", help="maintain every table once, then exit")
     options = parser.parse_args(arguments)
 
     def work() -> None:

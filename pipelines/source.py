@@ -1,4 +1,4 @@
-"""How every pipeline opens the source: the same brokers, a consumer group of its own, headers included."""
+"""How every pipeline opens the source: the same brokers, its own consumer group, headers included."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ def headwater_options(
     max_offsets_per_trigger: int | None = None,
     fail_on_data_loss: bool = True,
 ) -> dict[str, str]:
-    """The options of a stream of what is published to `subscribe`.
+    """The options of a stream of the records published to `subscribe`.
 
-    It begins at `places` (`{log id: {partition: [next, epoch]}}`) where that names a partition, else where the group
-    began, else at the oldest record; all that only with an empty checkpoint.
+    With an empty checkpoint, a partition starts at `places` (`{log id: {partition: [next, epoch]}}`) if it is named
+    there,
+    otherwise where the group started, otherwise at the oldest record.
     """
     options = {
         "servers": ",".join(servers),
@@ -52,7 +53,7 @@ def headwater_stream(
     fail_on_data_loss: bool = True,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """The records, in the canonical schema; see `headwater_options`, over which `options` wins."""
+    """The records in the canonical schema; see `headwater_options`. `options` overrides them."""
     chosen = headwater_options(
         servers=servers,
         subscribe=subscribe,
@@ -65,14 +66,15 @@ def headwater_stream(
 
 
 def headwater_splits(spark: SparkSession, options: Mapping[str, str]) -> tuple[DataFrame, SplitReader]:
-    """What a stream with `options` would read as rows, as splits instead, and what reads them in tasks."""
+    """A stream of splits in place of rows, for the same `options`, and the object that reads the splits in tasks."""
     splits = spark.readStream.format("headwater").options(**options, **{"yield": "splits"}).load()
     return splits, SplitReader(options)
 
 
 @dataclass(frozen=True, slots=True)
 class SplitReader:
-    """Reads in a task what rows of a stream with `yield=splits` name. `options` are those of that stream."""
+    """Reads, in a task, the splits that the rows of a stream with `yield=splits` name. `options` are those of that
+    stream."""
 
     options: Mapping[str, str]
 

@@ -1,9 +1,11 @@
-"""Statuses and receipts: from the brokers into `action_events`, each record once, and what is wrong into `quarantine`.
+"""Statuses and receipts: copies records from the brokers to `action_events`, each record once, and invalid ones to
+`quarantine`.
 
     python -m pipelines.status [--config FILE] [--root DIR] [--checkpoint DIR] [--server grpc://…] [--available-now]
 
-Wiring only: the source decides what a batch is, `status_rows` what a record says. Devices say little, so a batch is
-bounded and goes through the driver, where one append takes milliseconds.
+Wiring only: the source decides the extent of a batch, `status_rows` interprets a record. Devices send few statuses, so
+a
+batch is bounded and goes through the driver, where one append takes milliseconds.
 """
 
 from __future__ import annotations
@@ -34,19 +36,19 @@ from sinks.tables import DEFAULT_TENANT
 
 QUERY_NAME = "status"
 _START_S = 60.0
-"""The first batch may begin before `start` has returned the query and with it the id of the checkpoint."""
+"""The first batch may begin before `start` has returned the query, and with it the id of the checkpoint."""
 
 _BATCH_BYTES = 8 * 1024 * 1024
-"""About as much of payloads comes to the driver at once, where small reports take a hundred times their size. Honest
-ones of `max_offsets_per_trigger` are less."""
+"""Approximate limit for the bytes of payloads in the driver at once: small reports take a hundred times their size in
+memory. Ordinary reports of `max_offsets_per_trigger` records stay below it."""
 
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "log_id", "epoch")
 
 
 @dataclass(frozen=True, slots=True)
 class StatusSettings:
-    """`root` holds the tables of actions. `max_offsets_per_trigger` bounds what a batch takes of the driver's
-    memory. `uplink_topic` is where devices in the words of Bytebeam's uplink speak."""
+    """`root` holds the tables of actions. `max_offsets_per_trigger` limits the driver memory that a batch takes.
+    `uplink_topic` is the topic of devices that use the format of Bytebeam's uplink."""
 
     servers: tuple[str, ...]
     root: str
@@ -60,7 +62,7 @@ class StatusSettings:
 
 
 def start_status(spark: SparkSession, settings: StatusSettings, *, available_now: bool = False) -> StreamingQuery:
-    """Starts the query. With an empty checkpoint it goes on behind the newest records that `action_events` holds."""
+    """Starts the query. With an empty checkpoint it resumes after the newest records in `action_events`."""
     log = EventLog(settings.root)
     uplink = None if settings.uplink_topic is None else UplinkTopic(settings.uplink_topic)
     records = headwater_stream(
@@ -95,12 +97,14 @@ def _has_finished_a_batch(checkpoint: str) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; see `pipelines.jobs.process` for the exit codes."""
-    parser = argparse.ArgumentParser(prog="python -m pipelines.status", description="Statuses into action_events.")
+    parser = argparse.ArgumentParser(
+        prog="python -m pipelines.status", description="Copies statuses into action_events."
+    )
     parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
     parser.add_argument("--root", help="folder or object store address of the action tables")
     parser.add_argument("--checkpoint", help="folder of the checkpoint")
     parser.add_argument("--server", action="append", help="Flight address of a broker, grpc://host:port; repeatable")
-    parser.add_argument("--available-now", action="store_true", help="read what is there now, then end")
+    parser.add_argument("--available-now", action="store_true", help="read the existing records, then exit")
     options = parser.parse_args(arguments)
 
     def work() -> None:

@@ -1,9 +1,9 @@
-"""Telemetry: from the brokers into its bronze table, each record once.
+"""Telemetry: copies records from the brokers to the bronze table, each record once.
 
     python -m pipelines.telemetry [--config FILE] [--server grpc://…] [--table-path DIR] [--checkpoint DIR]
     [--available-now] …
 
-Wiring only: the source decides what a batch is, the sink writes it.
+Wiring only: the source decides the extent of a batch, the sink writes it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ QUERY_NAME = "telemetry"
 
 
 def start_telemetry(spark: SparkSession, settings: Settings, *, available_now: bool = False) -> StreamingQuery:
-    """Starts the query. With an empty checkpoint it goes on behind the newest records that bronze holds."""
+    """Starts the query. With an empty checkpoint it resumes after the newest records in bronze."""
     telemetry = settings.telemetry
     table = Table.named(telemetry.table) if telemetry.table is not None else Table.at(telemetry.table_path or "")
-    # The first batch may be planned and not finished: then Spark asks for the same start again, and as that
-    # batch is in the table whole or not at all, the table gives it.
+    # The first batch may be planned and not finished. Spark then asks for the same start again, and the table gives
+    # it, because the table has either the whole batch or nothing of it.
     places = {} if _has_finished_a_batch(telemetry.checkpoint) else places_after(spark, table, tenant=settings.tenant)
     options = headwater_options(
         servers=settings.servers,
@@ -43,7 +43,7 @@ def start_telemetry(spark: SparkSession, settings: Settings, *, available_now: b
         max_offsets_per_trigger=telemetry.max_offsets_per_trigger,
         fail_on_data_loss=telemetry.fail_on_data_loss,
     )
-    # The query keeps the pool of the thread that starts it; the thread's later work is not ours.
+    # The query keeps the pool of the thread that starts it; later work of the thread is unaffected.
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", QUERY_NAME)
     try:
         return _start(spark, settings, table, options, available_now=available_now)
@@ -54,7 +54,7 @@ def start_telemetry(spark: SparkSession, settings: Settings, *, available_now: b
 def _start(
     spark: SparkSession, settings: Settings, table: Table, options: Mapping[str, str], *, available_now: bool
 ) -> StreamingQuery:
-    """The query with the writer that the settings choose."""
+    """The query with the writer selected by the settings."""
     telemetry, bronze = settings.telemetry, settings.bronze
     how = WriteHow(
         tenant=settings.tenant,
@@ -71,7 +71,7 @@ def _start(
 
 
 def _has_finished_a_batch(checkpoint: str) -> bool:
-    """Whether a local checkpoint is past its first batch; unknown is false, which only costs a look into the table."""
+    """Whether a local checkpoint is past its first batch. False if unknown, which only costs a read of the table."""
     commits = Path(checkpoint) / "commits"
     return commits.is_dir() and any(entry.name.isdigit() for entry in commits.iterdir())
 
@@ -95,22 +95,22 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pipelines.telemetry", description=__doc__.splitlines()[0])
     parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
     parser.add_argument("--server", action="append", help="Flight address of a broker, grpc://host:port; repeatable")
-    parser.add_argument("--tenant", help="written into every row")
+    parser.add_argument("--tenant", help="tenant to write into every row")
     table = parser.add_mutually_exclusive_group()
     table.add_argument("--table", help="bronze table, catalog.schema.table")
     table.add_argument("--table-path", help="bronze table, by path")
-    parser.add_argument("--writer", choices=("auto", "spark", "files"), help="how the table is written: bronze.writer")
+    parser.add_argument("--writer", choices=("auto", "spark", "files"), help="writer of the table: bronze.writer")
     parser.add_argument("--checkpoint", help="folder of the checkpoint")
     parser.add_argument("--group", help="consumer group")
-    parser.add_argument("--trigger", help="pause between the starts of two batches, such as '1 second'")
-    parser.add_argument("--max-offsets-per-trigger", type=int, help="records of a batch at most")
-    parser.add_argument("--skip-lost", action="store_true", help="report gaps to the broker and go on")
-    parser.add_argument("--available-now", action="store_true", help="read what is there now, then end")
+    parser.add_argument("--trigger", help="interval between the starts of two batches, such as '1 second'")
+    parser.add_argument("--max-offsets-per-trigger", type=int, help="maximum number of records of a batch")
+    parser.add_argument("--skip-lost", action="store_true", help="report lost records to the broker and continue")
+    parser.add_argument("--available-now", action="store_true", help="read the existing records, then exit")
     return parser
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    """The file, with what the command line gives on top."""
+    """The settings file, overridden by the command line."""
     settings = load_settings(options.config)
     telemetry = {
         "checkpoint": options.checkpoint,

@@ -1,6 +1,6 @@
-"""What every job's command line shares: waiting for a query, stopping cleanly on a signal, one sentence per failure.
+"""Shared by the command lines of all jobs: waiting for a query, stopping on a signal, one-sentence errors.
 
-exit codes: 0 ended or was told to stop, 1 failed, 3 no broker answers, 5 a setting or option is wrong
+exit codes: 0 ended or stopped by a signal, 1 failed, 3 no broker answers, 5 a setting or option is wrong
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _EXIT_CODES = {
 
 
 class StopSignal:
-    """Set by SIGTERM and SIGINT. Made in the main thread, after the Spark session, whose own handler it replaces."""
+    """Set by SIGTERM and SIGINT. Create it in the main thread, after the Spark session, whose own handler it
+    replaces."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -54,12 +55,12 @@ class StopSignal:
         return self._event.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Waits so long at most; whether the signal has come."""
+        """Waits at most that long; returns whether the signal has arrived."""
         return self._event.wait(seconds)
 
 
 def wait(query: StreamingQuery, stop: StopSignal) -> None:
-    """Returns when the query has ended or was stopped; a batch that `stop` interrupts is replayed by the next start."""
+    """Returns when the query has ended or was stopped. The next start replays a batch that `stop` interrupts."""
     while not stop.is_set():
         if query.awaitTermination(_WAIT_SECONDS):
             return
@@ -67,7 +68,7 @@ def wait(query: StreamingQuery, stop: StopSignal) -> None:
 
 
 def run_query(name: str, settings: SparkSettings, start: Callable[[SparkSession], StreamingQuery]) -> None:
-    """Runs a process's only query, in a session of its own, until it ends or is told to stop."""
+    """Runs the only query of a process, in its own session, until it ends or is told to stop."""
     spark = session_of(name, settings)
     mute_query_traces(spark)
     stop = StopSignal()
@@ -80,14 +81,14 @@ def run_query(name: str, settings: SparkSettings, start: Callable[[SparkSession]
 
 
 def mute_query_traces(spark: SparkSession) -> None:
-    """Spark prints the stack of a query that ends with an error; the job says the same in one sentence."""
+    """Turns off Spark's stack trace of a query that ends with an error; the job reports the error in one sentence."""
     configurator = spark._jvm.org.apache.logging.log4j.core.config.Configurator
     off = spark._jvm.org.apache.logging.log4j.Level.OFF
     configurator.setLevel("org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution", off)
 
 
 def run_job(work: Callable[[], None]) -> int:
-    """Runs a job to its exit code; a failure is one sentence on stderr."""
+    """Runs a job and returns its exit code; an error is reported as one sentence on stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(SafeFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
@@ -105,7 +106,7 @@ def run_job(work: Callable[[], None]) -> int:
 
 
 def exit_code(name: str) -> int:
-    """The exit code of a job that ended with an error of this class."""
+    """The exit code for a job that ended with an error of this class."""
     return _EXIT_CODES.get(name, EXIT_FAILED)
 
 

@@ -1,7 +1,7 @@
-"""Settings of the pipelines: `conf/pipelines.yaml` made into checked values. It reads one file and nothing else.
+"""Settings of the pipelines: reads `conf/pipelines.yaml`, and only that file, into checked values.
 
-Defaults are those of the models here; the file in the repository repeats them with what they mean, and a test holds
-the two together.
+The models here hold the defaults. The file in the repository repeats and explains them, and a test checks that both
+agree.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BronzeSettings(Section):
 
 
 class TelemetrySettings(Section):
-    """The pipeline from telemetry topics to its bronze table."""
+    """The pipeline from telemetry topics to the bronze table."""
 
     subscribe: list[str] = Field(default=["devices/+/telemetry"], min_length=1)
     consumer_group: str = "telemetry"
@@ -45,7 +45,7 @@ class TelemetrySettings(Section):
     @model_validator(mode="after")
     def _one_table(self) -> TelemetrySettings:
         if (self.table is None) == (self.table_path is None):
-            raise ValueError("give one of table and table_path, and null for the other")
+            raise ValueError("give either table or table_path, and null for the other")
         return self
 
 
@@ -83,7 +83,7 @@ class ActionsSection(Section):
 
 
 class SilverSettings(Section):
-    """From bronze to a table per message type, with what could not be used in `quarantine`."""
+    """The pipeline from bronze to one table per message type; unusable records go to `quarantine`."""
 
     schemas: str = "conf/schemas"
     rules: str | None = "conf/quality"
@@ -96,25 +96,25 @@ class SilverSettings(Section):
     @model_validator(mode="after")
     def _one_place(self) -> SilverSettings:
         if (self.root is None) == (self.catalog_schema is None):
-            raise ValueError("give one of root and catalog_schema, and null for the other")
+            raise ValueError("give either root or catalog_schema, and null for the other")
         return self
 
 
 class GapsSettings(Section):
-    """Gaps that brokers report, copied into `ingest_gaps`."""
+    """The job that copies reported gaps into `ingest_gaps`."""
 
     every_s: float = Field(default=60.0, gt=0)
 
 
 class QualitySettings(Section):
-    """The rules as a suite on a sample of each silver table."""
+    """The job that checks the rules as a suite on a sample of each silver table."""
 
     every_s: float = Field(default=3600.0, gt=0)
     sample_rows: int = Field(default=10_000, gt=0)
 
 
 class MaintenanceSettings(Section):
-    """Small files into large ones, and away with what nobody can read any more."""
+    """The job that compacts small files and removes files that no reader needs any more."""
 
     every_s: float = Field(default=3600.0, gt=0)
     retention_hours: int = Field(default=168, ge=0)
@@ -123,7 +123,7 @@ class MaintenanceSettings(Section):
 
 
 class JobsSettings(Section):
-    """How `headwater jobs run` watches what it runs."""
+    """How `headwater jobs run` watches its jobs."""
 
     look_s: float = Field(default=1.0, gt=0)
     retries: int = Field(default=5, ge=0)
@@ -152,5 +152,6 @@ class Settings(Section):
 
 
 def load_settings(path: Path | None) -> Settings:
-    """Reads `path`, or gives the defaults without one. `SettingsError` names file, line, key and the nearest key."""
+    """Reads `path`; without one returns the defaults. `SettingsError` names file, line, key and the nearest known
+    key."""
     return Settings() if path is None else read_yaml(path, Settings)

@@ -1,5 +1,4 @@
-"""Options that the jobs around silver share: which tables, which schemas and rules. The command line wins over the
-file."""
+"""Options that the jobs around silver share: tables, schemas and rules. The command line overrides the file."""
 
 from __future__ import annotations
 
@@ -13,27 +12,27 @@ from pipelines.settings import Settings
 
 
 def add_place_options(parser: argparse.ArgumentParser) -> None:
-    """Where silver and the tables beside it are."""
+    """Where silver and its companion tables are."""
     place = parser.add_mutually_exclusive_group()
-    place.add_argument("--root", help="folder or object store address of silver and the tables beside it")
-    place.add_argument("--schema", help="their catalog.schema instead; needs Spark")
+    place.add_argument("--root", help="folder or object store address of silver and its companion tables")
+    place.add_argument("--schema", help="catalog.schema of these tables instead of a folder; needs Spark")
 
 
 def add_file_options(parser: argparse.ArgumentParser) -> None:
-    """Which schemas and rules."""
+    """Folders of schemas and rules."""
     parser.add_argument("--schemas", help="folder of message schemas")
     parser.add_argument("--rules", help="folder of quality rules")
 
 
 def add_bronze_options(parser: argparse.ArgumentParser) -> None:
-    """Which bronze table."""
+    """The bronze table."""
     bronze = parser.add_mutually_exclusive_group()
     bronze.add_argument("--bronze", help="bronze table, catalog.schema.table")
     bronze.add_argument("--bronze-path", help="bronze table, by path")
 
 
 def with_options(settings: Settings, options: argparse.Namespace) -> Settings:
-    """The settings with those options on top that the parser has and somebody gave."""
+    """The settings, overridden by the options that were given."""
     given = {name: value for name, value in vars(options).items() if value is not None}
     silver: dict[str, Any] = {
         name: given[name] for name in ("schemas", "rules", "checkpoint", "trigger") if name in given

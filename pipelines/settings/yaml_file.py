@@ -1,4 +1,4 @@
-"""YAML files of the pipelines made into checked values; what is wrong is one sentence with file, line and key.
+"""Reads YAML files of the pipelines into checked values. An error is one sentence with file, line and key.
 
 It knows no particular file: `settings`, `silver.schema` and `silver.rules` hold the models.
 """
@@ -19,13 +19,14 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Section(BaseModel):
-    """Base of every part of such a file: no key that is not known, no value of another kind, nothing changes later."""
+    """Base of every section of such a file: unknown keys and wrong types are errors, and values are frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def read_yaml(path: Path, model: type[Model], *, what: str = "settings") -> Model:
-    """Reads `path` as a `model`. `SettingsError` names file, line, key and, for an unknown key, the nearest."""
+    """Reads `path` as a `model`. `SettingsError` names file, line, key and, for an unknown key, the nearest known
+    one."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -42,15 +43,15 @@ def read_yaml(path: Path, model: type[Model], *, what: str = "settings") -> Mode
 
 
 def yaml_files(folder: Path, *, what: str) -> list[Path]:
-    """The `*.yaml` of a folder in the order of their names. A folder that is not there is an error, an empty one is
-    not."""
+    """The `*.yaml` files of a folder, sorted by name. A missing folder is an error, an empty one is not."""
     if not folder.is_dir():
-        raise SettingsError(f"there is no folder {folder} with {what}: name the one you mean")
+        raise SettingsError(f"there is no folder {folder} with {what}: name an existing one")
     return sorted(folder.glob("*.yaml"))
 
 
 def _sentence(path: Path, root: yaml.Node | None, error: ValidationError, model: type[BaseModel], what: str) -> str:
-    """The first problem, as `file:line: key: what is wrong`. A misspelt key goes before the one that it leaves out."""
+    """The first problem, as `file:line: key: what is wrong`. A misspelt key comes before the key that is then
+    missing."""
     problems = error.errors()
     first = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
     keys = list(first["loc"])
@@ -81,7 +82,7 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def _line(node: yaml.Node | None, keys: list[int | str]) -> int:
-    """The line of the deepest key on the way that the file has."""
+    """The line of the deepest key on the path that exists in the file."""
     line = 1
     for key in keys:
         if isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):

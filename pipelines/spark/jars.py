@@ -1,9 +1,10 @@
-"""The Delta jars: fetched once into a folder of the project, used from there without a network.
+"""The Delta jars: fetched once into a folder of the project, then used without a network.
 
     python -m pipelines.spark.jars [--to .cache/jars]
 
-Ivy runs inside a short Spark start in a process of its own, with a private cache and home folder: what `~/.ivy2` and
-`~/.m2` hold neither helps nor breaks it. A session itself only ever gets `spark.jars`, and never resolves anything.
+Ivy runs inside a short Spark start in its own process, with a private cache and home folder, so the contents of
+`~/.ivy2`
+and `~/.m2` neither help nor interfere. A session itself only uses `spark.jars` and never resolves anything.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ JAR_NAMES = (
     "io.unitycatalog_unitycatalog-client-0.6.0.jar",
     "io.unitycatalog_unitycatalog-hadoop-0.6.0.jar",
 )
-"""What Delta needs at run time beyond Spark's own jars."""
+"""The jars that Delta needs at run time in addition to Spark's own."""
 
 JARS_ENV = "HEADWATER_JARS"
 FETCH_TIMEOUT_SECONDS = 900
@@ -55,34 +56,33 @@ builder.getOrCreate().stop()
 
 
 def default_folder() -> Path:
-    """`$HEADWATER_JARS`, else `.cache/jars` beside the packages."""
+    """`$HEADWATER_JARS`, otherwise `.cache/jars` beside the packages."""
     named = os.environ.get(JARS_ENV)
     return Path(named) if named else Path(__file__).resolve().parents[2] / ".cache" / "jars"
 
 
 def delta_jars(folder: Path | None = None) -> list[Path]:
-    """The paths of the Delta jars; `SetupError` names what is missing and how to fetch it."""
+    """The paths of the Delta jars; `SetupError` names a missing one and how to fetch it."""
     folder = folder or default_folder()
     missing = _missing(folder)
     if missing:
         raise SetupError(
             f"the Delta jars are not in {folder} ({missing[0]} is missing): run `python -m pipelines.spark.jars "
-            f"--to {folder}`, "
-            f"or name their folder in {JARS_ENV}"
+            f"--to {folder}`, or name their folder in {JARS_ENV}"
         )
     return [folder / name for name in JAR_NAMES]
 
 
 def fetch(folder: Path) -> bool:
-    """Puts the jars into `folder`. Returns false, without touching the network, when all are there already.
+    """Puts the jars into `folder`. Returns false, without using the network, if all of them are already there.
 
-    A jar appears under its name only when it is whole, so a fetch that is interrupted is simply run again.
+    A jar appears under its name only when it is complete, so an interrupted fetch can simply be run again.
     """
     if not _missing(folder):
         return False
     require_java()
     folder.mkdir(parents=True, exist_ok=True)
-    # Beside the target: the renames below must not cross a file system.
+    # In the target folder, because the renames below must stay within one file system.
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch_name:
         scratch = Path(scratch_name)
         resolved = _resolve(scratch, [DELTA_PACKAGE], [])
@@ -97,10 +97,11 @@ def fetch(folder: Path) -> bool:
 
 
 def fetch_packages(folder: Path, packages: Sequence[str], *, excludes: Sequence[str] = ()) -> list[Path]:
-    """The jars of Maven packages (`group:artifact:version`) and of what they need, in a folder of their own.
+    """The jars of Maven packages (`group:artifact:version`) and of their dependencies, in their own folder.
 
-    A folder that is there is whole, because it appears when all jars are in it, and then nothing is fetched. Spark's
-    own jars are not among them; `excludes` are packages (`group:artifact`) to leave out.
+    The folder appears only when all jars are in it, so an existing folder is complete and nothing is fetched. Spark's
+    own
+    jars are not included; `excludes` are packages (`group:artifact`) to leave out.
     """
     if not folder.is_dir():
         require_java()
@@ -115,7 +116,7 @@ def _missing(folder: Path) -> list[str]:
 
 
 def _resolve(scratch: Path, packages: Sequence[str], excludes: Sequence[str]) -> Path:
-    """The folder, below `scratch`, of the jars that Ivy found."""
+    """The folder below `scratch` with the jars that Ivy found."""
     wanted = ",".join(packages)
     home = scratch / "home"
     home.mkdir()
@@ -147,17 +148,17 @@ def _resolve(scratch: Path, packages: Sequence[str], excludes: Sequence[str]) ->
 
 
 def _reason(output: str) -> str:
-    """The line of Ivy's talk that says what went wrong, or its last one."""
+    """The line of Ivy's output that names the problem, or its last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     for marker in ("unresolved dependency", "FAILED DOWNLOADS", "Connection refused", "UnknownHost", "Server access"):
         for line in lines:
             if marker in line:
                 return line.strip(": ")
-    return lines[-1] if lines else "Spark ended without a word"
+    return lines[-1] if lines else "Spark ended without any output"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line: 0 when the jars are there, 1 with one sentence on stderr when they cannot be fetched."""
+    """The command line: 0 if the jars are there, 1 with a one-sentence error on stderr if they cannot be fetched."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.spark.jars", description="Fetch the Delta jars once.")
     parser.add_argument("--to", type=Path, default=None, help="folder for the jars (default .cache/jars)")
     options = parser.parse_args(arguments)

@@ -1,4 +1,5 @@
-"""Finds Java before pyspark looks for it, so that its absence is one sentence instead of a gateway stack trace.
+"""Finds Java before pyspark looks for it, so that a missing Java is reported in one sentence, not in a gateway stack
+trace.
 
 It never installs or downloads anything.
 """
@@ -18,12 +19,12 @@ JAVA_VERSION_MIN = 17
 
 
 def require_java() -> Path:
-    """Returns the `java` that Spark will start, or raises `SetupError` when there is none or it is too old."""
+    """Returns the `java` that Spark will start. Raises `SetupError` if there is none or it is too old."""
     java = _find_java()
     version = _major_version(java)
     if version < JAVA_VERSION_MIN:
         raise SetupError(
-            f"{java} is Java {version}, and Spark needs Java {JAVA_VERSION_MIN} or newer: install it "
+            f"{java} is Java {version}, but Spark needs Java {JAVA_VERSION_MIN} or newer: install it "
             f"(Debian: apt install openjdk-17-jre-headless) and point JAVA_HOME at it"
         )
     return java
@@ -52,7 +53,7 @@ def _major_version(java: Path) -> int:
         raise SetupError(f"{java} does not start ({error}): install Java 17 and point JAVA_HOME at it") from error
     match = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
     if match is None:
-        raise SetupError(f"{java} does not say its version: install Java 17 and point JAVA_HOME at it")
+        raise SetupError(f"{java} does not report its version: install Java 17 and point JAVA_HOME at it")
     major = int(match.group(1))
-    # Java 8 and older call themselves 1.8.
+    # Java 8 and older report their version as 1.8.
     return int(match.group(2) or 0) if major == 1 else major

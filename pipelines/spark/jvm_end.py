@@ -1,7 +1,8 @@
-"""Spark's JVM may end under a job: because it failed, or because whoever stops a service tells all its processes.
+"""Handles the end of Spark's JVM during a job: either it failed, or a service manager stopped all processes of the
+service.
 
-The first is a failure with a sentence, the second is not one: what a batch had begun is whole or not there, and the
-next start replays it.
+The first case is an error with a message, the second is not: a started batch is either complete or absent, and the next
+start replays it.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from pyspark.errors import PySparkException
 from broker_edge.errors import JobFailedError
 
 CALL_ERRORS = (ConnectionError, Py4JError, PySparkException)
-"""What a call into the JVM may raise. One that is ending answers with errors of its own before it is gone; the text of
-those can no longer be had, so do not look at it."""
+"""Exceptions that a call into the JVM may raise. A JVM that is shutting down first answers with errors of its own. The
+text of those can no longer be fetched, so do not access it."""
 
 
 def is_jvm_gone(error: BaseException) -> bool:
-    """Whether a call into the JVM failed because it is no longer there."""
+    """Whether a call into the JVM failed because the JVM is gone."""
     return isinstance(error, ConnectionError) or (isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError))
 
 
 @contextmanager
 def jvm_may_end(is_stopping: Callable[[], bool]) -> Iterator[None]:
-    """Around calls into Spark: passes over what they raise while the process stops. Else the end of the JVM is a
-    JobFailedError, and other errors are what they are."""
+    """Put around calls into Spark: ignores their exceptions while the process stops. Otherwise turns the end of the JVM
+    into a JobFailedError, and lets other errors pass."""
     try:
         yield
     except CALL_ERRORS as error:
@@ -36,5 +37,5 @@ def jvm_may_end(is_stopping: Callable[[], bool]) -> Iterator[None]:
         if not is_jvm_gone(error):
             raise
         raise JobFailedError(
-            "the JVM of Spark has ended: see what it said last, and whether memory was short (spark.driver_memory)"
+            "the JVM of Spark has ended: see its last output, and check whether memory ran out (spark.driver_memory)"
         ) from error

@@ -1,7 +1,6 @@
-"""The Spark session that local runs and tests share: Delta from local jars, UTC, small shuffles, `headwater`
-registered.
+"""The Spark session for local runs and tests: Delta from local jars, UTC, small shuffles, `headwater` registered.
 
-On a cluster the platform makes the session; there only `register_source` is needed.
+On a cluster the platform creates the session; there only `register_source` is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pipelines.spark.worker_python import worker_python
 from sources import register
 
 DEFAULT_CORES = "local[2,4]"
-"""Two task slots, four attempts per task: a broker that restarts must not end a query."""
+"""Two task slots, four attempts per task: a restart of the broker must not end a query."""
 
 _JAVA_OPTIONS = "-Xss16m -Duser.timezone=UTC"
 """`query.stop()` inside a Python foreachBatch overflows the default stack of the stream thread."""
@@ -29,8 +28,8 @@ _JAVA_OPTIONS = "-Xss16m -Duser.timezone=UTC"
 SHORT_RUN: Mapping[str, str] = {
     "spark.driver.extraJavaOptions": f"{_JAVA_OPTIONS} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 }
-"""For `config`, where a session lives for minutes and reads little: half the CPU until the first batch, because what
-the optimizing compiler costs is never earned back. Wrong for throughput."""
+"""For `config`, if a session lives for minutes and reads little: half the CPU until the first batch, because such a
+session is too short to profit from the optimizing compiler. Bad for throughput."""
 
 DATABRICKS_ENV = "DATABRICKS_RUNTIME_VERSION"
 """Set on every Databricks cluster."""
@@ -45,12 +44,12 @@ def spark_session(
     driver_memory: str = "1g",
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Returns the process's session, made on the first call; a process has one, and its JVM settings are those of
+    """Returns the session of the process, created on the first call. There is one per process, with the JVM settings of
     that call.
 
-    `warehouse` is where tables without a path live (default: Spark's own, under the current folder). `config`
-    overrides any setting made here. Raises `SetupError` in one sentence without Java or the Delta jars. On Databricks
-    it is the platform's session, whose settings are those of its cluster.
+    `warehouse` is the folder of tables without a path (default: Spark's own, under the current folder). `config`
+    overrides any setting made here. Raises a one-sentence `SetupError` without Java or the Delta jars. On Databricks it
+    returns the platform's session, with the settings of its cluster.
     """
     if DATABRICKS_ENV in os.environ:
         spark = SparkSession.builder.getOrCreate()
@@ -72,7 +71,7 @@ def spark_session(
 
 
 def session_of(app_name: str, settings: SparkSettings) -> SparkSession:
-    """The session of a job, as the settings file wants it. Raises as `spark_session`."""
+    """The session of a job according to the settings file. Raises the errors of `spark_session`."""
     return spark_session(
         app_name,
         cores=settings.cores,
@@ -82,7 +81,7 @@ def session_of(app_name: str, settings: SparkSettings) -> SparkSession:
 
 
 def register_source(spark: SparkSession) -> None:
-    """Makes `format("headwater")` known to a session that somebody else made."""
+    """Registers `format("headwater")` in a session that was created elsewhere."""
     register(spark)
 
 
@@ -92,12 +91,13 @@ def _settings(jars: list[Path], driver_memory: str) -> dict[str, str]:
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
-        # Without fair pools the query that came first holds every slot while its batch runs.
+        # Without fair pools the first query holds every slot while its batch runs.
         "spark.scheduler.mode": "FAIR",
         # The defaults (50 and 200 tasks) cost more than the work at this size.
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.shuffle.partitions": "2",
-        # Delta's VACUUM lists files with so many tasks: 10,000 by default, a minute a table on two busy cores.
+        # The number of tasks with which Delta's VACUUM lists files: the default, 10,000, takes a minute per table on
+        # two busy cores.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
         "spark.python.daemon.module": worker_daemon.__name__,
         "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
@@ -111,8 +111,8 @@ def _settings(jars: list[Path], driver_memory: str) -> dict[str, str]:
 
 
 def _let_workers_import_us() -> None:
-    """Python workers must be this interpreter, and must find `sources` wherever the job was started from."""
-    # Spares a warning about host names; nothing here listens beyond this machine.
+    """Python workers must run this interpreter, and must find `sources` whatever the current folder is."""
+    # Avoids a warning about host names; nothing here listens on other addresses.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     root = str(Path(__file__).resolve().parents[2])
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)

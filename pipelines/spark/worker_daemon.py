@@ -1,7 +1,7 @@
-"""The process from which Spark's Python workers of a local session are forked, with what they import imported once.
+"""The process from which Spark forks the Python workers of a local session, with common modules already imported.
 
-Spark's own imports nothing, and so each worker takes a third of a second for the same modules. Modules that start
-threads cannot be among them (pyarrow does): a fork has only the thread that made it.
+Spark's own process imports nothing, so each worker takes a third of a second to import the same modules. Modules that
+start threads (such as pyarrow) must not be imported here: a fork has only the thread that created it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ SHARED = (
     "pyspark.sql.streaming.datasource",
     "pyspark.worker",
 )
-"""What most workers import before their first record, and what starts no thread."""
+"""Modules that most workers import before their first record, and that start no thread."""
 
 
 def prepare() -> None:
-    """Imports `SHARED`. A worker collects garbage after each task, and what is imported here is kept out of that."""
+    """Imports `SHARED`. Freezes the objects, so that a worker's garbage collection after each task skips them."""
     for name in SHARED:
         importlib.import_module(name)
     gc.collect()
@@ -30,7 +30,7 @@ def prepare() -> None:
 
 
 def main() -> None:
-    # On other systems a process that has imported that much is not safe to fork.
+    # On other systems a process with these imports is not safe to fork.
     if sys.platform == "linux":
         prepare()
     from pyspark.daemon import manager

@@ -1,9 +1,10 @@
-"""The interpreter that Spark's Python workers of a local session are started with: this one, with pyspark compiled.
+"""The interpreter that runs Spark's Python workers of a local session: this one, with a compiled pyspark.
 
-Spark puts its own `pyspark.zip` first on a worker's path. Python keeps nothing compiled for a zip, so each worker would
-compile all that it imports of pyspark anew: most of a second of CPU for each worker and each query that starts, and on
-a busy machine more than the ten seconds that Spark waits. What is made here starts the interpreter with the installed
-pyspark before the zip. It starts nothing itself; what else it sets is `_ENVIRONMENT`, under the caller's own.
+Spark puts its own `pyspark.zip` first on a worker's path. Python caches no compiled code for a zip, so each worker
+would
+compile its pyspark imports again: most of a second of CPU for each worker and each query that starts, and on a busy
+machine more than the ten seconds that Spark waits. The program made here starts the interpreter with the installed
+pyspark before the zip. It sets the variables of `_ENVIRONMENT` unless the caller has set them, and starts nothing else.
 """
 
 from __future__ import annotations
@@ -23,28 +24,30 @@ import pyspark
 _ZIPPED = (pyspark, py4j)
 
 _ENVIRONMENT = {
-    # What a record batch took comes again with the next one. By default the C library gives it back in between, and
-    # each first touch of new memory is a fault: a third of what receiving costs. This is the most that a thread keeps.
+    # The next record batch needs the memory of the previous one again. By default the C library returns it to the
+    # system
+    # in between, and each first use of new memory is a page fault: a third of the cost of receiving. This is the
+    # maximum that a thread keeps.
     "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
-    # The largest that the C library takes: blocks below it come from what is kept.
+    # The largest value that the C library accepts: smaller blocks come from the kept memory.
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-    # Spark says so for tasks itself (as OMP_NUM_THREADS); threads that nobody uses spin a while before they sleep.
+    # Spark sets the same for tasks itself (as OMP_NUM_THREADS). Unused threads spin for a while before they sleep.
     "OPENBLAS_NUM_THREADS": "1",
 }
 
 
 @cache
 def worker_python() -> str:
-    """The path of the program, for `PYSPARK_PYTHON`. It is there until this process ends."""
+    """The path of the program, for `PYSPARK_PYTHON`. It exists until this process ends."""
     folder = Path(tempfile.mkdtemp(prefix="headwater-python-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return str(make_python(folder, os.environ.get("PYTHONPATH", "")))
 
 
 def make_python(folder: Path, python_path: str) -> Path:
-    """The program, in `folder`: `python_path` comes first, then what Spark has zipped as it is installed here, then the
-    path that Spark gives."""
-    # Not the folder that they are installed in: with it first, others there could stand before the standard library.
+    """Writes the program into `folder`. Its path is: `python_path`, then the installed versions of the packages that
+    Spark has zipped, then the path that Spark sets."""
+    # Not their installation folder itself: if it came first, other packages in it could hide the standard library.
     links = folder / "installed"
     links.mkdir()
     for package in _ZIPPED:

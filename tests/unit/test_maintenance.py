@@ -82,7 +82,7 @@ def test_every_table_of_the_settings_is_tended_once(tmp_path: Path) -> None:
 def test_a_round_in_which_nothing_could_be_tended_fails(tmp_path: Path) -> None:
     small_files(tmp_path / "bronze", 1)
     (tmp_path / "bronze" / "_delta_log" / "00000000000000000001.json").write_text("{not json\n")
-    with pytest.raises(JobFailedError, match="no table could be tended; the first: bronze: "):
+    with pytest.raises(JobFailedError, match="no table could be maintained; the first: bronze: "):
         tend_until(settings_for(tmp_path), lambda _: True)
 
 

@@ -43,7 +43,7 @@ def test_a_java_home_without_java_is_one_sentence(monkeypatch: pytest.MonkeyPatc
 def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, major: int) -> None:
     a_java(tmp_path, version)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(SetupError, match=f"is Java {major}, and Spark needs Java 17 or newer"):
+    with pytest.raises(SetupError, match=f"is Java {major}, but Spark needs Java 17 or newer"):
         require_java()
 
 
@@ -107,7 +107,7 @@ def test_the_settings_file_states_the_defaults() -> None:
             "tenant: a\ntelemetry:\n  max_offsets_per_trigger: 0\n",
             ":3: telemetry.max_offsets_per_trigger: Input should be",
         ),
-        ("telemetry:\n  table: a.b.c\n", ":1: telemetry: Value error, give one of table and table_path"),
+        ("telemetry:\n  table: a.b.c\n", ":1: telemetry: Value error, give either table or table_path"),
         ("bronze: {writer: csv}\n", ":1: bronze.writer: Input should be 'auto', 'spark' or 'files'"),
         ("- a\n", ":1: settings: Input should be"),
         ("a: [\n", "is not YAML"),
