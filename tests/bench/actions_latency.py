@@ -1,10 +1,10 @@
-"""From the commit of a row in `actions` to the first receipt of its command, with all jobs in one local session; and
-how late a device that never reports times out.
+"""Measures the time from the commit of a row in `actions` to the first receipt of its command, with all jobs in one
+local session. Also measures how late a device that never reports times out.
 
     HEADWATERD=… python tests/bench/actions_latency.py [--actions 30] [--devices 20]
 
-Prints p50 and p95 of the latency, and of the lateness of timeouts beyond their limit. `--jobs actions` leaves Spark
-out; the statuses are then read without it. The machine has to be quiet: all of it shares it with the devices.
+Prints p50 and p95 of the latency, and of the delay of timeouts beyond their limit. `--jobs actions` leaves Spark out;
+statuses are then read without it. Run it on a quiet machine: jobs and devices share it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COMMAND = (sys.executable, "-c", "import sys; from headwater_cli import main; s
 
 
 def settings(folder: Path, server: str) -> Path:
-    """A file of settings with every path in `folder`."""
+    """Writes a settings file with every path in `folder`."""
     place = {"root": str(folder / "tables")}
     silver = {"schemas": str(ROOT / "conf" / "schemas"), "rules": str(ROOT / "conf" / "quality")}
     text = {
@@ -130,7 +130,7 @@ def run(folder: Path, options: argparse.Namespace) -> None:
                 wait_over(desk, id_, 60)
                 (target,) = desk.targets(id_)
                 late.append((target["finished_at"] - target["queued_at"]) / 1e6 - TIMEOUT_S)
-            show("lateness of a timeout", late)
+            show("delay of a timeout", late)
 
 
 def main() -> int:

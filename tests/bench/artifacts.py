@@ -1,16 +1,18 @@
-"""An image for a thousand devices: through the log by offset, beside mosquitto with the image as a retained message.
+"""Downloads an image to a thousand devices: from the log by offset, and from mosquitto as a retained message.
 
 `python tests/bench/artifacts.py HEADWATERD [--devices 1000] [--mib 8] [--chunk-kib 256] [--skip fleet|raw|mosquitto]`
-prints a JSON object a case:
+prints one JSON object per case:
 
-- `fleet`: `headwater devices simulate` with the reference agent, every device cut off twice while it downloads. Memory
-  of the broker, what it stored, where the devices resumed.
-- `raw` and `mosquitto`: the same plain receiver on both, which counts bytes and acknowledges, so that the brokers are
-  compared and not the agent; every receiver is cut off after a third and after two thirds. On ours it goes on at its
-  next chunk, on mosquitto it begins anew.
+- `fleet`: `headwater devices simulate` with the reference agent; every device is cut off twice during the download.
+Shows
+  the broker's memory, what it stored, and where the devices resumed.
+- `raw` and `mosquitto`: the same plain receiver for both brokers, which counts bytes and acknowledges. This compares
+the
+  brokers and not the agent. Every receiver is cut off after a third and after two thirds. With our broker it resumes at
+  its next chunk, with mosquitto it starts over.
 
-Growth is of the broker's anonymous memory since before the first download. Everything shares the machine with the
-receivers.
+Memory growth is that of the broker's anonymous memory since before the first download. All processes share the machine
+with the receivers.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ WINDOW = 4
 
 @dataclass
 class Watch:
-    """Memory and CPU time of a process from now on; `look` as often as memory is to be seen."""
+    """Memory and CPU time of a process from now on. Call `look` whenever the memory should be sampled."""
 
     pid: int
     first_kib: int = 0
@@ -95,7 +97,7 @@ class LogTail:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open()
-        self._rest = ""  # Of a line that is being written.
+        self._rest = ""  # The incomplete last line.
         self.events: Counter[str] = Counter()
         self.chunks: Counter[int] = Counter()
 

@@ -1,7 +1,7 @@
-"""Processor time of this process and what it has started, as the benchmarks of Spark count it: without the brokers.
+"""Processor time of this process and its children, for the Spark benchmarks: brokers are excluded.
 
-Spark's workers come and go, and what one has used goes with it, so all of them are looked at several times a second and
-counted at their last look.
+Spark's workers come and go, and their counters disappear with them. All processes are therefore sampled several times a
+second, and each counts with its last sample.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from types import TracebackType
 
 LOOK_SECONDS = 0.3
 _TICKS = os.sysconf("SC_CLK_TCK")
-# A process, apart from a later one with its number: pid and start.
+# Identifies a process even if its number is reused: pid and start time.
 _Process = tuple[int, int]
 
 
 class CpuMeter:
-    """`with CpuMeter(without=brokers) as meter: …; meter.seconds()`. Processes in `without`, and what is below them, do
-    not count."""
+    """`with CpuMeter(without=brokers) as meter: …; meter.seconds()`. Processes in `without` and their children do not
+    count."""
 
     def __init__(self, *, without: Container[int] = ()) -> None:
         self._without = without
@@ -41,7 +41,7 @@ class CpuMeter:
         self._thread.join()
 
     def seconds(self) -> float:
-        """Used since the beginning."""
+        """Seconds used since the beginning."""
         self._latest |= self._look()
         return sum(used - self._begun.get(process, 0.0) for process, used in self._latest.items())
 
@@ -73,6 +73,6 @@ class CpuMeter:
 
 
 def cpu_of(pid: int) -> float:
-    """Seconds of one process that lives."""
+    """Seconds used by one running process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(int(field) for field in fields[11:13]) / _TICKS

@@ -1,9 +1,9 @@
-"""How long a tick of the action engine takes with many targets in one action: the pure function, and with its tables.
+"""Measures a tick of the action engine with many targets in one action: the pure function alone, and with its tables.
 
     python tests/bench/engine.py [--devices 100000] [--dir FOLDER]
 
-Prints a row per step: seconds of the pure tick, seconds of the whole turn (tables read, tick, commit, publish into a
-pretended log, places committed), rows written. The log is pretended; tables are real.
+Prints a row per step: seconds of the pure tick, seconds of the whole turn (read tables, tick, commit, publish to a fake
+log, commit the offsets), rows written. The log is a fake; the tables are real.
 """
 
 from __future__ import annotations
@@ -90,13 +90,13 @@ class Bench:
         self.step("nothing")
         self.action("one-wave", waves=None)
         self.step(f"an action for {len(self.ids)} devices")
-        self.step("nothing new, the next are sent")
+        self.step("nothing new, the next commands are sent")
         began, turns = time.perf_counter(), 1
         while self.job.turn().publishes:
             turns += 1
         print(f"the others sent in {turns} turns: {time.perf_counter() - began:.2f} s")
-        self.step("all are sent, a turn that looks at them")
-        self.step("all are sent, a turn that rests")
+        self.step("all are sent, a turn that checks them")
+        self.step("all are sent, a turn without work")
         some = random.Random(1).sample(self.ids, min(2_000, len(self.ids)))
         self.report("one-wave", some, "IN_PROGRESS")
         self.step(f"{len(some)} report progress")
@@ -108,7 +108,7 @@ class Bench:
         for wave in (0, 1):
             self.report("waves", [id_ for id_, target in targets.items() if target.wave == wave], "SUCCEEDED")
             self.step(f"wave {wave + 1} succeeds, the next begins")
-        print(f"restart with what runs: {self.restart():.2f} s")
+        print(f"restart with running actions: {self.restart():.2f} s")
         self.step("first turn after the restart")
         files = len(DeltaTable(tables.uri_of(self.root, "action_targets")).file_uris())
         print(f"files of action_targets: {files}")

@@ -1,13 +1,16 @@
-"""Kills the telemetry job, its workers and its broker at each named point, and counts what bronze lacks or has twice;
-and engine, status reader and broker while devices carry out actions, and compares targets with their events.
+"""Kills the telemetry job, its workers and its broker at each named point, and counts missing and duplicate records in
+bronze. Also kills engine, status reader and broker while devices execute actions, and compares targets with their
+events.
 
     HEADWATERD=… python tests/bench/exactly_once.py [--rounds 10] [--part files] [--seed N] [--results FILE]
 
-A round of `files` or `spark` (the writers of bronze) is a new log, table and checkpoint, each hurt once in a random
-order under load, and a comparison with the log and with what the publishers were told. A round of `actions` is a
-rollout to 200 devices of which a fifth has faults. Prints a JSON object a round, and the totals at the end; exit code 1
-with any fault. Rounds that the file of results has, by part and seed, are not run again. A seed repeats orders and
-payloads, not moments.
+A round of `files` or `spark` (the writers of bronze) has a new log, table and checkpoint. Each process is killed once,
+in
+random order and under load, and the table is compared with the log and with the acknowledgements of the publishers. A
+round of `actions` is a rollout to 200 devices, a fifth of which have faults. Prints one JSON object per round and the
+totals at the end; exit code 1 if there is any fault. Rounds that the results file already has, by part and seed, are
+not
+run again. A seed repeats the order and the payloads, not the timing.
 """
 
 from __future__ import annotations
@@ -60,7 +63,7 @@ def bronze_round(writer: str, seed: int, folder: Path) -> Found:
                 killed.append(hurt.value)
             faults = run.finish()
         except AssertionError as error:
-            # Not a fault of the table, yet: the hurt was not done, or the job did not come back.
+            # Not a fault of the table: the kill did not happen, or the job did not come back.
             return {"kills": killed, "stopped": f"after {killed}: {error}"}
         return {
             "kills": killed,
@@ -122,7 +125,7 @@ def main() -> int:
 
 
 def totals(rounds: Iterable[Found]) -> dict[str, Found]:
-    """By part: rounds, kills by kind, acknowledged records, rows, faults, and rounds that did not come to their end."""
+    """By part: rounds, kills by kind, acknowledged records, rows, faults, and incomplete rounds."""
     found: dict[str, Found] = {}
     for one in rounds:
         sums = found.setdefault(
@@ -154,7 +157,7 @@ def _keep(found: Found, results: Path | None) -> None:
 
 
 def _known(results: Path | None) -> dict[tuple[str, int], Found]:
-    """Rounds that came to their end in an earlier run."""
+    """Rounds that an earlier run completed."""
     if results is None or not results.exists():
         return {}
     lines = [json.loads(line) for line in results.read_text().splitlines() if line.startswith("{")]
@@ -165,9 +168,11 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--part", action="append", choices=tuple(PARTS), help="default: all; repeatable")
-    parser.add_argument("--seed", type=int, default=chosen_seed(), help="of the first round; the next ones count up")
-    parser.add_argument("--results", type=Path, default=None, help="file to which each round is added")
-    parser.add_argument("--folder", type=Path, default=None, help="where the logs and tables go")
+    parser.add_argument(
+        "--seed", type=int, default=chosen_seed(), help="seed of the first round; later rounds count up"
+    )
+    parser.add_argument("--results", type=Path, default=None, help="file to which each round is appended")
+    parser.add_argument("--folder", type=Path, default=None, help="folder for logs and tables")
     return parser.parse_args()
 
 

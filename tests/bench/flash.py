@@ -1,11 +1,14 @@
-"""What the disk is written for a payload: bytes that the broker writes, and bytes that reach a block device.
+"""Measures write amplification: bytes that the broker writes, and bytes that reach a block device, per payload byte.
 
     python tests/bench/flash.py [--seconds 60] [--full-seconds 10] [--only TEXT] [--mount OPTIONS]
 
-Each case is a broker on an ext4 file system of its own in a loop image, loaded over MQTT with QoS 1 by one connection.
-Written by the broker comes from its metrics, written to the device from the loop device's counter, which has the file
-system's journal and metadata in it. Counting begins after a warm-up, so what a start prepares is not in it. Slow rates
-run side by side, full speed one after the other. Prints one line a case and asserts nothing. Needs root and mkfs.ext4.
+Each case is a broker on its own ext4 file system in a loop image, loaded over MQTT with QoS 1 by one connection. The
+bytes
+written by the broker come from its metrics. The bytes written to the device come from the loop device's counter, which
+includes the file system's journal and metadata. Counting begins after a warm-up, so it excludes the work of a start.
+Slow
+rates run at the same time, full speed one after the other. Prints one line per case and asserts nothing. Needs root and
+mkfs.ext4.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from broker_edge.torture.process import BrokerProcess  # noqa: E402
 TOPIC = b"devices/meter-1/telemetry"
 SECTOR_BYTES = 512
 AHEAD = 500
-# Until what a start writes, its journal included, is on the disk.
+# Time until the writes of a start, including its journal, are on the disk.
 WARM_UP_S = 15.0
 ALWAYS = {"log.sync": "always"}
 
@@ -42,9 +45,9 @@ class Case:
     settings: dict[str, str]
     payload_bytes: int
     rate: float | None
-    """Messages per second; None is as fast as acknowledgements come."""
+    """Messages per second; None means as fast as acknowledgements arrive."""
     warm_up_bytes: int = 0
-    """Payload to write before counting, for segments that are used again."""
+    """Payload to write before counting, so that segments are recycled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class Publisher:
         self._await(4)
 
     def many(self) -> int:
-        """A window of messages, acknowledged; returns their payload."""
+        """Publishes a window of messages and waits for the acknowledgements; returns the number of payload bytes."""
         self._socket.sendall(self._window)
         self._await(4 * AHEAD)
         return AHEAD * len(self._payload)
@@ -157,7 +160,7 @@ def cases() -> tuple[list[Case], list[Case]]:
         for name in ("always", "interval 1s"):
             fast.append(Case(f"{size} B, full speed, {name}, first use", written[name], size, None))
             again = {**written[name], **recycling}
-            # Past the point where removed segments come back.
+            # Past the point at which removed segments are reused.
             warm_up = (200 << 20) * size // (size + 20)
             fast.append(Case(f"{size} B, full speed, {name}, recycled", again, size, None, warm_up))
     return slow, fast

@@ -1,10 +1,10 @@
 """A rollout to a large fleet with faults, in waves of 1, 10 and 100 %, while engine, status reader and broker are
-killed at random; then a bad command that an abort rule has to stop within its wave.
+killed at random. Then a bad command, which an abort rule must stop within its wave.
 
     HEADWATERD=… python tests/bench/fleet.py [--devices 2000] [--faults 0.2] [--kills 12] [--image-kib 256] [--seed N]
 
-With `--image-kib` it is firmware of that size, with the faults of updates, and the bad one is an image whose signature
-nobody trusts. Prints what became of the targets, beside what the fleet's own log says, and exits 1 when the two differ.
+With `--image-kib` it rolls out firmware of that size, with the faults of updates, and the bad one is an image with an
+untrusted signature. Prints the states of the targets beside the fleet's own log, and exits with 1 if the two differ.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ CHUNK_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is rolled out, well and badly, and what becomes of it at each kind of device."""
+    """The good and the bad rollout, and the expected outcome for each kind of device."""
 
     good: Mapping[str, Any]
     bad: Mapping[str, Any]
     expected: Mapping[str, str]
     able: frozenset[str] = frozenset()
-    """The kinds that go about a command, once each; an update is begun again after a crash."""
+    """The kinds of devices that execute a command once; an update is started again after a crash."""
     updates: Updates | None = None
 
 
 def a_command() -> Wanted:
     return Wanted(
         good={"name": "echo"},
-        bad={"name": "set-interval"},  # Nobody carries it out: it lacks its param.
+        bad={"name": "set-interval"},  # No device executes it: it lacks its param.
         expected=EXPECTED,
         able=frozenset({"ok", "fails", "stuck"}),
     )
@@ -83,7 +83,7 @@ def an_image(key: SigningKey) -> Wanted:
 
 
 def offer_images(world: RolloutWorld, key: SigningKey, image: Path, kib: int) -> None:
-    """Version 2.0.0, signed by a key that devices trust, and 3.0.0, which is not."""
+    """Version 2.0.0, signed by a key that devices trust, and 3.0.0, whose key is not trusted."""
     image.write_bytes(os.urandom(kib << 10))
     with Client(world.server) as client:
         for version, signer in (("2.0.0", key), ("3.0.0", SigningKey.generate())):
@@ -92,7 +92,7 @@ def offer_images(world: RolloutWorld, key: SigningKey, image: Path, kib: int) ->
 
 
 def run(folder: Path, options: argparse.Namespace) -> list[str]:
-    """What was wrong."""
+    """Returns the errors found."""
     key = SigningKey.generate()
     wanted = an_image(key) if options.image_kib else a_command()
     log = folder / "fleet.jsonl"
@@ -138,15 +138,15 @@ def run(folder: Path, options: argparse.Namespace) -> list[str]:
 
 
 def carried_out_wrongly(log: Path, able: set[str]) -> list[str]:
-    """Commands that were carried out twice, by others than those which are `able`, or not at all."""
+    """Commands that were executed twice, by other devices than `able`, or not at all."""
     wrong: list[str] = []
     done = begun(log)
-    print(f"commands carried out: {len(done)}")
+    print(f"commands executed: {len(done)}")
     if done and set(done.values()) != {1}:
-        wrong.append(f"a command was carried out {max(done.values())} times")
+        wrong.append(f"a command was executed {max(done.values())} times")
     carried = {id_ for action_id, id_, _ in done if action_id == "good"}
     if carried != able:
-        wrong.append(f"{len(carried ^ able)} devices differ between the fleet's own log and what was asked of it")
+        wrong.append(f"{len(carried ^ able)} devices differ between the fleet's own log and the expectation")
     return wrong
 
 

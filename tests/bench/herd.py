@@ -1,15 +1,21 @@
-"""Lasting sessions that come back together: what is read for them, how long it takes, and what others notice of it.
+"""Persistent sessions that reconnect together: what the broker reads for them, how long it takes, and how it affects
+others.
 
     python tests/bench/herd.py [--sessions 1000] [--mib 1024] [--size 1024] [--dir FOLDER] [--json]
 
-Each session subscribes to a topic of its own and leaves; meanwhile `--mib` of records are published to all topics in
-turn, so that the places of the sessions are spread over the log and every batch holds something for many of them. Then
-the broker is started again, and all come back at once beside a publisher and a subscriber that go on as before.
-Prints bytes read from files against those delivered and those of the log, the broker's memory, the time until all are
-connected and until all have everything, and the latency of the others before and meanwhile; asserts nothing. Sessions
-and broker take all of a small machine. Therefore the live client has a real-time priority where that is allowed, and
-its latency is also measured while two processes without the broker pass each other messages in the same manner
-(`live_p99_busy_ms`): what the processors alone cost. Needs a built broker (HEADWATERD, or `make build`).
+Each session subscribes to its own topic and disconnects. Meanwhile `--mib` of records are published to all topics in
+turn,
+so that the sessions' positions are spread over the log and every batch holds records for many of them. Then the broker
+is
+restarted, and all sessions reconnect at once beside a publisher and a subscriber that keep running. Prints bytes read
+from
+files against those delivered and those of the log, the broker's memory, the time until all are connected and until all
+have received everything, and the latency of the other clients before and during this; asserts nothing. Sessions and
+broker
+use all of a small machine. Therefore the live client has a real-time priority where that is allowed. Its latency is
+also
+measured while two processes without the broker exchange messages in the same pattern (`live_p99_busy_ms`): the cost of
+busy processors alone. Needs a built broker (HEADWATERD, or `make build`).
 """
 
 from __future__ import annotations
@@ -38,7 +44,7 @@ from broker_edge.torture.process import Address, BrokerProcess  # noqa: E402
 
 CONNACK, PUBLISH, PUBACK, SUBACK = 2, 3, 4, 9
 WINDOW = 2000
-# Devices have processors of their own: what theirs costs here must not be taken for the broker's delay.
+# Real devices have their own processors: the cost of the simulated ones must not count as the broker's delay.
 DEVICES_NICE = 10
 LIVE_EVERY_S = 0.005
 WAIT_S = 600.0
@@ -49,16 +55,16 @@ LIVE_TOPIC = "live/0"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What coming back cost; times in seconds, latencies in milliseconds."""
+    """The cost of the reconnect; times in seconds, latencies in milliseconds."""
 
     sessions: int
     log_mib: float
     delivered_mib: float
     messages: int
     read_mib: float
-    """Batches that were read from files for sessions that were behind."""
+    """Batches read from files for sessions that were behind."""
     system_read_mib: float
-    """All that the process was given by reads of files, indexes included."""
+    """All bytes that the process read from files, indexes included."""
     connected_s: float
     all_delivered_s: float
     cpu_s: float
@@ -98,7 +104,7 @@ def publish(topic: str, payload: bytes, packet_id: int) -> bytes:
 
 
 def packets(received: bytearray) -> Iterator[tuple[int, bytes]]:
-    """Takes whole packets out of what was received."""
+    """Removes complete packets from the received bytes and yields them."""
     at, end = 0, len(received)
     while end - at >= 2:
         length, shift, body = 0, 0, at + 1
@@ -156,7 +162,7 @@ def fill(address: Address, options: argparse.Namespace) -> None:
     topics, made, waiting = [session_topic(n) for n in range(sessions)], 0, 0
     for start in range(0, count, WINDOW):
         while made < sessions and made * count <= start * sessions:
-            # What was sent before is not for it.
+            # Earlier messages are not for this session.
             while waiting:
                 waiting -= publisher.acknowledged()
             link = Link(address, f"d{made}", clean=False)
@@ -175,16 +181,16 @@ def fill(address: Address, options: argparse.Namespace) -> None:
 
 
 def take_processor_at_once() -> None:
-    """Others have processors of their own as well: what this client waits for one is not the broker's delay."""
+    """Real clients have their own processors too: the time this client waits for one is not the broker's delay."""
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     except PermissionError:
-        print("no right to a real-time priority: the latencies hold what the client waits itself", file=sys.stderr)
+        print("no permission for a real-time priority: the latencies include the client's own waiting", file=sys.stderr)
 
 
 def live(address: Address, pipe: Connection) -> None:
-    """Sends a message each few milliseconds, whatever comes back; asked for so many latencies, gives all since the last
-    request as soon as there are as many."""
+    """Sends a message every few milliseconds, whatever arrives. When asked for a number of latencies, returns all since
+    the last request as soon as there are that many."""
     take_processor_at_once()
     subscriber, publisher = Link(address, "live-sub"), Link(address, "live-pub")
     subscriber.socket.sendall(subscribe(LIVE_TOPIC))
@@ -196,7 +202,7 @@ def live(address: Address, pipe: Connection) -> None:
         now = time.monotonic()
         if now >= due:
             number += 1
-            # The time at which it was due: a sender that is held up must not hide it.
+            # The payload is the time at which the message was due, so that a delayed sender does not hide the delay.
             publisher.socket.sendall(publish(LIVE_TOPIC, str(due).encode(), number % 60_000 + 1))
             due += LIVE_EVERY_S
             continue
@@ -222,7 +228,7 @@ def live(address: Address, pipe: Connection) -> None:
 
 
 def answer_publishes(link: socket.socket, received: bytearray) -> list[int]:
-    """Takes the packets that have come and acknowledges publishes; gives the kind of each."""
+    """Takes the packets received so far and acknowledges publishes; returns the kind of each."""
     kinds, answer = [], bytearray()
     for first, body in packets(received):
         kinds.append(first >> 4)
@@ -235,7 +241,7 @@ def answer_publishes(link: socket.socket, received: bytearray) -> list[int]:
 
 
 def send_for_acknowledgements(listener: socket.socket, message: bytes) -> None:
-    """Keeps some messages on their way to each of `PEERS`: what a broker does for them, and nothing else."""
+    """Keeps several messages in flight to each of `PEERS`: only the work that a broker does for them."""
     poll, links = select.epoll(), {}
     for _ in range(PEERS):
         link, _ = listener.accept()
@@ -264,7 +270,7 @@ def acknowledge(address: Address) -> None:
 
 @contextmanager
 def busy_machine(size: int) -> Iterator[None]:
-    """Two processes that take the processors as broker and sessions do, without the broker."""
+    """Two processes that use the processors as broker and sessions do, without the broker."""
     message = publish("plants/d0/data", b"x" * size, 1)
     fork = multiprocessing.get_context("fork")
     with socket.create_server(("127.0.0.1", 0), backlog=PEERS) as listener:
@@ -281,7 +287,7 @@ def busy_machine(size: int) -> Iterator[None]:
 
 
 class Herd:
-    """All sessions, coming back in one thread."""
+    """All sessions, reconnecting in one thread."""
 
     def __init__(self, address: Address, options: argparse.Namespace) -> None:
         self._address, self._options = address, options
@@ -291,7 +297,7 @@ class Herd:
         self.messages = 0
 
     def _expected(self) -> int:
-        """Records from the window on at whose beginning a session left."""
+        """Records published from the window on in which a session disconnected."""
         sessions, count, total = self._options.sessions, self._count, 0
         for number in range(sessions):
             left = -(-number * count // sessions)
@@ -301,7 +307,7 @@ class Herd:
         return total
 
     def come_back(self, sample: Iterator[None]) -> float:
-        """Seconds until everybody has everything."""
+        """Seconds until every session has received everything."""
         start, expected, connected = time.monotonic(), self._expected(), 0
         poll = select.epoll()
         links = self._links
@@ -316,7 +322,7 @@ class Herd:
             next(sample)
             events = poll.poll(1.0)
             if time.monotonic() - start > WAIT_S:
-                raise SystemExit(f"{self.messages} of {expected} messages came, {connected} are connected")
+                raise SystemExit(f"{self.messages} of {expected} messages arrived, {connected} are connected")
             for fd, _ in events:
                 link, received = links[fd]
                 if fd in opening:
@@ -374,14 +380,14 @@ def bystander(address: Address) -> Iterator[Connection]:
 
 
 def latencies_since(pipe: Connection, at_least: int = 0) -> list[float]:
-    """Those since the last request, once there are so many."""
+    """The latencies since the last request, once there are at least that many."""
     pipe.send(at_least)
     found: list[float] = pipe.recv()
     return found
 
 
 def settled_latencies(pipe: Connection, seconds: float) -> list[float]:
-    """Those of so many seconds, after one that is left out."""
+    """The latencies of that many seconds, after one second that is left out."""
     latencies_since(pipe, round(1 / LIVE_EVERY_S))
     return latencies_since(pipe, round(seconds / LIVE_EVERY_S))
 
@@ -450,7 +456,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=1024, help="payloads to publish")
     parser.add_argument("--size", type=int, default=1024)
     parser.add_argument("--before", type=float, default=5.0, help="seconds that the others are measured before")
-    parser.add_argument("--dir", type=Path, help="a folder to keep; what it holds is used again")
+    parser.add_argument("--dir", type=Path, help="a folder to keep; its contents are used again")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="settings of the broker")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

@@ -1,12 +1,14 @@
-"""Ten thousand connections that the broker should not serve: what it counts, what that costs, and what others notice.
+"""Ten thousand connections that the broker should not serve: its counters, the cost, and the effect on other clients.
 
     python tests/bench/hostile.py [STORM ...] [--clients 10000] [--seconds 20] [--json]
 
-Without a name all storms of the table `STORMS` blow one after the other, each at a broker of its own, beside a
-publisher and a subscriber that go on as before. Prints a line a storm: how many were answered, how many the broker
-closed and in what time, what it counted, its memory before, at the highest and after, its CPU time, and the latency of
-the others before and meanwhile. Asserts nothing. Needs a built broker (HEADWATERD, or `make build`), openssl and the
-package `cryptography`.
+Without a name all storms of the table `STORMS` run one after the other, each against its own broker, beside a publisher
+and a subscriber that keep running. Prints one line per storm: how many clients were answered, how many the broker
+closed
+and how fast, its counters, its memory before, at the peak and after, its CPU time, and the latency of the other clients
+before and during the storm. Asserts nothing. Needs a built broker (HEADWATERD, or `make build`), openssl and the
+package
+`cryptography`.
 """
 
 from __future__ import annotations
@@ -56,12 +58,12 @@ Pieces = Iterator[bytes]
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a storm is made of: files of its broker, and what its clients know of them."""
+    """The environment of a storm: files of its broker, and what its clients know of them."""
 
     folder: Path
     server: Files
     device: Files
-    """Of an authority that the broker trusts."""
+    """A certificate of an authority that the broker trusts."""
     stranger: Files
     token: str
 
@@ -70,13 +72,13 @@ class World:
 class Storm:
     listener: str
     pieces: Callable[[World, int], Pieces]
-    """What a client sends, a piece each `pace_s`, whatever comes back."""
+    """The bytes that a client sends, one piece every `pace_s`, whatever arrives."""
     settings: Callable[[World], dict[str, str]] = lambda _world: {}
     pace_s: float = 0.0
     certificate: Callable[[World], Files] | None = None
-    """Speak TLS, and show this one."""
+    """Use TLS, and present this certificate."""
     then: Callable[[World, BrokerProcess], None] | None = None
-    """Done to the broker when all are in; they should be out soon after."""
+    """Applied to the broker when all clients are connected; they should be disconnected soon after."""
     reads: bool = True
 
 
@@ -86,7 +88,7 @@ def connect(number: int, credentials: tuple[str, str] | None = None) -> bytes:
 
 
 def frame(opcode: int, payload: bytes, *, masked: bool = True, last: bool = True) -> bytes:
-    """Of a WebSocket; the mask of zeros changes nothing."""
+    """A WebSocket frame; a mask of zeros changes nothing."""
     head, size = bytes([opcode | (0x80 if last else 0)]), len(payload)
     mask = 0x80 if masked else 0
     length = bytes([mask | size]) if size < 126 else bytes([mask | 126]) + size.to_bytes(2, "big")
@@ -100,7 +102,7 @@ def client_hello() -> bytes:
         tls.do_handshake()
     except ssl.SSLWantReadError:
         return outgoing.read()
-    raise AssertionError("nobody has answered")
+    raise AssertionError("no answer arrived")
 
 
 HELLO = client_hello()
@@ -212,7 +214,7 @@ class Guest:
 
 
 class Crowd:
-    """All hostile clients, in one process and thread."""
+    """All hostile clients, in one process and one thread."""
 
     def __init__(self, storm: Storm, world: World, address: Address, count: int) -> None:
         self._storm, self._world, self._address = storm, world, address
@@ -229,7 +231,7 @@ class Crowd:
             self._tls.load_cert_chain(files.cert, files.key)
 
     def run(self, seconds: float, is_over: Callable[[], bool]) -> float:
-        """Seconds until it was over, or as many as were given."""
+        """Seconds until the storm was over, or `seconds` if that comes first."""
         start = time.monotonic()
         while not is_over() and time.monotonic() < start + seconds:
             self._offer()
@@ -310,13 +312,13 @@ class Crowd:
             if guest is not None and guest.due <= now:
                 self._speak(fd, guest)
             elif guest is not None:
-                # Those behind it are due later.
+                # The entries after this one are due later.
                 self._turn.appendleft(fd)
                 return
 
 
 def crowd(storm: Storm, world: World, address: Address, count: int, seconds: float, pipe: Connection) -> None:
-    """Tells what became of all, then, when asked, how long it took until they were out."""
+    """Reports the fate of all clients, then, on request, how long it took until they were disconnected."""
     people = Crowd(storm, world, address, count)
 
     def all_known() -> bool:
@@ -332,7 +334,7 @@ def crowd(storm: Storm, world: World, address: Address, count: int, seconds: flo
 
 
 def counted(admin: Address) -> Counter[str]:
-    """What the broker counts of clients that it does not serve."""
+    """The broker's counters of clients that it does not serve."""
     with urllib.request.urlopen("http://{}:{}/metrics".format(*admin), timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     name = r"headwater_(mqtt_connects_failed|auth_denied|auth_connections_ended)_total\{\w+=\"(\w+)\"\} (\d+)"
@@ -386,7 +388,7 @@ def blow(name: str, storm: Storm, world: World, options: argparse.Namespace) -> 
 
 
 def user_lines(count: int) -> str:
-    """Of `u0` with the password `p0` and so on, in a form that is quick to check."""
+    """Password lines for `u0` with the password `p0` and so on, in a form that is fast to check."""
     salt = b"salt"
     encoded = base64.b64encode(salt).decode()
 
@@ -398,7 +400,7 @@ def user_lines(count: int) -> str:
 
 
 def new_token(folder: Path) -> str:
-    """Signed by a new key, whose public part goes to `keys.pem`."""
+    """A token signed by a new key, whose public part is written to `keys.pem`."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -418,7 +420,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("storms", nargs="*", metavar="STORM", help=", ".join(STORMS))
     parser.add_argument("--clients", type=int, default=10_000)
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long a storm blows at most")
+    parser.add_argument("--seconds", type=float, default=20.0, help="maximum duration of a storm")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="settings of the broker")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

@@ -1,9 +1,12 @@
-"""What connections that never read do to the others: delivery latency of those that do, and the broker's memory.
+"""Connections that never read and their effect on others: delivery latency of the other clients, and the broker's
+memory.
 
     python tests/bench/isolation.py [--connections 1000] [--stuck 10] [--qos 1] [--rounds 3] [--seconds 5] [--json]
 
-A publisher at full speed sends to subscribers of one topic, in turns without and with `--stuck` of them that subscribe
-and then never read. `headwater bench sub` is the publisher and those that read. Prints the medians of the rounds and
+A publisher at full speed sends to subscribers of one topic, alternately without and with `--stuck` additional
+subscribers
+that never read. `headwater bench sub` is the publisher and the reading subscribers. Prints the medians of the rounds
+and
 the ratio of the 99th percentiles; asserts nothing. Needs a built broker and native module (`make build`).
 """
 
@@ -39,19 +42,19 @@ COMMAND = [BENCH] if BENCH else [sys.executable, "-c", MAIN, "bench"]
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One run with so many connections that never read."""
+    """One run with a given number of connections that never read."""
 
     stuck: int
     p50_ms: float
     p99_ms: float
     deliveries_per_s: float
     memory_start_kb: int
-    """Resident, with all connections open."""
+    """Resident memory with all connections open."""
     memory_max_kb: int
 
 
 def never_reads(address: Address, number: int, qos: int) -> socket.socket:
-    """A subscriber that has read its SUBACK, and nothing after it."""
+    """A subscriber that reads its SUBACK and nothing after it."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.settimeout(WAIT_S)
@@ -76,7 +79,7 @@ def resident_kb(pid: int) -> int:
 
 @contextlib.contextmanager
 def sampled(pid: int, samples: list[int]) -> Iterator[None]:
-    """Notes the resident memory of a process until the block ends."""
+    """Samples the resident memory of a process until the block ends."""
     over = threading.Event()
 
     def sample() -> None:
@@ -131,7 +134,7 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--dir", type=Path, help="where the broker's data goes, on a disk")
+    parser.add_argument("--dir", type=Path, help="folder for the broker's data, on a disk")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rounds: list[Round] = []

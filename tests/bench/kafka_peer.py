@@ -1,6 +1,6 @@
 """A single-node Kafka from Maven as a process, and the jars of Spark's Kafka source: the peer of `spark_kafka.py`.
 
-The jars are fetched once into the project's cache. Everything of the broker is in the folder that it is given.
+The jars are fetched once into the project's cache. All files of the broker are in the folder given to it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SOURCE_PACKAGES = (
     "org.apache.kafka:kafka-clients:3.9.2",
     "org.apache.commons:commons-pool2:2.13.1",
 )
-# Not published for this version of Spark; an older one does.
+# This artifact is not published for this version of Spark, so use the newest that exists.
 TOKEN_ARTIFACT = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
 TOKEN_VERSION = "4.0.0"
 START_SECONDS = 60.0
@@ -61,12 +61,12 @@ def source_jars() -> list[Path]:
 
 
 class Kafka:
-    """One broker on ports of its own; a context manager."""
+    """One broker on its own ports; a context manager."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         jars = fetch_packages(default_folder().parent / "jars-kafka-broker", BROKER_PACKAGES)
-        # Ivy inside Spark leaves out what Spark has.
+        # Ivy inside Spark omits jars that Spark already has.
         jars += (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
         self._command = [str(require_java()), "-Xmx1g", "-cp", ":".join(str(jar) for jar in jars)]
         self._port, self._controller_port = _free_ports(2)
@@ -115,7 +115,7 @@ class Kafka:
         )
 
     def start_producer(self, topic: str, *, records: int, size_bytes: int, per_second: int) -> subprocess.Popen[bytes]:
-        """Kafka's own load program, at a steady rate. The caller waits for its end."""
+        """Starts Kafka's own load program at a steady rate. The caller waits for its end."""
         return subprocess.Popen(
             [
                 *(*self._command, "org.apache.kafka.tools.ProducerPerformance", "--topic", topic),

@@ -1,6 +1,6 @@
-"""Many plain MQTT 5 receivers in one thread: they subscribe, count bytes, acknowledge QoS 1, and are cut off on demand.
+"""Many plain MQTT 5 receivers in one thread: they subscribe, count bytes, acknowledge QoS 1, and can be cut off.
 
-Payloads are skipped, not kept: what is measured is the broker that sends them.
+Payloads are skipped, not stored: the benchmark measures the broker that sends them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SILENCE_S = 120.0
 
 @dataclass(frozen=True)
 class Subscription:
-    """What a connection is for: so many messages, or a cut in the middle of one."""
+    """The task of a connection: receive a number of messages, or be cut off in the middle of one."""
 
     topic: str
     messages: int
@@ -73,7 +73,7 @@ def kinds(answers: bytes) -> list[int]:
 
 @dataclass
 class Frame:
-    """Takes frames apart as bytes come; `left` are those of the one at hand that are still to come."""
+    """Parses frames as bytes arrive; `left` counts the missing bytes of the current frame."""
 
     head: bytearray = field(default_factory=bytearray)
     left: int = 0
@@ -82,14 +82,14 @@ class Frame:
     seen: int = 0
 
     def feed(self, data: memoryview, ended: Callable[[int, bytes], None]) -> None:
-        """`ended(kind, packet id)` for each frame that is complete."""
+        """Calls `ended(kind, packet id)` for each complete frame."""
         at = 0
         while at < len(data):
             if self.left == 0:
                 at += self._length(data[at:])
                 continue
             take = min(self.left, len(data) - at)
-            # Of the body only what leads to the packet id is kept.
+            # Of the body, keep only the part up to the packet id.
             if len(self.head) < self.id_at + 2:
                 self.head += data[at : at + min(take, 70_000 - len(self.head))]
                 if self.kind == PUBLISH and self.id_at == 0 and len(self.head) >= 2:
@@ -102,7 +102,7 @@ class Frame:
                 self.id_at = 0
 
     def _length(self, data: memoryview) -> int:
-        """Bytes of `data` that belong to type and length."""
+        """The number of bytes of `data` that belong to type and length."""
         for taken, byte in enumerate(data, start=1):
             self.head.append(byte)
             if len(self.head) > 1 and not byte & 0x80:
@@ -135,7 +135,8 @@ class Receivers:
         self.received_bytes = 0
 
     def run(self, subscription: Callable[[int, int], Subscription], *, looks: Callable[[], None]) -> int:
-        """`subscription(messages so far, cuts so far)` for each connection. Returns the bytes that came."""
+        """Calls `subscription(messages so far, cuts so far)` for each connection. Returns the number of received
+        bytes."""
         for number in range(self._count):
             self._open(number, subscription)
         buffer = bytearray(READ_BYTES)
@@ -143,7 +144,7 @@ class Receivers:
         while self._finished < self._count:
             ready = self._selector.select(timeout=SILENCE_S)
             if not ready:
-                raise SystemExit(f"nothing came for {SILENCE_S} s; {self._finished} of {self._count} are done")
+                raise SystemExit(f"no data for {SILENCE_S} s; {self._finished} of {self._count} are done")
             for key, _ in ready:
                 self._read(key.data, buffer, subscription)
             if time.monotonic() > look_at:

@@ -1,8 +1,9 @@
-"""How long a broker takes from its start to the first acknowledgement, on a log that it was killed on.
+"""Measures the time from the start of a broker to the first acknowledgement, on a log left by a killed broker.
 
 `python tests/bench/restart.py HEADWATERD DATA_DIR ROUNDS [KEY=VALUE ...]` starts the broker on the folder (the example
-`size` of the log crate makes large ones), publishes one message at QoS 1, notes time and memory, and kills it with
-SIGKILL. Prints a JSON object a round. Set `log.classes.telemetry.retention.bytes` and `.hard_bytes` large enough, or
+`size` of the log crate makes large ones), publishes one message at QoS 1, records time and memory, and kills it with
+SIGKILL. Prints one JSON object per round. Set `log.classes.telemetry.retention.bytes` and `.hard_bytes` large enough,
+or
 the log shrinks.
 """
 

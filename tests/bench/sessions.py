@@ -1,8 +1,9 @@
-"""How long a broker takes to start with many stored sessions: each with one subscription, none connected.
+"""Measures how long a broker takes to start with many stored sessions, each with one subscription, none connected.
 
-`python tests/bench/sessions.py HEADWATERD DATA_DIR SESSIONS ROUNDS [KEY=VALUE ...]` fills the folder through the broker
-when it is new, kills the broker with SIGKILL, and then measures ROUNDS starts as `restart.py` does. Prints a JSON
-object a round. The limits of the broker on sessions and connections may have to be raised.
+`python tests/bench/sessions.py HEADWATERD DATA_DIR SESSIONS ROUNDS [KEY=VALUE ...]` fills a new folder through the
+broker,
+kills the broker with SIGKILL, and then measures ROUNDS starts like `restart.py`. Prints one JSON object per round. The
+broker's limits on sessions and connections may have to be raised.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def text(value: str) -> bytes:
 
 def packet(first: int, body: bytes) -> bytes:
     if len(body) > 127:
-        raise ValueError("one byte of length is enough here")
+        raise ValueError("this helper supports a one-byte length only")
     return bytes([first, len(body)]) + body
 
 
@@ -53,7 +54,7 @@ def has_subscribed(answers: bytes) -> bool:
 
 
 def open_sessions(address: tuple[str, int], numbers: range) -> None:
-    """Makes these sessions at once and leaves them without saying goodbye."""
+    """Opens these sessions at the same time and drops them without a DISCONNECT."""
     with selectors.DefaultSelector() as waiting:
         for number in numbers:
             client = socket.create_connection(address)

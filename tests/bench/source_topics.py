@@ -1,11 +1,12 @@
-"""What many topics and brokers cost a batch: 10,000 topics on four brokers beside one topic on four. Prints one
-JSON object; asserts nothing on a time.
+"""Measures what many topics and brokers cost a batch: 10,000 topics on four brokers against one topic on four. Prints
+one JSON object; asserts nothing about times.
 
     python tests/bench/source_topics.py [--topics 10000] [--brokers 4] [--batches 10] [--rows 8000]
 
-Each case has brokers of its own, filled over Flight with the same number of records. Runs of both alternate, into
-Spark's no-op sink, so a batch is planning, reading and bookkeeping and nothing else. `ratio` is the median over pairs
-of neighbouring runs of (median batch with many topics by that with one); the first batches of a run are left out.
+Each case has its own brokers, filled over Flight with the same number of records. Runs of the two cases alternate. They
+write to Spark's no-op sink, so a batch consists of planning, reading and bookkeeping only. `ratio` is the median over
+pairs of neighbouring runs of (median batch with many topics / median batch with one); the first batches of a run are
+left out.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def main() -> int:
 
 
 def _filled(stack: ExitStack, folder: Path, topics: int, options: argparse.Namespace) -> str:
-    """A broker with its share of the records, on topics by turns."""
+    """A broker with its share of the records, which go to the topics in turn."""
     folder.mkdir()
     process = stack.enter_context(BrokerProcess(data_dir=folder / "log", log_file=folder / "log.txt"))
     process.start()
@@ -105,8 +106,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--topics", type=int, default=10_000)
     parser.add_argument("--brokers", type=int, default=4)
-    parser.add_argument("--batches", type=int, default=10, help="of a run, with the first ones")
-    parser.add_argument("--rows", type=int, default=8_000, help="of a batch, from all brokers")
+    parser.add_argument("--batches", type=int, default=10, help="batches of a run, including the first ones")
+    parser.add_argument("--rows", type=int, default=8_000, help="rows of a batch, from all brokers")
     return parser.parse_args()
 
 

@@ -1,13 +1,16 @@
-"""What an ingest into Delta costs, beside Spark's Kafka source on a single-node Kafka: same records, same session.
+"""Measures the cost of an ingest into Delta against Spark's Kafka source on a single-node Kafka: same records, same
+session.
 
     python tests/bench/spark_kafka.py [--records 10000000] [--rounds 1] [--batch N] [--compression zstd]
     python tests/bench/spark_kafka.py --alone --only bronze_files [--records 3000000] [--rounds 3]
     python tests/bench/spark_kafka.py --latency [--seconds 60] [--triggers 1,0.5]      (see spark_latency.py)
 
-Starts a broker and a Kafka on empty folders, fills the first over Flight with random payloads and the second with
-the same records, and runs AvailableNow queries of both in turn on `local[2]`. Prints a table, and one JSON object as
-the last line. CPU is that of the JVM and the Python workers; that of the brokers is beside it. Asserts nothing on a
-time. With `--alone` there is no Kafka and nothing to compare with: for a look at what a change does.
+Starts a broker and a Kafka on empty folders, fills the first over Flight with random payloads and the second with the
+same records, and runs AvailableNow queries of both in turn on `local[2]`. Prints a table, and one JSON object as the
+last
+line. CPU is that of the JVM and the Python workers; that of the brokers is shown separately. Asserts nothing about
+times.
+With `--alone` there is no Kafka and no comparison: use it to see the effect of a change.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ ROWS_A_CALL = 100_000
 FILTER = "devices/+/telemetry"
 TOPIC = "telemetry"
 KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-"""What Kafka's source has; ours has five more, and to write a column costs Spark what it costs, whoever gave it."""
+"""The columns of Kafka's source. Ours has five more, and writing a column costs Spark the same for both sources."""
 WARM_UP_RECORDS = 200_000
 
 GOALS = {
@@ -57,12 +60,12 @@ GOALS = {
     "rows_delta_7": ("kafka_delta", 1.2, 0.9),
     "rows_noop": ("kafka_noop", 1.6, 0.7),
 }
-"""Way in -> its peer, at least so many times its rows/s, at most so many times its CPU per row."""
+"""Variant -> its peer, the minimum ratio of rows/s, and the maximum ratio of CPU per row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One run of one way in."""
+    """One run of one variant."""
 
     rows_per_s: float
     cpu_us_per_row: float
@@ -86,7 +89,7 @@ class Bench:
         return "grpc://{}:{}".format(*self.broker.flight)
 
     def ways(self) -> dict[str, Callable[[Path], StreamingQuery]]:
-        """Starts of AvailableNow queries, each into a folder of its own."""
+        """Starters of AvailableNow queries, each with its own output folder."""
         found: dict[str, Callable[[Path], StreamingQuery]] = {
             "kafka_noop": lambda folder: _start(self.kafka_rows(), "noop", folder),
             "rows_noop": lambda folder: _start(self.our_rows(), "noop", folder),
@@ -98,7 +101,7 @@ class Bench:
         return {name: way for name, way in found.items() if self.kafka is not None or not name.startswith("kafka")}
 
     def kafka_rows(self) -> DataFrame:
-        assert self.kafka is not None, "no way of Kafka's without it"
+        assert self.kafka is not None, "variants that use Kafka need it"
         reader = self.spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.kafka.servers)
         reader = reader.option("subscribe", TOPIC).option("startingOffsets", "earliest")
         return (reader if self.batch is None else reader.option("maxOffsetsPerTrigger", self.batch)).load()
@@ -111,7 +114,7 @@ class Bench:
         telemetry = TelemetrySettings(
             table_path=str(folder / "table"),
             checkpoint=str(folder / "checkpoint"),
-            # Each run is a reader of its own.
+            # Each run is a separate reader.
             consumer_group=folder.name,
             max_offsets_per_trigger=self.batch,
         )
@@ -120,7 +123,7 @@ class Bench:
         return start_telemetry(self.spark, settings, available_now=True)
 
     def measure(self, name: str, records: int) -> Figure:
-        """One run of `name`, whose output is removed afterwards."""
+        """Runs `name` once and removes its output."""
         folder = self.folder / f"{name}-{time.time_ns()}"
         brokers = [self.broker.pid, *([] if self.kafka is None else [self.kafka.pid])]
         own = brokers[0] if not name.startswith("kafka") else brokers[1]
@@ -202,7 +205,7 @@ def _is_chosen(way: str, only: list[str] | None) -> bool:
 
 
 def _fill(bench: Bench, records: int) -> None:
-    """Random payloads into the broker, and from there into Kafka, if there is one, by the same keys."""
+    """Writes random payloads to the broker, and copies them to Kafka, if there is one, with the same keys."""
     topics = pa.array([f"devices/d{number:04}/telemetry" for number in range(DEVICES)])
     with Client(bench.server, timeout_s=600) as client:
         bounds = client.offsets(filters=FILTER).partitions
@@ -222,14 +225,14 @@ def _fill(bench: Bench, records: int) -> None:
 
 
 def random_values(count: int) -> pa.Array:
-    """`count` payloads that no compression makes smaller."""
+    """`count` incompressible payloads."""
     offsets = pa.array(range(0, (count + 1) * VALUE_BYTES, VALUE_BYTES), pa.int32())
     data = pa.py_buffer(os.urandom(count * VALUE_BYTES))
     return pa.Array.from_buffers(pa.binary(), count, [None, offsets.buffers()[1], data])
 
 
 def report(figures: dict[str, list[Figure]], options: argparse.Namespace) -> None:
-    """The medians, and how they stand to their peers."""
+    """The medians, and their ratios to those of the peers."""
     found: dict[str, dict[str, float]] = {}
     for way, runs in figures.items():
         found[way] = {
@@ -270,15 +273,17 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--records", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--partitions", type=int, default=4)
-    parser.add_argument("--batch", type=int, default=None, help="records of a batch at most (default: all at once)")
-    parser.add_argument("--compression", default="zstd", choices=("zstd", "snappy"), help="of bronze's files")
-    parser.add_argument("--only", action="append", help="this way in and its peer; repeatable")
-    parser.add_argument("--alone", action="store_true", help="without Kafka: the figures, and no ratios")
-    parser.add_argument("--folder", default=None, help="where the logs go (default: the system's temporary folder)")
-    parser.add_argument("--latency", action="store_true", help="publish to commit at a steady rate instead")
-    parser.add_argument("--seconds", type=int, default=60, help="with --latency: of each run")
-    parser.add_argument("--rate", type=int, default=10_000, help="with --latency: messages a second")
-    parser.add_argument("--triggers", default="1", help="with --latency: seconds, separated by commas")
+    parser.add_argument("--batch", type=int, default=None, help="maximum records of a batch (default: all at once)")
+    parser.add_argument(
+        "--compression", default="zstd", choices=("zstd", "snappy"), help="compression of bronze's files"
+    )
+    parser.add_argument("--only", action="append", help="run this variant and its peer; repeatable")
+    parser.add_argument("--alone", action="store_true", help="run without Kafka: print figures, no ratios")
+    parser.add_argument("--folder", default=None, help="folder for the logs (default: the system's temporary folder)")
+    parser.add_argument("--latency", action="store_true", help="measure publish to commit at a steady rate instead")
+    parser.add_argument("--seconds", type=int, default=60, help="with --latency: duration of each run")
+    parser.add_argument("--rate", type=int, default=10_000, help="with --latency: messages per second")
+    parser.add_argument("--triggers", default="1", help="with --latency: trigger seconds, separated by commas")
     return parser.parse_args()
 
 

@@ -1,9 +1,11 @@
-"""Publish to commit in a Delta table at a steady rate, beside Spark's Kafka source: `spark_kafka.py --latency`.
+"""Measures publish to commit in a Delta table at a steady rate, against Spark's Kafka source: `spark_kafka.py
+--latency`.
 
-Our way in is bronze written as files, fed by `headwater bench` over MQTT at QoS 1; Kafka's is its source into Delta,
-fed by Kafka's own load program (acks=all). A record's latency is from its timestamp (with us when the broker appended
-it, with Kafka when it was sent) to when the commit that holds it appeared in the table's folder. Each run is warmed up
-before it counts, because a query that starts compiles. CPU is that of the JVM and the Python workers, in cores.
+Our variant is bronze written as files, fed by `headwater bench` over MQTT at QoS 1; Kafka's variant is its source into
+Delta, fed by Kafka's own load program (acks=all). A record's latency is from its timestamp (the append at our broker,
+the
+send with Kafka) to the time at which its commit appeared in the table's folder. Each run is warmed up before it counts,
+because a starting query compiles code. CPU is that of the JVM and the Python workers, in cores.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ CONNECTIONS = 50
 
 @dataclass(frozen=True, slots=True)
 class LatencyFigure:
-    """One run. `keeps_up`: hardly a batch took longer than the trigger's interval."""
+    """One run. `keeps_up`: hardly any batch took longer than the trigger interval."""
 
     way: str
     trigger_s: float
@@ -50,7 +52,7 @@ class LatencyFigure:
     batch_p95_s: float
     cores: float
     keeps_up: bool
-    # Of Spark's own clock, medians over the batches.
+    # Medians over the batches, by Spark's own clock.
     phases_ms: dict[str, float]
 
 
@@ -178,7 +180,7 @@ def _measure(
 
 
 def _latencies(table: Path, begin: float, end: float) -> Any:
-    """Seconds from timestamp to commit of each record that came in `[begin, end)`."""
+    """Seconds from timestamp to commit, for each record that arrived in `[begin, end)`."""
     found = []
     for commit in sorted((table / "_delta_log").glob("*.json")):
         committed_us = commit.stat().st_mtime_ns // 1_000

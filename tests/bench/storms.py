@@ -1,13 +1,14 @@
-"""Ten thousand clients at a time: they come back together, or die together with wills.
+"""Ten thousand clients at once: they reconnect together, or die together with wills.
 
     python tests/bench/storms.py reconnect|wills|passwords|slow [--clients 10000] [--stored sha512|argon2id] [--json]
 
-`reconnect`: lasting sessions whose connections are lost come back at once; the time until all are connected.
-`wills`: clients with wills die at once; how many wills came, how often, and how long that took.
-`passwords`: a user each, right passwords, and a broker that has just started; who is refused tries again after a
-second. `--stored`: how the passwords are kept. `slow`: all connect at once and send their CONNECT five seconds later.
-Prints figures, asserts nothing; who should not come in at all is in `hostile.py`. Needs a built broker (HEADWATERD, or
-`make build`).
+`reconnect`: persistent sessions whose connections are lost reconnect at once; prints the time until all are connected.
+`wills`: clients with wills die at once; prints how many wills arrived, how often, and how long that took.
+`passwords`: one user per client, correct passwords, and a freshly started broker; a refused client retries after a
+second. `--stored` selects how the passwords are stored. `slow`: all clients connect at once and send their CONNECT five
+seconds later. Prints figures, asserts nothing; `hostile.py` covers clients that must not be served at all. Needs a
+built
+broker (HEADWATERD, or `make build`).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ Figures = dict[str, float]
 
 
 def opening(number: int, mode: str) -> bytes:
-    """What a client sends when its connection is open."""
+    """The bytes that a client sends when its connection is open."""
     name = text(f"c{number}")
     if mode == "wills":
         will = text(f"wills/{number}") + text("gone")
@@ -58,7 +59,7 @@ def opening(number: int, mode: str) -> bytes:
 
 
 def crowd(address: Address, count: int, mode: str, pipe: Connection) -> None:
-    """Opens all connections, tells how many were answered by a CONNACK and how many were closed, and holds the rest."""
+    """Opens all connections, reports how many got a CONNACK and how many were closed, and holds the others."""
     poll, links, received = select.epoll(), {}, {}
     start, opened, answered, ended = time.monotonic(), 0, 0, 0
     left = set(range(count))
@@ -122,13 +123,13 @@ def crowd(address: Address, count: int, mode: str, pipe: Connection) -> None:
 
 
 def gather(address: Address, count: int, mode: str) -> tuple[Callable[[], None], dict[str, float]]:
-    """Runs a crowd in a process of its own; gives what kills it, and what it said."""
+    """Runs a crowd in its own process; returns a function that kills it, and its report."""
     ours, theirs = multiprocessing.Pipe()
     child = multiprocessing.get_context("fork").Process(target=crowd, args=(address, count, mode, theirs))
     child.start()
     if not ours.poll(WAIT_S + 30):
         child.kill()
-        raise SystemExit("the crowd did not get through")
+        raise SystemExit("the crowd could not connect")
     said: dict[str, float] = ours.recv()
 
     def kill() -> None:
@@ -200,7 +201,7 @@ def come_in(broker: BrokerProcess, count: int, mode: str) -> Figures:
 
 
 def password_file(file: Path, count: int, stored: str) -> None:
-    """A user for each client, all with the same password, made once."""
+    """Writes a user for each client, all with the same password, hashed once."""
     command = [str(binary()), "users", "add", str(file), "u"]
     subprocess.run(command, input=b"right\n", check=True, capture_output=True)
     line = file.read_text().strip().split(":", 1)[1]

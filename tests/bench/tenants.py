@@ -1,17 +1,19 @@
-"""Two tenants on one broker, one of them hostile in every way: what the other notices.
+"""Two tenants on one broker, one of them hostile in every way: the effect on the other.
 
     python tests/bench/tenants.py [--seconds 600] [--rounds 5] [--only NAME,NAME] [--json]
 
-Both tenants have 500 devices with users of their own that publish at a fixed rate (open loop, QoS 1). A reader of the
-honest one follows over Flight and checks that each acknowledged record is read. In slices A the hostile tenant also
-attacks this broker in all ways of `attacks`; in slices B the same attackers attack a second broker with the same
-settings, so that the processor time they take from the machine is in both. `--seconds` are those of all slices A; the
-slices B take as long again.
+Both tenants have 500 devices with their own users, which publish at a fixed rate (open loop, QoS 1). A reader of the
+honest tenant follows over Flight and checks that each acknowledged record is read. In slices A the hostile tenant also
+attacks this broker in all ways of `attacks`. In slices B the same attackers attack a second broker with the same
+settings, so that both include the processor time that attackers take from the machine. `--seconds` is the total of all
+slices A; the slices B take the same time again.
 
-Prints the honest tenant's rate and latencies in A and B and their ratio, what was lost, memory, what each attack tried
-and was refused, and the broker's table of refusals. Exit code 1: something was lost, the rate was not kept, somebody
-got what is not theirs, or a broker died. Needs a built broker (HEADWATERD, or `make build`). `--no-tenants` writes an
-ACL without the words that 0.1 does not know.
+Prints the honest tenant's rate and latencies in A and B and their ratio, lost messages, memory, attempts and refusals
+of
+each attack, and the broker's table of refusals. Exit code 1: messages were lost, the rate was not reached, a tenant got
+another tenant's data, or a broker died. Needs a built broker (HEADWATERD, or `make build`). `--no-tenants` writes an
+ACL
+without the keywords that 0.1 does not support.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ from broker_edge.torture.process import BrokerProcess, binary  # noqa: E402
 
 QUIET_S = 5.0
 SETTLE_S = 3.0
-"""Between two slices, for what an attack leaves; it counts for the rate, and for no latency."""
+"""Pause between two slices for the aftermath of an attack; it counts for the rate, but not for latencies."""
 UP_S = 120.0
 
 
@@ -70,7 +72,7 @@ def open_files(pid: int) -> int:
 
 
 class Helper:
-    """A process that tells when it is up, and its result when it is told to stop."""
+    """A process that reports when it is running, and returns its result when it is told to stop."""
 
     def __init__(self, what: Callable[..., None], *arguments: object) -> None:
         fork = multiprocessing.get_context("fork")
@@ -91,7 +93,7 @@ class Helper:
 
     def _receive(self, seconds: float) -> Any:
         if not self._pipe.poll(seconds):
-            raise SystemExit(f"{self._name} says nothing")
+            raise SystemExit(f"{self._name} does not respond")
         try:
             return self._pipe.recv()
         except EOFError:
@@ -222,18 +224,18 @@ def table_of_refusals(broker: BrokerProcess, arena: Arena) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=600.0, help="of all slices A, and of all slices B")
+    parser.add_argument("--seconds", type=float, default=600.0, help="total of all slices A, and of all slices B")
     parser.add_argument("--minutes", type=float, help="the same in minutes")
     parser.add_argument("--rounds", type=int, default=5, help="slices of each kind")
-    parser.add_argument("--quiet", type=float, default=QUIET_S, help="seconds without attackers, before")
-    parser.add_argument("--rate", type=float, default=1000.0, help="messages a second of each tenant")
+    parser.add_argument("--quiet", type=float, default=QUIET_S, help="seconds without attackers before the slices")
+    parser.add_argument("--rate", type=float, default=1000.0, help="messages per second of each tenant")
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--files", type=int, default=FILES_MAX, help="file descriptors of each broker")
     parser.add_argument("--only", default="", metavar="NAMES", help=f"of: {', '.join(ATTACKS)}")
     parser.add_argument("--without", default="", metavar="NAMES")
     parser.add_argument("--program", type=Path, help="another headwaterd")
-    parser.add_argument("--no-tenants", dest="tenants", action="store_false", help="without the words of tenants")
-    parser.add_argument("--dir", type=Path, help="where the data goes, on a disk")
+    parser.add_argument("--no-tenants", dest="tenants", action="store_false", help="omit the keywords for tenants")
+    parser.add_argument("--dir", type=Path, help="folder for the data, on a disk")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="settings of the brokers")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

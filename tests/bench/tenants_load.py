@@ -1,7 +1,7 @@
 """The load of an honest tenant for `tenants.py`: devices in an open loop, and a reader over Flight that misses nothing.
 
-Message n is due n/rate seconds after the start, and its latency counts from there to its PUBACK, whatever held it up. A
-device whose connection is lost comes back and sends again what was not acknowledged.
+Message n is due n/rate seconds after the start, and its latency counts from then to its PUBACK, whatever the cause of a
+delay. A device that loses its connection reconnects and sends unacknowledged messages again.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def device_id(tenant: str, number: int) -> str:
 
 @dataclass(slots=True)
 class Load:
-    """What became of the messages of a tenant."""
+    """What happened to the messages of a tenant."""
 
     due: array[float] = field(default_factory=lambda: array("d"))
     latency: array[float] = field(default_factory=lambda: array("d"))
-    """In seconds, beside `due` (monotonic seconds), in the order of the acknowledgements."""
+    """In seconds, parallel to `due` (monotonic seconds), in the order of the acknowledgements."""
     acknowledged: Seen = field(default_factory=dict)
-    """By device: a byte for each sequence number, 1 when it was acknowledged."""
+    """By device: one byte for each sequence number, 1 if it was acknowledged."""
     scheduled: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     lost_connections: int = 0
@@ -57,7 +57,7 @@ class Device:
         self.is_up = False
         self.received, self.unsent = bytearray(), bytearray()
         self.waiting: dict[int, tuple[float, int]] = {}
-        """By packet id: when it was due, and its sequence number."""
+        """By packet id: the due time and the sequence number."""
 
 
 class Fleet:
@@ -73,14 +73,14 @@ class Fleet:
         self.load = Load(acknowledged={number: bytearray() for number in range(DEVICES)})
 
     def run(self, pipe: Connection) -> None:
-        """Connects all, tells so, and publishes until it is told to stop; then tells its `Load`."""
+        """Connects all devices, reports that, and publishes until told to stop; then reports its `Load`."""
         for device in self._devices:
             self._open(device)
         deadline = time.monotonic() + 60
         while not all(device.is_up for device in self._devices):
             self._turn(0.1)
             if time.monotonic() > deadline:
-                raise SystemExit(f"not all devices of {self._tenant} were let in: {dict(self.load.refused)}")
+                raise SystemExit(f"not all devices of {self._tenant} could connect: {dict(self.load.refused)}")
         pipe.send("up")
         start = self.load.first_due = time.monotonic()
         while not pipe.poll():
@@ -215,19 +215,19 @@ def run_fleet(
 
 @dataclass(slots=True)
 class Read:
-    """What a tenant's reader has seen."""
+    """The records that a tenant's reader has seen."""
 
     seen: Seen = field(default_factory=lambda: {number: bytearray() for number in range(DEVICES)})
     """By device: how often each sequence number was read."""
     records: int = 0
     strange: int = 0
     again: Counter[str] = field(default_factory=Counter)
-    """Why reads or commits had to be begun again."""
+    """Why reads or commits had to be started again."""
     behind_s_max: float = 0.0
 
 
 class Reader:
-    """Follows all partitions of telemetry for one tenant, commits once a second, and reads on after an error."""
+    """Follows all partitions of telemetry for one tenant, commits once a second, and resumes after an error."""
 
     def __init__(self, address: Address, user: str, basic: str, tenant: str) -> None:
         import pyarrow.flight as flight
@@ -263,7 +263,7 @@ class Reader:
         return {int(number): int(one["high_watermark"]) for number, one in partitions.items()}
 
     def run(self, pipe: Connection) -> None:
-        """Tells when it follows; when it is told to stop, reads to the end and tells its `Read`."""
+        """Reports when it follows; when told to stop, reads to the end and reports its `Read`."""
         self._next = dict.fromkeys(self._watermarks(), 0)
         threads = [threading.Thread(target=self._follow, args=(number,), daemon=True) for number in self._next]
         for thread in threads:
@@ -343,7 +343,7 @@ def run_reader(address: Address, user: str, basic: str, tenant: str, pipe: Conne
 
 
 def compare(acknowledged: Seen, seen: Seen) -> tuple[int, int]:
-    """Messages that were acknowledged and never read, and those that were read more than once."""
+    """The numbers of messages that were acknowledged and never read, and of those read more than once."""
     lost = doubled = 0
     for device, acks in acknowledged.items():
         for ack, count in itertools.zip_longest(acks, seen.get(device, b""), fillvalue=0):

@@ -1,4 +1,4 @@
-"""What `tenants.py` makes of its measurements: figures, faults, and tables to read."""
+"""Evaluates the measurements of `tenants.py`: figures, faults, and tables."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ WHOLE = (
     "audit_lines",
     "log_mib",
 )
-"""Figures of the whole run, in the order in which they are shown."""
+"""Figures of the whole run, in display order."""
 LATE_S = 5.0
 """A message that is acknowledged later does not count for the rate."""
 
 
 @dataclass(slots=True)
 class Slice:
-    """A stretch of time, and what was measured on the honest broker in it."""
+    """A period of time, and the measurements on the honest broker in it."""
 
     kind: str
     start: float = 0.0
@@ -64,7 +64,7 @@ def latencies(load: Load, during: list[Slice]) -> dict[str, float]:
 
 
 def rate_percent(load: Load, rate: float, part: Slice) -> float:
-    """Of the messages due in a slice, those that were acknowledged in time."""
+    """The percentage of the messages due in a slice that were acknowledged in time."""
     numbers = range(load.scheduled)
     due = sum(part.start <= load.first_due + n / rate < part.end for n in numbers)
     in_time = sum(
@@ -127,7 +127,7 @@ def report(
 
 
 def faults(found: dict[str, Any]) -> list[str]:
-    """Why the exit code is 1."""
+    """The reasons for exit code 1."""
     if "died" in found:
         return [f"the {found['died']} broker died"]
     said = []
@@ -170,7 +170,7 @@ def show(found: dict[str, Any]) -> None:
     print(f"refusals           {refusals.get('rows')} rows, {refusals.get('bytes')} bytes {refusals.get('error', '')}")
     for name, count in list(refusals.get("counts", {}).items())[:20]:
         print(f"  {count:9,} {name}")
-    print("\n| attack | tried | what came of it |\n|---|---|---|")
+    print("\n| attack | tried | outcome |\n|---|---|---|")
     for name, tally in found["attacks"].items():
         rest = ", ".join(f"{key} {count:,}" for key, count in sorted(tally.items()) if count and key != "tried")
         print(f"| {name} | {tally.get('tried', 0):,} | {rest} |")

@@ -1,4 +1,4 @@
-"""Users, ACL and settings for `tenants.py`, and what the honest tenant does beside its load."""
+"""Users, ACL and settings for `tenants.py`, and what the honest tenant does besides its load."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tenants_load import device_id
 from broker_edge.torture.process import BrokerProcess
 
 COMMANDS = 20
-"""Commands for each device of the honest tenant that is away."""
+"""Commands for each offline device of the honest tenant."""
 CANARY_EVERY_S = 1.0
 STATUS_BATCHES = 10
-"""Of each partition, at the end of a run."""
+"""Records of each partition to read at the end of a run."""
 CAPS = {
     "mqtt.max_sessions": "6000",
     "mqtt.max_shared_groups": "2000",
@@ -29,7 +29,7 @@ CAPS = {
     "mqtt.max_retained_bytes": "32MiB",
     "broker.max_connections": "3500",
 }
-"""Small, so that attacks of a minute reach them."""
+"""Small limits, so that attacks of a minute reach them."""
 FILES_MAX = 4096
 PATTERNS = """
 pattern write devices/%c/telemetry/#
@@ -51,7 +51,7 @@ def users() -> dict[str, str | None]:
 
 
 def acl(*, has_tenants: bool) -> str:
-    """`has_tenants`: with the words that 583ec94 does not know."""
+    """`has_tenants`: include the keywords that release 0.1 does not support."""
     rights = {
         OPERATOR: ["operator", "topic readwrite #", "topic replay #"],
         "commander": ["topic write devices/+/actions"],
@@ -70,7 +70,7 @@ def acl(*, has_tenants: bool) -> str:
 
 
 def make_users(program: Path, file: Path) -> dict[str, str]:
-    """Generated passwords of all users."""
+    """Creates the password file; returns the generated password of each user."""
     file.touch()
     command = [str(program), "users", "generate", str(file)]
     made = subprocess.run(command, input="\n".join(users()), text=True, check=True, capture_output=True)
@@ -91,7 +91,7 @@ def settings(folder: Path, *, has_tenants: bool) -> dict[str, str]:
 
 
 def leave_commands(arena: Arena) -> None:
-    """Devices of the honest tenant subscribe and go away, and get their commands then."""
+    """Devices of the honest tenant subscribe and disconnect; then their commands are published."""
     for number in range(DEVICES, DEVICES + AWAY):
         name = device_id("north", number)
         with Rogue(arena, name, name, expiry_s=24 * 3600) as device:
@@ -106,7 +106,7 @@ def leave_commands(arena: Arena) -> None:
 
 
 def fetch_commands(arena: Arena) -> dict[str, int]:
-    """The devices come back: commands that are missing, and devices that were not let in."""
+    """The devices reconnect: counts missing commands, and devices that could not connect."""
     missing, locked_out = 0, 0
     for number in range(DEVICES, DEVICES + 2 * AWAY):
         name = device_id("north", number)
@@ -127,7 +127,7 @@ def fetch_commands(arena: Arena) -> dict[str, int]:
 
 
 def parse_statuses(arena: Arena) -> dict[str, int | str]:
-    """What the status job makes of the first statuses in the log, honest or not: rows, quarantine, and why it ended."""
+    """Runs the status job's parser on the first statuses in the log, honest or not: rows, quarantine, and its error."""
     import pyarrow as pa
 
     from actions.status_rows import STATUS_FILTER, parse
@@ -148,7 +148,7 @@ def parse_statuses(arena: Arena) -> dict[str, int | str]:
                 rows = [{**row, "timestamp": 0} for row in chunk.data.drop_columns(["timestamp"]).to_pylist()]
                 parsed = parse(rows, tenant="all", recorded_us=0)
                 for found, kind in ((parsed.events, "events"), (parsed.quarantine, "quarantined")):
-                    # Also what a table takes: text is UTF-8, and whole numbers have 64 bits.
+                    # The values must also fit a table: text is UTF-8, and integers have 64 bits.
                     pa.Table.from_pylist(list(found))
                     counts[kind] = int(counts[kind]) + len(found)
                 counts["records"] = int(counts["records"]) + len(rows)
@@ -161,7 +161,7 @@ def parse_statuses(arena: Arena) -> dict[str, int | str]:
 
 @dataclass(slots=True)
 class Canary:
-    """Whether newcomers of the honest tenant still get what they ask for, and how long each step takes."""
+    """Whether newcomers of the honest tenant can still use every service, and how long each step takes."""
 
     times: list[tuple[float, str, float]] = field(default_factory=list)
     """When (monotonic), which step, seconds."""
@@ -203,7 +203,7 @@ def _steps(arena: Arena, number: int) -> dict[str, object]:
 
 
 def run_canary(arena: Arena, pipe: Connection) -> None:
-    """Asks for everything once a second until it is told to stop; then tells its `Canary`."""
+    """Uses every service once a second until told to stop; then reports its `Canary`."""
     from attacks.arena import reason_of
 
     canary, number = Canary(), 0
@@ -222,7 +222,7 @@ def run_canary(arena: Arena, pipe: Connection) -> None:
 
 
 def count_log(broker: BrokerProcess) -> dict[str, int]:
-    """Lines of the broker's log that tell a refusal, and panics."""
+    """Lines of the broker's log that report a refusal, and panics."""
     with broker.log_file.open(errors="replace") as log:
         kinds = Counter("panics" if "panicked at" in line else "audit_lines" for line in log if _is_counted(line))
     return {name: kinds[name] for name in ("audit_lines", "panics")}
@@ -233,5 +233,5 @@ def _is_counted(line: str) -> bool:
 
 
 def failures(canary: Canary, during: list[tuple[float, float]]) -> dict[str, int]:
-    """By step and reason, of those that began in one of the spans."""
+    """Failures by step and reason, of the steps that began in one of the periods."""
     return dict(Counter(why for at, why in canary.failed if any(start <= at < end for start, end in during)))

@@ -1,7 +1,8 @@
-"""What one tenant may try against another: each attack is one bounded turn, repeated by `runner` until it is ended.
+"""What one tenant may try against another. Each attack is one bounded turn, which `runner` repeats until it is stopped.
 
-`ATTACKS` has them by name. An attack takes an `Arena`: the addresses of the broker, credentials of the hostile tenant,
-and a tally of what was tried, refused and given. It uses loopback addresses only.
+`ATTACKS` lists them by name. An attack takes an `Arena`: the addresses of the broker, credentials of the hostile
+tenant,
+and counts of attempts, refusals and successes. It uses loopback addresses only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every attack has: a broker's addresses, the hostile tenant's credentials, an MQTT 5 connection and a tally."""
+"""Shared by all attacks: a broker's addresses, the hostile tenant's credentials, an MQTT 5 connection and counters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Address = tuple[str, int]
 
 CONNACK, PUBLISH, PUBACK, SUBACK = 2, 3, 4, 9
 ROGUES = 10
-"""Users of the hostile tenant beside its devices."""
+"""Users of the hostile tenant besides its devices."""
 APP = "south-app"
 """Its user for applications: reads, writes and replays `south/#`."""
 OPERATOR = "root"
@@ -36,7 +36,7 @@ class Doors:
 
 @dataclass(slots=True)
 class Arena:
-    """Where an attack happens, and what came of it."""
+    """The target of an attack, and its results."""
 
     doors: Doors
     passwords: dict[str, str]
@@ -52,15 +52,15 @@ class Arena:
         self._count(f"refused: {reason}", count)
 
     def given(self, what: str, count: int = 1) -> None:
-        """What a tenant may have."""
+        """Counts something that a tenant may have."""
         self._count(f"given: {what}", count)
 
     def breach(self, what: str, count: int = 1) -> None:
-        """What it must not have."""
+        """Counts something that a tenant must not have."""
         self._count(f"BREACH: {what}", count)
 
     def number(self) -> int:
-        """Another one at each call."""
+        """A different number at each call."""
         return next(self._number)
 
     def rogue(self, number: int) -> str:
@@ -97,7 +97,7 @@ def connect(client_id: str, user: str | None, password: str, *, expiry_s: int = 
 
 
 def publish(topic: str, payload: bytes, packet_id: int, *, retain: bool = False, again: bool = False) -> bytes:
-    """Of QoS 1."""
+    """A PUBLISH with QoS 1."""
     first = 0x32 | (1 if retain else 0) | (8 if again else 0)
     return packet(first, text(topic) + packet_id.to_bytes(2, "big") + b"\x00" + payload)
 
@@ -107,7 +107,7 @@ def subscribe(filters: list[str], packet_id: int = 1) -> bytes:
 
 
 def ack_code(body: bytes) -> int:
-    """Of a PUBACK; success may be left out."""
+    """The reason code of a PUBACK, which may omit it for success."""
     return body[2] if len(body) > 2 else 0
 
 
@@ -121,7 +121,7 @@ def suback_codes(body: bytes) -> bytes:
 
 
 class Rogue:
-    """A blocking MQTT 5 connection; `code` is that of its CONNACK."""
+    """A blocking MQTT 5 connection; `code` is the reason code of its CONNACK."""
 
     def __init__(
         self, arena: Arena, client_id: str, user: str, *, expiry_s: int = 0, clean: bool = True, wait_s: float = WAIT_S
@@ -145,7 +145,8 @@ class Rogue:
         self.link.close()
 
     def read(self) -> list[tuple[int, bytes]]:
-        """The next packets; raises ConnectionError when the broker closed, TimeoutError when nothing comes."""
+        """The next packets. Raises ConnectionError if the broker closed the connection, TimeoutError if nothing
+        arrives."""
         while True:
             found = self._ready or list(packets(self._received))
             if found:
@@ -174,8 +175,8 @@ class Rogue:
         return ack_code(self.expect(PUBACK))
 
     def publish_many(self, messages: list[tuple[str, bytes]], *, retain: bool = False) -> Counter[int]:
-        """Reason codes of at most 500 publishes that are sent at once."""
-        assert len(messages) <= 500, "more than the receive maximum may be"
+        """Reason codes of at most 500 publishes sent at once."""
+        assert len(messages) <= 500, "exceeds the smallest receive maximum"
         self.link.sendall(b"".join(publish(t, p, n + 1, retain=retain) for n, (t, p) in enumerate(messages)))
         codes: Counter[int] = Counter()
         while codes.total() < len(messages):
@@ -192,13 +193,13 @@ class Rogue:
         return suback_codes(self.expect(SUBACK))
 
     def leave(self) -> None:
-        """Closes; a lasting session stays."""
+        """Closes the connection; a persistent session stays."""
         self.link.sendall(b"\xe0\x00")
         self.link.close()
 
 
 def tell_codes(arena: Arena, codes: Counter[int] | bytes, what: str) -> None:
-    """Codes below 0x80 give `what`; the others are refusals."""
+    """Counts codes below 0x80 as `what` given, and the others as refusals."""
     for code, count in Counter(codes).items():
         if code < 0x80:
             arena.given(what, count)
@@ -209,7 +210,7 @@ def tell_codes(arena: Arena, codes: Counter[int] | bytes, what: str) -> None:
 def request(
     arena: Arena, method: str, path: str, *, headers: dict[str, str], body: bytes | None = None
 ) -> tuple[int, bytes]:
-    """Status and body of an admin request; `Host` may be given."""
+    """Status and body of an admin request; `Host` can be set."""
     connection = http.client.HTTPConnection(*arena.doors.admin, timeout=WAIT_S)
     try:
         connection.putrequest(method, path, skip_host="Host" in headers, skip_accept_encoding=True)
@@ -224,7 +225,7 @@ def request(
 
 
 class Caller:
-    """Flight with the credentials of a user. pyarrow is imported where it is used, after the fork."""
+    """Flight with the credentials of a user. pyarrow is imported in its methods, after the fork."""
 
     def __init__(self, arena: Arena, user: str) -> None:
         import pyarrow.flight as flight
@@ -252,7 +253,7 @@ class Caller:
 
 
 def reason_of(error: BaseException) -> str:
-    """A short name for a refusal of Flight: the broker's own word where there is one."""
+    """A short name for a refusal of Flight: the broker's own code if there is one."""
     said = str(error)
     start = said.find('{"error"')
     if start >= 0:
@@ -264,7 +265,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def as_refusals(arena: Arena, error: BaseException) -> None:
-    """Counts what an attack met; raises what is not an answer of the broker or the network."""
+    """Counts an error that an attack met; raises errors that come neither from the broker nor from the network."""
     import pyarrow as pa
 
     if isinstance(error, TimeoutError):

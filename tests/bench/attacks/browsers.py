@@ -1,4 +1,4 @@
-"""What a page of somebody else makes an operator's browser send: it adds the password that the browser remembers."""
+"""Requests that a foreign page makes an operator's browser send, with the password that the browser remembers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EVIL = "evil.example"
 
 
 def pages(arena: Arena) -> None:
-    """A page that rebinds its name, a cross-origin page, and WebSockets of both."""
+    """A page with DNS rebinding, a cross-origin page, and WebSockets of both."""
     basic = {"Authorization": arena.basic(OPERATOR)}
     host = "{}:{}".format(*arena.doors.admin)
     rebinding = {"Host": f"{EVIL}:{arena.doors.admin[1]}", **basic}
@@ -42,7 +42,7 @@ def pages(arena: Arena) -> None:
 
 
 def _web_socket(arena: Arena) -> None:
-    """Opens one from a foreign page, without a password."""
+    """Opens a WebSocket from a foreign page, without a password."""
     arena.tried()
     head = (
         f"GET /mqtt HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: http://{EVIL}\r\nUpgrade: websocket\r\n"

@@ -1,4 +1,4 @@
-"""Connections that say nothing, and many calls with wrong passwords on one connection."""
+"""Silent connections, and many calls with wrong passwords on one connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOLD_S = 8.0
 STREAMS = 4200
 CONNECTIONS = 1500
 STRANGER = ("127.0.0.2", 0)
-"""These come from another address than the honest tenant: what is shared out by address is meant to hold them."""
+"""A different address than the honest tenant's: limits per address should restrict these."""
 HEADERS, RST_STREAM, SETTINGS, GOAWAY = 1, 3, 4, 7
 
 
@@ -33,7 +33,7 @@ def silent_mqtt(arena: Arena) -> None:
 
 
 def _silent(arena: Arena, door: Address) -> None:
-    """Opens 1,500 in a second or two and holds them for some time."""
+    """Opens 1,500 connections in a second or two and holds them for some time."""
     poll, links = select.epoll(), {}
     try:
         for number in range(SILENT):
@@ -60,7 +60,7 @@ def _silent(arena: Arena, door: Address) -> None:
 
 
 def fill(arena: Arena) -> None:
-    """Connections that are let in, as many as one tenant gets."""
+    """Opens as many accepted connections as one tenant may have."""
     held: list[Rogue] = []
     user = arena.rogue(5)
     try:
@@ -86,7 +86,7 @@ def fill(arena: Arena) -> None:
 
 
 def wrong_passwords(arena: Arena) -> None:
-    """For a user of the other tenant over MQTT and HTTP, a hundred in some seconds."""
+    """A hundred wrong passwords in some seconds, for a user of the other tenant, over MQTT and HTTP."""
     for number in range(50):
         arena.tried(2)
         with socket.create_connection(arena.doors.mqtt, WAIT_S, STRANGER) as link:
@@ -111,12 +111,12 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _literal(name: bytes, value: bytes) -> bytes:
-    """A header of HPACK that enters no table; both are shorter than 127 bytes."""
+    """An HPACK header that is not added to a table; name and value are shorter than 127 bytes."""
     return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
 def _call(number: int) -> bytes:
-    """A DoAction with a password that nobody has tried, so that it has to be checked."""
+    """A DoAction with a password that was not tried before, so that it must be checked."""
     basic = base64.b64encode(f"north-app:wrong-{number}-{time.time_ns()}".encode())
     path = b"/arrow.flight.protocol.FlightService/DoAction"
     block = b"".join(
@@ -135,7 +135,7 @@ def _call(number: int) -> bytes:
 
 
 def bad_password_streams(arena: Arena) -> None:
-    """All streams at once; then reads what comes back."""
+    """Opens all streams at once, then reads the answers."""
     with socket.create_connection(arena.doors.flight, 1.0, STRANGER) as link:
         link.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(SETTINGS, 0, 0, b""))
         received, kinds = bytearray(), Counter[int]()

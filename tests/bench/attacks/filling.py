@@ -1,4 +1,4 @@
-"""Filling what all tenants share: sessions, shared groups, retained messages, subscriptions."""
+"""Fills what all tenants share: sessions, shared groups, retained messages, subscriptions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PAUSE_S = 0.01
 
 
 def sessions(arena: Arena) -> None:
-    """Lasting sessions under ever new client ids."""
+    """Persistent sessions under new client ids."""
     user = arena.rogue(7)
     for _ in range(TURN):
         arena.tried()
@@ -40,7 +40,7 @@ def shared_groups(arena: Arena) -> None:
 
 
 def retained(arena: Arena) -> None:
-    """A retained message on ever new topics, and large ones."""
+    """Retained messages on new topics, and large ones."""
     user = arena.rogue(9)
     with Rogue(arena, user, user) as session:
         for size in (10, 10, 10, 10, 20_000):

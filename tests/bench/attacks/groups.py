@@ -1,4 +1,4 @@
-"""Consumer groups: those of the other tenant, and bodies that are too large."""
+"""Consumer groups: those of the other tenant, and oversized bodies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _commit(arena: Arena, caller: Caller, body: dict[str, object], breach: str |
 
 
 def fence(arena: Arena) -> None:
-    """Fences and moves the group of the other tenant, and asks for it."""
+    """Fences and moves the group of the other tenant, and reads it."""
     caller = Caller(arena, APP)
     try:
         for epoch in (1, 2**40, 2**62):
@@ -45,7 +45,7 @@ def fence(arena: Arena) -> None:
 
 
 def overflow(arena: Arena) -> None:
-    """Offsets beyond the log, partitions that nobody has, and many groups."""
+    """Offsets beyond the log, partitions that do not exist, and many groups."""
     caller = Caller(arena, APP)
     try:
         own = {"group": "south-own", "reader_epoch": 1}

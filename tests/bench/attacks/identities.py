@@ -1,4 +1,4 @@
-"""Acting as somebody else: client ids of the other tenant, its topics, and calls that only an operator may make."""
+"""Impersonation: client ids of the other tenant, its topics, and calls that only an operator may make."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import time
 from attacks.arena import PUBLISH, Arena, Caller, Rogue, as_refusals, request, tell_codes
 
 VICTIMS = 20
-"""Devices of the other tenant that are connected."""
+"""Connected devices of the other tenant."""
 AWAY = 5
-"""Devices of it that have lasting sessions with commands in them and are away: those after the connected ones."""
+"""Offline devices of the other tenant with commands in persistent sessions: those after the connected ones."""
 DEVICES = 500
 EVERY_S = 0.05
 
 
 def take_over(arena: Arena) -> None:
-    """Connects with client ids of the other tenant, with and without a clean start, and reads what is there."""
+    """Connects with client ids of the other tenant, with and without a clean start, and reads what arrives."""
     for number in [*range(VICTIMS), *range(DEVICES, DEVICES + AWAY)]:
         arena.tried()
         user = arena.rogue(1)
@@ -41,7 +41,7 @@ def _read_commands(arena: Arena, thief: Rogue) -> None:
 
 
 def squat(arena: Arena) -> None:
-    """Takes client ids that devices of the other tenant come with later."""
+    """Takes client ids that devices of the other tenant will use later."""
     user = arena.rogue(2)
     for number in range(DEVICES + AWAY, DEVICES + 2 * AWAY):
         arena.tried()
@@ -56,7 +56,7 @@ def squat(arena: Arena) -> None:
 
 
 def forge(arena: Arena) -> None:
-    """Publishes commands, telemetry and statuses in the name of others, and subscribes to what they get."""
+    """Publishes commands, telemetry and statuses in the name of others, and subscribes to their topics."""
     user = arena.rogue(3)
     for client_id in (user, f"north-ghost-{arena.number()}", "pipelines"):
         arena.tried()
@@ -80,7 +80,7 @@ def forge(arena: Arena) -> None:
 
 
 def operate(arena: Arena) -> None:
-    """Calls of an operator with the password of a device."""
+    """Calls for operators, made with the password of a device."""
     user = arena.rogue(4)
     headers = {"Authorization": arena.basic(user), "Content-Type": "application/json"}
     for method, path, body in (

@@ -1,4 +1,4 @@
-"""Reads over Flight that take places, processor time or memory."""
+"""Reads over Flight that use up read slots, processor time or memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _telemetry(caller: Caller) -> int:
 
 
 def idle_follows(arena: Arena) -> None:
-    """As many as `flight.max_reads`, of a filter that nothing matches."""
+    """As many follow reads as `flight.max_reads`, with a filter that matches nothing."""
     caller = Caller(arena, APP)
 
     def follow(_number: int) -> None:
@@ -56,7 +56,7 @@ def idle_follows(arena: Arena) -> None:
 
 
 def regexes(arena: Arena) -> None:
-    """Expressions that cost a step a state and byte, on topics of 60 KB; the client goes after two seconds."""
+    """Expressions that cost a step per state and byte, on topics of 60 KB; the client disconnects after two seconds."""
     user = arena.rogue(0)
     with Rogue(arena, f"{user}-topics", user) as device:
         if not device.code and arena.number() < 3:
@@ -78,11 +78,11 @@ def _topics(arena: Arena, caller: Caller, pattern: str) -> None:
 
 
 def stalled(arena: Arena) -> None:
-    """Reads from the beginning whose rows nobody takes."""
+    """Reads from the beginning without taking any rows."""
     user = arena.rogue(0)
     with Rogue(arena, f"{user}-bulk", user) as device:
         if not device.code and arena.number() < 10:
-            # Slowly: it is the readers that are meant to hurt, not a burst for the disk.
+            # Slowly: the readers should cause the load, not a burst of writes to the disk.
             for start in range(0, BULK_MESSAGES, 10):
                 device.publish_many([(f"south/bulk/{start + n}", b"b" * BULK_BYTES) for n in range(10)])
                 time.sleep(0.1)

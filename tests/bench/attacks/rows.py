@@ -1,4 +1,4 @@
-"""DoPut: Arrow messages with changed bytes, and rows that MQTT would refuse."""
+"""DoPut: Arrow messages with modified bytes, and rows that MQTT would refuse."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def _changed(original: bytes, chance: random.Random) -> bytes:
 
 
 def malformed(arena: Arena) -> None:
-    """Changes some bytes of the schema's or the batch's header; all of a turn on one connection."""
+    """Modifies some bytes of the schema's or the batch's header; one turn uses one connection."""
     import grpc
 
     (schema, _), (header, body) = _messages()
     descriptor = _field(2, b'{"op": "produce"}')
-    # The kind of a descriptor that is a command.
+    # The descriptor type `command`.
     descriptor = b"\x08\x02" + descriptor
     chance = random.Random(arena.seed * 1000 + arena.number())
     metadata = [("authorization", arena.basic(APP))]

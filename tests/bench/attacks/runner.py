@@ -1,4 +1,4 @@
-"""One process for each attack, which repeats it until it is killed and tells what came of it twice a second."""
+"""One process per attack, which repeats the attack until it is killed and reports its counts twice a second."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from attacks import ATTACKS
 from attacks.arena import Arena, Doors, as_refusals
 
 NICE = 10
-"""Attackers have machines of their own: what theirs cost here must not be taken for the broker's delay."""
+"""Real attackers have their own machines: the cost of the simulated ones must not count as the broker's delay."""
 TELL_S = 0.5
 REST_S = 0.2
-"""Between two turns, so that an attack that is refused at once is no busy loop."""
+"""Pause between two turns, so that an attack that is refused at once does not become a busy loop."""
 Tally = dict[str, int]
 
 
@@ -68,7 +68,7 @@ class Horde:
         self._last: dict[str, Tally] = {name: {} for name in names}
 
     def look(self) -> None:
-        """Takes what the attackers have told; call it more than once a second."""
+        """Reads the attackers' reports; call it more than once a second."""
         for name, (_, pipe) in self._workers.items():
             while pipe.poll():
                 try:

@@ -1,4 +1,4 @@
-"""A shared group whose members are away, and messages for it."""
+"""A shared group whose members are offline, and messages for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ MESSAGES = 2000
 
 
 def away_members(arena: Arena) -> None:
-    """Members that subscribe and go, in lasting sessions; then messages to the group, some hundreds a second."""
+    """Members that subscribe and disconnect, in persistent sessions; then some hundreds of messages per second to the
+    group."""
     user = arena.rogue(6)
     for number in range(MEMBERS):
         arena.tried()

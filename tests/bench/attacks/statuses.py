@@ -1,4 +1,4 @@
-"""Statuses that no parser should choke on, from a device on its own topic."""
+"""Hostile statuses from a device on its own topic, which no parser should fail on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POISON = (
 
 
 def poison(arena: Arena) -> None:
-    """A hundred of them in a second."""
+    """Sends a hundred of them in a second."""
     user = arena.rogue(0)
     with Rogue(arena, user, user) as device:
         for _ in range(10):
