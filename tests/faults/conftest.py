@@ -1,7 +1,9 @@
-"""What fault tests share: brokers and loop images that are gone afterwards, seeds, and the reports at the end.
+"""Shared by fault tests: brokers and loop images that are removed afterwards, seeds, and the reports at the end.
 
-HEADWATER_FAULT_CYCLES sets how many crashes (default 20), HEADWATER_FAULT_SEED repeats the random choices of a run.
-Whatever a test needs and the machine lacks is named: as a failure where CI is set, as the reason of a skip elsewhere.
+HEADWATER_FAULT_CYCLES sets the number of crashes (default 20), HEADWATER_FAULT_SEED repeats the random choices of a
+run.
+If the machine lacks something that a test needs, the test fails where CI is set and is skipped elsewhere, with the
+reason.
 """
 
 from __future__ import annotations
@@ -39,13 +41,13 @@ def _need(lacks: list[str]) -> None:
 
 @pytest.fixture
 def need() -> Callable[[list[str]], None]:
-    """Fails or skips with what is lacking, if anything."""
+    """Fails or skips the test if something is missing, and says what."""
     return _need
 
 
 @pytest.fixture
 def need_program() -> Callable[[str], str]:
-    """Gives the path of a program, or says which package brings it."""
+    """Returns the path of a program, or says which package provides it."""
 
     def find(name: str, package: str | None = None) -> str:
         found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
@@ -67,7 +69,7 @@ def cycles() -> int:
 
 @pytest.fixture
 def broker_on(tmp_path: Path) -> Iterator[StartsBrokers]:
-    """Makes brokers on a data folder; none of them outlives the test. The caller starts them."""
+    """Creates brokers on a data folder; none of them outlives the test. The caller starts them."""
     _need([] if binary().exists() else [f"{binary()} is missing: run `make build`, or set HEADWATERD"])
     with ExitStack() as stack:
 
@@ -80,7 +82,8 @@ def broker_on(tmp_path: Path) -> Iterator[StartsBrokers]:
 
 @pytest.fixture
 def loop_image(tmp_path: Path) -> Iterator[Callable[[int], LoopImage]]:
-    """Makes mounted file systems of a size in MiB. Name it before `broker_on`, so that brokers end before it goes."""
+    """Creates mounted file systems of a size in MiB. Request it before `broker_on`, so that brokers end before the
+    unmount."""
     _need(missing_prerequisites())
     with ExitStack() as stack:
 
@@ -92,7 +95,7 @@ def loop_image(tmp_path: Path) -> Iterator[Callable[[int], LoopImage]]:
 
 @pytest.fixture
 def note(request: pytest.FixtureRequest) -> Callable[[Report], None]:
-    """Puts a report's line at the end of the run, whether the test passes or not."""
+    """Prints a report's line at the end of the run, whether the test passes or not."""
 
     def keep(report: Report) -> None:
         request.config.stash.setdefault(_REPORTS, []).append(f"{request.node.name}: {report}")
@@ -103,12 +106,12 @@ def note(request: pytest.FixtureRequest) -> Callable[[Report], None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            # By signal, not by thread: the fixtures must still unmount and kill.
+            # By signal, not by thread, so that the fixtures can still unmount and kill.
             item.add_marker(pytest.mark.timeout(900, method="signal"))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    # A worker's words reach the terminal through the process that started it.
+    # A worker's output reaches the terminal through the process that started it.
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output[_FROM_WORKER] = session.config.stash.get(_REPORTS, [])

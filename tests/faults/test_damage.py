@@ -1,4 +1,4 @@
-"""Bytes that changed on the disk: never served, told with their offsets, and everything else is still there (I4)."""
+"""Changed bytes on the disk: never served, reported with their offsets, and all other records are still there (I4)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from broker_edge.torture.reader import LogReader
 from broker_edge.torture.records import Recipe, publishers
 
 SOURCES = publishers(4, control=False, protocols=(5,))
-# The size of a segment: sixteen hold what is published, or one does, which is then still being written.
+# Segment sizes: sixteen segments hold the published records, or a single one, which is then still active.
 SEALED, ACTIVE = "64KiB", "4MiB"
 
 
 def _acked(broker: BrokerProcess, recipe: Recipe) -> dict[int, bytes]:
-    """Publishes 4,000 records; their payloads by the offset of the acknowledgement."""
+    """Publishes 4,000 records; returns their payloads by acknowledged offset."""
     with MqttLoad(address=broker.mqtt, run=1, recipe=recipe, publishers=SOURCES, records_each=1_000) as load:
         load.wait(lambda one: one.acked == 4_000, seconds=120, what="4,000 acknowledgements")
     result = load.stop()
@@ -33,7 +33,7 @@ def _acked(broker: BrokerProcess, recipe: Recipe) -> dict[int, bytes]:
 
 
 def _readable(broker: BrokerProcess) -> tuple[dict[int, bytes], list[tuple[int, int]]]:
-    """Payloads by offset, and the offsets that the broker says are lost."""
+    """Payloads by offset, and the offsets that the broker reports as lost."""
     held: dict[int, bytes] = {}
     lost: list[tuple[int, int]] = []
     with Client("grpc://{}:{}".format(*broker.flight)) as client, LogReader(broker.flight) as reader:
@@ -52,7 +52,7 @@ def _readable(broker: BrokerProcess) -> tuple[dict[int, bytes], list[tuple[int, 
 
 
 def _flip_in(path: Path, payload: bytes, moments: random.Random) -> None:
-    """Turns one bit of a payload where it stands in the file."""
+    """Flips one bit of a payload in the file."""
     content = path.read_bytes()
     at = content.index(payload) + moments.randrange(len(payload))
     with path.open("r+b") as file:
@@ -71,7 +71,7 @@ def test_flipped_bit_is_never_served_and_costs_its_batch_alone(tmp_path, broker_
     segments = sorted((tmp_path / "data" / "telemetry-0").glob("*.seg"))
     assert (len(segments) == 1) == (segment_bytes == ACTIVE)
     segment = moments.choice(segments[1:-1]) if segment_bytes == SEALED else segments[0]
-    # Not in the last batch of the active segment: with none behind it, a bad one is taken for a torn tail.
+    # Not in the last batch of the active segment: without a batch after it, a bad one counts as a torn tail.
     damaged = int(segment.stem) + (0 if segment_bytes == SEALED else 1_500)
     _flip_in(segment, acked[damaged], moments)
 

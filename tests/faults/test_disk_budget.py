@@ -1,4 +1,5 @@
-"""A disk that telemetry would fill: what `log.disk` removes or refuses, over a kill, and what it never touches (I5)."""
+"""A disk that telemetry would fill: what `log.disk` removes or refuses, also across a kill, and what it never touches
+(I5)."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def _client(broker: BrokerProcess) -> Client:
 
 
 def _numbers(start: int) -> list[Row]:
-    """Rows whose value begins with the offset that each will have."""
+    """Rows whose value begins with the expected offset."""
     return [Row("devices/d/telemetry", number.to_bytes(8) + VALUE) for number in range(start, start + ROWS)]
 
 
@@ -41,7 +42,7 @@ def _removed(broker: BrokerProcess, cause: str) -> int:
 
 
 def _values(client: Client) -> Iterator[tuple[int, int]]:
-    """Offset and number of every telemetry record that is left."""
+    """Offset and number of every remaining telemetry record."""
     bounds = client.offsets(partitions=[TELEMETRY]).partitions[TELEMETRY]
     for batch in client.fetch(TELEMETRY, bounds.log_start, bounds.high_watermark):
         offsets, values = batch.column("offset").to_pylist(), batch.column("value").to_pylist()
@@ -70,7 +71,7 @@ def test_trimming_makes_room_by_the_oldest_telemetry_alone_and_outlives_a_kill(l
             try:
                 client.produce(_numbers(produced))
             except FullError:
-                # Faster than the budget is looked at: at the next look there is room again.
+                # Faster than the check of the budget: after the next check there is room again.
                 time.sleep(0.1)
             else:
                 produced += ROWS
@@ -100,7 +101,7 @@ def test_a_budget_is_kept_telemetry_refused_and_taken_again_when_there_is_more(l
         assert [number for _, number in _values(client)] == list(range(produced))
     broker.stop()
 
-    # What was produced between two looks at the budget may have passed the first bound by far.
+    # Records produced between two checks of the budget may have exceeded the first limit by far.
     more = broker_on(data, {**budget, "log.disk.budget": "110MiB", "log.disk.act_at": "90"})
     more.start()
     with _client(more) as client:

@@ -1,4 +1,5 @@
-"""A full disk: publishes are refused, nothing acknowledged is lost, reads go on, and it ends by itself (I5, I7)."""
+"""A full disk: publishes are refused, nothing acknowledged is lost, reads continue, and the broker recovers by itself
+(I5, I7)."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def _wait_readyz(broker: BrokerProcess, wanted: int, *, seconds: float) -> str:
 
 
 def _assert_refused(result: LoadResult) -> None:
-    """Nothing was acknowledged; MQTT 5 clients were told why and stay, older ones have no code for it."""
+    """Nothing was acknowledged. MQTT 5 clients got the reason and stay connected; older versions have no code for
+    it."""
     assert result.acked == 0
     for one in result.connections:
         if one.publisher.protocol == 5:

@@ -1,4 +1,4 @@
-"""The checker finds each fault that it has a word for, and nothing in a sound log."""
+"""The checker finds each kind of fault that it knows, and nothing in a sound log."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _row(offset: int, sequence: int, *, epoch: int = 1) -> Row:
 
 
 class _Log:
-    """A log in one partition, as a reader shows it."""
+    """A log with one partition, as a reader sees it."""
 
     def __init__(self) -> None:
         self.rows_held = [_row(offset, offset) for offset in range(ACKED)]
@@ -174,7 +174,7 @@ def test_fault_is_found_when_the_record_was_read_before(damage, fault):
     assert check.report.counts[fault] > 0, check.report.details()
 
 
-# Whoever reads a log for the first time cannot know which records or epochs it had before.
+# A checker that reads a log for the first time cannot know which records or epochs it had before.
 FROM_ACKS_ALONE = [
     one for one in FAULTS if one not in [(_old_epoch, Fault.EPOCH), (_lose_tail_and_reuse_offsets, Fault.CHANGED)]
 ]
@@ -225,7 +225,7 @@ def test_what_the_broker_says_is_lost_is_a_hole():
 
 
 def test_qos_2_is_sent_again_until_it_is_complete_and_arrives_once(tmp_path, need_program, seed):
-    """Against a broker that has QoS 2: the load must not be the one that is wrong."""
+    """Runs against a broker that implements QoS 2, so that a fault cannot be in the load itself."""
     need_program("mosquitto")
     recipe = Recipe(seed)
     sources = tuple(one for one in resending_publishers(qos2=True) if one.qos == 2)
@@ -246,7 +246,7 @@ def test_qos_2_is_sent_again_until_it_is_complete_and_arrives_once(tmp_path, nee
                 records_each=200 if last else None,
                 outboxes=outboxes,
             )
-            with load:  # ends in the middle of flows, but for the last
+            with load:  # Ends in the middle of flows, except for the last one.
                 load.wait(lambda one: one.acked >= 600, seconds=120, what="600 acknowledgements")
                 if last:
                     load.wait(lambda one: one.over, seconds=120, what="all flows to end")

@@ -1,4 +1,4 @@
-"""The power cut itself: bytes that were synced survive it, bytes that were only written do not."""
+"""The power cut itself: synced bytes survive it, bytes that were only written do not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def test_write_back_leaves_writes_half_there(loop_image, seed):
     path = image.mount_point / "file"
     pages = 512
     with path.open("wb", buffering=0) as file:
-        # A page a write: a larger one may become one folio of the page cache, which goes to the disk as a whole.
+        # One page per write: a larger write may become one folio of the page cache, which is written to disk as a
+        # whole.
         for _ in range(pages):
             file.write(bytes(4_096))
         os.fsync(file.fileno())

@@ -1,7 +1,9 @@
-"""A sync or write that fails once: no acknowledgement after it, the partition stops, reads go on, a restart recovers.
+"""A sync or write that fails once: no acknowledgement after it, the partition stops, reads continue, a restart
+recovers.
 
-`strace` answers one call of each thread with EIO, and lets the later ones succeed: a broker that tried again would go
-on as if nothing had happened, although the kernel has dropped the dirty pages (invariant I5).
+`strace` makes one call of each thread fail with EIO, and later calls succeed. A broker that retried would therefore
+continue
+as if nothing had happened, although the kernel has dropped the dirty pages (invariant I5).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from broker_edge.torture.reader import LogReader
 from broker_edge.torture.records import Recipe, publishers
 from broker_edge.torture.strace import injected
 
-# Of each thread: late enough for acknowledgements before it.
+# The number of the call in each thread: late enough for some acknowledgements before it.
 FAILING_CALL = 60
 
 

@@ -1,6 +1,6 @@
-"""`headwater torture` in its short form: nothing that was acknowledged is lost, whatever happens (I1 to I5).
+"""`headwater torture` in a short form: no acknowledged record is lost, whatever happens (I1 to I5).
 
-HEADWATER_FAULT_CYCLES multiplies the kills and the power cuts (default 20 each), HEADWATER_FAULT_SEED repeats a run.
+HEADWATER_FAULT_CYCLES sets the number of kills and power cuts (default 20 each), HEADWATER_FAULT_SEED repeats a run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from broker_edge.torture.report import Fault
 from broker_edge.torture.runner import Outcome, Run, run
 from broker_edge.torture.sabotage import SABOTAGES
 
-# Few of each here; `kill` and `power` have their own count.
+# A few of each here; `kill` and `power` have their own count.
 CYCLES = {
     "failpoints": 16,
     "tears": 3,

@@ -1,7 +1,6 @@
-"""The built wheel: what is in it, what it asks for, and that it works with the base dependencies alone.
+"""The built wheel: its contents, its dependencies, and that it works with the base dependencies only.
 
-It is built with the profile of the checkout's own build, so that little is compiled again; a release differs in speed
-only.
+It is built with the profile of the checkout's own build, to reuse compiled code; a release differs only in speed.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ BASE = ("pyarrow", "paho-mqtt", "typer", "rich", "cryptography")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built as `make wheel` builds it but for the profile."""
+    """The wheel, built as `make wheel` does, except for the profile."""
     out = tmp_path_factory.mktemp("wheel")
     profile = os.environ.get("PROFILE", "quick")
     command = [sys.executable, "-m", "maturin", "build", "--locked", "--profile", profile, "--out", str(out)]
@@ -37,7 +36,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel and its base dependencies, as on an edge box, and nothing else of what is installed here."""
+    """The wheel and its base dependencies, as on an edge box, without other installed packages."""
     folder = tmp_path_factory.mktemp("unpacked")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
@@ -50,7 +49,7 @@ def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def needed_by(names: Sequence[str]) -> set[str]:
-    """The distributions and what they need in turn, without extras."""
+    """The distributions and their transitive dependencies, without extras."""
     found: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -66,7 +65,7 @@ def needed_by(names: Sequence[str]) -> set[str]:
 
 
 def run_in(folder: Path, code: str, *, expect: int = 0) -> str:
-    """Runs code with the standard library and `folder` alone; returns what it prints."""
+    """Runs code with only the standard library and `folder`; returns its output."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HEADWATER", "PYTHON"))}
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", f"import sys\nsys.path.insert(0, {str(folder)!r})\n{code}"],

@@ -1,1 +1,1 @@
-"""What tests share: stand-ins for the broker's Flight service and ways to run the real one."""
+"""Shared by tests: fakes of the broker's Flight service and ways to run the real one."""

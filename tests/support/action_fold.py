@@ -1,6 +1,8 @@
-"""What `action_events` says about each target, folded without the engine, and where `action_targets` differs from it.
+"""Computes the expected state of each target from `action_events`, without the engine, and compares it with
+`action_targets`.
 
-For commands: a device's word ends its target. Firmware needs proof of a version too, which is the engine's to judge.
+For commands only: a device's final status ends its target. Firmware also needs proof of a version, which only the
+engine judges.
 """
 
 from __future__ import annotations
@@ -17,16 +19,16 @@ from sinks.tables import uri_of
 
 _SAID_LAST = frozenset({"SUCCEEDED", "FAILED", "REJECTED", "CANCELLED"})
 _OPEN = ("DELIVERED", "ACCEPTED", "IN_PROGRESS")
-"""From the least to the most that a device or its broker can have said of a target that is not over."""
+"""Order of the states that a device or its broker can report of an open target."""
 _BY_PEOPLE = frozenset({"PENDING", "QUEUED", "CANCELLING", "CANCELLED", "SKIPPED", "REMOVED"})
-"""Decided by requests, rules and places in the log, of which the events have no row for each target."""
+"""Decided by requests, rules and log offsets, for which the events have no row per target."""
 
 Place = tuple[str, int, int]
 
 
 @dataclass(slots=True)
 class _Said:
-    """Of one attempt."""
+    """The reports about one attempt."""
 
     last: list[tuple[Place, str]] = field(default_factory=list)
     open: set[str] = field(default_factory=set)
@@ -34,7 +36,7 @@ class _Said:
 
 
 def fold_differences(root: Path | str) -> list[str]:
-    """A sentence for each event that is doubled, and for each target that is not what its events come to."""
+    """A sentence for each duplicate event, and for each target whose state does not follow from its events."""
     events = _rows(root, "action_events")
     doubled = [id_ for id_, count in Counter(event["event_id"] for event in events).items() if count > 1]
     said: dict[tuple[str, str, int], _Said] = defaultdict(_Said)
@@ -53,7 +55,7 @@ def fold_differences(root: Path | str) -> list[str]:
         key = (target["action_id"], target["device_id"], target["attempt"])
         earlier = [said[(*key[:2], attempt)] for attempt in range(1, target["attempt"])]
         if target["late"] and any(what == "SUCCEEDED" for one in earlier for _, what in one.last):
-            continue  # An attempt that had been given up made this one needless.
+            continue  # Another attempt, which had been given up, succeeded and made this one unnecessary.
         problem = _problem(target, said.get(key) or _Said())
         if problem is not None:
             wrong.append(f"{'/'.join(map(str, key))} is {target['state']}, and {problem}")
@@ -63,20 +65,20 @@ def fold_differences(root: Path | str) -> list[str]:
 def _problem(target: dict[str, Any], said: _Said) -> str | None:
     state = target["state"]
     if said.timed_out and not any(what == "SUCCEEDED" for _, what in said.last):
-        # Another last word may have come just before it, or too late.
+        # A different final status may have arrived just before it, or too late.
         allowed = {"TIMED_OUT", *(what for _, what in said.last[:1])}
-        return None if state in allowed else "the engine said that its time was over"
+        return None if state in allowed else "the engine reported a timeout"
     if said.last:
         succeeded = [one for one in said.last if one[1] == "SUCCEEDED"]
         place, what = succeeded[0] if said.timed_out else said.last[0]
         if state != what:
-            return f"the device said {what} at {place}"
+            return f"the device reported {what} at {place}"
         decided = (target["report_log_id"], target["report_partition"], target["report_offset"])
-        return None if decided == place else f"by {decided}, where the device said so first at {place}"
+        return None if decided == place else f"decided by {decided}, but the device first reported it at {place}"
     if state in _BY_PEOPLE:
         return None
     newest = max(said.open, key=_OPEN.index, default=None)
-    return None if state == newest else f"the most that was said of it is {newest}"
+    return None if state == newest else f"the furthest reported state is {newest}"
 
 
 def _rows(root: Path | str, name: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`headwaterd` as a process of a test; it is the one that `headwater torture` uses."""
+"""`headwaterd` as a process of a test: the class that `headwater torture` uses."""
 
 from broker_edge.torture.process import BrokerError, BrokerProcess, binary
 

@@ -1,13 +1,13 @@
-"""Compares a bronze table with the log that it was read from and with what publishers were told.
+"""Compares a bronze table with the log that it was read from, and with the acknowledgements of the publishers.
 
-The table is read without Spark, so that the check shares no code with what it checks. Faults are counted as
-  missing     acknowledged, and the table does not have it at the acknowledged place
-  unread      in the log and not in the table
-  doubled     a place that the table has more than once
-  unexpected  in the table and not in the log
+The table is read without Spark, so that the check shares no code with the code under test. It counts these faults:
+  missing     acknowledged, but not in the table at the acknowledged offset
+  unread      in the log, but not in the table
+  doubled     an offset that the table has more than once
+  unexpected  in the table, but not in the log
   epoch       another epoch than in the log
   changed     other bytes or another topic than in the log, or than were sent
-It judges neither the log nor the publishers; `broker_edge.torture.check` does.
+It checks neither the log nor the publishers; `broker_edge.torture.check` does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Fault(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class BronzePlace:
-    """What a row is about: unique in bronze."""
+    """Identifies a row; unique in bronze."""
 
     log_id: str
     partition: int
@@ -64,7 +64,7 @@ class LoggedRecords:
 
 
 def read_bronze(table: Path) -> Iterator[Record]:
-    """Every row of the table, repeated ones too."""
+    """Every row of the table, including duplicates."""
     found = DeltaTable(str(table)).to_pyarrow_table(columns=list(_COLUMNS))
     columns = (found.column(name).to_pylist() for name in _COLUMNS)
     for log_id, partition, offset, epoch, topic, value in zip(*columns, strict=True):
@@ -72,7 +72,7 @@ def read_bronze(table: Path) -> Iterator[Record]:
 
 
 def read_log(address: tuple[str, int], *, class_name: str) -> LoggedRecords:
-    """What a broker serves of one class."""
+    """The records of one class that a broker serves."""
     records: dict[BronzePlace, Content] = {}
     partitions: dict[str, int] = {}
     with LogReader(address) as reader:
@@ -88,9 +88,9 @@ def read_log(address: tuple[str, int], *, class_name: str) -> LoggedRecords:
 
 
 def compare(bronze: Iterable[Record], log: LoggedRecords, results: Sequence[LoadResult]) -> Counter[Fault]:
-    """Counts of what is wrong; empty when every record of the log is in the table once, as it was sent.
+    """Counts faults; empty if the table has every record of the log once, as it was sent.
 
-    The publishers must have asked for the places of their records.
+    The publishers must have asked for the offsets of their records.
     """
     faults: Counter[Fault] = Counter()
     table: dict[BronzePlace, Content] = {}
@@ -114,10 +114,10 @@ def compare(bronze: Iterable[Record], log: LoggedRecords, results: Sequence[Load
 
 
 def _acknowledged(log: LoggedRecords, results: Sequence[LoadResult]) -> Iterator[tuple[BronzePlace, str, bytes]]:
-    """Place, topic and payload of each record that its publisher was given a place for."""
+    """Offset, topic and payload of each record whose publisher was told an offset."""
     for result in results:
         for one in result.connections:
             for sequence, told in one.acked.items():
-                assert told is not None, f"{one.publisher.client_id} was not told where its records are"
+                assert told is not None, f"{one.publisher.client_id} was not told the offsets of its records"
                 place = BronzePlace(log.log_id, log.partitions[told.partition], told.offset)
                 yield place, one.publisher.topic, result.recipe.payload(result.name(one, sequence))

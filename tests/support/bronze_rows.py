@@ -1,4 +1,4 @@
-"""Rows of bronze without a broker: payloads under topics, each at the next offset, as the telemetry job leaves them."""
+"""Rows of bronze without a broker: payloads under topics at consecutive offsets, as the telemetry job writes them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class BronzeTable:
         self.offset = 0
 
     def append(self, payloads: Iterable[Any], *, topic: str = "devices/d1/telemetry") -> None:
-        """Payloads that are no bytes are written as JSON."""
+        """Payloads other than bytes are written as JSON."""
         rows = []
         for payload in payloads:
             value = payload if isinstance(payload, bytes) else json.dumps(payload).encode()

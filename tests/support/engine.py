@@ -1,4 +1,4 @@
-"""Drives the action engine the way its job does: ticks, a pretended log, a clock that is moved by hand."""
+"""Drives the action engine as its job does: ticks, a fake log, and a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def action_of(action_id: str = "a1", **fields: object) -> Action:
 
 @dataclass
 class Engine:
-    """Drives ticks the way the job does: apply the decision, publish into a pretended log, record the places."""
+    """Runs ticks as the job does: applies the decision, publishes to a fake log, records the offsets."""
 
     devices: Mapping[str, Device]
     limits: Limits = field(default_factory=Limits)
@@ -109,7 +109,7 @@ class Engine:
         self.cancel(kind=kind, **fields)
 
     def said(self) -> list[str]:
-        """What the last tick answered or announced."""
+        """The answers and announcements of the last tick."""
         return [event.message for event in self.last.events]
 
     def phase(self, action_id: str = "a1") -> str:

@@ -1,4 +1,4 @@
-"""The action engine's job on real tables, with a log that is pretended and a clock that is moved by hand."""
+"""The action engine's job on real tables, with a fake log and a clock that the test moves."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A broker, publishers and the telemetry job, which are killed at named points again and again on one checkpoint.
+"""A broker, publishers and the telemetry job, killed repeatedly at named points on one checkpoint.
 
-`KillRun` does one thing after the other and checks after each that it hit the state it was for; `finish` lets the job
-come to its end and compares bronze with the log and with what the publishers were told. The test takes each point
-once, `tests/bench/exactly_once.py` many times, with both writers.
+`KillRun` does one kill at a time and checks each time that it hit the intended state. `finish` lets the job finish and
+compares bronze with the log and with the acknowledgements of the publishers. The test uses each point once,
+`tests/bench/exactly_once.py` many times, with both writers.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from support.ports import free_port
 from support.telemetry_job import TelemetryJob
 
 PUBLISHERS = publishers(6, protocols=(5,), control=False)
-CLOSED_SECONDS = 60.0  # for the connections of a killed broker to end
+CLOSED_SECONDS = 60.0  # Deadline for the connections of a killed broker to end.
 TRIES_MAX = 10
 
 
 class Hurt(enum.StrEnum):
-    """What is done to the job, or its broker."""
+    """What happens to the job or its broker."""
 
     PLANNING = "planning"
     READING = "reading"
@@ -43,25 +43,25 @@ class Hurt(enum.StrEnum):
     @property
     def meaning(self) -> str:
         return {
-            Hurt.PLANNING: "job killed while it plans a batch",
+            Hurt.PLANNING: "job killed while planning a batch",
             Hurt.READING: "job killed while its tasks read",
             Hurt.COMMITTED: "job killed after the Delta commit",
-            Hurt.OFFSETS: "job killed after the checkpoint's offset file",
+            Hurt.OFFSETS: "job killed after writing the checkpoint's offset file",
             Hurt.FORGOTTEN: "last commit file of the checkpoint deleted",
-            Hurt.WORKER: "Python worker killed while it reads",
+            Hurt.WORKER: "Python worker killed while reading",
             Hurt.BROKER: "broker killed while a task reads",
         }[self]
 
 
 class KillRun:
-    """One broker, one table, one checkpoint; publishers send all the time."""
+    """One broker, one table, one checkpoint; publishers send throughout."""
 
     def __init__(self, folder: Path, *, writer: str, recipe: Recipe, pause_s: float = 0.1) -> None:
         self.recipe = recipe
         self._writer = writer
         self._pause_s = pause_s
         self._failpoints = Failpoints(folder / "failpoints")
-        # The address stays over restarts: the job knows the broker by it.
+        # The address is the same after restarts: the job knows the broker by it.
         settings = {"listeners.flight.bind": f"127.0.0.1:{free_port()}"}
         self.broker = BrokerProcess(data_dir=folder / "log", settings=settings, log_file=folder / "broker.txt")
         self._folder = folder
@@ -69,7 +69,7 @@ class KillRun:
         self._load: MqttLoad | None = None
         self._results: list[LoadResult] = []
         self.rows = 0
-        """Of bronze, once the run has finished."""
+        """The counts of bronze, once the run has finished."""
 
     def __enter__(self) -> KillRun:
         self.broker.start()
@@ -97,7 +97,7 @@ class KillRun:
         return self._job
 
     def hurt(self, what: Hurt) -> None:
-        """Does it to the job, which runs afterwards only where the hurt leaves it running."""
+        """Applies it to the job. The job keeps running only if `what` does not kill it."""
         {
             Hurt.PLANNING: self._at_planning,
             Hurt.READING: lambda: self._kill_at(Point.READING),
@@ -109,7 +109,7 @@ class KillRun:
         }[what]()
 
     def finish(self) -> Counter[Fault]:
-        """Ends the load, has the job read what is left, and counts the faults of the table: none, if all is well."""
+        """Ends the load, lets the job read the rest, and counts the faults of the table: none, if all is well."""
         self._end_load()
         self.job.kill()
         self.job.start("--available-now")
@@ -141,7 +141,7 @@ class KillRun:
             self._kill_at(Point.COMMITTED)
             assert self._is_in_table(self.job.newest("offsets"))
             return
-        # In the JVM there is no hook: the kill follows the commit as soon as it is seen, until it came in time.
+        # There is no hook in the JVM: kill as soon as the commit is visible, and repeat until a kill was early enough.
         for _ in range(TRIES_MAX):
             self._start()
             self.job.until(lambda: self._is_in_table(self.job.newest("commits") + 1), "Delta commit")
@@ -149,10 +149,10 @@ class KillRun:
             if self.job.newest("offsets") == self.job.newest("commits") + 1:
                 assert self._is_in_table(self.job.newest("offsets"))
                 return
-        raise AssertionError("no kill came between the two commits")
+        raise AssertionError("no kill happened between the two commits")
 
     def _forget_a_commit(self) -> None:
-        # A run to its end leaves no planned batch behind the one that is forgotten.
+        # A completed run leaves no planned batch after the one whose commit is deleted.
         self.job.kill()
         self.job.start("--available-now")
         assert self.job.wait() == 0, self.job.last_words()
@@ -163,7 +163,7 @@ class KillRun:
             (self.job.checkpoint / "commits" / name).unlink(missing_ok=True)
 
     def _kill_a_worker(self) -> None:
-        """The task is tried again, or the query ends and is started again; either is well."""
+        """The task is retried, or the query ends and is restarted; both are correct."""
         self._failpoints.arm(Point.READING, Action.KILL_WORKER)
         self._start()
         self.job.until(lambda: self._failpoints.was_hit, "worker that reads")
@@ -196,7 +196,7 @@ class KillRun:
         return version is not None and version >= batch
 
     def _publish(self) -> None:
-        """Some hundred records a second: enough for every batch, without the whole machine."""
+        """Some hundred records a second: enough for every batch without using the whole machine."""
         self._load = MqttLoad(
             address=self.broker.mqtt,
             run=len(self._results) + 1,
@@ -209,7 +209,7 @@ class KillRun:
 
     def _end_load(self, *, of_itself: bool = False) -> None:
         load, self._load = self._load, None
-        assert load is not None, "nobody publishes"
+        assert load is not None, "no load is running"
         if of_itself:
             load.wait(lambda one: one.over, seconds=CLOSED_SECONDS, what="the connections to end with the broker")
         self._results.append(load.stop())

@@ -1,6 +1,6 @@
-"""Points of the telemetry job at which a test has it killed or held, told by a file: no waiting for the right moment.
+"""Points of the telemetry job at which a test kills or holds it, selected by a file: no waiting for the right moment.
 
-What happens there is in `failpoint_site/sitecustomize.py`, which the job's processes run before anything else.
+The actions are in `failpoint_site/sitecustomize.py`, which the job's processes run before anything else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Point(enum.StrEnum):
     OFFSETS = "offsets"
     READING = "reading"
     COMMITTED = "committed"
-    """Of `bronze.writer: files` only; the native sink has no Python at that place."""
+    """For `bronze.writer: files` only; the native sink runs no Python there."""
 
 
 class Action(enum.StrEnum):
@@ -33,13 +33,13 @@ class Failpoints:
 
     @property
     def environment(self) -> dict[str, str]:
-        """For the job's processes."""
+        """Environment variables for the job's processes."""
         site = str(Path(__file__).parent / "failpoint_site")
         known = os.environ.get("PYTHONPATH", "")
         return {"FAILPOINT_FOLDER": str(self._folder), "PYTHONPATH": os.pathsep.join(filter(None, [site, known]))}
 
     def arm(self, point: Point, action: Action) -> None:
-        """The next process that comes to `point` does `action`."""
+        """The next process that reaches `point` does `action`."""
         self.release()
         fresh = self._folder / "arming"
         fresh.write_text(f"{point} {action}")
@@ -50,6 +50,6 @@ class Failpoints:
         return (self._folder / "hit").exists()
 
     def release(self) -> None:
-        """Lets go who is held, and disarms."""
+        """Releases held processes, and disarms."""
         for name in ("armed", "hit"):
             (self._folder / name).unlink(missing_ok=True)

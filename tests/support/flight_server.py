@@ -1,8 +1,9 @@
-"""A Flight server in memory that obeys docs/protocols.md, section 3, for tests of who reads or produces over Flight.
+"""A Flight server in memory that follows docs/protocols.md, section 3, for tests of clients that read or produce over
+Flight.
 
-`FlightServer` wraps a `MemoryLog` and can go down and come back on the same port. It checks no credentials, syncs
-nothing, and where pyarrow's server cannot send the gRPC status of the protocol (OUT_OF_RANGE, FAILED_PRECONDITION, …)
-it sends another one with the same JSON.
+`FlightServer` wraps a `MemoryLog` and can go down and come back on the same port. It checks no credentials and syncs
+nothing. Where pyarrow's server cannot send the gRPC status of the protocol (OUT_OF_RANGE, FAILED_PRECONDITION, …), it
+sends another one with the same JSON.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from support.memory_log import Group, MemoryLog, Partition, Pattern, Wanted, mat
 
 __all__ = ["SCHEMA", "FlightServer", "refusal", "to_batch"]
 
-# Few, so that whoever lists groups meets pages.
+# Small, so that clients that list groups get several pages.
 GROUPS_A_PAGE = 2
 
 
@@ -62,7 +63,7 @@ class FlightServer:
         return self
 
     def down(self) -> None:
-        """Goes away: calls in progress end, new ones are refused by the operating system."""
+        """Stops: calls in progress end, and the operating system refuses new ones."""
         service, self._service = self._service, None
         if service is not None:
             service.stopping.set()
@@ -85,7 +86,7 @@ class FlightServer:
 
 
 class _Service(flight.FlightServerBase):  # type: ignore[misc]
-    """One life of the server: pyarrow's servers cannot be started twice."""
+    """One run of the server: pyarrow's servers cannot be started twice."""
 
     def __init__(self, owner: FlightServer, location: str) -> None:
         super().__init__(location)

@@ -1,6 +1,6 @@
-"""What travels over Flight, for the server in memory: the schema, JSON bodies and their checks, refusals.
+"""The wire format for the in-memory server: the schema, JSON bodies and their checks, refusals.
 
-The words of docs/protocols.md, section 3. It holds no records and no sockets.
+It follows docs/protocols.md, section 3, and holds no records and no sockets.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def to_batch(records: Sequence[Record], partition: int, log_id: str) -> pa.Recor
 
 
 def json_object(text: bytes, what: str, required: Sequence[str], optional: Sequence[str]) -> JsonObject:
-    """Decodes a JSON object and refuses fields that are missing or unknown, by name."""
+    """Decodes a JSON object and refuses missing or unknown fields by name."""
     try:
         body = json.loads(text or b"{}")
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""`headwater jobs run` as a process of a test: started, read line by line, interrupted by Ctrl-C, started again."""
+"""`headwater jobs run` as a process of a test: start, read line by line, interrupt with Ctrl-C, restart."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import Any
 _ROOT = Path(__file__).resolve().parents[2]
 _COMMAND = (sys.executable, "-c", "import sys; from headwater_cli import main; sys.exit(main())", "jobs", "run")
 WAIT_S = 300.0
-"""Bound of every wait: a JVM that starts on a busy machine takes minutes."""
+"""Limit of every wait: starting a JVM on a busy machine takes minutes."""
 _LOOK_S = 0.5
-"""Seldom: what a look costs the jobs do not get."""
+"""Rarely, because each check takes processor time from the jobs."""
 
 
 class JobsProcess:
-    """At most one running process; each start writes into files of its own."""
+    """At most one running process; each start writes to its own files."""
 
     def __init__(self, folder: Path, config: Path) -> None:
         self._folder, self._config = folder, config
@@ -42,7 +42,7 @@ class JobsProcess:
             self._process.wait(WAIT_S)
 
     def start(self, *names: str) -> None:
-        """Starts the jobs and does not wait for them."""
+        """Starts the jobs without waiting for them."""
         self._starts += 1
         path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
         with self._file("out").open("wb") as out, self._file("err").open("wb") as err:
@@ -53,35 +53,35 @@ class JobsProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                # The group that Ctrl-C reaches on a terminal: driver, JVM and what they start.
+                # The process group that Ctrl-C reaches on a terminal: driver, JVM and their children.
                 start_new_session=True,
                 preexec_fn=_take_interrupts,
             )
 
     def interrupt(self) -> int:
-        """Ctrl-C; the exit code."""
-        assert self._process is not None, "the jobs do not run"
+        """Sends Ctrl-C; returns the exit code."""
+        assert self._process is not None, "the jobs are not running"
         os.killpg(self._process.pid, signal.SIGINT)
         return self.wait()
 
     def wait(self) -> int:
-        """Waits for the end; the exit code."""
-        assert self._process is not None, "the jobs do not run"
+        """Waits for the end; returns the exit code."""
+        assert self._process is not None, "the jobs are not running"
         code = self._process.wait(WAIT_S)
         self._process = None
         return code
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Waits while the jobs run; fails with their last words when they end first or time is over."""
+        """Waits while the jobs run. Fails with their last output if they end first or the time is over."""
         deadline = time.monotonic() + WAIT_S
         while not condition():
-            assert self._process is not None, "the jobs do not run"
+            assert self._process is not None, "the jobs are not running"
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"no {what}; the last words of the jobs:\n{self.last_words()}")
+                raise AssertionError(f"no {what}; the last output of the jobs:\n{self.last_words()}")
             time.sleep(_LOOK_S)
 
     def lines(self) -> list[dict[str, Any]]:
-        """What this start has put out so far."""
+        """The output of this start so far."""
         whole = self._file("out").read_text().rpartition("\n")[0]
         return [json.loads(line) for line in whole.splitlines()]
 
@@ -101,5 +101,5 @@ class JobsProcess:
 
 
 def _take_interrupts() -> None:
-    """A test run in the background of a script ignores SIGINT, and what it starts would inherit that."""
+    """A test run in the background of a script ignores SIGINT, and its children would inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

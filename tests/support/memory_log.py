@@ -1,7 +1,7 @@
 """A log in memory with the visible behaviour of the broker's: partitions, offsets, epochs, topics and limits.
 
-It stands behind `support.flight_server`. It keeps nothing across its own life, checks no bytes and hashes keys with
-CRC-32 instead of XXH3-64, so a topic may land in another partition than in a real broker.
+`support.flight_server` serves it. It keeps nothing on disk, checks no bytes, and hashes keys with CRC-32 instead of
+XXH3-64, so a topic may be in another partition than in a real broker.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Partition:
     log_start: int = 0
     epoch: int = 1
     records: list[Record] = field(default_factory=list)
-    # Offset of the next record: survives retention that empties the partition.
+    # Offset of the next record; kept when retention empties the partition.
     high_watermark: int = 0
 
     @property
@@ -63,7 +63,7 @@ class Partition:
             yield record
 
     def epoch_before(self, offset: int) -> int | None:
-        """The epoch of the record before `offset`; None at 0 and where that record is gone."""
+        """The epoch of the record before `offset`; None at 0 and if that record is gone."""
         found = list(self.between(offset - 1, offset))
         return found[0].epoch if found else None
 
@@ -89,7 +89,8 @@ class Group:
 
 
 def matches(topic_filter: str, topic: str) -> bool:
-    """MQTT's rule, 4.7: `+` is one level, `#` the rest, and a leading wildcard never matches a `$` topic."""
+    """The rule of MQTT, section 4.7: `+` matches one level, `#` the rest, and a leading wildcard never matches a `$`
+    topic."""
     if topic.startswith("$") and topic_filter[:1] in ("+", "#"):
         return False
     levels = topic.split("/")
@@ -103,7 +104,7 @@ def matches(topic_filter: str, topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A regular expression of whole topics; it stands where a list of filters may stand."""
+    """A regular expression for whole topics, usable in place of a list of filters."""
 
     text: str
 
@@ -131,7 +132,7 @@ def _overlap(left: Sequence[str], right: Sequence[str]) -> bool:
 
 
 class MemoryLog:
-    """Partitions 0 (internal), 1 (control), 2 (artifacts), 3… (telemetry), numbered as a fresh broker numbers them.
+    """Partitions 0 (internal), 1 (control), 2 (artifacts), 3… (telemetry), numbered as in a new broker.
 
     Every method may be called from any thread; `changed` is notified after each append.
     """
@@ -145,7 +146,7 @@ class MemoryLog:
         self.changed = threading.Condition(threading.RLock())
 
     def route(self, topic: str, key: bytes | None) -> tuple[Partition, bytes]:
-        """The partition of a topic and the key its record gets."""
+        """The partition of a topic, and the key of its record."""
         class_name = next((c for c, fs in CLASS_FILTERS.items() if matches_any(fs, topic)), "telemetry")
         levels = topic.split("/")
         level = levels[1] if len(levels) > 1 and levels[0] == "devices" else topic
@@ -190,13 +191,13 @@ class MemoryLog:
             return place.number, record.offset
 
     def place_of_key(self, topic: str, idempotency_key: str) -> tuple[int, int] | None:
-        """Where a retained record of the topic's partition carries this idempotency key."""
+        """Where the topic's partition has a record with this idempotency key."""
         place, _ = self.route(topic, None)
         wanted = ("headwater.idempotency-key", idempotency_key.encode())
         found = (r.offset for r in place.records if r.headers and wanted in r.headers)
         return next(((place.number, offset) for offset in found), None)
 
-    # What tests do to a log: retention, damage and a new term.
+    # Changes that tests make to a log: retention, damage and a new term.
 
     def expire(self, partition: int, log_start: int) -> None:
         """Retention: every record below `log_start` is gone."""
@@ -214,7 +215,7 @@ class MemoryLog:
             place.records = [r for r in place.records if not start <= r.offset < end]
 
     def new_epoch(self, partition: int | None = None, *, cut_to: int | None = None) -> None:
-        """A restart of the broker. `cut_to` drops the tail from that offset, so that its offsets are used again."""
+        """A restart of the broker. `cut_to` drops the tail from that offset, so its offsets are reused."""
         with self.changed:
             for place in self.partitions.values():
                 if partition not in (None, place.number):
@@ -225,10 +226,10 @@ class MemoryLog:
                     place.high_watermark = min(place.high_watermark, cut_to)
             self.changed.notify_all()
 
-    # What the Flight service asks.
+    # Requests of the Flight service.
 
     def reachable(self, filters: Wanted) -> list[Partition]:
-        """Partitions in which a topic of `filters` can be; all but internal without filters, and with a pattern."""
+        """Partitions that can hold a topic of `filters`; all except internal without filters or with a pattern."""
         if filters is None or isinstance(filters, Pattern):
             return [p for p in self.partitions.values() if p.class_name != "internal"]
         names = {
@@ -246,7 +247,7 @@ class MemoryLog:
     def plan(
         self, starts: Mapping[int, int], filters: Wanted, max_records: int | None, max_bytes: int | None
     ) -> dict[int, Planned]:
-        """How far each partition may be read. A limit is shared by what waits; one record always gets through."""
+        """How far each partition may be read. A limit is divided by the waiting records; one record always fits."""
         waiting = {
             number: [
                 r
@@ -273,7 +274,7 @@ class MemoryLog:
 
 
 def _shares(waiting: Mapping[int, int], limit: int | None) -> dict[int, int]:
-    """Splits `limit` in proportion to what waits; remainders go to those who wait longest, in order of number."""
+    """Splits `limit` in proportion to the waiting records; remainders go to the longest queues, then by number."""
     total = sum(waiting.values())
     if limit is None or total <= limit:
         return dict(waiting)

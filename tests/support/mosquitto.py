@@ -1,4 +1,4 @@
-"""A mosquitto on a port of its own: the broker that devices are tested against besides ours. Keeps nothing on disk."""
+"""A mosquitto on its own port: the second broker that devices are tested against. Stores nothing on disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.ports import free_port
 
 
 class Mosquitto:
-    """`kill` and `start` again for a broker that lost everything, on the same port."""
+    """`kill` and `start` again simulate a broker that lost everything, on the same port."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.port = free_port()

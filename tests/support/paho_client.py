@@ -1,6 +1,6 @@
-"""A plain paho-mqtt client whose callbacks end in queues, so that a test waits for an event with a deadline.
+"""A plain paho-mqtt client whose callbacks put events into queues, so that a test waits for an event with a deadline.
 
-It uses paho as any user would and knows nothing of headwater beyond the names of user properties.
+It uses paho as any user would; of headwater it only knows the names of user properties.
 """
 
 from __future__ import annotations
@@ -105,14 +105,14 @@ class PahoClient:
         return answer
 
     def vanish(self) -> None:
-        """Closes the socket without DISCONNECT, as a device does that lost its power."""
+        """Closes the socket without DISCONNECT, as a device without power does."""
         self.paho.loop_stop()
         socket = self.paho.socket()
         assert socket is not None
         socket.close()
 
     def subscribe(self, topic_filter: str, *, qos: int = 1, **users: str) -> Answer:
-        """Underscores in the names of user properties stand for dashes."""
+        """Underscores in names of user properties become dashes."""
         if self.is_v5:
             properties = Properties(PacketTypes.SUBSCRIBE)
             if users:

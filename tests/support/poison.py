@@ -1,4 +1,4 @@
-"""Hostile values by chance, from a seed that failures print; HEADWATER_POISON_SEED chooses another one."""
+"""Random hostile values from a seed that failures print; HEADWATER_POISON_SEED selects another one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUMBERS = (
 
 
 def junk(chance: random.Random, depth: int = 0) -> Any:
-    """A value of JSON; now and then a deep one."""
+    """A JSON value; sometimes a deep one."""
     kind = chance.randrange(9)
     if kind == 0 and depth == 0:
         found: Any = 0

@@ -1,7 +1,7 @@
-"""Ports for servers that must have the same address after each start, or that nobody serves.
+"""Ports for servers that need the same address after each start, or that nobody serves.
 
-Below the range from which the system takes the ports of clients, so that no connection comes in between; each worker
-of a run has ports of its own. A server that is started once binds to port 0 instead.
+They are below the range from which the system takes client ports, so that no connection can take them; each worker of a
+run has its own ports. A server that is started only once binds to port 0 instead.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _next = itertools.count(random.randrange(_EACH))
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on, another one with each call."""
+    """A port of this machine without a listener; a different one with each call."""
     for number in _next:
         port = _FIRST + number % _EACH * _WORKERS_MAX + _worker
         with socket.socket() as probe:
-            # As servers do: what an earlier one left in TIME_WAIT is no hindrance.
+            # Like servers do: ignore a port in TIME_WAIT.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))

@@ -1,4 +1,4 @@
-"""Programs that tests run to their end or beside them: `headwater`, `headwaterd`, and tools of the system."""
+"""Programs that tests run to the end or in the background: `headwater`, `headwaterd`, and system tools."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What a program left behind."""
+    """The result of a program."""
 
     code: int
     out: str
@@ -45,7 +45,7 @@ class Ended:
 
 
 def program(name: str, package: str) -> str:
-    """The path of a program; a missing one fails the test and says how to get it."""
+    """The path of a program. If it is missing, the test fails and says how to install it."""
     found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if found is None:
         pytest.fail(f"{name} is missing: install it (Debian: apt-get install {package})", pytrace=False)
@@ -53,7 +53,7 @@ def program(name: str, package: str) -> str:
 
 
 def headwaterd() -> str:
-    """The broker under test; where it is not built, the test fails and says so."""
+    """The broker under test. If it is not built, the test fails and says so."""
     if not os.access(binary(), os.X_OK):
         pytest.fail(f"{binary()} is missing: run `make build`, or set HEADWATERD", pytrace=False)
     return str(binary())
@@ -92,7 +92,7 @@ def start_headwater(*arguments: str) -> subprocess.Popen[str]:
 
 
 def _take_interrupts() -> None:
-    """A test run in the background of a script ignores SIGINT, and what it starts would inherit that."""
+    """A test run in the background of a script ignores SIGINT, and its children would inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

@@ -1,7 +1,7 @@
-"""An MQTT 5 client that does nothing by itself: each packet is sent and awaited by the test.
+"""An MQTT 5 client that does nothing by itself: the test sends and awaits each packet.
 
-Client libraries finish handshakes on their own. Here a test can stop in the middle of one, cut the connection and go on
-later, with another connection or another broker.
+Client libraries complete handshakes on their own. With this client a test can stop in the middle of one, cut the
+connection, and continue later on another connection or another broker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ONE_BYTE = {0x01, 0x17, 0x19, 0x24, 0x25, 0x28, 0x29, 0x2A}
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """One packet from the broker. `code` is its reason code; of a SUBACK there are several in `codes`."""
+    """One packet from the broker. `code` is its reason code; a SUBACK has several, in `codes`."""
 
     kind: int
     packet_id: int = 0
@@ -46,7 +46,7 @@ class Will:
 
 
 class RawMqtt:
-    """One connection. The constructor sends CONNECT and waits for the CONNACK, which is in `connack`."""
+    """One connection. The constructor sends CONNECT and waits for the CONNACK, which is stored in `connack`."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class RawMqtt:
 
     @property
     def code(self) -> int:
-        """Of the CONNACK."""
+        """The reason code of the CONNACK."""
         return self.connack.code
 
     def subscribe(self, *filters: tuple[str, int]) -> tuple[int, ...]:
@@ -88,7 +88,7 @@ class RawMqtt:
     def publish(
         self, topic: str, payload: bytes, *, qos: int = 1, packet_id: int = 0, retain: bool = False, again: bool = False
     ) -> int:
-        """Sends a PUBLISH and waits for nothing; returns its packet id."""
+        """Sends a PUBLISH without waiting; returns its packet id."""
         packet_id = packet_id or self._next()
         first = 0x30 | qos << 1 | (0x01 if retain else 0) | (0x08 if again else 0)
         identifier = struct.pack(">H", packet_id) if qos else b""
@@ -96,7 +96,7 @@ class RawMqtt:
         return packet_id
 
     def published(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> int:
-        """Publishes to the end of its handshake; returns the reason code (0x10, nobody subscribed, counts as 0)."""
+        """Publishes and completes the handshake; returns the reason code (0x10, no subscribers, counts as 0)."""
         packet_id = self.publish(topic, payload, qos=qos, retain=retain)
         if qos == 0:
             self.ping()
@@ -109,16 +109,16 @@ class RawMqtt:
         return 0 if answer.code == 0x10 else answer.code
 
     def send(self, kind: int, packet_id: int) -> None:
-        """PUBACK, PUBREC, PUBREL or PUBCOMP."""
+        """Sends a PUBACK, PUBREC, PUBREL or PUBCOMP."""
         self._send(kind << 4 | (0x02 if kind == PUBREL else 0), struct.pack(">H", packet_id))
 
     def ping(self) -> None:
-        """Comes back when the broker has taken everything that was sent before."""
+        """Returns when the broker has processed everything that was sent before."""
         self._send(0xC0, b"")
         self.take(PINGRESP)
 
     def take(self, kind: int) -> Packet:
-        """The next packet of this kind; others before it are kept for a later call."""
+        """The next packet of this kind; others that arrive before it are kept for a later call."""
         deadline = time.monotonic() + WAIT_S
         while True:
             for at, packet in enumerate(self._waiting):
@@ -126,11 +126,11 @@ class RawMqtt:
                     return self._waiting.pop(at)
             ended = next((packet for packet in self._waiting if packet.kind == DISCONNECT), None)
             assert ended is None, f"the broker ended the connection: {ended}"
-            assert time.monotonic() < deadline, f"no packet of kind {kind}, but {self._waiting}"
+            assert time.monotonic() < deadline, f"no packet of kind {kind}; waiting: {self._waiting}"
             self._receive()
 
     def deliveries(self, count: int) -> list[Packet]:
-        """So many PUBLISHes, acknowledged to the end."""
+        """Receives that many PUBLISHes and completes their handshakes."""
         taken = []
         for _ in range(count):
             packet = self.take(PUBLISH)
@@ -139,7 +139,7 @@ class RawMqtt:
         return taken
 
     def acknowledge(self, packet: Packet) -> None:
-        """The whole handshake of a delivery."""
+        """Completes the handshake of a delivery."""
         if packet.qos == 1:
             self.send(PUBACK, packet.packet_id)
         elif packet.qos == 2:
@@ -148,7 +148,7 @@ class RawMqtt:
             self.send(PUBCOMP, packet.packet_id)
 
     def nothing_waits(self) -> bool:
-        """Whether no delivery has come by the time that the broker answers a ping."""
+        """Whether no delivery has arrived before the broker answers a ping."""
         self.ping()
         return all(packet.kind != PUBLISH for packet in self._waiting)
 
@@ -157,7 +157,7 @@ class RawMqtt:
         self._socket.close()
 
     def leave(self) -> None:
-        """DISCONNECT; the session stays as long as it was asked for."""
+        """Sends DISCONNECT; the session stays for its expiry interval."""
         self._send(0xE0, b"")
         self._socket.close()
 
@@ -200,7 +200,7 @@ def _connect(
 
 
 def _frame(buffer: bytearray) -> tuple[int, int] | None:
-    """Where the body of the first packet begins and ends; None while bytes are missing."""
+    """Start and end of the body of the first packet; None while bytes are missing."""
     length = 0
     for place in range(4):
         if 1 + place >= len(buffer):
@@ -252,7 +252,7 @@ def _parse_publish(first: int, body: bytes) -> Packet:
 
 
 def _properties(body: bytes, at: int) -> tuple[int, str]:
-    """Where the properties at `at` end, and the reason string among them."""
+    """The end of the properties at `at`, and their reason string."""
     length, at = _read_varint(body, at)
     end, reason = at + length, ""
     while at < end:

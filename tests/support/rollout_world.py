@@ -1,5 +1,5 @@
-"""A rollout on real parts, without a JVM: broker and engine as processes that are killed, the simulated fleet with
-faults to order, and what they say brought into `action_events` by the status job's own parsing.
+"""A rollout with real parts, without a JVM: broker and engine as processes that are killed, and the simulated fleet
+with faults. The status job's own parsing copies what they report into `action_events`.
 
 Used by the test of a small fleet and by `tests/bench/fleet.py` for a large one.
 """
@@ -42,7 +42,7 @@ EXPECTED = {
     "stuck": "TIMED_OUT",
     "offline": "TIMED_OUT",
 }
-"""What becomes of a command at a device with each fault."""
+"""The final state of a command at a device with each fault."""
 UPDATE_FAULTS = parse_faults(
     "interrupted=20%,crash@install=10%,crash@confirm=5%,wrong-checksum=10%,fails=10%,refuses=5%,silent=5%,"
     "reflashed=5%,offline=5%"
@@ -59,22 +59,22 @@ UPDATE_EXPECTED = {
     "reflashed": "TIMED_OUT",
     "offline": "TIMED_OUT",
 }
-"""What becomes of an update at a device with each fault."""
+"""The final state of an update at a device with each fault."""
 
 _CONNECTING_MAX = 50
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "log_id", "epoch")
 
 
 def fixed_ports() -> dict[str, str]:
-    """Settings of a broker that has the same addresses after each start."""
+    """Settings for a broker with the same addresses after each start."""
     return {f"listeners.{name}.bind": f"127.0.0.1:{free_port()}" for name in ("mqtt", "flight", "admin")}
 
 
 def fleet_settings(
     count: int, *, port: int, log: Path, faults: float = 0.0, seed: int = 0, updates: Updates | None = None
 ) -> FleetSettings:
-    """Simulated devices of which the given share has a fault: of commands, each kind as often as the next, or, with
-    `updates`, those of updates. Nobody sends telemetry. `log` is the fleet's own log."""
+    """Simulated devices, the given share of which has a fault: faults of commands in equal parts or, with `updates`,
+    those of updates. No device sends telemetry. `log` is the fleet's own log."""
     if updates is None:
         kinds = [Fault(kind) for kind in EXPECTED if kind != "ok"]
         shares = tuple(Share(kind, 100 * faults / len(kinds)) for kind in kinds if faults)
@@ -95,7 +95,7 @@ def fleet_settings(
 
 
 def running(settings: FleetSettings) -> RunningFleet:
-    # Brokers are killed under them: each connection that ends so would be a traceback.
+    # Brokers are killed during the test, and gmqtt would log a traceback for each lost connection.
     logging.getLogger("gmqtt").setLevel(logging.ERROR)
     return RunningFleet(settings, [{"value": 0}])
 
@@ -108,7 +108,7 @@ def kinds_of(settings: FleetSettings) -> dict[str, str]:
 
 
 def begun(log: Path) -> Counter[tuple[str, str, int]]:
-    """How often each (action, device, attempt) was carried out, by the fleet's own log."""
+    """How often each (action, device, attempt) was executed, according to the fleet's own log."""
     lines = (line for line in read(log) if line["event"] == "begun")
     return Counter((line["action_id"], line["device_id"], line["attempt"]) for line in lines)
 
@@ -120,20 +120,20 @@ def differences(
     states: Mapping[str, str],
     expected: Mapping[str, str] = EXPECTED,
 ) -> list[str]:
-    """Where the tables differ from the kinds of the devices, or from what these told by the fleet's own log."""
+    """Differences between the tables and the expected states, or the last reports in the fleet's own log."""
     told = {id_: state for (id_, action, _), state in last_told(log).items() if action == action_id}
     wrong = []
     for id_, kind in devices.items():
         last = told.get(id_)
         said = states[id_] == last or (states[id_] == "TIMED_OUT" and last in (None, "ACCEPTED", "IN_PROGRESS"))
         if states[id_] != expected[kind] or not said:
-            wrong.append(f"{id_} ({kind}) is {states[id_]} and last told {last}")
+            wrong.append(f"{id_} ({kind}) is {states[id_]} and last reported {last}")
     return wrong
 
 
 class StatusPump:
-    """Statuses and receipts into the tables, as the status job does, on a thread. `restart` begins behind what the
-    table has, as that job does with an empty checkpoint."""
+    """Copies statuses and receipts into the tables, as the status job does, on a thread. `restart` resumes after the
+    rows of the table, as that job does with an empty checkpoint."""
 
     def __init__(self, root: str, server: str) -> None:
         self._root, self._server = root, server
@@ -160,7 +160,7 @@ class StatusPump:
         batch_id = 0
         with Client(self._server, timeout_s=5, retries=0) as client:
             while not self._stop.wait(0.1):
-                with contextlib.suppress(HeadwaterError):  # The broker is away: what it has comes later.
+                with contextlib.suppress(HeadwaterError):  # The broker is down; its records are read later.
                     batch_id += self._batch(client, log, next_, query_id, batch_id)
 
     def _batch(self, client: Client, log: EventLog, next_: dict[int, int], query_id: str, batch_id: int) -> int:
@@ -182,7 +182,7 @@ class StatusPump:
 
 @dataclass
 class RolloutWorld:
-    """Tables, broker, engine and pump, and somebody who kills them. A seed decides when."""
+    """Tables, broker, engine and pump, and a method that kills one of them. The seed decides when."""
 
     folder: Path
     broker: BrokerProcess
@@ -236,7 +236,7 @@ class RolloutWorld:
             self.broker.start()
 
     def until_over(self, action_id: str, *, seconds: float, kills: int = 0, pause_s: float = 3.0) -> dict[str, Any]:
-        """The row of the action once it is over. Meanwhile as many kills as asked for, and approvals by bob."""
+        """The row of the action once it is over. Meanwhile kills processes as requested, and approves as bob."""
         approver = FleetDesk(self.root, by="bob")
         approved: set[int] = set()
         deadline = time.monotonic() + seconds
@@ -254,7 +254,7 @@ class RolloutWorld:
                 next_kill = time.monotonic() + self._random.uniform(0.5, 1.5) * pause_s
             assert self._engine is not None
             assert self._engine.poll() is None, "the engine ended by itself"
-            assert time.monotonic() < deadline, f"seed {self.seed}: {action_id} is not over: {row}"
+            assert time.monotonic() < deadline, f"seed {self.seed}: {action_id} has not ended: {row}"
             time.sleep(0.2)
 
     def commands(self) -> Counter[tuple[str, str, int]]:

@@ -1,6 +1,6 @@
-"""Plays Spark's part towards a stream reader, in its order of calls, without a JVM.
+"""Calls a stream reader in the same order as Spark, without a JVM.
 
-`Query` keeps a checkpoint in memory. It cannot show what the sink does, nor what a task in another process does.
+`Query` keeps a checkpoint in memory. It cannot show the behaviour of the sink, or of a task in another process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILTER = "devices/+/telemetry"
 
 
 def open_reader(*servers: FlightServer | str, **options: str) -> StreamReader:
-    """A reader of the telemetry topics, with a short patience."""
+    """A reader of the telemetry topics, with short timeouts."""
     base = {
         "servers": ",".join(one if isinstance(one, str) else one.location for one in servers),
         "pollTimeoutMs": "300",
@@ -33,19 +33,19 @@ def open_reader(*servers: FlightServer | str, **options: str) -> StreamReader:
 
 
 def fill(server: FlightServer, count: int, *, partition: int | None = None, topic: str | None = None) -> None:
-    """Appends numbered records, to the telemetry topics of 20 devices if not to `topic`."""
+    """Appends numbered records to `topic`, by default to the telemetry topics of 20 devices."""
     for number in range(count):
         name = topic or f"devices/d{number % 20}/telemetry"
         server.log.append(name, b"%d" % number, partition=partition)
 
 
 def through_json(offset: Json) -> Json:
-    """What Spark gives back of an offset: it passes through text."""
+    """An offset as Spark returns it: serialized to text and parsed again."""
     return json.loads(json.dumps(offset))  # type: ignore[no-any-return]
 
 
 def read_rows(reader: StreamReader, start: Json, end: Json) -> list[Json]:
-    """The rows of a batch, read as tasks do: by a copy of the reader."""
+    """The rows of a batch, read with a copy of the reader, as tasks do."""
     tasks = reader.partitions(through_json(start), through_json(end))
     worker = pickle.loads(pickle.dumps(reader))
     batches: list[pa.RecordBatch] = [batch for task in tasks for batch in worker.read(pickle.loads(pickle.dumps(task)))]
@@ -53,7 +53,7 @@ def read_rows(reader: StreamReader, start: Json, end: Json) -> list[Json]:
 
 
 class Query:
-    """A query over its life: `restart` makes a new reader on the same checkpoint."""
+    """A query over its lifetime: `restart` creates a new reader on the same checkpoint."""
 
     def __init__(self, *servers: FlightServer | str, **options: str) -> None:
         self._servers = servers
@@ -76,7 +76,7 @@ class Query:
         return start, through_json(self.reader.latestOffset(start, asked))
 
     def batch(self, limit: int | None = None) -> list[Json]:
-        """Runs one batch and returns its rows; nothing happens when there is nothing new."""
+        """Runs one batch and returns its rows; does nothing if nothing is new."""
         start, end = self.plan(limit)
         if json.dumps(start) == json.dumps(end):
             return []
@@ -86,7 +86,7 @@ class Query:
         return rows
 
     def drain(self, limit: int | None = None) -> list[Json]:
-        """Runs batches until nothing moves."""
+        """Runs batches until no offset moves."""
         found: list[Json] = []
         while True:
             before = len(self.ends)
@@ -96,5 +96,5 @@ class Query:
 
 
 def places(rows: list[Json]) -> list[tuple[str, int, int, int]]:
-    """What must be unique for the life of a checkpoint."""
+    """Keys that must be unique for the life of a checkpoint."""
     return sorted((row["log_id"], row["partition"], row["offset"], row["epoch"]) for row in rows)

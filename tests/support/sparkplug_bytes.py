@@ -1,4 +1,4 @@
-"""Sparkplug B payloads written by hand, as protobuf has them: what `pipelines.silver.sparkplug` must read."""
+"""Handwritten Sparkplug B payloads in protobuf encoding, which `pipelines.silver.sparkplug` must read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def metric(name: str | None, datatype: int, value: bytes, *, alias: int | None =
 
 
 def reading(value: float | bool | None, *, name: str | None = None, alias: int | None = None) -> bytes:
-    """A metric of the data type that fits: Boolean, Int64 or Double; without a value a null Double."""
+    """A metric of the matching data type: Boolean, Int64 or Double; without a value a null Double."""
     match value:
         case None:
             return metric(name, 10, number(7, 1), alias=alias)

@@ -1,4 +1,5 @@
-"""`pipelines.telemetry` as a process that a test starts, kills -9 and starts again on one checkpoint and one table."""
+"""`pipelines.telemetry` as a process that a test starts, kills with SIGKILL and restarts on one checkpoint and one
+table."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from types import TracebackType
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 JOB_SECONDS = 480.0
-"""Bound of every wait: a JVM that starts on a busy machine takes minutes."""
+"""Limit of every wait: starting a JVM on a busy machine takes minutes."""
 
 TOO_SLOW = "Python worker failed to connect back"
-"""Spark gives the process of a Python source 10 s to start, and no setting changes that. Who supervises a job starts it
-again, and so it is done here."""
+"""Spark gives the process of a Python source 10 s to start, and no setting changes that. A supervisor of a job restarts
+it, and so does this class."""
 STARTS_MAX = 5
 
 
@@ -54,8 +55,8 @@ class TelemetryJob:
         self.kill()
 
     def start(self, *arguments: str) -> None:
-        """Starts the job and does not wait for it."""
-        assert not self.is_running, "the job runs already"
+        """Starts the job without waiting for it."""
+        assert not self.is_running, "the job is already running"
         self._given, self._starts = arguments, 0
         self._launch()
 
@@ -74,7 +75,7 @@ class TelemetryJob:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # A group of its own: driver and JVM die together.
+                # Its own process group, so that driver and JVM are killed together.
                 start_new_session=True,
             )
 
@@ -83,7 +84,7 @@ class TelemetryJob:
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """kill -9 of driver and JVM at once. Does nothing when none runs."""
+        """Kills driver and JVM at once with SIGKILL. Does nothing if no job is running."""
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -91,8 +92,8 @@ class TelemetryJob:
             process.wait(timeout=120)
 
     def terminate(self) -> int:
-        """SIGTERM to the driver; returns the exit code."""
-        assert self._process is not None, "the job does not run"
+        """Sends SIGTERM to the driver; returns the exit code."""
+        assert self._process is not None, "the job is not running"
         self._process.terminate()
         return self.wait()
 
@@ -100,27 +101,28 @@ class TelemetryJob:
         """Waits for the end; returns the exit code."""
         while True:
             process = self._process
-            assert process is not None, "the job does not run"
+            assert process is not None, "the job is not running"
             code = process.wait(timeout=JOB_SECONDS)
             if not self._started_again():
                 self._process = None
                 return code
 
     def until(self, condition: Callable[[], bool], what: str, *, may_end: bool = False) -> None:
-        """Waits while the job runs; fails with its last words when it ends first (unless it may) or time is over."""
+        """Waits while the job runs. Fails with its last output if the job ends first (unless it may) or the time is
+        over."""
         deadline = time.monotonic() + JOB_SECONDS
         while not condition():
-            assert self._process is not None, "the job does not run"
+            assert self._process is not None, "the job is not running"
             if not self.is_running and self._started_again():
                 continue
             if may_end and not self.is_running:
                 return
             if not self.is_running or time.monotonic() > deadline:
-                raise AssertionError(f"no {what}; the job's last words:\n{self.last_words()}")
+                raise AssertionError(f"no {what}; the job's last output:\n{self.last_words()}")
             time.sleep(0.01)
 
     def _started_again(self) -> bool:
-        """Whether the job ended because the machine was too slow for it, and runs again."""
+        """Whether the job ended because the machine was too slow, and was restarted."""
         with self._log.open("rb") as log:
             log.seek(self._log_start)
             said = log.read().decode(errors="replace")
@@ -130,7 +132,7 @@ class TelemetryJob:
         return True
 
     def newest(self, kind: str) -> int:
-        """The newest batch in `offsets` (planned) or `commits` (finished) of the checkpoint, -1 without any."""
+        """The newest batch in `offsets` (planned) or `commits` (finished) of the checkpoint; -1 if there is none."""
         folder = self.checkpoint / kind
         names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
         return max((int(name) for name in names if name.isdigit()), default=-1)

@@ -1,4 +1,4 @@
-"""Authorities and certificates for tests, made by openssl: for localhost, good for a month."""
+"""Certificate authorities and certificates for tests, made by openssl: for localhost, valid for a month."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A device in a folder that is given orders and cut off, and what it said, for tests of updates."""
+"""For tests of updates: a device in a folder that gets orders and is cut off, and its statuses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Cut(BaseException):
 
 @dataclass
 class Device:
-    """A device in `folder`, which starts anew as often as it has to."""
+    """A device in `folder`, which restarts as often as necessary."""
 
     broker: BrokerProcess
     folder: Path
@@ -67,14 +67,14 @@ class Device:
             raise
 
     async def run(self, done: Callable[[], Awaitable[bool]]) -> None:
-        """Until `done`; each start has nothing but the folder."""
+        """Runs until `done`; each start has only the contents of the folder."""
         while not await done():
             self.again.clear()
             await self.live(done)
             self.restarts += self.again.is_set()
 
     async def live(self, done: Callable[[], Awaitable[bool]]) -> None:
-        """From a start to a restart."""
+        """Runs from a start to a restart."""
         host, port = self.broker.mqtt
         topic = f"devices/{self.device_id}/actions"
         link = Link(
@@ -112,7 +112,7 @@ class Device:
 
 
 class Statuses:
-    """What the devices said, from the log."""
+    """The statuses of the devices, read from the log."""
 
     def __init__(self, client: Client, topic: str = "devices/+/status") -> None:
         self._client, self._topic = client, topic
@@ -152,7 +152,7 @@ def run(test: Callable[[], Awaitable[None]], seconds: float = 240) -> None:
 
 
 def update(device: Device, client: Client, *, seconds: float = 240, **fields: Any) -> dict[str, Any]:
-    """Gives one order and runs the device to the end of it."""
+    """Gives one order and runs the device until the order ends."""
     statuses = Statuses(client)
 
     async def scenario() -> None:
@@ -166,7 +166,7 @@ def update(device: Device, client: Client, *, seconds: float = 240, **fields: An
 
 
 async def until_known(client: Client, device_id: str) -> None:
-    """Until the device has said ONLINE: its session is there from then on."""
+    """Waits until the device has reported ONLINE, so that its session exists."""
     deadline = time.monotonic() + 60
     while not client.topics(f"devices/{device_id}/status"):
         assert time.monotonic() < deadline

@@ -1,7 +1,8 @@
-"""What the fixture of an older broker and the test that opens it agree on: its folder, its names, its parts.
+"""Shared by the fixture of an older broker and the test that opens it: folder, names, parts.
 
-`tests/fixtures/upgrade/make.py` fills such a folder with the programs of the old version; the tests unpack it and go on
-with those of this checkout. Nothing here imports headwater, because both versions use it.
+`tests/fixtures/upgrade/make.py` fills such a folder with the programs of the old version; the tests unpack it and
+continue
+with those of this checkout. Nothing here imports headwater, because both versions use this module.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Folder:
 
     @property
     def broker(self) -> Path:
-        """Where the broker is started: its configuration file, users, ACL and data folder."""
+        """The working folder of the broker: configuration file, users, ACL and data folder."""
         return self.root / "broker"
 
     @property
@@ -66,18 +67,18 @@ class Folder:
 
     @property
     def passwords(self) -> Mapping[str, str]:
-        """What each user types."""
+        """The password of each user, in clear text."""
         return dict(json.loads((self.root / "passwords.json").read_text()))
 
     @property
     def expected(self) -> Mapping[str, Any]:
-        """What the old programs were asked, and what they answered."""
+        """The answers of the old programs, recorded when the fixture was made."""
         return dict(json.loads((self.root / "expected.json").read_text()))
 
 
 def unpack(target: Path) -> Folder:
-    """The fixture in a folder of the test's own, as if its files had been written just now: Delta removes what is older
-    than a month from the log of a table, and that is not what the tests are about."""
+    """Unpacks the fixture into the test's own folder and sets the file times to now. Otherwise Delta would remove what
+    is older than a month from the log of a table, which is not the subject of the tests."""
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(target, filter="data")
     for path in target.rglob("*"):
@@ -86,7 +87,7 @@ def unpack(target: Path) -> Folder:
 
 
 class UpgradeBroker:
-    """A `headwaterd` that is started as its service does it: in its folder, with its configuration file."""
+    """A `headwaterd` started like the service: in its folder, with its configuration file."""
 
     def __init__(self, program: Path | str, folder: Folder, *, settings: Mapping[str, str] | None = None) -> None:
         self._program, self.folder, self._settings = str(program), folder, dict(settings or {})
@@ -112,7 +113,7 @@ class UpgradeBroker:
         return "grpc://{}:{}".format(*self.flight)
 
     def start(self) -> None:
-        """Returns once it serves; fails with its last words when it does not."""
+        """Returns once the broker serves; fails with its last output if it does not start."""
         command = [self._program, "--config", str(self.folder.config)]
         for key, value in self._settings.items():
             command += ["--set", f"{key}={value}"]
@@ -122,13 +123,15 @@ class UpgradeBroker:
                 command, cwd=self.folder.broker, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
             )
         assert self._process.stdout is not None
-        # A program that neither speaks nor ends is killed, which ends the line that is waited for.
+        # Kill a program that neither prints nor ends, so that the blocking read of its first line returns.
         late = threading.Timer(READY_S, self._process.kill)
         late.start()
         line = self._process.stdout.readline()
         late.cancel()
         match = _READY.match(line)
-        assert match is not None, f"{self._program} said {line!r}; its log ends:\n{self.log_file.read_text()[-3000:]}"
+        assert match is not None, (
+            f"{self._program} printed {line!r}; its log ends:\n{self.log_file.read_text()[-3000:]}"
+        )
         self.mqtt, self.flight, self.admin = (_address(text) for text in match.groups())
 
     def stop(self) -> int:
@@ -148,8 +151,8 @@ class UpgradeBroker:
         passing: bool = False,
         will: Will | None = None,
     ) -> RawMqtt:
-        """A client with the password that its user had with the old broker, unless another one is given. Its session
-        lasts for ever, or, of a `passing` client, as long as its connection."""
+        """A client with the password of its user at the old broker, unless another one is given. Its session never
+        expires; that of a `passing` client ends with its connection."""
         typed = self.folder.passwords[user] if user is not None and password is None else password
         lasts_s = 0 if passing else NEVER
         return RawMqtt(self.mqtt, client_id, user=user, password=typed, clean=passing, expiry_s=lasts_s, will=will)
@@ -167,7 +170,7 @@ class UpgradeBroker:
                 return refusal.code, json.loads(refusal.read() or b"null")
 
     def wait_away(self, client_id: str) -> None:
-        """Until the broker has seen that a client is gone."""
+        """Waits until the broker has noticed that a client is gone."""
         deadline = time.monotonic() + WAIT_S
         while True:
             status, client = self.get(f"/api/v1/clients/{client_id}", "root")
@@ -177,7 +180,7 @@ class UpgradeBroker:
             time.sleep(0.01)
 
     def engine_environment(self) -> dict[str, str]:
-        """What the action engine is given to be let in at Flight."""
+        """Environment with which the action engine can log in to Flight."""
         return {
             "HEADWATER_USER": "engine",
             "HEADWATER_PASSWORD_FROM": "env:UPGRADE_ENGINE",
@@ -190,7 +193,7 @@ def _address(text: str) -> Address:
     return host, int(port)
 
 
-# What clients may and may not do is asked of the old broker and of the new one: user, client id, what, topic or filter.
+# Permissions asked of the old and the new broker: user, client id, action, topic or filter.
 ACL_QUESTIONS: tuple[tuple[str | None, str, str, str], ...] = (
     (None, "stranger", "subscribe", "public/#"),
     (None, "stranger", "subscribe", "plants/1/#"),
@@ -211,7 +214,7 @@ ACL_QUESTIONS: tuple[tuple[str | None, str, str, str], ...] = (
     ("pump-7", "pump-7", "publish", "devices/pump-8/telemetry"),
     ("pump-7", "pump-7", "subscribe", "devices/pump-7/actions"),
     ("pump-7", "pump-7", "subscribe", "devices/pump-8/actions"),
-    # The holes: another client's id gave another client's topics.
+    # Security holes: with another client's id, a client got that client's topics.
     ("pump-7", "pump-99", "publish", "devices/pump-99/status"),
     ("pump-7", "pump-99", "subscribe", "devices/pump-99/actions"),
     ("gateway", "gw-1", "publish", "devices/gw-1/telemetry"),
@@ -220,7 +223,7 @@ ACL_QUESTIONS: tuple[tuple[str | None, str, str, str], ...] = (
 
 
 def ask_acl(broker: UpgradeBroker) -> list[bool]:
-    """The answers to `ACL_QUESTIONS`, each asked by a passing client: what it finds of a session is gone afterwards."""
+    """The answers to `ACL_QUESTIONS`. Each is asked by a passing client, so no session remains afterwards."""
     return [_may(broker, *question) for question in ACL_QUESTIONS]
 
 
