@@ -3,8 +3,8 @@
     python -m pipelines.gaps [--config FILE] [--root DIR] [--server grpc://…] [--once]
 
 A report is a record of `$gaps` (docs/protocols.md, 5). Reports come from retention that removed records before a
-consumer
-group had read them, and from readers that found damage or skipped lost records. Needs no Spark if tables have a path.
+consumer group had read them, and from readers that found damage or skipped lost records. Needs no Spark if tables have
+a path.
 """
 
 from __future__ import annotations

@@ -26,8 +26,7 @@ def headwater_options(
     """The options of a stream of the records published to `subscribe`.
 
     With an empty checkpoint, a partition starts at `places` (`{log id: {partition: [next, epoch]}}`) if it is named
-    there,
-    otherwise where the group started, otherwise at the oldest record.
+    there, otherwise where the group started, otherwise at the oldest record.
     """
     options = {
         "servers": ",".join(servers),

@@ -4,8 +4,7 @@
     python -m pipelines.status [--config FILE] [--root DIR] [--checkpoint DIR] [--server grpc://…] [--available-now]
 
 Wiring only: the source decides the extent of a batch, `status_rows` interprets a record. Devices send few statuses, so
-a
-batch is bounded and goes through the driver, where one append takes milliseconds.
+a batch is bounded and goes through the driver, where one append takes milliseconds.
 """
 
 from __future__ import annotations

@@ -101,8 +101,7 @@ def write_bronze_files(
     compression: str = "zstd",
 ) -> StreamingQuery:
     """Starts the query whose tasks `read` what the stream `splits` names (in columns `schema`) and write it to `table`
-    as
-    files. `table` must have a path and is created if necessary.
+    as files. `table` must have a path and is created if necessary.
     """
     if table.path is None:
         raise SinkError(f"bronze.writer: files needs a table by path, and {table} is a name: use bronze.writer: spark")

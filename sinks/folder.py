@@ -2,8 +2,7 @@
 object stores.
 
 Supports local folders, `file://`, `s3://` (and `s3a://`), `gs://`, `abfss://`, and `dbfs:/Volumes/…`, which is a local
-folder on
-a cluster. The stores' libraries read their credentials from the environment; none is kept here.
+folder on a cluster. The stores' libraries read their credentials from the environment; none is kept here.
 """
 
 from __future__ import annotations

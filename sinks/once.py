@@ -83,8 +83,7 @@ def comment(text: str) -> str:
     """The COMMENT clause of a column definition, or an empty string.
 
     Before Spark parses a statement it substitutes `${…}` by settings, system properties and the environment, even
-    within
-    quotes. A text may name a field that a device chose, so `${` is removed.
+    within quotes. A text may name a field that a device chose, so `${` is removed.
     """
     quoted = text.replace("\\", "\\\\").replace("'", "\\'").replace("${", "$\\{")
     return f" COMMENT '{quoted}'" if text else ""

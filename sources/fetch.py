@@ -56,8 +56,7 @@ class _Fetch:
                     if batch.num_rows:
                         yield batch
                         # The broker ends a read whose batches are not fetched for a long time. The time that the caller
-                        # spends on
-                        # a batch must not count against `pollTimeoutMs` of the next one.
+                        # spends on a batch must not count against `pollTimeoutMs` of the next one.
                         deadline = time.monotonic() + patience_seconds
                 if self._left and self._left[0].end == piece.end:
                     raise UnavailableError(self._server.address, f"the answer ended before offset {piece.end}")

@@ -1,12 +1,10 @@
 """Uses the filters of a batch query before anything is read: which topics, logs, partitions and offsets can have rows.
 
 It only narrows. A filter that is not understood or not exact is left to Spark, which applies every filter again. A
-lower
-bound on `timestamp` narrows to the first record at or after it. An upper bound narrows only if the options say how far
-a
-broker's clock was set back at most, because after such a step later offsets have earlier times. The read then ends at
-the first record that is later than the bound by at least that much (`endingTimestamp` cuts at the bound itself, on
-purpose).
+lower bound on `timestamp` narrows to the first record at or after it. An upper bound narrows only if the options say
+how far a broker's clock was set back at most, because after such a step later offsets have earlier times. The read then
+ends at the first record that is later than the bound by at least that much (`endingTimestamp` cuts at the bound itself,
+on purpose).
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 The start is resolved once. Spark asks for it twice at the beginning and again when it replays the first batch, and does
 not store it. Therefore a start that depends on the moment (`latest`, a time, even the log start) is stored at the
-broker
-under the group's name.
+broker under the group's name.
 """
 
 from __future__ import annotations

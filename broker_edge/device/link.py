@@ -182,9 +182,8 @@ class Link:
         """Deliver records of `topic` to `on_delivery`, in order, until `unlisten`. Returns after the SUBACK.
 
         `position` is the start (`<partition>:<offset>`), used now and whenever the broker has lost the session; an
-        earlier
-        subscription to the topic is removed at the broker first. Each delivery is acknowledged after `on_delivery` has
-        returned and `pace_s` have passed. Waits for the connection; raises SubscribeRefused.
+        earlier subscription to the topic is removed at the broker first. Each delivery is acknowledged after
+        `on_delivery` has returned and `pace_s` have passed. Waits for the connection; raises SubscribeRefused.
         """
         listening = _Listening(topic, on_delivery, position, pace_s)
         self._listening[topic] = listening

@@ -32,8 +32,7 @@ _ACKED_TYPES = {"device_id": pa.string(), "seq": pa.int64(), "payload_hash": pa.
 class Account:
     """`bronze_rows`: rows published by the devices of this run. `missing`: acknowledged payloads that are not in bronze
     byte for byte. `duplicates`: rows beyond the first with the same (log_id, partition, offset), or beyond the first
-    with
-    the same device and payload. Latencies are from the publish, by the device's clock, to the Delta commit."""
+    with the same device and payload. Latencies are from the publish, by the device's clock, to the Delta commit."""
 
     bronze_rows: int
     missing: int
@@ -62,8 +61,7 @@ def take_account(bronze: Path, acked: pa.Table, *, devices: Collection[str], sin
     """Compares the bronze table at `bronze` with `acked` (columns device_id, payload_hash).
 
     Counts only rows that one of `devices` stamped at `since_us` or later: other clients may publish too, and a kept
-    data
-    folder holds the rows of earlier runs.
+    data folder holds the rows of earlier runs.
     """
     places: list[pa.Table] = []
     messages = _Messages(frozenset(devices), since_us)

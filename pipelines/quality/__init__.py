@@ -1,8 +1,7 @@
 """Quality: one rules file per message schema, applied to every row of a batch and, as a suite, to samples.
 
 `rules` is the file and its column expressions, `suite` the same rules for Great Expectations, `job` the scheduled check
-and its
-command line (`python -m pipelines.quality --help`).
+and its command line (`python -m pipelines.quality --help`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
     python -m pipelines.quality [--config FILE] [--root DIR] [--once]
 
 The silver batches judge every row on arrival; this job checks what is in the tables, with another engine. Needs no JVM
-if
-the tables have paths.
+if the tables have paths.
 """
 
 from __future__ import annotations

@@ -59,9 +59,8 @@ def cbor_to_json(payload: bytes) -> str:
     """One CBOR item as JSON. Byte strings become base64, keys other than strings become strings, NaN becomes null.
 
     Regular expressions and MIME messages (tags 35 and 36) become their texts. Items that refer to others (tags 28 and
-    29)
-    are refused: two hundred bytes can expand beyond any memory. Maps with a repeated key are refused too, as in JSON,
-    because it is unclear which value was meant.
+    29) are refused: two hundred bytes can expand beyond any memory. Maps with a repeated key are refused too, as in
+    JSON, because it is unclear which value was meant.
     """
     source = io.BytesIO(payload)
     try:

@@ -3,8 +3,7 @@
     python -m pipelines.spark.jars [--to .cache/jars]
 
 Ivy runs inside a short Spark start in its own process, with a private cache and home folder, so the contents of
-`~/.ivy2`
-and `~/.m2` neither help nor interfere. A session itself only uses `spark.jars` and never resolves anything.
+`~/.ivy2` and `~/.m2` neither help nor interfere. A session itself only uses `spark.jars` and never resolves anything.
 """
 
 from __future__ import annotations
@@ -100,8 +99,7 @@ def fetch_packages(folder: Path, packages: Sequence[str], *, excludes: Sequence[
     """The jars of Maven packages (`group:artifact:version`) and of their dependencies, in their own folder.
 
     The folder appears only when all jars are in it, so an existing folder is complete and nothing is fetched. Spark's
-    own
-    jars are not included; `excludes` are packages (`group:artifact`) to leave out.
+    own jars are not included; `excludes` are packages (`group:artifact`) to leave out.
     """
     if not folder.is_dir():
         require_java()

@@ -1,9 +1,8 @@
 """The interpreter that runs Spark's Python workers of a local session: this one, with a compiled pyspark.
 
 Spark puts its own `pyspark.zip` first on a worker's path. Python caches no compiled code for a zip, so each worker
-would
-compile its pyspark imports again: most of a second of CPU for each worker and each query that starts, and on a busy
-machine more than the ten seconds that Spark waits. The program made here starts the interpreter with the installed
+would compile its pyspark imports again: most of a second of CPU for each worker and each query that starts, and on a
+busy machine more than the ten seconds that Spark waits. The program made here starts the interpreter with the installed
 pyspark before the zip. It sets the variables of `_ENVIRONMENT` unless the caller has set them, and starts nothing else.
 """
 
@@ -25,8 +24,7 @@ _ZIPPED = (pyspark, py4j)
 
 _ENVIRONMENT = {
     # The next record batch needs the memory of the previous one again. By default the C library returns it to the
-    # system
-    # in between, and each first use of new memory is a page fault: a third of the cost of receiving. This is the
+    # system in between, and each first use of new memory is a page fault: a third of the cost of receiving. This is the
     # maximum that a thread keeps.
     "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
     # The largest value that the C library accepts: smaller blocks come from the kept memory.

@@ -5,12 +5,10 @@ events.
     HEADWATERD=… python tests/bench/exactly_once.py [--rounds 10] [--part files] [--seed N] [--results FILE]
 
 A round of `files` or `spark` (the writers of bronze) has a new log, table and checkpoint. Each process is killed once,
-in
-random order and under load, and the table is compared with the log and with the acknowledgements of the publishers. A
-round of `actions` is a rollout to 200 devices, a fifth of which have faults. Prints one JSON object per round and the
+in random order and under load, and the table is compared with the log and with the acknowledgements of the publishers.
+A round of `actions` is a rollout to 200 devices, a fifth of which have faults. Prints one JSON object per round and the
 totals at the end; exit code 1 if there is any fault. Rounds that the results file already has, by part and seed, are
-not
-run again. A seed repeats the order and the payloads, not the timing.
+not run again. A seed repeats the order and the payloads, not the timing.
 """
 
 from __future__ import annotations

@@ -3,12 +3,10 @@
     python tests/bench/flash.py [--seconds 60] [--full-seconds 10] [--only TEXT] [--mount OPTIONS]
 
 Each case is a broker on its own ext4 file system in a loop image, loaded over MQTT with QoS 1 by one connection. The
-bytes
-written by the broker come from its metrics. The bytes written to the device come from the loop device's counter, which
-includes the file system's journal and metadata. Counting begins after a warm-up, so it excludes the work of a start.
-Slow
-rates run at the same time, full speed one after the other. Prints one line per case and asserts nothing. Needs root and
-mkfs.ext4.
+bytes written by the broker come from its metrics. The bytes written to the device come from the loop device's counter,
+which includes the file system's journal and metadata. Counting begins after a warm-up, so it excludes the work of a
+start. Slow rates run at the same time, full speed one after the other. Prints one line per case and asserts nothing.
+Needs root and mkfs.ext4.
 """
 
 from __future__ import annotations

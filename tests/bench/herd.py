@@ -4,18 +4,13 @@ others.
     python tests/bench/herd.py [--sessions 1000] [--mib 1024] [--size 1024] [--dir FOLDER] [--json]
 
 Each session subscribes to its own topic and disconnects. Meanwhile `--mib` of records are published to all topics in
-turn,
-so that the sessions' positions are spread over the log and every batch holds records for many of them. Then the broker
-is
-restarted, and all sessions reconnect at once beside a publisher and a subscriber that keep running. Prints bytes read
-from
-files against those delivered and those of the log, the broker's memory, the time until all are connected and until all
-have received everything, and the latency of the other clients before and during this; asserts nothing. Sessions and
-broker
-use all of a small machine. Therefore the live client has a real-time priority where that is allowed. Its latency is
-also
-measured while two processes without the broker exchange messages in the same pattern (`live_p99_busy_ms`): the cost of
-busy processors alone. Needs a built broker (HEADWATERD, or `make build`).
+turn, so that the sessions' positions are spread over the log and every batch holds records for many of them. Then the
+broker is restarted, and all sessions reconnect at once beside a publisher and a subscriber that keep running. Prints
+bytes read from files against those delivered and those of the log, the broker's memory, the time until all are
+connected and until all have received everything, and the latency of the other clients before and during this; asserts
+nothing. Sessions and broker use all of a small machine. Therefore the live client has a real-time priority where that
+is allowed. Its latency is also measured while two processes without the broker exchange messages in the same pattern
+(`live_p99_busy_ms`): the cost of busy processors alone. Needs a built broker (HEADWATERD, or `make build`).
 """
 
 from __future__ import annotations

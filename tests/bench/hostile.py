@@ -4,11 +4,9 @@
 
 Without a name all storms of the table `STORMS` run one after the other, each against its own broker, beside a publisher
 and a subscriber that keep running. Prints one line per storm: how many clients were answered, how many the broker
-closed
-and how fast, its counters, its memory before, at the peak and after, its CPU time, and the latency of the other clients
-before and during the storm. Asserts nothing. Needs a built broker (HEADWATERD, or `make build`), openssl and the
-package
-`cryptography`.
+closed and how fast, its counters, its memory before, at the peak and after, its CPU time, and the latency of the other
+clients before and during the storm. Asserts nothing. Needs a built broker (HEADWATERD, or `make build`), openssl and
+the package `cryptography`.
 """
 
 from __future__ import annotations

@@ -4,10 +4,9 @@ memory.
     python tests/bench/isolation.py [--connections 1000] [--stuck 10] [--qos 1] [--rounds 3] [--seconds 5] [--json]
 
 A publisher at full speed sends to subscribers of one topic, alternately without and with `--stuck` additional
-subscribers
-that never read. `headwater bench sub` is the publisher and the reading subscribers. Prints the medians of the rounds
-and
-the ratio of the 99th percentiles; asserts nothing. Needs a built broker and native module (`make build`).
+subscribers that never read. `headwater bench sub` is the publisher and the reading subscribers. Prints the medians of
+the rounds and the ratio of the 99th percentiles; asserts nothing. Needs a built broker and native module (`make
+build`).
 """
 
 from __future__ import annotations

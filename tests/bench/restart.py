@@ -3,8 +3,7 @@
 `python tests/bench/restart.py HEADWATERD DATA_DIR ROUNDS [KEY=VALUE ...]` starts the broker on the folder (the example
 `size` of the log crate makes large ones), publishes one message at QoS 1, records time and memory, and kills it with
 SIGKILL. Prints one JSON object per round. Set `log.classes.telemetry.retention.bytes` and `.hard_bytes` large enough,
-or
-the log shrinks.
+or the log shrinks.
 """
 
 from __future__ import annotations

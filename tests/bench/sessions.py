@@ -1,9 +1,8 @@
 """Measures how long a broker takes to start with many stored sessions, each with one subscription, none connected.
 
 `python tests/bench/sessions.py HEADWATERD DATA_DIR SESSIONS ROUNDS [KEY=VALUE ...]` fills a new folder through the
-broker,
-kills the broker with SIGKILL, and then measures ROUNDS starts like `restart.py`. Prints one JSON object per round. The
-broker's limits on sessions and connections may have to be raised.
+broker, kills the broker with SIGKILL, and then measures ROUNDS starts like `restart.py`. Prints one JSON object per
+round. The broker's limits on sessions and connections may have to be raised.
 """
 
 from __future__ import annotations

@@ -7,10 +7,8 @@ session.
 
 Starts a broker and a Kafka on empty folders, fills the first over Flight with random payloads and the second with the
 same records, and runs AvailableNow queries of both in turn on `local[2]`. Prints a table, and one JSON object as the
-last
-line. CPU is that of the JVM and the Python workers; that of the brokers is shown separately. Asserts nothing about
-times.
-With `--alone` there is no Kafka and no comparison: use it to see the effect of a change.
+last line. CPU is that of the JVM and the Python workers; that of the brokers is shown separately. Asserts nothing about
+times. With `--alone` there is no Kafka and no comparison: use it to see the effect of a change.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 
 Our variant is bronze written as files, fed by `headwater bench` over MQTT at QoS 1; Kafka's variant is its source into
 Delta, fed by Kafka's own load program (acks=all). A record's latency is from its timestamp (the append at our broker,
-the
-send with Kafka) to the time at which its commit appeared in the table's folder. Each run is warmed up before it counts,
-because a starting query compiles code. CPU is that of the JVM and the Python workers, in cores.
+the send with Kafka) to the time at which its commit appeared in the table's folder. Each run is warmed up before it
+counts, because a starting query compiles code. CPU is that of the JVM and the Python workers, in cores.
 """
 
 from __future__ import annotations

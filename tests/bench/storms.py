@@ -3,12 +3,11 @@
     python tests/bench/storms.py reconnect|wills|passwords|slow [--clients 10000] [--stored sha512|argon2id] [--json]
 
 `reconnect`: persistent sessions whose connections are lost reconnect at once; prints the time until all are connected.
-`wills`: clients with wills die at once; prints how many wills arrived, how often, and how long that took.
-`passwords`: one user per client, correct passwords, and a freshly started broker; a refused client retries after a
-second. `--stored` selects how the passwords are stored. `slow`: all clients connect at once and send their CONNECT five
-seconds later. Prints figures, asserts nothing; `hostile.py` covers clients that must not be served at all. Needs a
-built
-broker (HEADWATERD, or `make build`).
+`wills`: clients with wills die at once; prints how many wills arrived, how often, and how long that took. `passwords`:
+one user per client, correct passwords, and a freshly started broker; a refused client retries after a second.
+`--stored` selects how the passwords are stored. `slow`: all clients connect at once and send their CONNECT five seconds
+later. Prints figures, asserts nothing; `hostile.py` covers clients that must not be served at all. Needs a built broker
+(HEADWATERD, or `make build`).
 """
 
 from __future__ import annotations

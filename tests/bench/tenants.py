@@ -9,11 +9,9 @@ settings, so that both include the processor time that attackers take from the m
 slices A; the slices B take the same time again.
 
 Prints the honest tenant's rate and latencies in A and B and their ratio, lost messages, memory, attempts and refusals
-of
-each attack, and the broker's table of refusals. Exit code 1: messages were lost, the rate was not reached, a tenant got
-another tenant's data, or a broker died. Needs a built broker (HEADWATERD, or `make build`). `--no-tenants` writes an
-ACL
-without the keywords that 0.1 does not support.
+of each attack, and the broker's table of refusals. Exit code 1: messages were lost, the rate was not reached, a tenant
+got another tenant's data, or a broker died. Needs a built broker (HEADWATERD, or `make build`). `--no-tenants` writes
+an ACL without the keywords that 0.1 does not support.
 """
 
 from __future__ import annotations

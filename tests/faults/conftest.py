@@ -1,8 +1,7 @@
 """Shared by fault tests: brokers and loop images that are removed afterwards, seeds, and the reports at the end.
 
 HEADWATER_FAULT_CYCLES sets the number of crashes (default 20), HEADWATER_FAULT_SEED repeats the random choices of a
-run.
-If the machine lacks something that a test needs, the test fails where CI is set and is skipped elsewhere, with the
+run. If the machine lacks something that a test needs, the test fails where CI is set and is skipped elsewhere, with the
 reason.
 """
 

@@ -2,8 +2,7 @@
 recovers.
 
 `strace` makes one call of each thread fail with EIO, and later calls succeed. A broker that retried would therefore
-continue
-as if nothing had happened, although the kernel has dropped the dirty pages (invariant I5).
+continue as if nothing had happened, although the kernel has dropped the dirty pages (invariant I5).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Shared by the fixture of an older broker and the test that opens it: folder, names, parts.
 
 `tests/fixtures/upgrade/make.py` fills such a folder with the programs of the old version; the tests unpack it and
-continue
-with those of this checkout. Nothing here imports headwater, because both versions use this module.
+continue with those of this checkout. Nothing here imports headwater, because both versions use this module.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What one tenant may try against another. Each attack is one bounded turn, which `runner` repeats until it is stopped.
 
 `ATTACKS` lists them by name. An attack takes an `Arena`: the addresses of the broker, credentials of the hostile
-tenant,
-and counts of attempts, refusals and successes. It uses loopback addresses only.
+tenant, and counts of attempts, refusals and successes. It uses loopback addresses only.
 """
 
 from __future__ import annotations
