@@ -65,15 +65,15 @@ def test_a_target_that_is_what_its_events_say_is_well(
 @pytest.mark.parametrize(
     ("events", "target", "says"),
     [
-        ([status(1, "SUCCEEDED")], {"state": "QUEUED"}, "the device said SUCCEEDED"),
-        ([status(1, "IN_PROGRESS")], {"state": "DELIVERED"}, "the most that was said of it is IN_PROGRESS"),
-        ([], {"state": "SUCCEEDED"}, "the most that was said of it is None"),
-        ([time_is_over()], {"state": "QUEUED"}, "the engine said that its time was over"),
-        ([time_is_over(), status(1, "SUCCEEDED")], {"state": "TIMED_OUT"}, "the device said SUCCEEDED"),
+        ([status(1, "SUCCEEDED")], {"state": "QUEUED"}, "the device reported SUCCEEDED"),
+        ([status(1, "IN_PROGRESS")], {"state": "DELIVERED"}, "the furthest reported state is IN_PROGRESS"),
+        ([], {"state": "SUCCEEDED"}, "the furthest reported state is None"),
+        ([time_is_over()], {"state": "QUEUED"}, "the engine reported a timeout"),
+        ([time_is_over(), status(1, "SUCCEEDED")], {"state": "TIMED_OUT"}, "the device reported SUCCEEDED"),
         (
             [status(1, "FAILED"), status(2, "FAILED")],
             {"state": "FAILED", **PLACE, "report_offset": 2},
-            "where the device said so first",
+            "but the device first reported it",
         ),
         ([status(1, "ACCEPTED"), status(1, "ACCEPTED")], {"state": "ACCEPTED"}, "event log/5/1 is there twice"),
     ],
