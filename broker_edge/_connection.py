@@ -1,6 +1,6 @@
 """One connection to a broker's Flight service: deadlines, retries of reads, and errors in the package's own kinds.
 
-It knows no action by name and keeps no state of a call between attempts; what is asked is `client`'s matter. A
+It knows no action by name and keeps no state of a call between attempts; `flight` knows the actions. A
 channel may be used by several threads. It does not survive a fork.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -162,7 +162,9 @@ class Connection:
         """`with connection.decoding():` turns what an answer lacks into a BrokerError."""
         return _Decoding(self.server)
 
-    def put(self, schema: pa.Schema, batches: list[pa.RecordBatch], *, timeout_s: float | None) -> list[dict[str, Any]]:
+    def put(
+        self, schema: pa.Schema, batches: Sequence[pa.RecordBatch], *, timeout_s: float | None
+    ) -> list[dict[str, Any]]:
         """Sends batches one after the other, each answered before the next; one answer a batch."""
         options = self._options(self.timeout_s if timeout_s is None else timeout_s)
         descriptor = flight.FlightDescriptor.for_command(json.dumps({"op": "produce"}).encode())

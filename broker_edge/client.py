@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from broker_edge._connection import Connection
 from broker_edge.credentials import Credentials
 from broker_edge.errors import BrokerError, RefusedError
+from broker_edge.flight import FlightClient
 from broker_edge.stream import RecordStream
 from broker_edge.tls import TlsFiles
 from broker_edge.values import (
@@ -86,12 +86,12 @@ class Client:
         files = TlsFiles(ca=tls_ca, cert=tls_cert, key=tls_key)
         if not files.is_given and address.startswith("grpc+tls://"):
             files = TlsFiles.from_environment()
-        self._connection = Connection(address, timeout_s=timeout_s, retries=retries, credentials=shown, tls=files)
+        self._flight = FlightClient(address, timeout_s=timeout_s, retries=retries, credentials=shown, tls=files)
 
     @property
     def server(self) -> str:
         """The address in full."""
-        return self._connection.server
+        return self._flight.server
 
     def __enter__(self) -> Client:
         return self
@@ -103,21 +103,21 @@ class Client:
 
     def close(self) -> None:
         """Closes the connection; a closed client stays closed."""
-        self._connection.close()
+        self._flight.close()
 
     # What there is
 
     def version(self, *, timeout_s: float | None = None) -> Version:
         """Version, protocol, disk format and log id of the broker."""
-        answer = self._one(self._connection.read("version", {}, timeout_s=timeout_s))
-        with self._connection.decoding():
+        answer = self._flight.version(timeout_s=timeout_s)
+        with self._flight.decoding():
             return Version(**{n: answer[n] for n in ("version", "protocol", "format", "log_id")})
 
     def topics(self, filters: str | Sequence[str] | None = None, *, timeout_s: float | None = None) -> list[Topic]:
         """The topics that match any of the MQTT filters (default: all but the broker's own state)."""
-        answers = self._connection.read("topics", _with_filters({}, filters), timeout_s=timeout_s)
-        with self._connection.decoding():
-            return [topic_from_json(row) for answer in answers for row in answer["topics"]]
+        rows = self._flight.topics(filters=filters, timeout_s=timeout_s)
+        with self._flight.decoding():
+            return [topic_from_json(row) for row in rows]
 
     def offsets(
         self,
@@ -133,15 +133,14 @@ class Client:
         `time_us` adds the first offset at or after that time; `epoch_before` maps partitions to an offset and adds
         the epoch of the record before it.
         """
-        body = _with_filters({}, filters)
-        if partitions is not None:
-            body["partitions"] = sorted(partitions)
-        if time_us is not None:
-            body["time_us"] = time_us
-        if epoch_before is not None:
-            body["epoch_before"] = _by_text(epoch_before)
-        answer = self._one(self._connection.read("offsets", body, timeout_s=timeout_s))
-        with self._connection.decoding():
+        answer = self._flight.offsets(
+            partitions=None if partitions is None else sorted(partitions),
+            filters=filters,
+            time_us=time_us,
+            epoch_before=epoch_before,
+            timeout_s=timeout_s,
+        )
+        with self._flight.decoding():
             return offsets_from_json(answer)
 
     def backup(self, name: str, *, timeout_s: float | None = None) -> dict[str, Any]:
@@ -149,7 +148,7 @@ class Client:
 
         Waits until the backup is complete. Records below the high watermarks of its beginning are in it.
         """
-        return dict(self._one(self._connection.change("backup", {"name": name}, timeout_s=timeout_s)))
+        return self._flight.backup(name, timeout_s=timeout_s)
 
     def plan(
         self,
@@ -164,13 +163,10 @@ class Client:
 
         Raises OutOfRangeError when a start is gone or not there yet.
         """
-        body = _with_filters({"from": _by_text(starts)}, filters)
-        if max_records is not None:
-            body["max_records"] = max_records
-        if max_bytes is not None:
-            body["max_bytes"] = max_bytes
-        answer = self._one(self._connection.read("plan", body, timeout_s=timeout_s))
-        with self._connection.decoding():
+        answer = self._flight.plan(
+            starts, filters=filters, max_records=max_records, max_bytes=max_bytes, timeout_s=timeout_s
+        )
+        with self._flight.decoding():
             return plan_from_json(answer, starts)
 
     # Reading
@@ -190,10 +186,9 @@ class Client:
         Raises, with the first batch, OutOfRangeError when part of the range is gone or above the high watermark, and
         DataLossError where it is damaged. `timeout_s` bounds one connection's stream (default: no bound).
         """
-        ticket = _with_filters({"partition": partition, "start": start, "end": end}, filters)
-        if batch_rows is not None:
-            ticket["batch_rows"] = batch_rows
-        return RecordStream(self._connection, ticket=ticket, timeout_s=timeout_s)
+        return RecordStream(
+            self._flight, partition, start, end, filters=filters, batch_rows=batch_rows, timeout_s=timeout_s
+        )
 
     def tail(
         self,
@@ -209,10 +204,7 @@ class Client:
         With `idle=True` empty batches come about each second while nothing new matches, so that the caller can look
         at the time; `next_offset` moves with them.
         """
-        ticket = _with_filters({"partition": partition, "start": start, "follow": True}, filters)
-        if batch_rows is not None:
-            ticket["batch_rows"] = batch_rows
-        return RecordStream(self._connection, ticket=ticket, timeout_s=None, idle=idle)
+        return RecordStream(self._flight, partition, start, filters=filters, batch_rows=batch_rows, idle=idle)
 
     # Producing
 
@@ -227,10 +219,10 @@ class Client:
         batches = _batches(rows)
         if not batches:
             return []
-        answers = self._connection.put(batches[0].schema, batches, timeout_s=timeout_s)
+        answers = self._flight.put(batches[0].schema, batches, timeout_s=timeout_s)
         places: list[Place] = []
         for batch, answer in zip(batches, answers, strict=True):
-            with self._connection.decoding():
+            with self._flight.decoding():
                 columns = (answer["partitions"], answer["offsets"], answer["duplicates"])
             if any(len(column) != batch.num_rows for column in columns):
                 raise BrokerError(f"{self.server} answered {batch.num_rows} rows with other counts")
@@ -252,22 +244,20 @@ class Client:
 
         Raises FencedError when a reader with a higher epoch has taken over. Committing the same again is harmless.
         """
-        body: dict[str, Any] = {"group": group, "reader_epoch": reader_epoch}
-        if initial is not None:
-            body["initial"] = _by_text(initial)
-        if offsets is not None:
-            body["offsets"] = {str(n): _commit_json(one) for n, one in sorted(offsets.items())}
-        answer = self._one(self._connection.change("commit", body, timeout_s=timeout_s))
-        with self._connection.decoding():
+        answer = self._flight.commit(
+            group,
+            reader_epoch,
+            initial=initial,
+            offsets=None if offsets is None else {number: _commit_json(one) for number, one in offsets.items()},
+            timeout_s=timeout_s,
+        )
+        with self._flight.decoding():
             return group_from_json(answer)
 
     def committed(self, group: str, *, reader_epoch: int | None = None, timeout_s: float | None = None) -> Group:
         """What a group has finished; with `reader_epoch`, raises FencedError when a newer reader has taken over."""
-        body: dict[str, Any] = {"group": group}
-        if reader_epoch is not None:
-            body["reader_epoch"] = reader_epoch
-        answer = self._one(self._connection.read("committed", body, timeout_s=timeout_s))
-        with self._connection.decoding():
+        answer = self._flight.committed(group, reader_epoch=reader_epoch, timeout_s=timeout_s)
+        with self._flight.decoding():
             return group_from_json(answer)
 
     def groups(self, *, timeout_s: float | None = None) -> list[Group]:
@@ -276,9 +266,8 @@ class Client:
         after: str | None = None
         while True:
             # A broker that knows no pages gives all at once and never says that there is more.
-            body = {} if after is None else {"after": after}
-            answer = self._one(self._connection.read("groups", body, timeout_s=timeout_s))
-            with self._connection.decoding():
+            answer = self._flight.groups(after=after, timeout_s=timeout_s)
+            with self._flight.decoding():
                 groups += [group_from_json(one) for one in answer["groups"]]
                 following = answer.get("next")
             if following is None:
@@ -292,7 +281,7 @@ class Client:
 
         Raises NotFoundError when there is none. A reader that still runs begins the group anew with its next commit.
         """
-        self._connection.change("remove_group", {"group": group}, timeout_s=timeout_s)
+        self._flight.remove_group(group, timeout_s=timeout_s)
 
     def gap(
         self,
@@ -305,25 +294,7 @@ class Client:
         timeout_s: float | None = None,
     ) -> None:
         """Records in `$gaps` that a reader had to do without offsets `[start, end)`."""
-        body: dict[str, Any] = {"partition": partition, "start": start, "end": end, "reason": reason}
-        if group is not None:
-            body["group"] = group
-        self._connection.change("gap", body, timeout_s=timeout_s)
-
-    def _one(self, answers: list[dict[str, Any]]) -> dict[str, Any]:
-        if len(answers) != 1:
-            raise BrokerError(f"{self.server} answered {len(answers)} results where one was expected")
-        return answers[0]
-
-
-def _with_filters(body: dict[str, Any], filters: str | Sequence[str] | None) -> dict[str, Any]:
-    if filters is not None:
-        body["filters"] = [filters] if isinstance(filters, str) else list(filters)
-    return body
-
-
-def _by_text(offsets: Mapping[int, int]) -> dict[str, int]:
-    return {str(partition): offset for partition, offset in sorted(offsets.items())}
+        self._flight.gap(partition, start, end, reason=reason, group=group, timeout_s=timeout_s)
 
 
 def _commit_json(one: Commit) -> dict[str, int]:

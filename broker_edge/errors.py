@@ -3,6 +3,7 @@ the action engine and the jobs.
 
 HeadwaterError
 ├── ConfigError        a setting is wrong: change it where the message points
+│   └── OptionError        an option of `format("headwater")` is wrong
 ├── StartError         the broker cannot start: free the port, the folder or the file that the message names
 ├── ConnectError       nobody answers at that address: start the broker, or correct the address
 ├── DeadlineError      no answer in time: ask again, or allow more time
@@ -14,6 +15,7 @@ HeadwaterError
 ├── FullError          the disk of the broker is full: free space, then send again
 ├── DataLossError      offsets that should be readable are damaged: skip the gap, or restore
 ├── BrokerError        the broker failed inside: look into its log
+├── OffsetError        an offset of a Spark checkpoint cannot be understood
 ├── SinkError          a table, or a row for it, is not as it must be; nothing was written
 └── PipelineError      a job cannot do its work
     ├── SetupError         the machine lacks something: install Java or the Delta jars
@@ -39,9 +41,28 @@ class HeadwaterError(Exception):
     detail: Mapping[str, Any] | None = None
     """The broker's own words, where the error is the broker's (docs/protocols.md, section 3, Errors)."""
 
+    @property
+    def code(self) -> str | None:
+        """The broker's word for the error, where the error is the broker's."""
+        return None if self.detail is None else str(self.detail["error"])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Spark hands errors from one process to another; the constructors have arguments that must be named.
+        return _remade, (type(self), self.args, self.__dict__)
+
+
+def _remade(kind: type[HeadwaterError], arguments: tuple[Any, ...], fields: dict[str, Any]) -> HeadwaterError:
+    error = kind.__new__(kind, *arguments)
+    error.__dict__.update(fields)
+    return error
+
 
 class ConfigError(HeadwaterError):
     """A setting is wrong."""
+
+
+class OptionError(ConfigError):
+    """An option of `format("headwater")` is wrong; nothing was read."""
 
 
 class StartError(HeadwaterError):
@@ -121,6 +142,10 @@ class DataLossError(HeadwaterError):
 
 class BrokerError(HeadwaterError):
     """The broker failed inside, or answered something that this client does not understand."""
+
+
+class OffsetError(HeadwaterError):
+    """An offset is not in the form of docs: `{"v":1,"logs":{"<log id>":{"<partition>":[next, epoch]}}}`."""
 
 
 class SinkError(HeadwaterError):

@@ -46,9 +46,14 @@ MOVED: Mapping[str, tuple[str, ...]] = {
     "pipelines.worker_python": ("pipelines.spark.worker_python",),
     "pipelines.yaml_file": ("pipelines.settings.yaml_file",),
     "sinks.errors": ("broker_edge.errors",),
+    "sources.errors": ("broker_edge.errors",),
+    "sources.flight": ("sources.log_server",),
 }
 """Old module to new ones; of several, each name is looked for in this order. Modules below one that moved went with
 it."""
+
+RENAMED: Mapping[str, str] = {"sources.errors.SourceError": "HeadwaterError"}
+"""Old name in a module that moved to its name in the new one."""
 
 _ROOTS = frozenset(old.partition(".")[0] for old in MOVED)
 
@@ -88,11 +93,12 @@ class _Loader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         _warn(module.__name__, self._news)
         modules = [importlib.import_module(new) for new in self._news]
-        if len(modules) == 1:
+        if len(modules) == 1 and not any(old.rpartition(".")[0] == module.__name__ for old in RENAMED):
             sys.modules[module.__name__] = modules[0]
             return
 
         def of_one(name: str) -> Any:
+            name = RENAMED.get(f"{module.__name__}.{name}", name)
             for one in modules:
                 if hasattr(one, name):
                     return getattr(one, name)

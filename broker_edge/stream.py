@@ -6,17 +6,14 @@ repeats and skips nothing; the log id is compared, because another log may have 
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.flight as flight
 
-from broker_edge._connection import Connection
 from broker_edge.errors import ConnectError, DataLossError, HeadwaterError, UnavailableError
+from broker_edge.flight import FlightClient, RecordReader
 
 
 class RecordStream(Iterator[pa.RecordBatch]):
@@ -29,20 +26,25 @@ class RecordStream(Iterator[pa.RecordBatch]):
 
     def __init__(
         self,
-        connection: Connection,
+        client: FlightClient,
+        partition: int,
+        start: int,
+        end: int | None = None,
         *,
-        ticket: dict[str, Any],
-        timeout_s: float | None,
+        filters: str | Sequence[str] | None = None,
+        batch_rows: int | None = None,
+        timeout_s: float | None = None,
         idle: bool = False,
     ) -> None:
-        self.partition: int = ticket["partition"]
-        self.next_offset: int = ticket["start"]
-        self._end: int | None = ticket.get("end")
-        self._connection = connection
-        self._ticket = ticket
+        self.partition = partition
+        self.next_offset = start
+        self._end = end
+        self._client = client
+        self._filters = filters
+        self._batch_rows = batch_rows
         self._timeout_s = timeout_s
         self._idle = idle
-        self._reader: flight.FlightStreamReader | None = None
+        self._reader: RecordReader | None = None
         self._log_id: str | None = None
         self._resumed = False
         self._done = threading.Event()
@@ -76,8 +78,7 @@ class RecordStream(Iterator[pa.RecordBatch]):
     @property
     def schema(self) -> pa.Schema:
         """The canonical schema as the broker declares it."""
-        with self._connection.errors():
-            return self._open().schema
+        return self._open().schema
 
     def __next__(self) -> pa.RecordBatch:
         while not self._done.is_set():
@@ -89,7 +90,7 @@ class RecordStream(Iterator[pa.RecordBatch]):
                 self._failures += 1
                 if self._done.is_set():
                     break
-                if not self._connection.pause(error, self._failures):
+                if not self._client.pause(error, self._failures):
                     raise
                 continue
             except HeadwaterError:
@@ -103,37 +104,40 @@ class RecordStream(Iterator[pa.RecordBatch]):
                 return batch
         raise StopIteration
 
-    def _open(self) -> flight.FlightStreamReader:
+    def _open(self) -> RecordReader:
         if self._reader is None:
-            ticket = {**self._ticket, "start": self.next_offset}
-            self._reader = self._connection.get(ticket, timeout_s=self._timeout_s)
+            self._reader = self._client.get(
+                self.partition,
+                self.next_offset,
+                self._end,
+                filters=self._filters,
+                batch_rows=self._batch_rows,
+                timeout_s=self._timeout_s,
+            )
         return self._reader
 
     def _read(self) -> pa.RecordBatch | None:
         """The next batch; None at the end of a bounded stream."""
-        try:
-            with self._connection.errors():
-                chunk = self._open().read_chunk()
-        except StopIteration:
+        found = self._open().read()
+        if found is None:
             if self._end is None:
                 raise ConnectError(
-                    f"{self._connection.server} ended the stream of partition {self.partition}",
-                    server=self._connection.server,
-                ) from None
+                    f"{self._client.server} ended the stream of partition {self.partition}",
+                    server=self._client.server,
+                )
             self.next_offset = self._end
             self._done.set()
             return None
-        batch = chunk.data
+        batch, following = found
         if batch.num_rows and (self._log_id is None or self._resumed):
             self._check_log(batch.column("log_id")[0].as_py())
-        with self._connection.errors():
-            self.next_offset = int(json.loads(chunk.app_metadata.to_pybytes())["next"])
+        self.next_offset = following
         return batch
 
     def _check_log(self, log_id: str) -> None:
         if self._log_id not in (None, log_id):
             raise DataLossError(
-                f"{self._connection.server} now serves log {log_id}, this stream was reading {self._log_id}: "
+                f"{self._client.server} now serves log {log_id}, this stream was reading {self._log_id}: "
                 "start again with the offsets of the new log",
                 partition=self.partition,
                 start=self.next_offset,

@@ -167,9 +167,6 @@ def _report(error: BaseException) -> int:
             return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1)
         case typer.TyperException():
             return _report_usage(error)
-        case _ if type(error).__module__ == "sources.errors":
-            say(f"headwater: {error}")
-            return 1
         case _:
             text = str(error).partition("\n")[0] or type(error).__name__
             say(f"headwater: failed: {text} (run it again with --debug to see where)")

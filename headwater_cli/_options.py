@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from broker_edge._connection import parse_server
 from broker_edge.client import DEFAULT_SERVER, Client
 from broker_edge.errors import ConfigError
+from broker_edge.flight import parse_server
 
 DEFAULT_MQTT_PORT = 1883
 

@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from broker_edge.errors import JobFailedError
+from broker_edge.errors import JobFailedError, UnavailableError
 from pipelines.jobs.process import StopSignal, run_job
 from pipelines.settings import load_settings
 from pipelines.settings.job_options import add_place_options, with_options
@@ -31,7 +31,6 @@ from sinks.once import append_few_once
 from sinks.rows import arrow_of, now_us, rows_of
 from sinks.table import Table
 from sinks.tables import INGEST_GAPS, QUARANTINE
-from sources.errors import UnavailableError
 from sources.gaps import TOPIC, BrokenReport, Places, ReportedGap, read_reports
 
 log = logging.getLogger(__name__)

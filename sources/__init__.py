@@ -11,13 +11,15 @@ rows = (
 )
 """
 
-from sources.errors import (
+import warnings
+
+from broker_edge.errors import (
     DataLossError,
     FencedError,
+    HeadwaterError,
     OffsetError,
     OptionError,
     RefusedError,
-    SourceError,
     UnavailableError,
 )
 from sources.gaps import ReportedGap, gap_rows, reported_gaps
@@ -38,7 +40,6 @@ __all__ = [
     "PrometheusFile",
     "RefusedError",
     "ReportedGap",
-    "SourceError",
     "SourceOptions",
     "Split",
     "UnavailableError",
@@ -48,3 +49,11 @@ __all__ = [
     "register",
     "reported_gaps",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "SourceError":
+        message = "sources.SourceError is now broker_edge.HeadwaterError; the old name goes with the next release"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return HeadwaterError
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

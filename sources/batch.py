@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from sources.errors import DataLossError, OptionError
-from sources.flight import LogServer
+from broker_edge.errors import DataLossError, OptionError
+from sources.log_server import LogServer
 from sources.offsets import OffsetRange, Place, SourceOffset
 from sources.options import SourceOptions
 from sources.pushdown import Narrowing, clip_above, clip_below, clip_to_topics, narrow, narrow_topics
@@ -106,7 +106,10 @@ def _ends(log_id: str, server: LogServer, options: SourceOptions) -> dict[int, i
                 raise DataLossError(
                     f"endingOffsets asks for offset {ends[number]} of partition {number} of log {log_id}, "
                     f"which ends at {high_watermark}: use latest, or set failOnDataLoss=false to read the existing "
-                    "records"
+                    "records",
+                    partition=number,
+                    start=high_watermark,
+                    end=ends[number],
                 )
             ends[number] = min(ends[number], high_watermark)
         else:

@@ -13,8 +13,9 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from sources.errors import OptionError, RefusedError, UnavailableError
-from sources.flight import LogServer
+from broker_edge.errors import OptionError, RefusedError, UnavailableError
+from sources.broker_errors import unreachable
+from sources.log_server import LogServer
 from sources.loss import Loss, pass_or_raise
 from sources.offsets import OffsetRange
 from sources.options import SourceOptions
@@ -59,7 +60,7 @@ class _Fetch:
                         # spends on a batch must not count against `pollTimeoutMs` of the next one.
                         deadline = time.monotonic() + patience_seconds
                 if self._left and self._left[0].end == piece.end:
-                    raise UnavailableError(self._server.address, f"the answer ended before offset {piece.end}")
+                    raise unreachable(self._server.address, f"the answer ended before offset {piece.end}")
             except UnavailableError as error:
                 if time.monotonic() >= deadline:
                     raise
@@ -111,7 +112,7 @@ class _Fetch:
 
 def _loss(piece: OffsetRange, error: RefusedError) -> Loss | None:
     """The part of `piece` that the refusal reports as gone; None if it reports something else."""
-    detail = error.detail
+    detail = error.detail or {}
     if error.code == "data_loss":
         start, end = max(piece.start, int(detail["start"])), min(piece.end, int(detail["end"]))
         reason = "they were purged" if detail.get("reason") == "purge" else "they are damaged and in quarantine"

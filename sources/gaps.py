@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from sources.flight import LogServer
+    from sources.log_server import LogServer
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import logging
 import time
 from collections.abc import Mapping
 
-from sources.errors import RefusedError
-from sources.flight import LogServer
+from broker_edge.errors import RefusedError
+from sources.log_server import LogServer
 from sources.offsets import SourceOffset
 
 _LOGGER = logging.getLogger(__name__)

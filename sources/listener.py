@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.sql.streaming import StreamingQueryListener
 
-from sources.errors import OffsetError, SourceError
+from broker_edge.errors import HeadwaterError, OffsetError
 from sources.offsets import SourceOffset
 from sources.options import SourceOptions
 from sources.servers import Servers
@@ -91,7 +91,7 @@ def ask_behind(options: SourceOptions, end: SourceOffset) -> Behind | None:
                         oldest_us = moment if oldest_us is None else min(oldest_us, moment)
         seconds = 0.0 if oldest_us is None else max(0.0, time.time() - oldest_us / 1e6)
         return Behind(int(size), seconds)
-    except SourceError as error:
+    except HeadwaterError as error:
         _LOGGER.warning("the lag in bytes and seconds is unknown: %s", error)
         return None
     finally:

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sources.errors import DataLossError, SourceError
-from sources.flight import LogServer
+from broker_edge.errors import DataLossError, HeadwaterError
+from sources.log_server import LogServer
 from sources.offsets import Place
 from sources.options import SourceOptions
 
@@ -100,10 +100,12 @@ def report_retired(log_id: str, places: Mapping[int, Place], options: SourceOpti
 def pass_or_raise(loss: Loss, options: SourceOptions, server: LogServer) -> None:
     """Raises `DataLossError`; with `failOnDataLoss=false` records the gap at the broker and logs a warning instead."""
     sentence = loss.sentence(options.what)
+    at = {"partition": loss.partition, "start": loss.start, "end": loss.end}
     if options.fail_on_data_loss:
         raise DataLossError(
             f"{sentence}; to continue without them set failOnDataLoss=false, to start over use a new "
-            f"checkpoint and consumerGroup"
+            f"checkpoint and consumerGroup",
+            **at,
         )
     _LOGGER.warning("%s; resuming at offset %d", sentence, loss.resume_at)
     try:
@@ -114,6 +116,6 @@ def pass_or_raise(loss: Loss, options: SourceOptions, server: LogServer) -> None
             end=loss.end,
             reason=loss.reason,
         )
-    except SourceError as error:
+    except HeadwaterError as error:
         # Do not skip a gap that nobody could look up later.
-        raise DataLossError(f"{sentence}; and the gap could not be recorded: {error}") from error
+        raise DataLossError(f"{sentence}; and the gap could not be recorded: {error}", **at) from error

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sources.errors import OffsetError
+from broker_edge.errors import OffsetError
 
 FORMAT_VERSION = 1
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from sources.errors import OffsetError, OptionError
+from broker_edge.errors import OffsetError, OptionError
 from sources.offsets import FORMAT_VERSION, Place, read_logs
 
 # After the year 2200 in milliseconds: the value is probably in microseconds.

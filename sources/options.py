@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from broker_edge.credentials import Credentials
-from broker_edge.errors import ConfigError
+from broker_edge.errors import ConfigError, OptionError
 from broker_edge.tls import TlsReferences
-from sources.errors import OptionError
 from sources.offsets import Place
 from sources.option_values import (
     assign_value,

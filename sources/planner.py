@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from sources.errors import OffsetError, UnavailableError
-from sources.flight import LogServer
+from broker_edge.errors import OffsetError, UnavailableError
+from sources.broker_errors import unreachable
+from sources.log_server import LogServer
 from sources.loss import find_loss, pass_or_raise
 from sources.offsets import Place, SourceOffset
 from sources.options import SourceOptions
@@ -247,7 +248,7 @@ def _plan(
         max_bytes=max_bytes,
     )
     if answer["log_id"] != log_id:
-        raise UnavailableError(server.address, f"it holds log {answer['log_id']} and not log {log_id}")
+        raise unreachable(server.address, f"it holds log {answer['log_id']} and not log {log_id}")
     ends: dict[int, Place] = {}
     scans: dict[int, Scan] = {}
     records, is_held_back = 0, False

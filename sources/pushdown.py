@@ -26,8 +26,8 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from sources.errors import RefusedError
-from sources.flight import LogServer
+from broker_edge.errors import RefusedError
+from sources.log_server import LogServer
 from sources.offsets import OffsetRange
 from sources.option_values import microseconds
 from sources.options import SourceOptions

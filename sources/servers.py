@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from sources.errors import OptionError, UnavailableError
-from sources.flight import LogServer
+from broker_edge.errors import OptionError, UnavailableError
+from sources.log_server import LogServer
 from sources.options import SourceOptions
 
 T = TypeVar("T")

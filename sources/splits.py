@@ -17,9 +17,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from sources.errors import OffsetError
+from broker_edge.errors import OffsetError
 from sources.fetch import fetch
-from sources.flight import LogServer
+from sources.log_server import LogServer
 from sources.offsets import OffsetRange
 from sources.options import SourceOptions
 

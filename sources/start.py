@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sources.errors import OptionError, RefusedError
-from sources.flight import LogServer
+from broker_edge.errors import OptionError
+from sources.broker_errors import refused
 from sources.group import ReaderGroup
+from sources.log_server import LogServer
 from sources.loss import find_loss, pass_or_raise
 from sources.offsets import Place, SourceOffset
 from sources.options import Bound, SourceOptions
@@ -40,7 +41,7 @@ def ask_offsets(
         epoch_before=epoch_before,
     )
     if answer["log_id"] != log_id:
-        raise RefusedError(server.address, "not_found", {"message": f"the broker no longer holds log {log_id}"})
+        raise refused(server.address, "not_found", {"message": f"the broker no longer holds log {log_id}"})
     return {int(number): row for number, row in answer["partitions"].items()}
 
 

@@ -24,9 +24,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from sources.errors import OffsetError, OptionError, UnavailableError
-from sources.flight import LogServer
+from broker_edge.errors import OffsetError, OptionError, UnavailableError
 from sources.group import ReaderGroup
+from sources.log_server import LogServer
 from sources.loss import report_retired
 from sources.offsets import SourceOffset, ranges
 from sources.options import SourceOptions

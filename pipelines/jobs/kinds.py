@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from pyspark.sql.streaming import StreamingQuery
 
+from broker_edge.errors import OffsetError
 from pipelines.spark.jvm_end import CALL_ERRORS
-from sources.errors import OffsetError
 from sources.listener import records_behind
 from sources.offsets import SourceOffset
 

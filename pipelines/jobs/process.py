@@ -22,7 +22,6 @@ from pipelines.settings import SparkSettings
 from pipelines.spark.errors import own_error
 from pipelines.spark.jvm_end import jvm_may_end
 from pipelines.spark.session import session_of
-from sources.errors import SourceError
 
 EXIT_FAILED = 1
 EXIT_UNREACHABLE = 3
@@ -95,7 +94,7 @@ def run_job(work: Callable[[], None]) -> int:
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
         work()
-    except (HeadwaterError, SourceError) as error:
+    except HeadwaterError as error:
         return _failed(type(error).__name__, str(error))
     except PySparkException as error:
         found = own_error(error)

@@ -15,8 +15,8 @@ from support.source_driver import Query, open_reader, read_rows
 from support.tls_files import new_authority, sign
 
 from broker_edge import Client, Row
+from broker_edge.errors import OptionError, RefusedError, UnavailableError
 from broker_edge.torture.process import BrokerProcess
-from sources.errors import OptionError, RefusedError, UnavailableError
 from sources.options import parse_options
 from sources.splits import Split, read_split
 from sources.stream import StreamReader

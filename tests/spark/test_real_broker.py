@@ -19,12 +19,12 @@ from support.programs import headwaterd
 from support.source_driver import open_reader, read_rows
 
 from broker_edge import Client, Row
+from broker_edge.errors import DataLossError, FencedError, RefusedError, UnavailableError
 from broker_edge.torture.process import BrokerProcess
 from pipelines.settings import Settings, TelemetrySettings
 from pipelines.telemetry import start_telemetry
 from sinks import Table, duplicates
-from sources.errors import DataLossError, FencedError, RefusedError, UnavailableError
-from sources.flight import LogServer
+from sources.log_server import LogServer
 
 FILTER = "devices/+/telemetry"
 SEED = 20_261_121

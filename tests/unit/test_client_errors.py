@@ -27,7 +27,7 @@ from broker_edge import (
     Row,
     UnavailableError,
 )
-from broker_edge._connection import from_flight
+from broker_edge.flight import from_flight
 
 
 def unused_port() -> int:

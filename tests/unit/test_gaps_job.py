@@ -13,16 +13,15 @@ from support.flight_server import FlightServer
 from support.poison import SEED, junk, mutated
 
 from broker_edge import Client
-from broker_edge.errors import SettingsError
+from broker_edge.errors import SettingsError, UnavailableError
 from pipelines.gaps import GapCopier, main
 from pipelines.jobs.process import EXIT_UNREACHABLE
 from pipelines.settings.places import TablePlace
 from sinks.rows import arrow_of
 from sinks.tables import INGEST_GAPS
 from sources import gaps
-from sources.errors import UnavailableError
-from sources.flight import LogServer
 from sources.gaps import reported_gaps
+from sources.log_server import LogServer
 
 
 def rows(root: Path) -> list[dict[str, Any]]:

@@ -130,6 +130,14 @@ def test_there_is_no_circle_of_folders() -> None:
     assert circles(folders(IMPORTS, FILES)) == circles(drawn()) == []
 
 
+def test_other_packages_import_no_private_module() -> None:
+    for name, others in IMPORTS.items():
+        for other in others:
+            package, _, rest = other.partition(".")
+            is_private = any(part.startswith("_") and not part.startswith("__") for part in rest.split("."))
+            assert not is_private or name.startswith(package), f"{name} imports {other}"
+
+
 def test_a_circle_and_a_hidden_import_are_found(tmp_path: Path) -> None:
     texts = {
         "__init__": "",

@@ -13,7 +13,13 @@ import pytest
 from py4j.protocol import Py4JError, Py4JJavaError
 from rich.console import Console
 
-from broker_edge.errors import EngineFencedError, JobFailedError, SettingsError, TableStoreError
+from broker_edge.errors import (
+    DataLossError,
+    EngineFencedError,
+    JobFailedError,
+    SettingsError,
+    TableStoreError,
+)
 from pipelines.catalogue import JOB_NAMES, names_of, needs_spark, stages
 from pipelines.jobs.alerts import Alert, AlertKind, StreamWatch, Webhook
 from pipelines.jobs.kinds import LoopJob, Progress, StreamJob, progress_of
@@ -24,7 +30,7 @@ from pipelines.jobs.runner import JobState, JobView, RunFailedError, Runner
 from pipelines.settings import JobsSettings, Settings
 from pipelines.silver.job import start_silver
 from pipelines.spark.jvm_end import jvm_may_end
-from sources.errors import DataLossError, UnavailableError
+from sources.broker_errors import unreachable
 
 POLICY = JobsSettings(retries=3, retry_first_s=1.0, retry_max_s=3.0, lag_records_max=100, silent_s_max=30.0)
 
@@ -97,7 +103,7 @@ def run(job: FakeJob, *, turns: int = 30) -> tuple[FakeScreen, Clock]:
 
 @pytest.mark.parametrize("at_start", [False, True])
 def test_an_error_that_may_pass_is_tried_again_with_growing_pauses(at_start: bool) -> None:
-    job = FakeJob(TableStoreError("disk"), UnavailableError("grpc://a", "gone"), None, at_start=at_start)
+    job = FakeJob(TableStoreError("disk"), unreachable("grpc://a", "gone"), None, at_start=at_start)
     screen, _ = run(job)
     assert job.starts == 3
     sentences = [alert.sentence for alert in screen.alerts]
@@ -108,14 +114,17 @@ def test_an_error_that_may_pass_is_tried_again_with_growing_pauses(at_start: boo
 
 
 def test_an_error_that_stays_ends_the_run_after_the_last_try_with_its_sentence() -> None:
-    job = FakeJob(*[UnavailableError("grpc://a", "gone")] * 9)
+    job = FakeJob(*[unreachable("grpc://a", "gone")] * 9)
     with pytest.raises(RunFailedError, match=r"^fake: cannot reach the broker at grpc://a: gone") as failed:
         run(job)
     assert job.starts == 1 + POLICY.retries
     assert exit_code(failed.value.cause_name) == EXIT_UNREACHABLE
 
 
-@pytest.mark.parametrize("error", [DataLossError("gone"), SettingsError("wrong"), EngineFencedError("taken over")])
+@pytest.mark.parametrize(
+    "error",
+    [DataLossError("gone", partition=3, start=0, end=1), SettingsError("wrong"), EngineFencedError("taken over")],
+)
 def test_an_error_that_waiting_cannot_mend_is_not_tried_again(error: Exception) -> None:
     job = FakeJob(error, None)
     with pytest.raises(RunFailedError):

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from broker_edge.errors import HeadwaterError
 from broker_edge.moved import MOVED, new_names
 
 OLD_NAMES = (
@@ -27,12 +28,21 @@ OLD_NAMES = (
     ("pipelines.session", "spark_session", "pipelines.spark.session"),
     ("pipelines.tables", "create_by_path", "sinks.tables"),
     ("sinks.errors", "SinkError", "broker_edge.errors"),
+    ("sources.errors", "UnavailableError", "broker_edge.errors"),
+    ("sources.flight", "LogServer", "sources.log_server"),
 )
 
 
 @pytest.mark.parametrize(("old", "name", "new"), OLD_NAMES)
 def test_a_name_under_its_old_path_is_the_same_object(old: str, name: str, new: str) -> None:
     assert getattr(importlib.import_module(old), name) is getattr(importlib.import_module(new), name)
+
+
+def test_a_name_that_changed_is_found_under_its_old_name() -> None:
+    errors = importlib.import_module("sources.errors")
+    assert errors.SourceError is HeadwaterError
+    with pytest.warns(DeprecationWarning, match=r"sources\.SourceError is now broker_edge\.HeadwaterError"):
+        assert importlib.import_module("sources").SourceError is HeadwaterError
 
 
 @pytest.mark.parametrize("old", MOVED)

@@ -9,7 +9,7 @@ from support.flight_server import FlightServer, refusal
 from support.memory_log import MemoryLog
 from support.source_driver import Query, fill, open_reader, places, read_rows, through_json
 
-from sources.errors import OffsetError, OptionError, UnavailableError
+from broker_edge.errors import OffsetError, OptionError, UnavailableError
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,9 @@ import pytest
 from support.flight_server import FlightServer, refusal
 from support.source_driver import Json, Query, open_reader, places, read_rows
 
-from sources.errors import DataLossError, UnavailableError
-from sources.flight import LogServer
+from broker_edge.errors import DataLossError, UnavailableError
+from sources.broker_errors import unreachable
+from sources.log_server import LogServer
 
 PARTITION = 3
 
@@ -193,11 +194,11 @@ class Cut:
             for number, answer in enumerate(whole(server, partition, start, end, **more)):  # type: ignore[arg-type]
                 if self.left and number == after_batches:
                     self.left -= 1
-                    raise UnavailableError(server.address, "Socket closed")
+                    raise unreachable(server.address, "Socket closed")
                 yield answer
 
         monkeypatch.setattr(LogServer, "get", get)
-        monkeypatch.setattr("sources.flight.BATCH_ROWS", 10)
+        monkeypatch.setattr("sources.log_server.BATCH_ROWS", 10)
 
 
 def test_a_dropped_connection_resumes_behind_the_last_batch(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sources.errors import OffsetError
+from broker_edge.errors import OffsetError
 from sources.offsets import OffsetRange, Place, SourceOffset, ranges
 
 places = st.builds(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sources.errors import OptionError
+from broker_edge.errors import OptionError
 from sources.offsets import Place
 from sources.options import ONLY_STREAM, SourceOptions, parse_options
 

@@ -11,7 +11,7 @@ from support.flight_server import FlightServer, refusal
 from support.memory_log import Partition
 from support.source_driver import Query, fill, open_reader, places, read_rows, through_json
 
-from sources.errors import FencedError, OffsetError, OptionError, UnavailableError
+from broker_edge.errors import FencedError, OffsetError, OptionError, UnavailableError
 
 
 @pytest.fixture(autouse=True)

@@ -91,7 +91,7 @@ POINTS = {
         ("StreamReader", "partitions", before("offsets")),
     ],
     # A task has some of its records and not all.
-    "sources.flight": [("LogServer", "get", between("reading"))],
+    "sources.log_server": [("LogServer", "get", between("reading"))],
     # The batch is in the table, and Spark has not heard of it.
     "sinks.bronze_commit": [("BronzeCommits", "commit", after("committed"))],
 }

@@ -1,0 +1,38 @@
+"""The errors of a broker in the words of the source: Spark shows the message of the one that ends a query.
+
+The classes are those of `broker_edge.errors`; these functions write the sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker_edge.errors import FencedError, RefusedError, UnavailableError
+
+
+def unreachable(server: str, reason: str) -> UnavailableError:
+    """The broker at `server` does not answer, or cannot serve now; trying again may help."""
+    return UnavailableError(
+        f"cannot reach the broker at {server}: {reason}; check that it runs and that `servers` names its Flight port"
+    )
+
+
+def refused(server: str, code: str, detail: Mapping[str, Any]) -> RefusedError:
+    """The broker understood the request and refused it; `code` and `detail` are those of the protocol."""
+    error = RefusedError(f"the broker at {server} refused: {detail.get('message', code)} ({code})")
+    error.detail = {**detail, "error": code}
+    return error
+
+
+def fenced(server: str, detail: Mapping[str, Any]) -> FencedError:
+    """Two queries read with one consumer group; the older one ends here."""
+    group, reader_epoch = detail.get("group"), detail.get("reader_epoch")
+    error = FencedError(
+        f"another query reads with consumer group {group} from {server} and took over (reader epoch {reader_epoch}): "
+        "stop one of them, or give this one its own consumerGroup",
+        group=str(group),
+        reader_epoch=int(reader_epoch or 0),
+    )
+    error.detail = detail
+    return error
