@@ -92,7 +92,7 @@ demo: setup ## the whole way: devices, broker, Spark, Delta, an action (ARGS='--
 faults-build: prerequisites $(CACHE)/faults.stamp ## the broker that can be told to harm itself
 
 .PHONY: torture
-torture: build faults-build ## hurt a broker again and again and check what was acknowledged (ARGS='--cycles 1000 --hurts kill,power')
+torture: build faults-build ## inject faults into a broker and check what was acknowledged (ARGS='--cycles 1000 --faults kill,power')
 	@$(VENV)/bin/headwater torture $(ARGS)
 
 .PHONY: test

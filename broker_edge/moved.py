@@ -18,6 +18,7 @@ from typing import Any
 
 MOVED: Mapping[str, tuple[str, ...]] = {
     "broker_edge.cli": ("headwater_cli",),
+    "broker_edge.torture.hurts": ("broker_edge.torture.faults",),
     "pipelines.action_rows": ("actions.rows", "sinks.rows"),
     "pipelines.action_store": ("actions.store", "broker_edge.errors"),
     "pipelines.engine": ("actions.engine",),

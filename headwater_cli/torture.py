@@ -1,4 +1,4 @@
-"""`headwater torture`: hurts a broker again and again and says whether anything that was acknowledged was lost."""
+"""`headwater torture`: injects faults into a broker and reports whether anything that was acknowledged was lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from broker_edge.errors import ConfigError
-from broker_edge.torture.hurts import HURTS
+from broker_edge.torture.faults import FAULTS
 from broker_edge.torture.process import binary, faults_binary
 from broker_edge.torture.runner import Outcome, Run, run
 from broker_edge.torture.sabotage import SABOTAGES
@@ -27,15 +27,18 @@ _LINES = 20  # of progress in a whole run
 
 
 def torture(
-    cycles: Annotated[int, typer.Option(min=1, help="Crashes, shared by the hurts.")] = 200,
-    hurts: Annotated[
-        str | None, typer.Option(metavar="NAME,…", help=f"Default: all that can run here. {', '.join(HURTS)}.")
+    cycles: Annotated[int, typer.Option(min=1, help="Crashes, shared by the faults.")] = 200,
+    faults: Annotated[
+        str | None, typer.Option(metavar="NAME,…", help=f"Default: all that can run here. {', '.join(FAULTS)}.")
     ] = None,
+    hurts: Annotated[str | None, typer.Option(hidden=True, help="The old name of --faults.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Repeats the random choices of a run.")] = None,
     for_: Annotated[
         str | None, typer.Option("--for", metavar="TIME", help="End after this time: 90s, 10m, 8h.")
     ] = None,
-    life: Annotated[int | None, typer.Option(min=0, help="Only this life of the run that seed and hurts name.")] = None,
+    life: Annotated[
+        int | None, typer.Option(min=0, help="Only this life of the run that seed and faults give.")
+    ] = None,
     records: Annotated[int, typer.Option(min=1, help="Acknowledged records that one cycle waits for at most.")] = 3_000,
     sabotage: Annotated[
         str | None, typer.Option(metavar="NAME", help=f"Make a mistake that must be found: {', '.join(SABOTAGES)}.")
@@ -46,17 +49,19 @@ def torture(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Load a broker, hurt it, start it again, and check that nothing that was acknowledged is lost or changed."""
+    """Load a broker, inject faults, start it again, and check that no acknowledged record is lost or changed."""
     program = broker or binary()
     if not program.exists():
         raise ConfigError(f"{program} is missing: name the broker with --broker or HEADWATERD")
     faults_program = faults_binary(program)
-    names = _chosen(hurts, sabotage, has_faults=faults_program.exists())
+    if hurts is not None:
+        say("--hurts is now --faults; the old name goes with the next release")
+    names = _chosen(hurts if faults is None else faults, sabotage, has_faults=faults_program.exists())
     wanted = Run(
         folder=(data_dir or Path(tempfile.mkdtemp(prefix="headwater-torture-"))).absolute(),
         program=program,
         faults_program=faults_program if faults_program.exists() else None,
-        hurts={name: HURTS[name] for name in names},
+        faults={name: FAULTS[name] for name in names},
         seed=secrets.randbelow(1 << 32) if seed is None else seed,
         cycles=cycles,
         seconds=None if for_ is None else _seconds(for_),
@@ -79,24 +84,24 @@ def torture(
         raise typer.Exit(130)
 
 
-def _chosen(hurts: str | None, sabotage: str | None, *, has_faults: bool) -> list[str]:
-    """The hurts that are to run; of those that were not named, the ones that can not run here are left out aloud."""
+def _chosen(faults: str | None, sabotage: str | None, *, has_faults: bool) -> list[str]:
+    """The faults to run. A fault that nobody named and that cannot run here is left out, with a line that says so."""
     if sabotage is not None and sabotage not in SABOTAGES:
         raise typer.BadParameter(f"`{sabotage}` is none of {', '.join(SABOTAGES)}")
-    if hurts is None and sabotage is not None:
-        hurts = SABOTAGES[sabotage].hurt
+    if faults is None and sabotage is not None:
+        faults = SABOTAGES[sabotage].fault
     if sabotage is not None and not has_faults:
         raise ConfigError("--sabotage needs a fault build: `make torture` makes headwaterd-faults beside headwaterd")
-    names = list(dict.fromkeys(hurts.split(","))) if hurts else list(HURTS)
+    names = list(dict.fromkeys(faults.split(","))) if faults else list(FAULTS)
     for name in names:
-        if name not in HURTS:
-            raise typer.BadParameter(f"`{name}` is none of {', '.join(HURTS)}")
+        if name not in FAULTS:
+            raise typer.BadParameter(f"`{name}` is none of {', '.join(FAULTS)}")
     able = []
     for name in names:
-        lacks = HURTS[name].lacks()
-        if HURTS[name].uses_faults and not has_faults:
+        lacks = FAULTS[name].lacks()
+        if FAULTS[name].needs_fault_build and not has_faults:
             lacks.append("a fault build is needed: `make torture` makes headwaterd-faults beside headwaterd")
-        if lacks and hurts:
+        if lacks and faults:
             raise ConfigError(f"{name} can not run here: {'; '.join(lacks)}")
         if lacks:
             say(f"without {name}: {'; '.join(lacks)}")
@@ -150,11 +155,11 @@ def _show(outcome: Outcome) -> None:
         found = sum(one.report.counts.values()) + len(one.report.violations)
         counts = f"{one.cycles} cycles, {one.report.acked} acknowledged, {one.report.restarts} restarts"
         put(f"{name}: {counts}, {found} findings")
-    words = ", ".join(f"{count} {fault}" for fault, count in outcome.counts().items())
+    words = ", ".join(f"{count} {word}" for word, count in outcome.counts().items())
     counts = f"{outcome.cycles} cycles, {outcome.acked} acknowledged in {outcome.seconds:.0f} s"
     put(f"seed {outcome.run.seed}: {counts}: {words}")
     for kept in outcome.kept:
-        put(f"{kept.hurt}, life {kept.life}, kept in {kept.folder}; again: {kept.command}")
+        put(f"{kept.fault}, life {kept.life}, kept in {kept.folder}; again: {kept.command}")
         for finding in kept.findings:
             put(f"  {finding}")
 

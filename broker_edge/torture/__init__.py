@@ -1,9 +1,9 @@
-"""`headwater torture`: drives a broker, hurts it, starts it again, and checks that what was acknowledged is there.
+"""`headwater torture`: loads a broker, injects faults, starts it again, and checks what was acknowledged.
 
 `docs/torture.md` says what is promised and in which words a finding is told. Nothing here runs inside a broker: what
 needs the broker's help is asked of a fault build through `HEADWATER_FAULTS`.
 """
 
-from broker_edge.torture.report import Fault, Report
+from broker_edge.torture.report import Finding, Report
 
-__all__ = ["Fault", "Report"]
+__all__ = ["Finding", "Report"]

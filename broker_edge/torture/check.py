@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from broker_edge.torture.load import LoadResult, Place
 from broker_edge.torture.reader import Bounds, LogReader, LostOffsetsError, OutOfRangeError, Row
 from broker_edge.torture.records import Publisher, Recipe, RecordName, name_of
-from broker_edge.torture.report import Fault, Report
+from broker_edge.torture.report import Finding, Report
 
 INTERNAL_PARTITION = 0
 
@@ -83,7 +83,7 @@ class LogCheck:
             self._sent[publisher] = one.sent
             last = self._last.get(publisher, -1)
             if last >= one.sent:
-                self.report.add(Fault.UNEXPECTED, f"{result.name(one, last)} was read, {one.sent} were sent")
+                self.report.add(Finding.UNEXPECTED, f"{result.name(one, last)} was read, {one.sent} were sent")
         self.report.sent += result.sent
         self.report.acked += result.acked
 
@@ -102,7 +102,7 @@ class LogCheck:
             memory = self._memory(bounds)
             if bounds.epoch <= memory.term:
                 self.report.add(
-                    Fault.EPOCH, f"{bounds.name}: epoch {bounds.epoch} after a restart, {memory.term} before"
+                    Finding.EPOCH, f"{bounds.name}: epoch {bounds.epoch} after a restart, {memory.term} before"
                 )
             memory.term = bounds.epoch
             self._shrunk(bounds, memory)
@@ -114,11 +114,11 @@ class LogCheck:
         """Checks, after a restart, that a subscriber was given nothing that the log does not have."""
         for name in names - self._places.keys() - self._early:
             self._early.add(name)
-            self.report.add(Fault.EARLY, f"{name} was delivered to {to} and is nowhere")
+            self.report.add(Finding.EARLY, f"{name} was delivered to {to} and is nowhere")
         for place, name in places.items():
             if name not in self._early and place not in (self._places.get(name), *self._copies.get(name, ())):
                 self._early.add(name)
-                self.report.add(Fault.EARLY, f"{name} was delivered to {to} at {place}, and is not there")
+                self.report.add(Finding.EARLY, f"{name} was delivered to {to} at {place}, and is not there")
 
     @property
     def acked(self) -> set[RecordName]:
@@ -130,7 +130,7 @@ class LogCheck:
             self._shrunk(bounds, self._memory(bounds))
             self._read(reader, bounds, bounds.log_start)
         for run, connection in self._last.keys() - self._sent.keys():
-            self.report.add(Fault.UNEXPECTED, f"records of connection {connection} in run {run}, which never was")
+            self.report.add(Finding.UNEXPECTED, f"records of connection {connection} in run {run}, which never was")
         self._check_acks(list(self._acked))
         self._unchecked = []
 
@@ -148,7 +148,7 @@ class LogCheck:
         # The broker cuts its own partition below a snapshot; records of clients stay, unless retention removes them.
         gone = bounds.log_start - memory.log_start
         if gone > 0 and bounds.number != INTERNAL_PARTITION and not self._has_retention:
-            self.report.add(Fault.HOLE, f"{bounds.name}: log start moved to {bounds.log_start}", count=gone)
+            self.report.add(Finding.HOLE, f"{bounds.name}: log start moved to {bounds.log_start}", count=gone)
         for offset in range(memory.log_start, bounds.log_start):
             known = memory.rows.pop(offset, None)
             if self._has_retention and known is not None and known.name is not None:
@@ -159,7 +159,7 @@ class LogCheck:
     def _forget(self, partition: str, known: _Known | None, offset: int) -> None:
         name = known.name if known else None
         if name is None:
-            self.report.add(Fault.LOST, f"{partition}:{offset} was readable before")
+            self.report.add(Finding.LOST, f"{partition}:{offset} was readable before")
             return
         if self._places.get(name) == Place(partition, offset):
             del self._places[name]
@@ -168,7 +168,7 @@ class LogCheck:
     def _lose(self, name: RecordName, text: str) -> None:
         if name not in self._lost:
             self._lost.add(name)
-            self.report.add(Fault.LOST, text)
+            self.report.add(Finding.LOST, text)
 
     def _read(self, reader: LogReader, bounds: Bounds, start: int) -> None:
         """Reads [start, high watermark); again from the new log start when retention moves it meanwhile."""
@@ -179,7 +179,7 @@ class LogCheck:
             except LostOffsetsError as lost:
                 # Nobody damaged this disk, so the broker may not say that it is damaged either.
                 text = f"{bounds.name}: the broker says that {lost.start} to {lost.end} are lost"
-                self.report.add(Fault.HOLE, text, count=lost.end - lost.start)
+                self.report.add(Finding.HOLE, text, count=lost.end - lost.start)
                 start = lost.end
                 continue
             except OutOfRangeError:
@@ -195,7 +195,7 @@ class LogCheck:
         for row in reader.rows(bounds, start, bounds.high_watermark):
             if row.offset != expected:
                 text = f"{bounds.name}: {row.offset} came instead of {expected}"
-                self.report.add(Fault.HOLE, text, count=max(1, row.offset - expected))
+                self.report.add(Finding.HOLE, text, count=max(1, row.offset - expected))
             expected = row.offset + 1
             known = memory.rows.get(row.offset)
             fresh = _Known(_fingerprint(row), name_of(row.value))
@@ -207,7 +207,7 @@ class LogCheck:
                 memory.rows[row.offset] = fresh
         if expected < bounds.high_watermark:
             text = f"{bounds.name}: nothing from {expected} to the high watermark {bounds.high_watermark}"
-            self.report.add(Fault.HOLE, text, count=bounds.high_watermark - expected)
+            self.report.add(Finding.HOLE, text, count=bounds.high_watermark - expected)
         memory.next = max(memory.next, bounds.high_watermark)
         self.report.readable = len(self._places)
 
@@ -215,15 +215,15 @@ class LogCheck:
         """A record that is seen for the first time."""
         place = Place(partition, row.offset)
         if row.epoch < memory.epoch:
-            self.report.add(Fault.EPOCH, f"{partition}:{row.offset} has epoch {row.epoch} after {memory.epoch}")
+            self.report.add(Finding.EPOCH, f"{partition}:{row.offset} has epoch {row.epoch} after {memory.epoch}")
         memory.epoch = max(memory.epoch, row.epoch)
         self._log_id = self._log_id or row.log_id
         if row.log_id != self._log_id:
-            self.report.add(Fault.CHANGED, f"{partition}:{row.offset} is of log {row.log_id}, not {self._log_id}")
+            self.report.add(Finding.CHANGED, f"{partition}:{row.offset} is of log {row.log_id}, not {self._log_id}")
         name = known.name
         if name is None:
             if not row.topic.startswith("$"):
-                self.report.add(Fault.UNEXPECTED, f"{partition}:{row.offset} on {row.topic}: {row.value[:32]!r}")
+                self.report.add(Finding.UNEXPECTED, f"{partition}:{row.offset} on {row.topic}: {row.value[:32]!r}")
             return
         publisher_of = self._publishers.get(name.connection)
         if name in self._places:
@@ -231,21 +231,21 @@ class LogCheck:
                 self._copies.setdefault(name, []).append(place)
                 self._judge_content(place, row, name)
                 return
-            self.report.add(Fault.DUPLICATED, f"{name} at {self._places[name]} and {place}")
+            self.report.add(Finding.DUPLICATED, f"{name} at {self._places[name]} and {place}")
             return
         self._places[name] = place
         self._judge_content(place, row, name)
         publisher = (name.run, name.connection)
         if name.sequence >= self._sent.get(publisher, name.sequence + 1):
-            self.report.add(Fault.UNEXPECTED, f"{name} at {place}: {self._sent[publisher]} were sent")
+            self.report.add(Finding.UNEXPECTED, f"{name} at {place}: {self._sent[publisher]} were sent")
         if name.sequence < self._last.get(publisher, -1):
-            self.report.add(Fault.REORDERED, f"{name} at {place} comes after {self._last[publisher]}")
+            self.report.add(Finding.REORDERED, f"{name} at {place} comes after {self._last[publisher]}")
         self._last[publisher] = max(name.sequence, self._last.get(publisher, -1))
 
     def _replaced(self, place: Place, row: Row, known: _Known, fresh: _Known) -> None:
         """Another record than before. Where the acknowledged one is now, if anywhere, is found by `_check_acks`."""
         was, now = known.name or "a record of the broker", fresh.name or f"a record on {row.topic}"
-        self.report.add(Fault.CHANGED, f"{place} was {was}, is {now}{' with other bytes' if was == now else ''}")
+        self.report.add(Finding.CHANGED, f"{place} was {was}, is {now}{' with other bytes' if was == now else ''}")
         if known.name is not None and self._places.get(known.name) == place:
             del self._places[known.name]
         if fresh.name is not None:
@@ -255,15 +255,15 @@ class LogCheck:
     def _judge_content(self, place: Place, row: Row, name: RecordName) -> None:
         publisher = self._publishers.get(name.connection)
         if publisher is None:
-            self.report.add(Fault.UNEXPECTED, f"{name} at {place}: no such connection")
+            self.report.add(Finding.UNEXPECTED, f"{name} at {place}: no such connection")
             return
         retain = self._recipe.retain(publisher, name.sequence)
         wanted = (publisher.topic, publisher.client_id, publisher.qos, retain)
         if (row.topic, row.client_id, row.qos, row.retain) != wanted:
             got = (row.topic, row.client_id, row.qos, row.retain)
-            self.report.add(Fault.CHANGED, f"{name} at {place} was sent as {wanted}, is {got}")
+            self.report.add(Finding.CHANGED, f"{name} at {place} was sent as {wanted}, is {got}")
         if row.value != self._recipe.payload(name):
-            self.report.add(Fault.CHANGED, f"{name} at {place}: other bytes than were sent")
+            self.report.add(Finding.CHANGED, f"{name} at {place}: other bytes than were sent")
 
     def _check_acks(self, names: list[RecordName]) -> None:
         for name in names:
@@ -273,7 +273,7 @@ class LogCheck:
             if found is None:
                 self._lose(name, f"{name} was acknowledged{f' at {told}' if told else ''} and is nowhere")
             elif told is not None and told != found and told not in self._copies.get(name, ()):
-                self.report.add(Fault.REORDERED, f"{name} was acknowledged at {told} and is at {found}")
+                self.report.add(Finding.REORDERED, f"{name} was acknowledged at {told} and is at {found}")
 
     def _is_expired(self, place: Place) -> bool:
         return self._has_retention and place.offset < self._memories[place.partition].log_start

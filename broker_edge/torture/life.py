@@ -1,4 +1,4 @@
-"""One log through many crashes: load, hurt, restart, check, again and again on one data folder.
+"""One log through many crashes: load, fault, restart, check, again and again on one data folder.
 
 What a crash is, is a subclass's. Some starts crash before the broker serves. Some crashes come as two: a kill -9, a
 start that serves what the page cache still holds, and only then the crash proper, because a record that was served once
@@ -26,7 +26,7 @@ from broker_edge.torture.process import BrokerError, BrokerProcess
 from broker_edge.torture.producer import PRODUCER, Producer
 from broker_edge.torture.reader import LogReader
 from broker_edge.torture.records import Publisher, Recipe, publishers, resending_publishers
-from broker_edge.torture.report import Fault, Report
+from broker_edge.torture.report import Finding, Report
 from broker_edge.torture.wire import maximum_qos
 from broker_edge.torture.witness import witnesses
 
@@ -60,10 +60,10 @@ class Life:
     name: ClassVar[str]
     about: ClassVar[str]
     cycles: ClassVar[int] = 25
-    # Of the load. A hurt that waits for more than acknowledgements slows it down with smaller windows and a pause.
+    # Of the load. A fault that waits for more than acknowledgements slows it down with smaller windows and a pause.
     windows: ClassVar[tuple[int, ...]] = (1, 8, 32, 128)
     pause_s: ClassVar[float] = 0.0
-    uses_faults: ClassVar[bool] = False
+    needs_fault_build: ClassVar[bool] = False
     uses_root: ClassVar[bool] = False
     starts_interrupted: ClassVar[float] = 0.25  # the share of starts that crash before the broker serves
     killed_first: ClassVar[float] = 0.25  # the share of crashes that come as two
@@ -74,7 +74,7 @@ class Life:
         self.moments = bench.moments
         self.recipe = Recipe(bench.seed)
         self.has_retention = bench.has_retention
-        with_faults = self.uses_faults or bench.sabotage is not None
+        with_faults = self.needs_fault_build or bench.sabotage is not None
         self.broker = BrokerProcess(
             data_dir=self.data_dir,
             settings=self.settings(),
@@ -93,7 +93,7 @@ class Life:
         """What this machine lacks for it, each as a sentence; empty when nothing."""
         return []
 
-    # What a hurt may decide otherwise
+    # A fault may override these
 
     @property
     def data_dir(self) -> Path:
@@ -147,7 +147,7 @@ class Life:
         try:
             self._cycle(number)
         except (BrokerError, TimeoutError) as error:
-            self.report.add(Fault.STUCK, f"cycle {number}: {error}")
+            self.report.add(Finding.STUCK, f"cycle {number}: {error}")
             raise
 
     def _cycle(self, number: int) -> None:
@@ -196,7 +196,7 @@ class Life:
         draw = self.moments.random()
         killed, stopped = draw < self.killed_first, draw > 1 - self.stopped_first
         if stopped and self.broker.is_running and (code := self.broker.stop()) != 0 and not self.broker.faults:
-            self.report.add(Fault.STUCK, f"a clean stop ends with exit code {code}: {self.broker.last_words()}")
+            self.report.add(Finding.STUCK, f"a clean stop ends with exit code {code}: {self.broker.last_words()}")
         if killed:
             self.broker.kill()
         else:

@@ -10,7 +10,7 @@ from typing import Any
 EXAMPLES = 8  # of each kind in a report
 
 
-class Fault(enum.StrEnum):
+class Finding(enum.StrEnum):
     """The words of a finding; `docs/torture.md` defines them."""
 
     LOST = "lost"
@@ -28,7 +28,7 @@ class Fault(enum.StrEnum):
 
 @dataclass(slots=True)
 class Report:
-    """Counts by fault, with a few examples each."""
+    """Counts by finding, with a few examples each."""
 
     seed: int
     sent: int = 0
@@ -39,14 +39,14 @@ class Report:
     qos2_completed: int = 0
     resent: int = 0
     recycled: int = 0  # segments that were made of removed ones
-    counts: Counter[Fault] = field(default_factory=Counter)
-    examples: dict[Fault, list[str]] = field(default_factory=dict)
+    counts: Counter[Finding] = field(default_factory=Counter)
+    examples: dict[Finding, list[str]] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     points: set[str] = field(default_factory=set)  # at which the process was ended
 
-    def add(self, fault: Fault, text: str, *, count: int = 1) -> None:
-        self.counts[fault] += count
-        examples = self.examples.setdefault(fault, [])
+    def add(self, finding: Finding, text: str, *, count: int = 1) -> None:
+        self.counts[finding] += count
+        examples = self.examples.setdefault(finding, [])
         if len(examples) < EXAMPLES:
             examples.append(text)
 
@@ -54,16 +54,16 @@ class Report:
         """Adds what another checker found."""
         for name in ("sent", "acked", "readable", "restarts", "qos2_acked", "qos2_completed", "resent", "recycled"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for fault, texts in other.examples.items():
+        for finding, texts in other.examples.items():
             for text in texts:
-                self.add(fault, text, count=0)
+                self.add(finding, text, count=0)
         self.counts += other.counts
         self.violations += other.violations
         self.points |= other.points
 
     def to_json(self) -> dict[str, Any]:
-        counts = {fault.value: self.counts[fault] for fault in Fault}
-        counts[Fault.PROTOCOL] += len(self.violations)
+        counts = {finding.value: self.counts[finding] for finding in Finding}
+        counts[Finding.PROTOCOL] += len(self.violations)
         return {
             "sent": self.sent,
             "acknowledged": self.acked,
@@ -78,17 +78,17 @@ class Report:
 
     def findings(self) -> list[str]:
         """A line for each example."""
-        found = [f"{fault}: {text}" for fault, texts in self.examples.items() for text in texts]
-        return found + [f"{Fault.PROTOCOL}: {text}" for text in self.violations[:EXAMPLES]]
+        found = [f"{finding}: {text}" for finding, texts in self.examples.items() for text in texts]
+        return found + [f"{Finding.PROTOCOL}: {text}" for text in self.violations[:EXAMPLES]]
 
     @property
     def clean(self) -> bool:
         return not self.counts.total() and not self.violations
 
     def __str__(self) -> str:
-        faults = ", ".join(f"{fault} {self.counts[fault]}" for fault in Fault)
+        counts = ", ".join(f"{finding} {self.counts[finding]}" for finding in Finding)
         done = f"{self.restarts} restarts, sent {self.sent}, acked {self.acked}, readable {self.readable}"
-        return f"seed {self.seed}: {done}: {faults}"
+        return f"seed {self.seed}: {done}: {counts}"
 
     def details(self) -> str:
         return "\n".join([str(self), *(f"  {line}" for line in self.findings())])

@@ -1,4 +1,4 @@
-"""A whole run: lives of each hurt in turn, counts by hurt, and the folders of those in which something was found.
+"""A whole run: lives of each fault in turn, counts by fault, and the folders of those in which something was found.
 
 A *life* is one data folder from its first start to its last check, some tens of cycles. What went well is removed; what
 did not is kept, with the words to repeat it.
@@ -20,22 +20,22 @@ import pyarrow.flight as flight
 from broker_edge.errors import HeadwaterError
 from broker_edge.torture.life import Bench, Life
 from broker_edge.torture.process import BrokerError
-from broker_edge.torture.report import Fault, Report
+from broker_edge.torture.report import Finding, Report
 from broker_edge.torture.sabotage import SABOTAGES
 
 # After so many lives with findings the rest would only repeat them.
 FOUND_MAX = 5
-LIVES_MIN = 3  # of each hurt, so that one of them has retention
+LIVES_MIN = 3  # of each fault, so that one of them has retention
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The request. The hurts, by name, share `cycles`; `seconds` ends the run earlier, `life` is the only one."""
+    """The request. The faults, by name, share `cycles`; `seconds` ends the run earlier, `life` is the only one."""
 
     folder: Path
     program: Path
     faults_program: Path | None
-    hurts: Mapping[str, type[Life]]
+    faults: Mapping[str, type[Life]]
     seed: int
     cycles: int
     seconds: float | None = None
@@ -46,7 +46,7 @@ class Run:
 
 @dataclass(slots=True)
 class Tally:
-    """What became of one hurt."""
+    """The result of one fault."""
 
     cycles: int = 0
     report: Report = field(default_factory=lambda: Report(0))
@@ -56,7 +56,7 @@ class Tally:
 class Kept:
     """A life with findings: where it is kept and how it is repeated."""
 
-    hurt: str
+    fault: str
     life: int
     folder: Path
     command: str
@@ -87,13 +87,15 @@ class Outcome:
     def clean(self) -> bool:
         return not self.kept and all(one.report.clean for one in self.tallies.values())
 
-    def counts(self) -> dict[Fault, int]:
-        """Findings by word, over all hurts."""
-        counts = {fault: sum(one.report.counts[fault] for one in self.tallies.values()) for fault in Fault}
-        counts[Fault.PROTOCOL] += sum(len(one.report.violations) for one in self.tallies.values())
+    def counts(self) -> dict[Finding, int]:
+        """Findings by word, over all faults."""
+        counts = {word: sum(one.report.counts[word] for one in self.tallies.values()) for word in Finding}
+        counts[Finding.PROTOCOL] += sum(len(one.report.violations) for one in self.tallies.values())
         return counts
 
     def to_json(self) -> dict[str, Any]:
+        """As one object; `hurts` and `hurt` are the old names of `faults` and `fault`, for one release."""
+        by_fault = {name: {"cycles": one.cycles, **one.report.to_json()} for name, one in self.tallies.items()}
         return {
             "seed": self.run.seed,
             "cycles": self.cycles,
@@ -101,11 +103,13 @@ class Outcome:
             "seconds": round(self.seconds, 1),
             "interrupted": self.is_interrupted,
             "sabotage": self.run.sabotage,
-            "findings": {fault.value: count for fault, count in self.counts().items()},
-            "hurts": {name: {"cycles": one.cycles, **one.report.to_json()} for name, one in self.tallies.items()},
+            "findings": {finding.value: count for finding, count in self.counts().items()},
+            "faults": by_fault,
+            "hurts": by_fault,
             "kept": [
                 {
-                    "hurt": one.hurt,
+                    "fault": one.fault,
+                    "hurt": one.fault,
                     "life": one.life,
                     "folder": str(one.folder),
                     "repeat": one.command,
@@ -118,7 +122,7 @@ class Outcome:
 
 def run(wanted: Run, on_cycle: Callable[[Outcome], None]) -> Outcome:
     """Runs until the cycles are done, the time is over, too much was found, or Ctrl-C."""
-    outcome = Outcome(wanted, {name: Tally(report=Report(wanted.seed)) for name in wanted.hurts})
+    outcome = Outcome(wanted, {name: Tally(report=Report(wanted.seed)) for name in wanted.faults})
     began = time.monotonic()
 
     def is_over() -> bool:
@@ -126,9 +130,9 @@ def run(wanted: Run, on_cycle: Callable[[Outcome], None]) -> Outcome:
         return wanted.seconds is not None and outcome.seconds >= wanted.seconds
 
     try:
-        for life, hurt, cycles in _lives(wanted):
-            _live(outcome, life, hurt, cycles, is_over=is_over, on_cycle=on_cycle)
-            if is_over() or _is_enough(wanted, outcome.tallies[hurt].report, kept=len(outcome.kept)):
+        for life, fault, cycles in _lives(wanted):
+            _live(outcome, life, fault, cycles, is_over=is_over, on_cycle=on_cycle)
+            if is_over() or _is_enough(wanted, outcome.tallies[fault].report, kept=len(outcome.kept)):
                 break
     except KeyboardInterrupt:
         outcome.is_interrupted = True
@@ -144,18 +148,18 @@ def _is_enough(wanted: Run, report: Report, *, kept: int = FOUND_MAX) -> bool:
 
 
 def _lives(wanted: Run) -> Iterator[tuple[int, str, int]]:
-    """Number, hurt and cycles of each life, the hurts in turn."""
-    names = list(wanted.hurts)
+    """Number, fault and cycles of each life, the faults in turn."""
+    names = list(wanted.faults)
     quota = math.ceil(wanted.cycles / len(names))
     if wanted.life is not None:
         name = names[wanted.life % len(names)]
-        yield wanted.life, name, min(quota, wanted.hurts[name].cycles)
+        yield wanted.life, name, min(quota, wanted.faults[name].cycles)
         return
     left = dict.fromkeys(names, quota)
     life = 0
     while any(left.values()):
         name = names[life % len(names)]
-        cycles = min(left[name], wanted.hurts[name].cycles, max(2, math.ceil(quota / LIVES_MIN)))
+        cycles = min(left[name], wanted.faults[name].cycles, max(2, math.ceil(quota / LIVES_MIN)))
         left[name] -= cycles
         if cycles:
             yield life, name, cycles
@@ -165,14 +169,14 @@ def _lives(wanted: Run) -> Iterator[tuple[int, str, int]]:
 def _live(
     outcome: Outcome,
     number: int,
-    hurt: str,
+    fault: str,
     cycles: int,
     *,
     is_over: Callable[[], bool],
     on_cycle: Callable[[Outcome], None],
 ) -> None:
-    wanted, tally = outcome.run, outcome.tallies[hurt]
-    folder = wanted.folder / f"life-{number:04}-{hurt}"
+    wanted, tally = outcome.run, outcome.tallies[fault]
+    folder = wanted.folder / f"life-{number:04}-{fault}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     bench = Bench(
@@ -181,11 +185,11 @@ def _live(
         faults_program=wanted.faults_program,
         seed=wanted.seed,
         life=number,
-        has_retention=number // len(wanted.hurts) % LIVES_MIN == LIVES_MIN - 1,
+        has_retention=number // len(wanted.faults) % LIVES_MIN == LIVES_MIN - 1,
         sabotage=wanted.sabotage,
         records_max=wanted.records_max,
     )
-    life = wanted.hurts[hurt](bench)
+    life = wanted.faults[fault](bench)
     try:
         with life:
             outcome.running = life.report
@@ -199,8 +203,8 @@ def _live(
                 if life.report.clean:
                     life.finish()
             except (BrokerError, TimeoutError, OSError, pa.ArrowException, flight.FlightError, HeadwaterError) as error:
-                if not life.report.counts[Fault.STUCK]:
-                    life.report.add(Fault.STUCK, f"{type(error).__name__}: {error}; {life.broker.last_words()}")
+                if not life.report.counts[Finding.STUCK]:
+                    life.report.add(Finding.STUCK, f"{type(error).__name__}: {error}; {life.broker.last_words()}")
     finally:
         outcome.running = None
         tally.report.merge(life.report)
@@ -212,8 +216,8 @@ def _live(
 
 def _keep(outcome: Outcome, life: Life, cycles: int) -> None:
     wanted = outcome.run
-    command = f"headwater torture --hurts {','.join(wanted.hurts)} --seed {wanted.seed} --life {life.bench.life}"
-    command += f" --cycles {cycles * len(wanted.hurts)}"
+    command = f"headwater torture --faults {','.join(wanted.faults)} --seed {wanted.seed} --life {life.bench.life}"
+    command += f" --cycles {cycles * len(wanted.faults)}"
     command += f" --sabotage {wanted.sabotage}" if wanted.sabotage else ""
     kept = Kept(life.name, life.bench.life, life.bench.folder, command, tuple(life.report.findings()))
     (kept.folder / "findings.txt").write_text("\n".join([*kept.findings, "", f"repeat: {command}", ""]))

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker_edge.torture.report import Fault
+from broker_edge.torture.report import Finding
 
 
 @dataclass(frozen=True, slots=True)
 class Sabotage:
-    """`hurt` brings it to light; at least one of `words` must be said of it."""
+    """`fault` brings it to light; at least one of `words` must be among the findings."""
 
     about: str
-    hurt: str
-    words: frozenset[Fault]
+    fault: str
+    words: frozenset[Finding]
 
 
 SABOTAGES: dict[str, Sabotage] = {
-    "no-sync": Sabotage("syncs return and do nothing", "power", frozenset({Fault.LOST})),
-    "ack-before-sync": Sabotage("publishes are acknowledged when queued", "kill", frozenset({Fault.LOST})),
+    "no-sync": Sabotage("syncs return and do nothing", "power", frozenset({Finding.LOST})),
+    "ack-before-sync": Sabotage("publishes are acknowledged when queued", "kill", frozenset({Finding.LOST})),
     "checksum-ignored": Sabotage(
-        "bytes that do not match their checksum are served", "bits", frozenset({Fault.CHANGED})
+        "bytes that do not match their checksum are served", "bits", frozenset({Finding.CHANGED})
     ),
-    "torn-tail-kept": Sabotage("recovery accepts a batch that is half there", "tears", frozenset({Fault.HOLE})),
+    "torn-tail-kept": Sabotage("recovery accepts a batch that is half there", "tears", frozenset({Finding.HOLE})),
     "offset-reused": Sabotage(
         "recovery forgets the last batch and gives its offsets again, with the same epoch",
         "kill",
-        frozenset({Fault.LOST, Fault.CHANGED}),
+        frozenset({Finding.LOST, Finding.CHANGED}),
     ),
 }

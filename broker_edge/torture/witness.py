@@ -101,7 +101,7 @@ class MqttWitness:
                         self._arrived.notify_all()
                     connection.sendall(answers)
         except OSError:
-            return  # killed, which is what the hurts do
+            return  # killed, as the faults do
         except wire.WireError as error:
             self.violations.append(f"{self.client_id}: {error}")
         finally:

@@ -15,7 +15,7 @@ from broker_edge.torture.load import LoadResult, MqttLoad, Place, Published
 from broker_edge.torture.outbox import Outbox
 from broker_edge.torture.reader import Bounds, LogReader, LostOffsetsError, Row
 from broker_edge.torture.records import Publisher, Recipe, RecordName, resending_publishers
-from broker_edge.torture.report import Fault
+from broker_edge.torture.report import Finding
 from broker_edge.torture.witness import witnesses
 
 RECIPE = Recipe(1)
@@ -132,20 +132,20 @@ def _epoch_falls(log: _Log) -> None:
 
 
 FAULTS = [
-    (_lose_tail, Fault.LOST),
-    (_lose_tail_and_reuse_offsets, Fault.LOST),
-    (_lose_tail_and_reuse_offsets, Fault.CHANGED),
-    (_duplicate, Fault.DUPLICATED),
-    (_swap, Fault.REORDERED),
-    (_unsent, Fault.UNEXPECTED),
-    (_foreign, Fault.UNEXPECTED),
-    (_flip_bit, Fault.CHANGED),
-    (_retopic, Fault.CHANGED),
-    (_hole, Fault.HOLE),
-    (_short_read, Fault.HOLE),
-    (_head_gone, Fault.HOLE),
-    (_old_epoch, Fault.EPOCH),
-    (_epoch_falls, Fault.EPOCH),
+    (_lose_tail, Finding.LOST),
+    (_lose_tail_and_reuse_offsets, Finding.LOST),
+    (_lose_tail_and_reuse_offsets, Finding.CHANGED),
+    (_duplicate, Finding.DUPLICATED),
+    (_swap, Finding.REORDERED),
+    (_unsent, Finding.UNEXPECTED),
+    (_foreign, Finding.UNEXPECTED),
+    (_flip_bit, Finding.CHANGED),
+    (_retopic, Finding.CHANGED),
+    (_hole, Finding.HOLE),
+    (_short_read, Finding.HOLE),
+    (_head_gone, Finding.HOLE),
+    (_old_epoch, Finding.EPOCH),
+    (_epoch_falls, Finding.EPOCH),
 ]
 
 
@@ -176,7 +176,7 @@ def test_fault_is_found_when_the_record_was_read_before(damage, fault):
 
 # A checker that reads a log for the first time cannot know which records or epochs it had before.
 FROM_ACKS_ALONE = [
-    one for one in FAULTS if one not in [(_old_epoch, Fault.EPOCH), (_lose_tail_and_reuse_offsets, Fault.CHANGED)]
+    one for one in FAULTS if one not in [(_old_epoch, Finding.EPOCH), (_lose_tail_and_reuse_offsets, Finding.CHANGED)]
 ]
 
 
@@ -192,14 +192,14 @@ def test_record_that_was_delivered_and_is_nowhere_was_early():
     check.delivered({first}, {Place(NAME, 0): first}, "somebody")
     assert check.report.clean
     check.delivered({RecordName(1, 0, 9)}, {}, "somebody")
-    assert check.report.counts[Fault.EARLY] == 1
+    assert check.report.counts[Finding.EARLY] == 1
 
 
 def test_record_that_was_delivered_at_another_offset_was_early():
     check = _checked(_Log(), lambda log: None, seen_before=True)
     first = RecordName(1, 0, 0)
     check.delivered({first}, {Place(NAME, 1): first}, "somebody")
-    assert check.report.counts[Fault.EARLY] == 1
+    assert check.report.counts[Finding.EARLY] == 1
 
 
 def test_publish_that_was_sent_again_at_qos_1_may_be_there_again_and_no_other():
@@ -221,7 +221,7 @@ def test_what_the_broker_says_is_lost_is_a_hole():
 
     check = LogCheck(RECIPE, (PUBLISHER,))
     check.everything(Losing())
-    assert check.report.counts[Fault.HOLE] == 1
+    assert check.report.counts[Finding.HOLE] == 1
 
 
 def test_qos_2_is_sent_again_until_it_is_complete_and_arrives_once(tmp_path, need_program, seed):
@@ -309,5 +309,5 @@ def test_broker_that_keeps_nothing_loses_every_acknowledged_record(tmp_path, nee
     with FlightServer() as empty, LogReader(("127.0.0.1", empty.port)) as reader:
         check.everything(reader)
     note(check.report)
-    assert check.report.counts[Fault.LOST] == check.report.acked > 2_000
+    assert check.report.counts[Finding.LOST] == check.report.acked > 2_000
     assert not check.report.violations

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from broker_edge.torture.hurts import HURTS
+from broker_edge.torture.faults import FAULTS
 from broker_edge.torture.process import binary
-from broker_edge.torture.report import Fault
+from broker_edge.torture.report import Finding
 from broker_edge.torture.runner import Outcome, Run, run
 from broker_edge.torture.sabotage import SABOTAGES
 
@@ -33,13 +33,13 @@ CYCLES = {
 SABOTAGE_CYCLES = 40
 
 
-def _run(folder: Path, hurts: list[str], *, seed: int, cycles: int, sabotage: str | None = None) -> Outcome:
+def _run(folder: Path, faults: list[str], *, seed: int, cycles: int, sabotage: str | None = None) -> Outcome:
     faults_program = binary().with_name("headwaterd-faults")
     wanted = Run(
         folder=folder,
         program=binary(),
         faults_program=faults_program if faults_program.exists() else None,
-        hurts={name: HURTS[name] for name in hurts},
+        faults={name: FAULTS[name] for name in faults},
         seed=seed,
         cycles=cycles,
         sabotage=sabotage,
@@ -49,10 +49,10 @@ def _run(folder: Path, hurts: list[str], *, seed: int, cycles: int, sabotage: st
 
 @pytest.fixture
 def can_run(need):
-    """Says what a hurt lacks here."""
+    """Says what a fault needs and lacks here."""
 
-    def check(hurt: str, *, with_faults: bool) -> None:
-        lacks = HURTS[hurt].lacks()
+    def check(fault: str, *, with_faults: bool) -> None:
+        lacks = FAULTS[fault].lacks()
         if with_faults and not binary().with_name("headwaterd-faults").exists():
             lacks.append(f"{binary()}-faults is missing: run `make faults-build`")
         need(lacks if binary().exists() else [f"{binary()} is missing: run `make build`"])
@@ -60,27 +60,27 @@ def can_run(need):
     return check
 
 
-@pytest.mark.parametrize("hurt", HURTS)
-def test_what_was_acknowledged_survives(tmp_path, can_run, seed, cycles, note, hurt):
-    can_run(hurt, with_faults=HURTS[hurt].uses_faults)
-    outcome = _run(tmp_path, [hurt], seed=seed, cycles=CYCLES.get(hurt, cycles))
-    report = outcome.tallies[hurt].report
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_was_acknowledged_survives(tmp_path, can_run, seed, cycles, note, fault):
+    can_run(fault, with_faults=FAULTS[fault].needs_fault_build)
+    outcome = _run(tmp_path, [fault], seed=seed, cycles=CYCLES.get(fault, cycles))
+    report = outcome.tallies[fault].report
     note(report)
     assert outcome.clean, outcome.to_json()
     assert report.acked > 0, outcome.to_json()
-    if hurt in ("kill", "power"):
+    if fault in ("kill", "power"):
         assert report.recycled > 0, "no segment was made of a removed one: retention was not tested"
         assert report.qos2_completed > 0, "no QoS 2 publish came to its end"
-    assert outcome.tallies[hurt].cycles == CYCLES.get(hurt, cycles)
+    assert outcome.tallies[fault].cycles == CYCLES.get(fault, cycles)
 
 
 @pytest.mark.parametrize("sabotage", SABOTAGES)
 def test_control_mistake_is_found(tmp_path, can_run, seed, note, sabotage):
     known = SABOTAGES[sabotage]
-    can_run(known.hurt, with_faults=True)
-    outcome = _run(tmp_path, [known.hurt], seed=seed, cycles=SABOTAGE_CYCLES, sabotage=sabotage)
-    note(outcome.tallies[known.hurt].report)
-    found = {fault for fault, count in outcome.counts().items() if count}
+    can_run(known.fault, with_faults=True)
+    outcome = _run(tmp_path, [known.fault], seed=seed, cycles=SABOTAGE_CYCLES, sabotage=sabotage)
+    note(outcome.tallies[known.fault].report)
+    found = {word for word, count in outcome.counts().items() if count}
     assert found & known.words, f"{sabotage} was found as {found or 'nothing'}, seed {seed}"
 
 
@@ -98,5 +98,5 @@ def test_finding_says_where_it_is_kept_and_how_to_repeat_it(tmp_path, can_run, s
     kept = outcome.kept[-1]
     assert (kept.folder / "data").is_dir()
     text = (kept.folder / "findings.txt").read_text()
-    assert Fault.CHANGED in text
+    assert Finding.CHANGED in text
     assert f"--seed {seed} --life {kept.life}" in text

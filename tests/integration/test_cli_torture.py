@@ -6,25 +6,28 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
 from support.programs import headwater, headwaterd, start_headwater
 
 END_S = 240
 
 
-def test_run_without_findings_ends_with_0_and_counts(tmp_path: Path) -> None:
-    arguments = ["--hurts", "kill", "--cycles", "2", "--records", "200", "--json", "--data-dir", str(tmp_path)]
+@pytest.mark.parametrize("option", ["--faults", "--hurts"])
+def test_run_without_findings_ends_with_0_and_counts(tmp_path: Path, option: str) -> None:
+    arguments = [option, "kill", "--cycles", "2", "--records", "200", "--json", "--data-dir", str(tmp_path)]
     done = headwater("torture", "--broker", headwaterd(), *arguments)
     assert done.code == 0, done.err
     (counts,) = done.documents
     assert counts["cycles"] == 2
     assert counts["acknowledged"] > 0
-    assert counts["hurts"]["kill"]["cycles"] == 2
+    assert counts["faults"]["kill"]["cycles"] == counts["hurts"]["kill"]["cycles"] == 2
+    assert ("--hurts is now --faults" in done.err) == (option == "--hurts")
     assert not any(counts["findings"].values())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_unknown_names_are_usage_errors() -> None:
-    for arguments in (["--hurts", "thunder"], ["--sabotage", "kindness"], ["--for", "soon"]):
+    for arguments in (["--faults", "thunder"], ["--sabotage", "kindness"], ["--for", "soon"]):
         done = headwater("torture", "--broker", headwaterd(), *arguments)
         assert done.code == 2, done.err
         assert done.err.count("\n") == 1, done.err
@@ -37,7 +40,7 @@ def test_missing_broker_is_named(tmp_path: Path) -> None:
 
 
 def test_interrupt_ends_with_the_counts_so_far(tmp_path: Path) -> None:
-    arguments = ["--hurts", "kill", "--cycles", "20", "--records", "50", "--for", "60s", "--data-dir", str(tmp_path)]
+    arguments = ["--faults", "kill", "--cycles", "20", "--records", "50", "--for", "60s", "--data-dir", str(tmp_path)]
     running = start_headwater("torture", "--broker", headwaterd(), "--json", *arguments)
     assert running.stderr is not None
     while "1 cycles" not in running.stderr.readline():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from broker_edge.client import Client
-from broker_edge.torture.hurts.stopped import StoppedNode
-from broker_edge.torture.report import Fault
+from broker_edge.torture.faults.stopped import StoppedNode
+from broker_edge.torture.report import Finding
 
 _KINDS = ("missing", "empty", "truncated", "of another segment", "of another partition", "anything", "longer")
 
@@ -24,17 +24,17 @@ class Index(StoppedNode):
     def damage_and_check(self, number: int) -> None:
         indexes = sorted(self.data_dir.glob("*-*/*.idx"))
         if not indexes:
-            raise TimeoutError("no sealed segment has an index: this hurt shows nothing")
-        hurt = self.moments.sample(indexes, k=self.moments.randint(1, len(indexes)))
+            raise TimeoutError("no sealed segment has an index: this fault shows nothing")
+        damaged = self.moments.sample(indexes, k=self.moments.randint(1, len(indexes)))
         kind = _KINDS[number % len(_KINDS)]
-        for path in hurt:
+        for path in damaged:
             self._damage(path, kind, indexes)
-        what = f"{len(hurt)} indexes {kind}"
+        what = f"{len(damaged)} indexes {kind}"
         self.broker.faults = self.words("")
         self.broker.start()
         reported = self.compare(self.read(), what)
         if reported:
-            self.report.add(Fault.LOST, f"{what}: {reported} records are given up, although their batches are whole")
+            self.report.add(Finding.LOST, f"{what}: {reported} records are given up, although their batches are whole")
         self._compare_by_topic(what)
 
     def _damage(self, path: Path, kind: str, indexes: list[Path]) -> None:
@@ -63,4 +63,4 @@ class Index(StoppedNode):
                 wanted = [offset for offset, row in self.truth[topic.name].items() if row.topic == topic.topic]
                 table = client.fetch(topic.partition, topic.first, topic.next, filters=[topic.topic]).to_table()
                 if sorted(table.column("offset").to_pylist()) != sorted(wanted):
-                    self.report.add(Fault.LOST, f"{what}: reading {topic.topic} alone gives other records")
+                    self.report.add(Finding.LOST, f"{what}: reading {topic.topic} alone gives other records")

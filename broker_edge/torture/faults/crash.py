@@ -1,4 +1,4 @@
-"""Hurts that need nothing but signals: kill -9, a clean stop, a pause."""
+"""Faults that need only signals: kill -9, a clean stop, a pause."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
-from broker_edge.torture.hurts.fields import Field, batch_fields, index_fields, mark_fields, segment_fields
-from broker_edge.torture.hurts.stopped import StoppedNode
+from broker_edge.torture.faults.fields import Field, batch_fields, index_fields, mark_fields, segment_fields
+from broker_edge.torture.faults.stopped import StoppedNode
 from broker_edge.torture.process import BrokerError
-from broker_edge.torture.report import Fault
+from broker_edge.torture.report import Finding
 
 _KINDS: tuple[tuple[str, Callable[[bytes], list[Field]]], ...] = (
     ("*.seg", segment_fields),
@@ -45,9 +45,9 @@ class Bits(StoppedNode):
         served = self.read()
         reported = self.compare(served, what)
         if field.name.startswith("batch") and not reported and not self._is_told(path):
-            self.report.add(Fault.UNDETECTED, f"{what}: everything is served as if nothing had been")
+            self.report.add(Finding.UNDETECTED, f"{what}: everything is served as if nothing had been")
         if not field.name.startswith("batch") and reported:
-            self.report.add(Fault.LOST, f"{what}: {reported} records are given up, although their batches are whole")
+            self.report.add(Finding.LOST, f"{what}: {reported} records are given up, although their batches are whole")
 
     def _choose(self) -> tuple[Path, Field]:
         """The next field in turn, in any file that has it."""
@@ -64,9 +64,9 @@ class Bits(StoppedNode):
     def _judge_refusal(self, path: Path, field: Field, what: str, said: str) -> None:
         """A start may be refused by a sentence that names the file: nothing is served then."""
         if path.name not in said and path.parent.name not in said:
-            self.report.add(Fault.UNDETECTED, f"{what}: the broker does not start and does not say why: {said}")
+            self.report.add(Finding.UNDETECTED, f"{what}: the broker does not start and does not say why: {said}")
         elif field.name.startswith("batch") and path.parent.name != "internal-0":
-            self.report.add(Fault.STUCK, f"{what}: one damaged batch keeps the whole log from starting: {said}")
+            self.report.add(Finding.STUCK, f"{what}: one damaged batch keeps the whole log from starting: {said}")
 
     def _is_told(self, path: Path) -> bool:
         """The internal partition may be cut below a snapshot: then its damage is told, or of no consequence."""

@@ -1,4 +1,4 @@
-"""A log that was stopped cleanly and is hurt on the disk: what every record was, and how what is served compares."""
+"""A log that is damaged on disk after a clean stop: every record as it was, compared with what is served."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker_edge.torture.load import MqttLoad
 from broker_edge.torture.process import BrokerError
 from broker_edge.torture.reader import LogReader, LostOffsetsError, Row
 from broker_edge.torture.records import publishers
-from broker_edge.torture.report import Fault
+from broker_edge.torture.report import Finding
 from broker_edge.torture.waiting import wait_until
 from broker_edge.values import Row as ProducedRow
 
@@ -76,7 +76,7 @@ class StoppedNode(Life, ABC):
 
     @abstractmethod
     def damage_and_check(self, number: int) -> None:
-        """Hurts the fresh copy, starts the broker on it, and reports what it should not have served."""
+        """Damages the fresh copy, starts the broker on it, and reports what it should not have served."""
 
     def read(self) -> Served:
         """Everything that the running broker serves."""
@@ -103,14 +103,14 @@ class StoppedNode(Life, ABC):
             for offset, row in rows.items():
                 if offset in now:
                     if now[offset] != row:
-                        self.report.add(Fault.CHANGED, f"{what}: {partition}:{offset} is served with other bytes")
+                        self.report.add(Finding.CHANGED, f"{what}: {partition}:{offset} is served with other bytes")
                 elif served.is_lost(partition, offset):
                     reported += 1
                 else:
-                    self.report.add(Fault.LOST, f"{what}: {partition}:{offset} is gone without a word")
+                    self.report.add(Finding.LOST, f"{what}: {partition}:{offset} is gone without a word")
             if partition != "internal-0":
                 for offset in now.keys() - rows.keys():
-                    self.report.add(Fault.UNEXPECTED, f"{what}: {partition}:{offset} was never there")
+                    self.report.add(Finding.UNEXPECTED, f"{what}: {partition}:{offset} was never there")
         return reported
 
     def _write(self) -> None:

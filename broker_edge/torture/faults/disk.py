@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker_edge.torture.hurts.power import Power
+from broker_edge.torture.faults.power import Power
 from broker_edge.torture.life import Bench, Life
 from broker_edge.torture.load import MqttLoad
 from broker_edge.torture.waiting import wait_until
@@ -65,7 +65,7 @@ class Slow(Life):
 
     name = "slow"
     about = "each sync of a segment takes 20 to 500 ms (needs a fault build)"
-    uses_faults = True
+    needs_fault_build = True
     cycles = 10
     starts_interrupted = 0.1
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from broker_edge.torture.life import Life
 from broker_edge.torture.load import MqttLoad
-from broker_edge.torture.report import Fault
+from broker_edge.torture.report import Finding
 from broker_edge.torture.waiting import wait_until
 
 _KINDS = (
@@ -33,7 +33,7 @@ class Errors(Life):
 
     name = "errors"
     about = "the N-th write, sync or rename fails with EIO or ENOSPC or is half done (needs a fault build)"
-    uses_faults = True
+    needs_fault_build = True
     cycles = 40
     pause_s = 0.05
     windows = (1, 4, 16)
@@ -62,7 +62,7 @@ class Errors(Life):
             )
         except TimeoutError:
             self.report.add(
-                Fault.STUCK, f"after {self.broker.faults}: /readyz is {self.broker.readyz()}; {load.summary()}"
+                Finding.STUCK, f"after {self.broker.faults}: /readyz is {self.broker.readyz()}; {load.summary()}"
             )
         self.observe()
 

@@ -10,7 +10,7 @@ from broker_edge.torture.life import Bench, Life
 from broker_edge.torture.load import MqttLoad
 from broker_edge.torture.process import BrokerError, BrokerProcess
 from broker_edge.torture.reader import Bounds, LogReader, LostOffsetsError, Row
-from broker_edge.torture.report import Fault
+from broker_edge.torture.report import Finding
 
 
 class Copy(Life):
@@ -45,7 +45,7 @@ class Copy(Life):
             try:
                 copy.start()
             except BrokerError as refusal:
-                self.report.add(Fault.STUCK, f"the copy does not open: {refusal}")
+                self.report.add(Finding.STUCK, f"the copy does not open: {refusal}")
                 return
             self._copied = self._read(copy, before)
         super().publish(load)
@@ -62,12 +62,12 @@ class Copy(Life):
                 if bounds.high_watermark < readable:
                     missing = readable - bounds.high_watermark
                     self.report.add(
-                        Fault.LOST, f"the copy of {bounds.name} ends {missing} records early", count=missing
+                        Finding.LOST, f"the copy of {bounds.name} ends {missing} records early", count=missing
                     )
                 try:
                     copied.append((bounds, list(reader.rows(bounds, bounds.log_start, bounds.high_watermark))))
                 except LostOffsetsError as lost:
-                    self.report.add(Fault.HOLE, f"the copy of {bounds.name}: {lost}", count=lost.end - lost.start)
+                    self.report.add(Finding.HOLE, f"the copy of {bounds.name}: {lost}", count=lost.end - lost.start)
         return copied
 
     def _compare(self, bounds: Bounds, rows: list[Row]) -> None:
@@ -76,4 +76,4 @@ class Copy(Life):
             there = {row.offset: row for row in reader.rows(bounds, bounds.log_start, bounds.high_watermark)}
         for row in rows:
             if there.get(row.offset) != row:
-                self.report.add(Fault.CHANGED, f"the copy of {bounds.name} has another record at {row.offset}")
+                self.report.add(Finding.CHANGED, f"the copy of {bounds.name} has another record at {row.offset}")

@@ -27,7 +27,7 @@ class Failpoints(Life):
 
     name = "failpoints"
     about = "the process ends at each named point, and before and after each file operation (needs a fault build)"
-    uses_faults = True
+    needs_fault_build = True
     starts_interrupted = 0.0
     killed_first = 0.0
     stopped_first = 0.2
@@ -68,7 +68,7 @@ class Tears(Life):
 
     name = "tears"
     about = "the process ends in the middle of a write to a segment (needs a fault build)"
-    uses_faults = True
+    needs_fault_build = True
     starts_interrupted = 0.0
     killed_first = 0.0
     stopped_first = 0.0

@@ -18,7 +18,7 @@ class Clock(Life):
 
     name = "clock"
     about = "the clock jumps by up to 400 days, also while the broker runs (needs a fault build)"
-    uses_faults = True
+    needs_fault_build = True
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(dataclasses.replace(bench, has_retention=True))
