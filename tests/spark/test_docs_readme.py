@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 from support.doc_blocks import blocks
 from support.doc_shell import DocShell, compare
 
-from pipelines import tables
-from pipelines.action_store import DeltalakeStore
-from pipelines.actions import ActionJob, Pace
+from actions.job import ActionJob, Pace
+from actions.store import DeltalakeStore
 from pipelines.status import StatusSettings, start_status
+from sinks import tables
 from sinks.devices import DevicePublisher
 
 JOBS = "headwater jobs run actions status"
@@ -48,7 +48,7 @@ def running_jobs(spark: SparkSession, folder: Path, server: str) -> Iterator[Non
 def test_the_blocks_of_readme_work_as_they_stand(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.session.spark_session", lambda name: spark)
+    monkeypatch.setattr("pipelines.spark.session.spark_session", lambda name: spark)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     todo = [block for block in blocks("README.md", "sh", "python") if block.reason is None]
