@@ -128,13 +128,13 @@ test-python: setup $(CACHE)/faults.stamp ## pytest (ARGS='-k name')
 
 .PHONY: fuzz
 fuzz: ## the codec and the session machine against changed packets (ARGS='--executions 10000000')
-	HEADWATER_FUZZ_EXECUTIONS=$(or $(lastword $(ARGS)),1000000) $(CARGO) test --manifest-path $(CORE)/Cargo.toml --package headwater-mqtt --profile $(PROFILE) --test fuzz -- --nocapture
+	HEADWATER_FUZZ_EXECUTIONS=$(or $(lastword $(ARGS)),1000000) $(CARGO) test --manifest-path $(CORE)/Cargo.toml --package headwater-mqtt --profile $(PROFILE) --test it fuzz:: -- --nocapture
 	@# One arena: what the system's allocator keeps for threads that come and go would pass for growth.
 	MALLOC_ARENA_MAX=1 HEADWATER_FUZZ_EXECUTIONS=$(or $(lastword $(ARGS)),1000000) $(CARGO) test --manifest-path $(CORE)/Cargo.toml --package headwater-broker --profile $(PROFILE) --lib tests::fuzz -- --nocapture
 
 .PHONY: conformance-table
 conformance-table: ## docs/conformance.md from the clauses and their tests
-	HEADWATER_WRITE_CONFORMANCE=1 $(CARGO) test --quiet --manifest-path $(CORE)/Cargo.toml --package headwater-broker --profile $(PROFILE) --test conformance table::
+	HEADWATER_WRITE_CONFORMANCE=1 $(CARGO) test --quiet --manifest-path $(CORE)/Cargo.toml --package headwater-broker --profile $(PROFILE) --test it conformance::table::
 
 .PHONY: fmt
 fmt: $(VENV)/.stamp ## write the formats

@@ -6,7 +6,7 @@
 //! log, in order, also after a kill; and memory stays within the settings. A failure prints the seed of its run.
 
 mod honest;
-#[path = "../../../../mqtt/tests/fuzz/mutate.rs"]
+#[path = "../../../../mqtt/tests/it/fuzz/mutate.rs"]
 mod mutate;
 
 use std::collections::HashMap;

@@ -1,0 +1,63 @@
+//! Conformance by clause: every rule that MQTT 5 and MQTT 3.1.1 put on a server, asked of a real broker over TCP with
+//! packets made by hand.
+//!
+//! The comment above a test names the clauses it holds, `v5:` for MQTT 5 and `v311:` for MQTT 3.1.1. `table` compares them
+//! with the lists of all clauses (`mqtt5.txt`, `mqtt311.txt`) and with `docs/conformance.md`, which is made from both.
+//! One broker serves the whole suite, so every test has client ids and topics of its own (`fresh`).
+
+mod acknowledge;
+mod authentication;
+mod connect;
+mod connect_fields;
+mod disconnect;
+mod exactly_once;
+mod flow;
+mod framing;
+mod publish;
+mod publish_properties;
+mod retain;
+mod rumqttc_clients;
+mod sessions;
+mod shared;
+mod subscribe;
+mod table;
+mod talk;
+mod text;
+mod topics;
+mod unsubscribe;
+mod version_3_1;
+mod wills;
+mod wire;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use headwater_broker::Broker;
+use headwater_broker::config::Config;
+
+/// Where the broker of this suite listens. Its folder is emptied by the next run: a static is never dropped.
+fn address() -> SocketAddr {
+    static BROKER: OnceLock<Broker> = OnceLock::new();
+    let broker = BROKER.get_or_init(|| {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("conformance");
+        let _ = std::fs::remove_dir_all(&dir);
+        let mut config = Config {
+            data_dir: dir,
+            ..Config::default()
+        };
+        let free = SocketAddr::from(([127, 0, 0, 1], 0));
+        config.listeners.mqtt.bind.0 = vec![free];
+        config.listeners.flight.bind.0 = free;
+        config.listeners.admin.bind.0 = free;
+        Broker::start(config).expect("the broker starts on an empty folder")
+    });
+    broker.mqtt_address()
+}
+
+/// A client id or topic that no other test uses.
+fn fresh(prefix: &str) -> String {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    format!("{prefix}{}", COUNT.fetch_add(1, Ordering::Relaxed))
+}

@@ -1,0 +1,188 @@
+//! The power goes before every single call of a run that does all a log does, and again before every call of the start
+//! after it. What every disk allowed by `docs/format.md` §10 makes of that is sampled by seeds.
+
+use crate::support::machine::{Crash, Machine, NAMES, Settings};
+use crate::support::reference::Reference;
+use crate::support::script::{SCRIPT, spec};
+use crate::support::sim::{Moment, SimFiles};
+use headwater_log::{Log, SyncMode};
+
+/// A moment of the run, and what the log must have should it end there.
+struct Point {
+    moment: Moment,
+    references: Vec<Reference>,
+}
+
+fn points(settings: &Settings) -> Vec<Point> {
+    let files = SimFiles::new(1);
+    files.record();
+    let mut machine = Machine::created(files.clone(), settings.clone());
+    let mut before = vec![NAMES.map(Reference::of).to_vec()];
+    let mut after = vec![machine.references.clone()];
+    for act in SCRIPT {
+        files.note(before.len());
+        before.push(machine.references.clone());
+        act(&mut machine);
+        after.push(machine.references.clone());
+    }
+    assert!(
+        machine.partition(1).log_start().0 > 0,
+        "segments were removed"
+    );
+    let moments = files.recorded().into_iter();
+    moments
+        .map(|moment| {
+            let pairs = before[moment.note].iter().zip(&after[moment.note]);
+            let references = pairs
+                .map(|(before, after)| Reference::during(before, after))
+                .collect();
+            Point { moment, references }
+        })
+        .collect()
+}
+
+#[derive(Debug, Default)]
+struct Tried {
+    crashes: usize,
+    crashes_in_starts: usize,
+}
+
+/// Crashes before every `stride`-th call, and in the starts after that before every `stride_within`-th.
+fn crash_everywhere(settings: &Settings, stride: usize, stride_within: usize) -> Tried {
+    let mut tried = Tried::default();
+    let points = points(settings);
+    assert!(points.len() > 200, "only {} calls", points.len());
+    for (at, point) in points
+        .iter()
+        .enumerate()
+        .skip(at_random(stride))
+        .step_by(stride)
+    {
+        for (seed, crash) in [
+            (at, Crash::Power),
+            (at + 1000, Crash::Power),
+            (at, Crash::Kill),
+        ] {
+            let seed = seed as u64;
+            eprintln!(
+                "before {} ({at}), {crash:?}, seed {seed}",
+                point.moment.call
+            );
+            let files = point.moment.computer(seed);
+            end(&files, crash);
+            files.record();
+            let references = point.references.clone();
+            let mut machine = Machine::new(files.clone(), settings.clone(), references.clone());
+            machine.start(&[]);
+            let within = files.recorded();
+            go_on(&mut machine);
+            tried.crashes += 1;
+            // The checks after a start read only, so what they find is the start's last moment again and again.
+            let within: Vec<_> = within
+                .iter()
+                .take_while(|moment| moment.note == 0)
+                .filter(|moment| !moment.call.starts_with("read_at"))
+                .collect();
+            for (number, moment) in within
+                .iter()
+                .enumerate()
+                .skip(at % stride_within)
+                .step_by(stride_within)
+            {
+                for crash in [Crash::Power, Crash::Kill] {
+                    let seed = seed + number as u64;
+                    eprintln!(
+                        "  then before {} ({number}), {crash:?}, seed {seed}",
+                        moment.call
+                    );
+                    let files = moment.computer(seed);
+                    end(&files, crash);
+                    let mut machine = Machine::new(files, settings.clone(), references.clone());
+                    machine.start(&[(number as u64 % 40 + 1, Crash::Power)]);
+                    go_on(&mut machine);
+                    tried.crashes_in_starts += 1;
+                }
+            }
+        }
+    }
+    tried
+}
+
+fn end(files: &SimFiles, crash: Crash) {
+    match crash {
+        Crash::Power => files.power_cut(),
+        Crash::Kill => files.kill(),
+    }
+}
+
+/// The log is in use again, and what it says now stays.
+fn go_on(machine: &mut Machine) {
+    machine.append(1, &[spec(1, 300), spec(2, 800)], true);
+    machine.crash(Crash::Power, &[]);
+}
+
+/// Where to begin with a stride, so that runs of other days try other calls; `HEADWATER_CRASH_STRIDE=1` tries all.
+fn at_random(stride: usize) -> usize {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |since| since.as_secs() as usize / 60 % stride)
+}
+
+fn strides(by_default: (usize, usize)) -> (usize, usize) {
+    let stride = std::env::var("HEADWATER_CRASH_STRIDE").ok();
+    match stride.and_then(|text| text.parse().ok()) {
+        Some(stride) => (stride, stride),
+        None => by_default,
+    }
+}
+
+#[test]
+fn a_crash_before_any_call_loses_nothing_acknowledged() {
+    let (stride, within) = strides((3, 29));
+    eprintln!(
+        "{:?}",
+        crash_everywhere(&Settings::always(), stride, within)
+    );
+}
+
+#[test]
+fn a_crash_before_any_call_loses_nothing_synced_at_an_interval() {
+    let (stride, within) = strides((5, 29));
+    eprintln!(
+        "{:?}",
+        crash_everywhere(&Settings::interval(), stride, within)
+    );
+}
+
+/// A folder of a partition that is missing once `log.meta` names an epoch is refused as lost, so it has to be there for
+/// good by then.
+#[test]
+fn a_crash_before_any_call_of_the_first_start_leaves_what_the_next_finishes() {
+    let settings = Settings::always();
+    let files = SimFiles::new(1);
+    files.record();
+    drop(Log::open(settings.config(), files.seams()).expect("the log opens"));
+    let moments = files.recorded();
+    assert!(moments.len() > 20, "only {} calls", moments.len());
+    for moment in &moments {
+        for seed in 0..40 {
+            eprintln!("before {}, seed {seed}", moment.call);
+            let files = moment.computer(seed);
+            end(&files, Crash::Power);
+            let references = NAMES.map(Reference::of).into();
+            let mut machine = Machine::new(files, settings.clone(), references);
+            machine.start(&[]);
+            machine.append(1, &[spec(1, 300)], true);
+        }
+    }
+}
+
+/// Negative control: the same crashes find the records of a log that does not sync.
+#[test]
+#[should_panic(expected = "lost offsets")]
+fn a_crash_loses_records_that_were_not_synced() {
+    let settings = Settings {
+        sync: SyncMode::Never,
+        ..Settings::always()
+    };
+    crash_everywhere(&settings, 5, 1000);
+}

@@ -1,0 +1,262 @@
+//! The list of topics beside the segments: a start does not wait for it when it is lost, answers are right meanwhile, and
+//! what makes a log anew writes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use crate::support::*;
+use headwater_log::tools::{PurgeWhat, Work, purge, restore};
+use headwater_log::{
+    File, Files, LockError, LockGuard, Log, LogConfig, Offset, OpenMode, RecordMeta, Records,
+    Seams, SystemFiles,
+};
+use parking_lot::{Condvar, Mutex};
+
+/// Real files, of which indexes are read no further than their heads while the gate is closed.
+#[derive(Default)]
+struct Gate {
+    is_closed: Mutex<bool>,
+    opened: Condvar,
+    waited: AtomicBool,
+    /// Indexes that were read further.
+    read: Mutex<BTreeSet<PathBuf>>,
+}
+
+impl Gate {
+    fn set(&self, is_closed: bool) {
+        *self.is_closed.lock() = is_closed;
+        self.opened.notify_all();
+    }
+
+    fn pass(&self, path: &Path) {
+        self.read.lock().insert(path.to_owned());
+        let mut is_closed = self.is_closed.lock();
+        while *is_closed {
+            self.waited.store(true, Ordering::SeqCst);
+            self.opened.wait(&mut is_closed);
+        }
+    }
+}
+
+struct GatedFiles(Arc<Gate>);
+struct GatedIndex(Arc<dyn File>, Arc<Gate>, PathBuf);
+
+impl File for GatedIndex {
+    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        // Beyond the head, and not only to see that the file ends.
+        if position > 0 && position < self.0.len()? {
+            self.1.pass(&self.2);
+        }
+        self.0.read_at(buffer, position)
+    }
+    fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        self.0.write_all_at(bytes, position)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.0.set_len(bytes)
+    }
+}
+
+impl Files for GatedFiles {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        SystemFiles.create_dir(dir)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        SystemFiles.list(dir)
+    }
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let file = SystemFiles.open(path, mode)?;
+        if path.extension().is_some_and(|extension| extension == "idx") {
+            return Ok(Arc::new(GatedIndex(
+                file,
+                Arc::clone(&self.0),
+                path.to_owned(),
+            )));
+        }
+        Ok(file)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        SystemFiles.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        SystemFiles.remove(path)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        SystemFiles.sync_dir(dir)
+    }
+    fn lock(&self, path: &Path) -> Result<LockGuard, LockError> {
+        SystemFiles.lock(path)
+    }
+}
+
+fn gated(gate: &Arc<Gate>) -> Seams {
+    Seams {
+        files: Arc::new(GatedFiles(Arc::clone(gate))),
+        ..Seams::system()
+    }
+}
+
+fn settings(dir: &Path) -> LogConfig {
+    LogConfig {
+        segment_bytes: 16 << 10,
+        tail_bytes: 0,
+        ..config(dir)
+    }
+}
+
+/// About one segment a round, with a topic of its own; round `n` retains a value when it is in `retaining`.
+fn fill(log: &Log, rounds: u32, retaining: std::ops::Range<u32>) {
+    for round in 0..rounds {
+        let mut records = Records::new();
+        let name = format!("devices/{}/telemetry", round % 10);
+        let topic = records.topic(&name, 8..9).expect("room");
+        let client = records.client("client").expect("room");
+        let meta = RecordMeta {
+            retain: retaining.contains(&round),
+            ..RecordMeta::new(topic, client, 1)
+        };
+        records.push(meta, &[round as u8; 12 << 10]).expect("room");
+        let range = telemetry(log).append(records).expect("taken");
+        await_durable(telemetry(log), range.end);
+    }
+    log.maintain();
+    // Asked for once, so that there is a list.
+    telemetry(log).topics().expect("topics");
+}
+
+fn retained(log: &Log) -> BTreeMap<String, Offset> {
+    let mut found = BTreeMap::new();
+    telemetry(log)
+        .for_each_retained_place(&mut |topic, place| {
+            found.insert(topic.to_owned(), place.offset);
+        })
+        .expect("they are read");
+    found
+}
+
+#[test]
+fn a_start_without_the_list_waits_for_no_index_and_answers_right_meanwhile() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open_with(settings(dir.path()), Seams::system());
+    fill(&log, 60, 0..0);
+    let topics = telemetry(&log).topics().expect("topics");
+    assert_eq!(topics.len(), 10);
+    drop(log);
+    let list = dir.path().join("telemetry-0/topics");
+    std::fs::remove_file(&list).expect("there is a list");
+    let gate = Arc::new(Gate::default());
+    gate.set(true);
+    // Hangs here, or below, when the start or the question for retained values waits.
+    let log = open_with(settings(dir.path()), gated(&gate));
+    assert_eq!(retained(&log), BTreeMap::new());
+    let every = telemetry(&log).every_topic(&|_| true).expect("an answer");
+    assert!(!every, "not all topics are known yet");
+    await_that("the indexes are being read", || {
+        gate.waited.load(Ordering::SeqCst)
+    });
+    let asker = {
+        let log = log.clone();
+        thread::spawn(move || telemetry(&log).topics().expect("topics"))
+    };
+    gate.set(false);
+    assert_eq!(asker.join().expect("no panic"), topics);
+    assert!(telemetry(&log).every_topic(&|_| true).expect("an answer"));
+    await_that("the list is written again", || list.exists());
+}
+
+#[test]
+fn a_log_can_be_closed_while_its_topics_are_still_being_read() {
+    let dir = tempfile::tempdir().expect("a folder");
+    fill(&open_with(settings(dir.path()), Seams::system()), 40, 0..0);
+    std::fs::remove_file(dir.path().join("telemetry-0/topics")).expect("there is a list");
+    let gate = Arc::new(Gate::default());
+    gate.set(true);
+    let log = open_with(settings(dir.path()), gated(&gate));
+    await_that("the indexes are being read", || {
+        gate.waited.load(Ordering::SeqCst)
+    });
+    let closer = thread::spawn(move || log.shutdown());
+    gate.set(false);
+    closer.join().expect("no panic");
+}
+
+#[test]
+fn retained_values_are_the_same_with_and_without_the_list() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open_with(settings(dir.path()), Seams::system());
+    fill(&log, 60, 15..38);
+    let expected = retained(&log);
+    assert_eq!(expected.len(), 10);
+    drop(log);
+    let list = dir.path().join("telemetry-0/topics");
+    for _ in 0..5 {
+        std::fs::remove_file(&list).expect("there is a list");
+        let log = open_with(settings(dir.path()), Seams::system());
+        assert_eq!(retained(&log), expected);
+        let topics = telemetry(&log).topics().expect("topics");
+        assert_eq!(topics.len(), 10);
+        assert_eq!(retained(&log), expected);
+        await_that("the list is written again", || list.exists());
+    }
+}
+
+#[test]
+fn purge_and_restore_leave_a_list_that_the_next_start_uses() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (data, copy, made) = (
+        dir.path().join("data"),
+        dir.path().join("copy"),
+        dir.path().join("made"),
+    );
+    let log = open_with(settings(&data), Seams::system());
+    fill(&log, 60, 0..20);
+    let (stop, seams) = (AtomicBool::new(false), Seams::system());
+    let work = Work {
+        seams: &seams,
+        progress: &|_, _| {},
+        stop: &stop,
+    };
+    log.backup(&copy, work).expect("a backup");
+    drop(log);
+    restore(&copy, &made, false, work).expect("restored");
+    purge(&data, PurgeWhat::Device("3"), work).expect("purged");
+    for (dir, topics) in [(&made, 10), (&data, 9)] {
+        let gate = Arc::new(Gate::default());
+        let log = open_with(settings(dir), gated(&gate));
+        let found = telemetry(&log).topics().expect("topics").len();
+        assert_eq!(found, topics, "{}", dir.display());
+        // The few that are newer than the list.
+        let read = gate.read.lock().len();
+        assert!(read <= 8, "{read} indexes in {}", dir.display());
+    }
+}
+
+#[test]
+fn a_topic_that_is_sealed_after_the_topics_were_read_is_among_them() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = LogConfig {
+        maintain_every: None,
+        ..settings(dir.path())
+    };
+    let log = open_with(config, Seams::system());
+    fill(&log, 3, 0..0);
+    let topics = || telemetry(&log).topics().expect("topics");
+    assert_eq!(topics().len(), 3);
+    for device in [77, 78, 79] {
+        let range = telemetry(&log).append(records(device, &[vec![7; 12 << 10]]));
+        await_durable(telemetry(&log), range.expect("taken").end);
+    }
+    let names: Vec<String> = topics().into_iter().map(|topic| topic.topic).collect();
+    assert_eq!(names.len(), 6, "{names:?}");
+    assert!(names.contains(&"devices/77/telemetry".to_owned()));
+}

@@ -1,0 +1,128 @@
+//! Single records are read without their batch where that can be checked, and give what the batch gives.
+
+use std::path::{Path, PathBuf};
+
+use crate::support::memory::MemoryFiles;
+use crate::support::*;
+use headwater_log::{Log, LogConfig, Offset, ReadError, Seams};
+
+/// Nothing in memory but what single reads keep.
+fn bare(dir: &Path, heads_bytes: usize) -> LogConfig {
+    LogConfig {
+        tail_bytes: 0,
+        heads_bytes,
+        ..config(dir)
+    }
+}
+
+/// Batches of one record, of many small ones and of some large ones, over several segments.
+fn fill(log: &Log) -> u64 {
+    let partition = telemetry(log);
+    let mut next = 0_u64;
+    for round in 0..12_usize {
+        for (count, bytes) in [(1, 300), (200, 60), (20, 1500), (3, 0)] {
+            let payload = |n: usize| format!("{round}/{n} ").repeat(bytes).into_bytes();
+            let payloads: Vec<Vec<u8>> = (0..count)
+                .map(|n| payload(n).into_iter().take(bytes).collect())
+                .collect();
+            append(partition, &payloads);
+            next += count as u64;
+        }
+    }
+    next
+}
+
+fn assert_single_reads_are_right(log: &Log, count: u64) {
+    let partition = telemetry(log);
+    let all = read_all(partition);
+    assert_eq!(all.len() as u64, count);
+    // Twice, so that what the first read has kept is used; and backwards, so that batches are met in their middle.
+    for (offset, payload) in all.iter().rev().chain(&all) {
+        let record = partition.read_record(Offset(*offset)).expect("it is there");
+        let view = record.view();
+        assert_eq!(view.offset.0, *offset);
+        assert_eq!(view.payload, payload, "at {offset}");
+        assert_eq!(record.payload(), payload, "at {offset}");
+        assert_eq!((view.topic, view.key), ("devices/1/telemetry", &b"1"[..]));
+        assert_eq!((view.client_id, view.qos), ("1", 1));
+        assert_eq!(view.epoch, partition.epoch());
+    }
+    for outside in [count, count + 1] {
+        let error = partition.read_record(Offset(outside)).err();
+        assert!(matches!(error, Some(ReadError::OutOfRange { .. })));
+    }
+}
+
+#[test]
+fn a_single_record_is_what_its_batch_says_whatever_is_kept_of_it() {
+    for heads_bytes in [0, 10_000, 8 << 20] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let log = open_with(bare(dir.path(), heads_bytes), Seams::system());
+        let count = fill(&log);
+        assert!(files_of(dir.path(), ".seg").len() > 3);
+        assert_single_reads_are_right(&log, count);
+    }
+    let log_in_memory = open_with(config(Path::new("/data")), MemoryFiles::default().seams());
+    let count = fill(&log_in_memory);
+    assert_single_reads_are_right(&log_in_memory, count);
+}
+
+/// A log with one large batch in a sealed segment, opened again; and the file of that segment.
+fn with_a_large_batch(files: &MemoryFiles) -> (Log, PathBuf) {
+    let config = || bare(Path::new("/data"), 1 << 20);
+    let log = open_with(config(), files.seams());
+    let payloads: Vec<Vec<u8>> = (0..40).map(|n| vec![n; 1000]).collect();
+    append(telemetry(&log), &payloads);
+    append(telemetry(&log), &payloads);
+    log.shutdown();
+    drop(log);
+    let path = PathBuf::from("/data/telemetry-0/00000000000000000000.seg");
+    (open_with(config(), files.seams()), path)
+}
+
+#[test]
+fn the_second_record_of_a_large_batch_costs_a_read_of_its_payload() {
+    let files = MemoryFiles::default();
+    let (log, _) = with_a_large_batch(&files);
+    let read = |offset| {
+        let before = files.segment_bytes_read();
+        let record = telemetry(&log).read_record(Offset(offset));
+        let record = record.expect("it is there");
+        assert_eq!(record.payload(), vec![offset as u8; 1000]);
+        files.segment_bytes_read() - before
+    };
+    assert!(read(3) > 40_000, "the first reads the batch");
+    for offset in [0, 3, 39] {
+        assert_eq!(read(offset), 1000);
+    }
+}
+
+#[test]
+fn i4_a_payload_that_changed_since_its_batch_was_checked_is_not_served() {
+    let files = MemoryFiles::default();
+    let (log, path) = with_a_large_batch(&files);
+    let partition = telemetry(&log);
+    partition.read_record(Offset(3)).expect("whole");
+    files.change(&path, |bytes| {
+        let is_payload = |window: &[u8]| window.iter().all(|byte| *byte == 7);
+        let at = bytes.windows(1000).position(is_payload);
+        bytes[at.expect("the payload of record 7") + 500] ^= 4;
+    });
+    let error = partition.read_record(Offset(7)).err();
+    assert!(
+        matches!(&error, Some(ReadError::Damaged { range }) if range.contains(&Offset(7))),
+        "{error:?}"
+    );
+    // The whole batch is reported as lost, so no part of it is served any more.
+    let lost = partition.gaps();
+    assert_eq!(
+        (lost[0].range.start, lost[0].range.end),
+        (Offset(0), Offset(40))
+    );
+    let error = partition.read_record(Offset(3)).err();
+    assert!(
+        matches!(error, Some(ReadError::Damaged { .. })),
+        "{error:?}"
+    );
+    assert!(partition.read_record(Offset(40)).is_ok());
+}
