@@ -60,7 +60,8 @@ def test_the_blocks_of_readme_work_as_they_stand(
             if block.language == "sh":
                 shell.run(block)
             else:
-                exec(shell.here(block.text), names)
+                # Spark resolves paths against the folder in which its JVM was started.
+                exec(shell.here(block.text).replace('"data/', f'"{tmp_path}/data/'), names)
 
         for number in range(first):
             run(number)
