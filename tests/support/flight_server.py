@@ -223,7 +223,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         name = None if is_elsewhere else self.partition(body["partition"]).name
         end = body.get("end")
         if (end is None and not is_elsewhere) or (end is not None and body["start"] >= end):
-            raise refusal("invalid_argument", "a gap ends above its start", field="end")
+            raise refusal("invalid_argument", "the end of a gap must be above its start", field="end")
         record = {"group": None, "log_id": None, "end": None, **body, "name": name}
         self.log.append("$gaps", json.dumps(record).encode())
         yield {}
@@ -255,7 +255,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
             ticket.ticket, "the ticket", ("partition", "start"), ("filters", "pattern", "end", "follow", "batch_rows")
         )
         if ("end" in body) == bool(body.get("follow")):
-            raise refusal("invalid_argument", "the ticket needs one of `end` and `follow`", field="end")
+            raise refusal("invalid_argument", "the ticket needs exactly one of `end` and `follow`", field="end")
         rows = body.get("batch_rows", BATCH_ROWS)
         if not 1 <= rows <= BATCH_ROWS_MAX:
             raise refusal("invalid_argument", f"`batch_rows` {rows} is not in 1-{BATCH_ROWS_MAX}", field="batch_rows")
@@ -310,7 +310,7 @@ class _Service(flight.FlightServerBase):  # type: ignore[misc]
         self.owner.called("DoPut")
         body = json_object(descriptor.command, "the descriptor", ("op",), ())
         if body["op"] != "produce":
-            raise refusal("invalid_argument", f"`op` is `{body['op']}`, not `produce`", field="op")
+            raise refusal("invalid_argument", f"`op` is `{body['op']}`; it must be `produce`", field="op")
         for chunk in reader:
             writer.write(pa.py_buffer(json.dumps(self._produce(chunk.data)).encode()))
 
@@ -353,7 +353,7 @@ def wanted(body: JsonObject) -> Wanted:
     """The filters or the pattern of a request."""
     pattern, filters = body.get("pattern"), body.get("filters")
     if pattern is not None and filters is not None:
-        raise refusal("invalid_argument", "filters and a pattern exclude each other", field="pattern")
+        raise refusal("invalid_argument", "give either filters or a pattern, not both", field="pattern")
     return filters if pattern is None else Pattern(pattern)
 
 

@@ -1,4 +1,4 @@
-//! Admin HTTP: health, readiness, metrics, status. What is asked of the loop has files of its own.
+//! Admin HTTP: health, readiness, metrics, status. Requests that the event loop answers have their own files.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::metrics::PartitionFigures;
 
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Groups that the status names for a partition, those that are furthest behind.
+/// The most groups that the status lists for a partition: those furthest behind.
 const HELD_BY_MAX: usize = 16;
 
 pub(super) async fn serve(
@@ -48,7 +48,7 @@ pub(super) async fn serve(
     http::serve(listener, routes, limits, metrics, stopping).await;
 }
 
-/// Reads users, keys of tokens and the ACL again; what is bad stays as it was.
+/// Reloads users, token keys and the ACL. A file with an error keeps its old contents.
 async fn reload(State(shared): State<Arc<Shared>>) -> Response {
     let reloads = Arc::clone(&shared.reloads);
     match tokio::task::spawn_blocking(move || reloads.run()).await {
@@ -70,7 +70,7 @@ async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
             let reason = match partition.state() {
                 PartitionState::Running => return None,
                 PartitionState::Full => {
-                    "no space left on the device or in the disk budget; appends resume once there is".to_owned()
+                    "no space left on the device or in the disk budget; appends resume when there is space".to_owned()
                 }
                 PartitionState::Stopped(reason) => reason,
             };
@@ -124,7 +124,7 @@ async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     }
 }
 
-/// What was refused to whom since the start.
+/// The refusals since the start, by caller.
 async fn refusals(State(shared): State<Arc<Shared>>) -> Json<Refusals> {
     Json(shared.metrics.audit.refusals())
 }
@@ -155,7 +155,7 @@ fn disk_status(shared: &Shared) -> Value {
     })
 }
 
-/// First offset that a consumer group has not finished, or the high watermark.
+/// The lowest offset that a consumer group holds, or the high watermark if no group holds any.
 fn held_offset(shared: &Shared, partition: &Partition) -> u64 {
     let end = partition.high_watermark();
     let holds = shared.holds.below(partition.id(), end);

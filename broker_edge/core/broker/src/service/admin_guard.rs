@@ -1,6 +1,6 @@
-//! Who may ask the admin listener for what: health is open, metrics are for every user (or open), artifacts for whoever
-//! may read their topic. Of the rest viewers may look at everything, and operators may change it, too. A path that is
-//! added later is for them until it is named here.
+//! Access rules of the admin listener. Health is open. Metrics are for every user (or open). Artifacts are for users
+//! who may read their topic. Everything else: viewers may read it, operators may also change it. A new path falls under
+//! this last rule until it is named here.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(super) async fn guard(
     if matches!(path, "/healthz" | "/readyz") || (is_metrics && shared.auth.opens_metrics()) {
         let mut response = next.run(request).await;
         if pass.stage() == Stage::Pending {
-            // Otherwise a prober that keeps it would be cut off in the middle of a request when its time is over.
+            // Otherwise a probe that reuses the connection would be cut off in the middle of a request at the deadline.
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);
         }
@@ -54,7 +54,7 @@ pub(super) async fn guard(
     let is_look = matches!(*request.method(), Method::GET | Method::HEAD);
     match check(&caller, is_metrics || is_artifact, is_look) {
         Ok(()) => {
-            // The path looks at the rights itself.
+            // The artifact handler checks the rights itself.
             if is_artifact {
                 request.extensions_mut().insert(caller);
             }

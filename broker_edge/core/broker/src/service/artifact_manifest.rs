@@ -1,7 +1,7 @@
-//! The manifest of an artifact, as far as the broker needs it to serve the bytes (docs/artifacts.md, section 2).
+//! The parts of an artifact's manifest that the broker needs to serve the bytes (docs/artifacts.md, section 2).
 //!
-//! Whoever may write the topic may write anything into it, so everything is checked before it is used. Digests and
-//! signature are for devices; the broker looks at neither.
+//! A user with the right to write the topic can write anything into it, so every field is checked before use. Digests
+//! and signature are for devices; the broker checks neither.
 
 use headwater_log::{Offset, Partition};
 use serde::Deserialize;
@@ -12,10 +12,10 @@ const NAME_BYTES_MAX: usize = 64;
 const CHUNKS_MAX: u64 = 8_192;
 const CHUNK_BYTES_MAX: u64 = 960 << 10;
 const DIGEST_BYTES: usize = 64;
-/// Bytes of the log that a look for a manifest takes at once.
+/// Bytes of the log that one step of the search for a manifest reads.
 const READ_BYTES: usize = 1 << 20;
 
-/// Whether this may be the name or the version of an artifact.
+/// Whether `text` is valid as the name or the version of an artifact.
 pub(super) fn is_name(text: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     text.len() <= NAME_BYTES_MAX
@@ -46,7 +46,7 @@ struct PlaceBody {
     runs: Vec<(u64, u64)>,
 }
 
-/// What of a manifest says where the bytes are.
+/// The fields of a manifest that locate the bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Manifest {
     pub size: u64,
@@ -54,51 +54,51 @@ pub(super) struct Manifest {
     pub chunk_size: u64,
     /// Partition of the chunks, by its global number.
     pub partition: u32,
-    /// First offset and how many; ascending, and at least one each.
+    /// First offset and number of chunks of each run; ascending, at least one chunk each.
     runs: Vec<(u64, u64)>,
 }
 
 impl Manifest {
     /// # Errors
-    /// What is wrong with it, in words.
+    /// A sentence that says what is wrong.
     pub fn parse(payload: &[u8], name: &str, version: &str) -> Result<Manifest, String> {
         if payload.len() > MANIFEST_BYTES_MAX {
-            return Err(format!("it has more than {MANIFEST_BYTES_MAX} bytes"));
+            return Err(format!("it is larger than {MANIFEST_BYTES_MAX} bytes"));
         }
         let body: Body = serde_json::from_slice(payload).map_err(|error| error.to_string())?;
         let (artifact, place) = (body.artifact, body.place);
         if body.v != 1 {
-            return Err(format!("version {} of the format is not known", body.v));
+            return Err(format!("format version {} is unknown", body.v));
         }
         if (&*artifact.name, &*artifact.version) != (name, version) {
             return Err(format!(
-                "it is the one of {:.64} {:.64}",
+                "it belongs to {:.64} {:.64}",
                 artifact.name, artifact.version
             ));
         }
         let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         if artifact.sha256.len() != DIGEST_BYTES || !artifact.sha256.bytes().all(is_hex) {
-            return Err("its digest is no sha256".to_owned());
+            return Err("its digest is not a sha256".to_owned());
         }
         if !(1..=CHUNK_BYTES_MAX).contains(&artifact.chunk_size) || artifact.size == 0 {
-            return Err("its sizes are not possible".to_owned());
+            return Err("its size or chunk size is out of range".to_owned());
         }
         let chunks = artifact.size.div_ceil(artifact.chunk_size);
         if chunks > CHUNKS_MAX || chunks != artifact.chunks.len() as u64 {
-            return Err("its size and its chunks are at odds".to_owned());
+            return Err("its size does not match its number of chunks".to_owned());
         }
         let mut end = 0;
         let mut placed = 0_u64;
         for (first, count) in &place.runs {
             let next = first.checked_add(*count).filter(|_| *count <= CHUNKS_MAX);
             let Some(next) = next.filter(|next| *first >= end && next > first) else {
-                return Err("the places of its chunks are not ascending".to_owned());
+                return Err("the offsets of its chunks are not ascending".to_owned());
             };
             end = next;
             placed = placed.saturating_add(*count);
         }
         if placed != chunks {
-            return Err("the places of its chunks are not as many as the chunks".to_owned());
+            return Err("the number of offsets differs from the number of chunks".to_owned());
         }
         Ok(Manifest {
             size: artifact.size,
@@ -109,7 +109,7 @@ impl Manifest {
         })
     }
 
-    /// Where a chunk is. There is one for each index below the number of chunks.
+    /// The offset of a chunk. Every index below the number of chunks has one.
     pub fn offset_of(&self, mut index: u64) -> Option<Offset> {
         for (first, count) in &self.runs {
             if index < *count {
@@ -120,7 +120,7 @@ impl Manifest {
         None
     }
 
-    /// Bytes of a chunk.
+    /// The size of a chunk in bytes.
     pub fn bytes_of(&self, index: u64) -> u64 {
         self.size
             .saturating_sub(index.saturating_mul(self.chunk_size))
@@ -128,17 +128,17 @@ impl Manifest {
     }
 }
 
-/// The payload of the newest record of a topic; empty where it was removed. Reads the disk.
+/// The payload of the newest record of a topic; empty if it was removed. Reads the disk.
 ///
 /// # Errors
-/// What kept it from being read.
+/// Why it could not be read.
 pub(super) fn newest(partition: &Partition, topic: &str) -> Result<Option<Vec<u8>>, String> {
     let topics = partition.topics().map_err(|error| error.to_string())?;
     let found = topics.binary_search_by(|range| range.topic.as_str().cmp(topic));
     let Some(range) = found.ok().map(|at| &topics[at]) else {
         return Ok(None);
     };
-    // The last offset of the range nearly always is the record; else all of the range is looked through.
+    // The last offset of the range nearly always is the record; otherwise the whole range is searched.
     let last = Offset(range.next.0.saturating_sub(1)).max(range.first);
     match newest_from(partition, topic, last, range.next)? {
         None if last > range.first => newest_from(partition, topic, range.first, range.next),
@@ -207,14 +207,14 @@ mod tests {
             let error = parse(&body).unwrap_err();
             assert!(error.contains(said), "{path}: {error}");
         };
-        wrong("/v", json!(2), "not known");
-        wrong("/artifact/name", json!("other"), "the one of other");
-        wrong("/artifact/sha256", json!("x\r\ny"), "no sha256");
-        wrong("/artifact/size", json!(0), "not possible");
-        wrong("/artifact/size", json!(u64::MAX), "at odds");
-        wrong("/artifact/chunk_size", json!(0), "not possible");
-        wrong("/artifact/chunks", json!([]), "at odds");
-        wrong("/place/runs", json!([[7, 1]]), "not as many");
+        wrong("/v", json!(2), "unknown");
+        wrong("/artifact/name", json!("other"), "belongs to other");
+        wrong("/artifact/sha256", json!("x\r\ny"), "not a sha256");
+        wrong("/artifact/size", json!(0), "out of range");
+        wrong("/artifact/size", json!(u64::MAX), "does not match");
+        wrong("/artifact/chunk_size", json!(0), "out of range");
+        wrong("/artifact/chunks", json!([]), "does not match");
+        wrong("/place/runs", json!([[7, 1]]), "differs");
         wrong("/place/runs", json!([[7, 2], [8, 1]]), "not ascending");
         wrong("/place/runs", json!([[7, 0], [8, 3]]), "not ascending");
         wrong("/place/runs", json!([[u64::MAX, 3]]), "not ascending");

@@ -1,9 +1,9 @@
 //! `/artifacts/{name}/{version}`: the bytes of an artifact over HTTP, whole or a range of them (docs/artifacts.md,
 //! section 5), for devices that expect a URL.
 //!
-//! A download is a thread of the blocking pool that reads one chunk after the other from the log, two ahead of the
-//! client. Their number is bounded by `flight.max_reads`, and that of one user by `flight.max_reads_per_user`, as that of
-//! other readers is. Devices come here with their own credentials: who may read the topic of the chunks may read them here.
+//! A download uses one thread of the blocking pool, which reads the chunks in order, two ahead of the client.
+//! `flight.max_reads` bounds all downloads together with all other reads, and `flight.max_reads_per_user` those of one
+//! user. Devices use their own credentials: a user who may read the topic of the chunks may download them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::auth::Access;
 
 /// Chunks that are read ahead of the client.
 const AHEAD: usize = 2;
-/// A client that takes nothing for so long is given up; it may come back with a range.
+/// A download whose client takes nothing for this long ends; the client can resume with a range.
 const STALL: Duration = Duration::from_secs(60);
 
 pub(super) fn routes() -> Router<Arc<Shared>> {
@@ -40,10 +40,10 @@ pub(super) fn routes() -> Router<Arc<Shared>> {
         .route("/artifacts/{name}/{version}/manifest", get(manifest))
 }
 
-/// An artifact that the caller may have.
+/// An artifact that the caller may read.
 struct Found {
     manifest: Manifest,
-    /// As it is in the log.
+    /// The manifest as it is in the log.
     text: Vec<u8>,
     chunks_topic: String,
 }
@@ -70,7 +70,7 @@ async fn download(
             let mut response = Failure {
                 status: StatusCode::RANGE_NOT_SATISFIABLE,
                 error: "out_of_range",
-                message: format!("the range begins behind the last of {size} bytes"),
+                message: format!("the range begins after the last of {size} bytes"),
             }
             .into_response();
             let headers = response.headers_mut();
@@ -151,13 +151,16 @@ async fn find(
     }
     let topic = format!("artifacts/{name}/{version}/manifest");
     let by = Arc::clone(shared);
-    // A client that hangs up does not end the look: without turns, one that comes again would pile them up.
+    // The search goes on when its client disconnects. Without turns, a client that retries would pile up searches.
     let turn = shared.shares.turn(caller, Work::Look).await;
     let turn = turn.map_err(|refusal| over_share(shared, &refusal))?;
     let read = tokio::task::spawn_blocking(move || {
         let _turn = turn;
         let partition = by.log.route(&topic).partition;
-        let partition = by.log.partition(partition).ok_or("there is no partition")?;
+        let partition = by
+            .log
+            .partition(partition)
+            .ok_or("its partition does not exist")?;
         newest(partition, &topic)
     });
     let text = match read.await {
@@ -196,7 +199,7 @@ fn broken(name: &str, version: &str, reason: &str) -> Failure {
     }
 }
 
-/// Starts to read; the bytes come as the client takes them.
+/// Starts the reading thread; it keeps pace with the client.
 fn send(
     shared: &Arc<Shared>,
     caller: Caller,
@@ -248,9 +251,9 @@ impl Sending {
                     topic = self.found.chunks_topic,
                     index,
                     reason,
-                    "a download ends"
+                    "a download failed"
                 );
-                // The connection ends before the length that was announced: the client knows that it lacks bytes.
+                // The connection ends before the announced length, so the client knows that bytes are missing.
                 reason
             });
             let is_last = chunk.is_err();
@@ -261,17 +264,17 @@ impl Sending {
         }
     }
 
-    /// What is wanted of a chunk.
+    /// The requested bytes of a chunk.
     fn chunk(&mut self, index: u64) -> Result<Bytes, String> {
         if !self.caller.is_current(&self.shared) {
             let renewed = self.caller.renew(&self.shared);
             self.caller = renewed.map_err(|refusal| refusal.message().to_owned())?;
             if !self.caller.may(Access::Receive, &self.found.chunks_topic) {
-                return Err("the right to read it was taken away".to_owned());
+                return Err("the right to read it was revoked".to_owned());
             }
         }
         let manifest = &self.found.manifest;
-        let offset = manifest.offset_of(index).ok_or("it has no place")?;
+        let offset = manifest.offset_of(index).ok_or("the chunk has no offset")?;
         let partition = self.shared.partition(manifest.partition);
         let partition = partition.map_err(|refusal| refusal.message().to_owned())?;
         let batches = partition.read(offset, 1).map_err(|e| e.to_string())?;
@@ -280,10 +283,10 @@ impl Sending {
             let index = usize::try_from(index).ok().filter(|at| *at < batch.len())?;
             Some(batch.record(index))
         });
-        let record = record.ok_or("there is no record at its place")?;
+        let record = record.ok_or("there is no record at the chunk's offset")?;
         let bytes = manifest.bytes_of(index);
         if record.topic != self.found.chunks_topic || record.payload.len() as u64 != bytes {
-            return Err("the record at its place is another".to_owned());
+            return Err("the record at the chunk's offset is not the chunk".to_owned());
         }
         let base = index * manifest.chunk_size;
         let within = |at: u64| usize::try_from(at.saturating_sub(base).min(bytes)).unwrap_or(0);

@@ -1,7 +1,7 @@
-//! The action `backup`: a copy of the running log in a folder that the operator has set aside.
+//! The action `backup`: copies the running log into a folder that the operator has configured.
 //!
-//! A caller gives a name, never a path, and can make only so many: whoever reaches Flight must not be able to write
-//! elsewhere, or to fill the disk with copies.
+//! A caller gives a name, never a path, and the number of backups is bounded: a Flight client must not be able to write
+//! elsewhere or fill the disk with copies.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,14 +14,14 @@ use super::Shared;
 use super::error::Refusal;
 use super::request;
 
-/// Backups that `log.backup_dir` holds at most, other things in it included.
+/// The most backups in `log.backup_dir`, counting anything else that lies in it.
 const BACKUPS_MAX: usize = 16;
 const NAME_BYTES_MAX: usize = 64;
 
 pub(super) fn backup(shared: &Shared, body: &request::Backup) -> Result<Value, Refusal> {
     check_name(&body.name)?;
     let Some(dir) = &shared.config.backup_dir else {
-        let message = "backups are not set up here: set log.backup_dir to a folder for them";
+        let message = "backups are not enabled: set log.backup_dir to a folder for them";
         return Err(Refusal::invalid("name", message));
     };
     let Some(_alone) = shared.backing_up.try_lock() else {
@@ -42,7 +42,7 @@ pub(super) fn backup(shared: &Shared, body: &request::Backup) -> Result<Value, R
     Ok(json!(report))
 }
 
-/// A name that is one folder, whatever the system makes of dots and separators.
+/// Checks that the name is a single folder name on any system.
 fn check_name(name: &str) -> Result<(), Refusal> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let is_name = (1..=NAME_BYTES_MAX).contains(&name.len())
@@ -52,12 +52,12 @@ fn check_name(name: &str) -> Result<(), Refusal> {
         return Ok(());
     }
     let message = format!(
-        "`{name}` is no name for a backup: up to {NAME_BYTES_MAX} letters, digits, `-`, `_` and `.`, which is not first"
+        "`{name}` is not a valid backup name: use up to {NAME_BYTES_MAX} letters, digits, `-`, `_` and `.`, not `.` first"
     );
     Err(Refusal::invalid("name", message))
 }
 
-/// The folder of a backup: in `backup_dir` itself, which is not in the data folder, nor the data folder in it.
+/// The folder of a backup, directly in `backup_dir`. Neither of `backup_dir` and the data folder may contain the other.
 fn place(shared: &Shared, dir: &Path, name: &str) -> Result<PathBuf, Refusal> {
     let failed = |what: &str, path: &Path, error: &std::io::Error| {
         Refusal::internal(format!("cannot {what} {}: {error}", path.display()))
@@ -70,7 +70,7 @@ fn place(shared: &Shared, dir: &Path, name: &str) -> Result<PathBuf, Refusal> {
     let (dir, data_dir) = (real(dir)?, real(&shared.config.data_dir)?);
     if dir.starts_with(&data_dir) || data_dir.starts_with(&dir) {
         return Err(Refusal::internal(format!(
-            "log.backup_dir {} and data_dir {} lie in one another; set log.backup_dir to a folder apart",
+            "one of log.backup_dir {} and data_dir {} contains the other; set log.backup_dir to a separate folder",
             dir.display(),
             data_dir.display()
         )));
@@ -80,17 +80,17 @@ fn place(shared: &Shared, dir: &Path, name: &str) -> Result<PathBuf, Refusal> {
         Ok(found) if found.is_dir() => return Ok(dest),
         Ok(_) => {
             return Err(Refusal::internal(format!(
-                "{} is no folder",
+                "{} is not a folder",
                 dest.display()
             )));
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed("look at", &dest, &error)),
+        Err(error) => return Err(failed("inspect", &dest, &error)),
     }
     let held = std::fs::read_dir(&dir).map_err(|error| failed("list", &dir, &error))?;
     if held.count() >= BACKUPS_MAX {
         return Err(Refusal::unavailable(format!(
-            "{} holds {BACKUPS_MAX} backups already; use a name that is there, or move one away",
+            "{} already holds {BACKUPS_MAX} backups; use an existing name, or move one away",
             dir.display()
         )));
     }
@@ -100,9 +100,9 @@ fn place(shared: &Shared, dir: &Path, name: &str) -> Result<PathBuf, Refusal> {
 fn refused(error: ToolError) -> Refusal {
     match error {
         ToolError::Interrupted => {
-            Refusal::unavailable("the broker is stopping; the backup is not finished")
+            Refusal::unavailable("the broker is stopping; the backup is incomplete")
         }
-        other => Refusal::internal(format!("the backup is not finished: {other}")),
+        other => Refusal::internal(format!("the backup is incomplete: {other}")),
     }
 }
 

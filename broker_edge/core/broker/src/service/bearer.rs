@@ -1,7 +1,8 @@
-//! Bearer tokens of the broker's own, which Flight's handshake gives for a password: a client shows its password once.
+//! The broker's own bearer tokens. Flight's handshake returns one for a password, so a client sends its password once.
 //!
-//! Nothing is kept of them. A token names user and stored password and is signed with a key of this process, so it ends
-//! with the password, with its time, or with the process, and then the client shakes hands again.
+//! The broker stores no tokens. A token names the user and the stored password and is signed with a key of this
+//! process. It ends when the password changes, when it expires, or with the process; then the client repeats the
+//! handshake.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::auth::users::Fingerprint;
 use crate::auth::{Authority, Identity, Proof};
 
 const PREFIX: &str = "headwater.";
-/// How long a token is good.
+/// How long a token is valid.
 const LIFE_US: i64 = 3600 * 1_000_000;
 
 pub(super) struct Bearers {
@@ -23,14 +24,14 @@ pub(super) struct Bearers {
 
 impl Bearers {
     /// # Errors
-    /// When the system gives no random bytes.
+    /// The system provides no random bytes.
     pub fn new() -> std::io::Result<Bearers> {
         hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
             .map(|key| Bearers { key })
-            .map_err(|_| std::io::Error::other("the system gives no random bytes"))
+            .map_err(|_| std::io::Error::other("the system provides no random bytes"))
     }
 
-    /// A token for somebody who showed a password; nobody else needs one.
+    /// A token for a caller who used a password; other callers need none.
     pub fn issue(&self, identity: &Identity, now_us: i64) -> Option<String> {
         let (Some(user), Proof::Password(stored)) = (&identity.user, identity.proof) else {
             return None;
@@ -48,7 +49,7 @@ impl Bearers {
         token.starts_with(PREFIX)
     }
 
-    /// Who bears a token, while it is good.
+    /// The user of a valid token.
     pub fn identify(
         &self,
         authority: &Authority,
@@ -82,7 +83,7 @@ mod tests {
         let token = bearers.issue(&identity, 0).unwrap();
         let claims = format!("7.{LIFE_US}.ann");
         assert!(token.contains(&URL_SAFE_NO_PAD.encode(&claims)));
-        // No state of the files knows this password, so nobody is let in by it.
+        // No user file contains this password, so the token is refused.
         let authority = Authority::open();
         assert!(bearers.identify(&authority, &token, 1).is_none());
         let forged = format!(

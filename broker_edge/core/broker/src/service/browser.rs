@@ -1,8 +1,8 @@
-//! What a browser may be made to do to the admin listener by a page of somebody else: nothing.
+//! Protects the admin listener from foreign web pages in a user's browser.
 //!
-//! The name in `Host` has to be one that nobody else can make resolve to here ([`Hosts`]), which ends DNS rebinding.
-//! Methods that change something are taken from pages of the same origin only; programs name no origin and are not
-//! concerned. All answers forbid to be framed, to load anything from elsewhere, and to be taken for another type.
+//! The name in `Host` must be one that nobody else can point at this address ([`Hosts`]), which prevents DNS rebinding.
+//! Methods that change something are accepted only from pages of the same origin; programs send no origin and are not
+//! affected. Every response forbids framing, loading from other origins, and content type sniffing.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::audit;
 use crate::hosts::{self, Hosts, Origin};
 use crate::metrics::Metrics;
 
-/// The dashboard's own script and style, and requests to this listener; nothing else.
+/// Allows only the dashboard's own script and style, and requests to this listener.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; \
      form-action 'none'; frame-ancestors 'none'";
 
@@ -43,12 +43,12 @@ const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 pub(super) struct Browser {
     pub hosts: Hosts,
-    /// As pages at this listener have it.
+    /// The URL scheme of pages from this listener.
     pub scheme: &'static str,
     pub metrics: Arc<Metrics>,
 }
 
-/// Puts what browsers have to obey on an answer.
+/// Adds the security headers to a response.
 pub(super) fn bind(response: &mut Response) {
     for (name, value) in HEADERS {
         response.headers_mut().insert(name, value);
@@ -69,7 +69,7 @@ pub(super) async fn guard(
     }
 }
 
-/// Status, the word for programs, and the sentence for people.
+/// Status, and a JSON body with an error code for programs and a sentence for people.
 type Refused = (StatusCode, Json<serde_json::Value>);
 
 fn refused(status: StatusCode, error: &str, message: impl Into<String>) -> Refused {
@@ -78,7 +78,7 @@ fn refused(status: StatusCode, error: &str, message: impl Into<String>) -> Refus
 }
 
 impl Browser {
-    /// Has a refusal counted and logged.
+    /// Counts and logs a refusal.
     fn note(&self, status: StatusCode, pass: Option<&Arc<Pass>>) {
         let reason = match status {
             StatusCode::MISDIRECTED_REQUEST => "host",
@@ -96,16 +96,16 @@ impl Browser {
     }
 
     fn check(&self, request: &Request) -> Result<(), Refused> {
-        // Probes and scrapers call by any name, and nothing of these is worth a rebinding.
+        // Probes and scrapers may use any host name; these paths reveal nothing worth a rebinding attack.
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
         if is_read && matches!(request.uri().path(), "/healthz" | "/readyz" | "/metrics") {
             return Ok(());
         }
         let host = one(request.headers(), &header::HOST)?;
-        // A target with a host of its own takes the place of the header, so both are looked at.
+        // A host in the request target overrides the header, so both are checked.
         let target = request.uri().authority().map(Authority::as_str);
         if host.is_none() && request.version() > Version::HTTP_10 {
-            let message = "a request of HTTP/1.1 needs one Host header";
+            let message = "an HTTP/1.1 request needs one Host header";
             return Err(refused(
                 StatusCode::BAD_REQUEST,
                 "invalid_argument",
@@ -127,7 +127,7 @@ impl Browser {
     fn unknown_host(&self, called: &str) -> Refused {
         let called: String = called.chars().take(100).collect();
         let message = format!(
-            "this listener is not known by the name `{}`: add the name to admin.hosts, or call it by its address",
+            "this listener does not answer to the name `{}`: add the name to admin.hosts, or use its address",
             called.escape_debug()
         );
         refused(
@@ -137,7 +137,7 @@ impl Browser {
         )
     }
 
-    /// For what changes something: a page may ask for it only where it came from.
+    /// For requests that change something: a page may send them only to its own origin.
     fn check_origin(&self, headers: &HeaderMap, called: Option<&str>) -> Result<(), Refused> {
         let site = one(headers, &FETCH_SITE)?;
         let origin = one(headers, &header::ORIGIN)?;
@@ -146,7 +146,7 @@ impl Browser {
             let origin = Origin::parse(origin);
             let called = called.and_then(hosts::split);
             match (origin, called) {
-                // The browser itself says that they are the same; a proxy may have taken the TLS off.
+                // The browser says that the origins are the same; a proxy may have terminated TLS.
                 (Some(origin), Some((host, port))) if site == Some("same-origin") => {
                     origin.is_at(host, port)
                 }
@@ -157,12 +157,13 @@ impl Browser {
         if is_own_site && is_own_origin {
             return Ok(());
         }
-        let message = "a web page may change something only at the address that it was loaded from";
+        let message = "a web page may send changes only to the address that it was loaded from";
         Err(refused(StatusCode::FORBIDDEN, "foreign_origin", message))
     }
 }
 
-/// The only header of a name: two, or one that is no text, are refused, because others may read them differently.
+/// The single header with this name. Two of them, or one that is not text, are refused, because other software may read
+/// them differently.
 fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refused> {
     let mut values = headers.get_all(name).iter();
     let (first, second) = (values.next(), values.next());
@@ -173,7 +174,7 @@ fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>,
         _ => Err(refused(
             StatusCode::BAD_REQUEST,
             "invalid_argument",
-            format!("a request has one header {name}, of plain text"),
+            format!("a request may have only one {name} header, in plain text"),
         )),
     }
 }

@@ -1,11 +1,11 @@
-//! Memory that reads and DoPut calls of one user, and of all, may have together.
+//! Memory budgets of reads and DoPut calls: one per user, and one for all.
 //!
-//! What a call is about to hold is lent before it is allocated, settled when its size is known, and given back when the
-//! last of it is gone. A read holds a piece of the log and some messages. Part of the memory is kept for reads whose
-//! messages are all taken: each of them goes on, in small steps, whatever others hold.
+//! A call borrows memory before it allocates, settles the loan when the real size is known, and returns it when the
+//! memory is free. A read holds a piece of the log and some messages. Part of the memory is reserved for reads that
+//! hold no messages: each of them can continue in small steps, whatever the others hold.
 //!
-//! A record or a batch of the log may be larger than what was lent for it. What a user has beyond its share for that reason
-//! is not missing to others.
+//! A record or a batch of the log may be larger than its loan. What a user holds beyond its share for that reason is
+//! not charged to the common budget.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,18 +14,18 @@ use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::Notify;
 
-/// Bytes after which a message of a read is cut, and bytes of the log that a read takes at once.
+/// A read's message is cut at this size, and a read takes this much of the log at once.
 pub(super) const MESSAGE_BYTES: usize = 2 << 20;
 pub(super) const SCAN_BYTES: usize = 2 << 20;
-/// Each of the two where memory is short: every read may have so much, whoever holds the rest.
+/// The size of either when memory is short: every read gets this much, whoever holds the rest.
 const SHORT_BYTES: usize = 256 << 10;
 
-/// Bytes that may be lent.
+/// The bytes that may be on loan.
 pub(super) struct Budget {
     bytes_max: usize,
-    /// Of these, for reads that hold nothing yet: readers that take nothing must not stop those that begin.
+    /// The part reserved for reads that hold nothing yet: stalled readers must not block new ones.
     kept: usize,
-    /// What such a read gets when there is no more.
+    /// The loan of such a read when nothing else is left.
     short_bytes: usize,
     lent: Mutex<usize>,
     shown: Gauge,
@@ -34,7 +34,7 @@ pub(super) struct Budget {
 
 impl Budget {
     pub fn new(bytes_max: usize, reads: usize) -> Budget {
-        // A message and a piece of the log for each.
+        // One message and one piece of the log for each read.
         let pieces = 2 * reads;
         let short_bytes = (bytes_max / 2 / pieces.max(1)).min(SHORT_BYTES);
         Budget {
@@ -47,7 +47,7 @@ impl Budget {
         }
     }
 
-    /// As `new`; `shown` is told how much is lent.
+    /// As `new`; the gauge `shown` follows the bytes on loan.
     pub fn shown(bytes_max: usize, reads: usize, shown: &Gauge) -> Budget {
         Budget {
             shown: shown.clone(),
@@ -59,7 +59,7 @@ impl Budget {
         self.bytes_max
     }
 
-    /// What is larger than the whole budget is lent alone.
+    /// A loan larger than the whole budget is granted only when no other is out.
     fn has_room(&self, lent: usize, bytes: usize, leaves_kept: bool) -> bool {
         let kept = if leaves_kept { self.kept } else { 0 };
         lent == 0 || lent + bytes <= self.bytes_max - kept
@@ -71,12 +71,12 @@ impl Budget {
     }
 }
 
-/// Lends memory of one user and of all for one purpose of one read.
+/// Lends memory from the user's and the common budget, for one purpose of one read.
 #[derive(Clone)]
 pub(super) struct Lender {
     all: Arc<Budget>,
     user: Option<Arc<Budget>>,
-    /// What has not been given back.
+    /// The number of open loans.
     loans: Arc<AtomicUsize>,
 }
 
@@ -98,7 +98,7 @@ impl Lender {
         }
     }
 
-    /// As of another call.
+    /// A lender for another call.
     #[cfg(test)]
     pub fn another(&self) -> Lender {
         Lender {
@@ -107,7 +107,7 @@ impl Lender {
         }
     }
 
-    /// How many loans have not been given back.
+    /// The number of open loans.
     pub fn loans(&self) -> usize {
         self.loans.load(Ordering::Relaxed)
     }
@@ -116,17 +116,18 @@ impl Lender {
         self.user.iter().chain([&self.all]).map(|budget| &**budget)
     }
 
-    /// Waits until so much is there.
+    /// Waits until `bytes` can be lent.
     pub async fn lend(&self, bytes: usize) -> Loan {
         self.wait_for(|| self.try_lend(bytes, true)).await
     }
 
-    /// Waits until something is there, and lends so much at most: little to who holds nothing when there is no more.
+    /// Waits until memory is available and lends at most `bytes_max`. When only the reserve is left, a read that holds
+    /// nothing gets a small loan.
     pub async fn lend_some(&self, bytes_max: usize) -> Loan {
         self.wait_for(|| self.try_lend_some(bytes_max)).await
     }
 
-    /// The same where something is there now.
+    /// Like [`Self::lend_some`], without waiting.
     pub fn try_lend_some(&self, bytes_max: usize) -> Option<Loan> {
         let short = self.budgets().map(|budget| budget.short_bytes).min();
         let short = short.unwrap_or(0).min(bytes_max);
@@ -143,7 +144,7 @@ impl Lender {
         loop {
             let returned = self.all.returned.notified();
             tokio::pin!(returned);
-            // Enabled before the try: what is given back in between wakes.
+            // Enabled before the attempt, so that memory returned in between wakes this task.
             returned.as_mut().enable();
             if let Some(loan) = lend() {
                 return loan;
@@ -153,7 +154,7 @@ impl Lender {
     }
 
     fn try_lend(&self, bytes: usize, leaves_kept: bool) -> Option<Loan> {
-        // Both at once: what a user takes for a moment and gives back nobody would hear of.
+        // Both budgets under one lock: if the user's were taken first and then released, waiters would not be notified.
         let mut lent = self.lock();
         let of_user = self.user.as_ref().zip(lent.of_user.as_deref());
         let has_room = of_user
@@ -173,7 +174,7 @@ impl Lender {
 }
 
 impl Lender {
-    /// The user's first, as everywhere.
+    /// Locks the user's budget first, as everywhere.
     fn lock(&self) -> Lent<'_> {
         Lent {
             of_user: self.user.as_ref().map(|budget| budget.lent.lock()),
@@ -192,13 +193,13 @@ impl Lender {
     }
 }
 
-/// What is lent of both budgets.
+/// The bytes on loan from both budgets.
 struct Lent<'a> {
     of_user: Option<MutexGuard<'a, usize>>,
     of_all: MutexGuard<'a, usize>,
 }
 
-/// Memory that was lent; given back when it is dropped.
+/// A loan of memory; returned on drop.
 pub(super) struct Loan {
     lender: Lender,
     bytes: usize,
@@ -209,7 +210,7 @@ impl Loan {
         self.bytes
     }
 
-    /// As much as was used in the end, which may be more.
+    /// Sets the loan to the size actually used, which may be larger.
     pub fn settle(&mut self, bytes: usize) {
         self.lender
             .change(&mut self.lender.lock(), self.bytes, bytes);
@@ -282,7 +283,7 @@ mod tests {
         );
     }
 
-    /// Lenders of two reads for the same purpose, within a budget for so many reads.
+    /// Lenders of two reads for the same purpose, from a budget for `reads` reads.
     fn of_reads(bytes: usize, reads: usize) -> (Lender, Lender) {
         let lender = Lender {
             all: Arc::new(Budget::new(bytes, reads)),
@@ -310,7 +311,7 @@ mod tests {
         assert_eq!(*stalled.all.lent.lock(), 7 * MESSAGE_BYTES);
         let mut first = lent(begins.lend_some(MESSAGE_BYTES)).expect("a first loan");
         assert_eq!(first.bytes(), SHORT_BYTES);
-        // What was made is larger than it was meant to be.
+        // The message became larger than its loan.
         first.settle(2 * SHORT_BYTES);
         assert!(lent(begins.lend_some(MESSAGE_BYTES)).is_none());
         drop(first);
@@ -348,7 +349,7 @@ mod tests {
             while let Some(loan) = lent(one.lend_some(SCAN_BYTES)) {
                 held.push(loan);
             }
-            // The others of them, each with a piece of the log and a message.
+            // The other reads, each with a piece of the log and a message.
             for _ in 0..2 * reads - 1 {
                 let loan = lent(one.another().lend_some(MESSAGE_BYTES)).expect("its first");
                 assert!(loan.bytes() >= 4 << 10);

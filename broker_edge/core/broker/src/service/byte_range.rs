@@ -1,24 +1,24 @@
-//! The `Range` header of a request for bytes (RFC 9110, section 14): which bytes of a whole are wanted.
+//! The `Range` header (RFC 9110, section 14): which bytes a request asks for.
 
 use std::ops::Range;
 
-/// What a request wants of a whole.
+/// What a request asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
     Whole,
     Part(Range<u64>),
-    /// A range behind the end.
+    /// The range begins after the end.
     Nothing,
 }
 
-/// One range of bytes is answered. Several of them, other units and what is no range mean the whole, which a server may
+/// Supports a single range of bytes. Several ranges, other units and invalid ranges mean the whole, which a server may
 /// always send instead.
 pub(super) fn wanted(header: Option<&str>, size: u64) -> Wanted {
     let range = header.and_then(|text| text.trim().strip_prefix("bytes="));
     let Some((first, last)) = range.and_then(|range| range.trim().split_once('-')) else {
         return Wanted::Whole;
     };
-    // A comma, a second dash or a sign is no digit.
+    // This also refuses a comma, a second dash or a sign.
     match (number(first), number(last)) {
         (Some(first), _) if !last.is_empty() && number(last).is_none_or(|last| last < first) => {
             Wanted::Whole
@@ -34,7 +34,7 @@ pub(super) fn wanted(header: Option<&str>, size: u64) -> Wanted {
 
 fn number(text: &str) -> Option<u64> {
     let is_digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    // More digits than a number has are more than any size.
+    // A number too large for `u64` is larger than any size.
     is_digits.then(|| text.parse().unwrap_or(u64::MAX))
 }
 

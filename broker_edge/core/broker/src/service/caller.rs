@@ -1,7 +1,7 @@
-//! Who makes a call of Flight or admin HTTP, and what that caller may do: the same users and rules as over MQTT.
+//! The caller of a Flight or admin HTTP request and its rights: the same users and rules as over MQTT.
 //!
-//! Credentials come with each call as `Authorization: Basic …` or `Bearer …` (a JWT, or what Flight's handshake gave).
-//! Passwords are checked by the threads that check those of MQTT clients, never on a thread of the runtime.
+//! Every call carries its credentials as `Authorization: Basic …` or `Bearer …` (a JWT, or the token from Flight's
+//! handshake). The threads that check the passwords of MQTT clients check these too, never a thread of the runtime.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,15 +20,15 @@ use super::places::TooMany;
 use crate::audit::{Door, Refused};
 use crate::auth::{Access, Admission, Answer, Asker, Credentials, Denied, Identity, Line, Rights};
 
-/// Whoever makes a call.
+/// The caller of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     identity: Arc<Identity>,
-    /// `None` where nothing is restricted.
+    /// `None` if the broker restricts nothing.
     rights: Option<Arc<Rights>>,
-    /// Everybody may work on the broker.
+    /// Everybody may operate the broker.
     opens_operation: bool,
-    /// Of the authority that they come from.
+    /// The epoch of the authority that gave the rights.
     epoch: u64,
 }
 
@@ -37,14 +37,14 @@ impl Caller {
         &self.identity
     }
 
-    /// The rights that readers and writers of records have to obey, when there are any to obey.
+    /// The rights that restrict reading and writing records, if there are any.
     pub fn restricting_rights(&self) -> Option<&Arc<Rights>> {
         self.rights
             .as_ref()
             .filter(|rights| !rights.is_unrestricted())
     }
 
-    /// What the caller may do, where callers are told apart.
+    /// The caller's rights; `None` on a broker without users.
     pub fn rights(&self) -> Option<&Arc<Rights>> {
         self.rights.as_ref()
     }
@@ -55,16 +55,16 @@ impl Caller {
             .is_none_or(|rights| rights.may(access, topic, None))
     }
 
-    /// Whether the rights are those of the authority of now, and the credentials still count.
+    /// Whether the rights come from the current authority and the credentials have not expired.
     pub fn is_current(&self, shared: &Shared) -> bool {
         self.epoch == shared.auth.epoch()
             && (self.identity.expires_us.is_none() || !self.identity.is_expired(now_us()))
     }
 
-    /// The same caller under the authority of now: calls may last longer than rights.
+    /// The same caller with rights from the current authority, because a call may outlive a change of rights.
     ///
     /// # Errors
-    /// Somebody who would not be let in any more.
+    /// The caller would be refused now.
     pub fn renew(&self, shared: &Shared) -> Result<Caller, Refusal> {
         let epoch = shared.auth.epoch();
         let authority = shared.auth.current();
@@ -83,10 +83,10 @@ impl Caller {
         })
     }
 
-    /// For calls that change or copy what belongs to all.
+    /// For calls that change or copy shared data.
     ///
     /// # Errors
-    /// When the caller is no operator.
+    /// The caller is not an operator.
     pub fn must_operate(&self, what: &str) -> Result<(), Refusal> {
         if self.is_operator() {
             return Ok(());
@@ -102,10 +102,10 @@ impl Caller {
         self.opens_operation || rights.is_some_and(|rights| rights.is_operator())
     }
 
-    /// For calls that only look at the broker.
+    /// For calls that only read the broker's state.
     ///
     /// # Errors
-    /// When the caller is neither viewer nor operator.
+    /// The caller is neither a viewer nor an operator.
     pub fn must_view(&self, what: &str) -> Result<(), Refusal> {
         let rights = self.rights.as_ref();
         if self.opens_operation || rights.is_some_and(|rights| rights.is_viewer()) {
@@ -116,15 +116,15 @@ impl Caller {
         )))
     }
 
-    /// The user's name, where the caller has shown one.
+    /// The verified user name, if there is one.
     pub fn user(&self) -> Option<&Arc<str>> {
         self.identity.user.as_ref()
     }
 
-    /// For DoPut, before anything of it is decoded.
+    /// For DoPut, before decoding anything.
     ///
     /// # Errors
-    /// When the caller may publish nothing.
+    /// The caller may not publish to any topic.
     pub fn must_publish(&self) -> Result<(), Refusal> {
         let may = self
             .rights
@@ -138,7 +138,8 @@ impl Caller {
         ))
     }
 
-    /// In whose name consumer groups and shares are: empty for clients without a name, none on a broker that asks nobody.
+    /// The owner of the caller's consumer groups and shares: empty for clients without a name, `None` on a broker
+    /// without users.
     pub fn owner(&self) -> Option<&str> {
         self.rights.as_ref()?;
         Some(self.identity.user.as_deref().unwrap_or_default())
@@ -149,7 +150,7 @@ impl Caller {
         tenant.map(|tenant| &**tenant)
     }
 
-    /// Whether a consumer group of another may be used.
+    /// Whether the caller may use this consumer group of another user.
     pub fn may_group(&self, name: &str) -> bool {
         let rights = self.rights.as_ref();
         rights.is_none_or(|rights| self.is_operator() || rights.may_group(name))
@@ -160,10 +161,10 @@ impl Caller {
         rights.is_none_or(|rights| self.is_operator() || rights.is_viewer())
     }
 
-    /// For consumer groups: whoever may not read history has no place in it to keep.
+    /// For consumer groups, which only make sense for callers that may read history.
     ///
     /// # Errors
-    /// When the caller may replay nothing.
+    /// The caller may not replay any topic.
     pub fn must_replay(&self, what: &str) -> Result<(), Refusal> {
         let may = self
             .rights
@@ -178,16 +179,16 @@ impl Caller {
     }
 }
 
-/// Finds out who makes a call.
+/// Identifies the caller of a request.
 ///
 /// # Errors
-/// Credentials that are missing or not good.
+/// Missing or invalid credentials.
 pub(crate) async fn identify(
     shared: &Shared,
     headers: &HeaderMap,
     pass: &Arc<Pass>,
 ) -> Result<Caller, Refusal> {
-    // In this order a reload in between is seen the next time.
+    // In this order, a reload in between is noticed by the next check.
     let epoch = shared.auth.epoch();
     let authority = shared.auth.current();
     let is_open = authority.is_open();
@@ -260,7 +261,7 @@ async fn identity_of(
     Ok(identity)
 }
 
-/// A call that waits for an answer, until its client hangs up or resets it.
+/// A call that waits for its answer until the client disconnects or resets it.
 struct Waiting(oneshot::Sender<Answer>);
 
 impl Asker for Waiting {
@@ -269,19 +270,19 @@ impl Asker for Waiting {
     }
 
     fn tell(self: Box<Self>, answer: Answer) {
-        // Who hung up meanwhile does not hear it.
+        // The client may have disconnected meanwhile.
         let _ = self.0.send(answer);
     }
 }
 
 impl Shared {
-    /// Counts a call that was not let in, and has it logged.
+    /// Counts and logs a call whose credentials were refused.
     fn note_denied(&self, denied: Denied, pass: &Pass) {
         self.metrics.auth.deny(denied);
         self.refuse_call(pass, denied.label(), None);
     }
 
-    /// Has a refusal before or beside the rights of a call counted and logged.
+    /// Counts and logs a refusal that does not concern the rights of a call.
     pub(super) fn refuse_call(&self, pass: &Pass, reason: &'static str, user: Option<&str>) {
         self.metrics.audit.refuse(&Refused {
             door: match pass.line() {
@@ -297,14 +298,14 @@ impl Shared {
     }
 }
 
-/// What an `Authorization` header shows.
+/// The contents of an `Authorization` header.
 enum Shown {
     Password {
         user: String,
         password: String,
     },
     Token(String),
-    /// A bearer token of the broker's own.
+    /// One of the broker's own bearer tokens.
     Own(String),
 }
 

@@ -1,7 +1,7 @@
-//! `/api/v1/clients`: asks the loop about its clients and waits for the answer, for a bounded time.
+//! `/api/v1/clients`: asks the event loop about its clients and waits a bounded time for the answer.
 //!
-//! The loop does the work, bounded per turn; here is only HTTP. Nothing is kept between requests: a page names where the
-//! next begins.
+//! The loop does the work, bounded per turn; this file only handles HTTP. It keeps no state between requests: each page
+//! says where the next one begins.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +19,9 @@ use super::Shared;
 use crate::engine::{ClientsRequest, PAGE_MAX, PageQuery};
 use crate::event_loop::Command;
 
-/// How long the loop may take to answer.
+/// How long to wait for the loop's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Clients of a page when the request names no limit.
+/// Clients per page when the request gives no limit.
 const PAGE_DEFAULT: usize = 100;
 
 pub(super) fn routes() -> Router<Arc<Shared>> {
@@ -87,7 +87,7 @@ struct KickParameters {
     session: bool,
 }
 
-/// Asks the loop and waits. A queue without room is told at once.
+/// Asks the loop and waits. Fails at once when the queue is full.
 pub(super) async fn ask<T>(
     shared: &Shared,
     command: impl FnOnce(Sender<T>) -> Command,

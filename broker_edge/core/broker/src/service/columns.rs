@@ -1,7 +1,7 @@
 //! Rows of the canonical schema (docs/protocols.md, section 3), built from batches of the log by bulk copies.
 //!
-//! Payloads of a batch are contiguous, so a run of wanted records is one copy and a list of ends. Columns that never
-//! change within a partition are built once and sliced.
+//! Payloads of a batch are contiguous, so a run of wanted records is one copy and a list of offsets. Columns that are
+//! constant within a partition are built once and sliced.
 
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
@@ -30,7 +30,7 @@ fn header_item() -> Arc<Field> {
     Arc::new(Field::new("item", DataType::Struct(header_fields()), true))
 }
 
-/// Names, types and order are a contract with Spark.
+/// Spark depends on these names, types and their order.
 pub(super) static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     let utc: Arc<str> = "UTC".into();
     let fields = [
@@ -58,7 +58,7 @@ pub(super) static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     ))
 });
 
-/// Bytes with ends, as Arrow keeps binary and string columns.
+/// Bytes and end offsets, the layout of Arrow's binary and string columns.
 struct Bytes {
     bytes: Vec<u8>,
     ends: Vec<i32>,
@@ -80,7 +80,7 @@ impl Bytes {
     }
 
     fn end_row(&mut self) {
-        // A batch of rows is cut long before 2 GiB; a single record is below it too.
+        // A batch of rows is cut long before 2 GiB, and a single record is smaller too.
         self.ends
             .push(i32::try_from(self.bytes.len()).expect("a batch of rows stays below 2 GiB"));
     }
@@ -107,17 +107,17 @@ impl Bytes {
     }
 }
 
-/// Header lists; made only when a record has some, because most have none.
+/// Header lists, created with the first record that has headers, because most have none.
 struct Headers {
     names: Bytes,
     values: Bytes,
-    /// Ends of the lists, counted in headers.
+    /// Ends of the lists, in headers.
     ends: Vec<i32>,
     present: BooleanBufferBuilder,
 }
 
 impl Headers {
-    /// For rows of which the first `rows` had none.
+    /// The lists of `rows` rows without headers.
     fn after_rows_without(rows: usize) -> Headers {
         let mut present = BooleanBufferBuilder::new(rows + 1);
         present.append_n(rows, false);
@@ -163,7 +163,7 @@ impl Headers {
     }
 }
 
-/// Columns that have one value throughout a log, long enough for the largest batch of rows. All reads share them.
+/// Columns with one value for the whole log, as long as the largest batch of rows. All reads share them.
 pub(super) struct Constants {
     timestamp_type: ArrayRef,
     log_id: ArrayRef,
@@ -229,9 +229,9 @@ impl Columns {
     }
 }
 
-/// Of the columns of a row that are always as long.
+/// Bytes of a row's fixed-width columns.
 const ROW_BYTES: usize = 4 * 4 + 3 * 8 + 2;
-/// Of the memory that is taken beforehand for a row, without its payload.
+/// Bytes allocated in advance per row, without its payload.
 const CAPACITY_BYTES: usize = ROW_BYTES + 64;
 
 /// Collects rows of one partition into record batches of a bounded size.
@@ -242,7 +242,7 @@ pub(super) struct Rows {
     /// Rows and payload bytes of the last batch: the next will be about as large.
     last: (usize, usize),
     rows_max: usize,
-    /// Bytes after which a batch of rows is cut; one record may be larger.
+    /// A batch of rows is cut at this size; a single record may be larger.
     pub bytes_max: usize,
 }
 
@@ -258,7 +258,7 @@ impl Rows {
         }
     }
 
-    /// Memory that the rows so far keep.
+    /// Memory held by the rows so far.
     pub fn memory(&self) -> usize {
         self.columns.memory()
     }
@@ -275,7 +275,7 @@ impl Rows {
         self.len() >= self.rows_max || self.columns.bytes() >= self.bytes_max
     }
 
-    /// Adds records `range` of `batch`, all of them wanted, as far as there is room; returns how many were added.
+    /// Adds the records `range` of `batch`, all of them wanted, while there is room; returns how many it added.
     pub fn push_run(&mut self, batch: &Batch, range: Range<usize>) -> usize {
         let start_of = |index: usize| {
             if index == 0 {
@@ -287,7 +287,7 @@ impl Rows {
         let first_byte = start_of(range.start);
         let mut end = range.start;
         if self.len() == 0 {
-            // No sooner than now: a read that waits for its reader holds none.
+            // Allocated only now: a read that waits for its reader holds no memory.
             let rows = self.last.0.min(self.bytes_max / CAPACITY_BYTES);
             let payloads = (self.last.1 + self.last.1 / 8).min(self.bytes_max);
             self.columns = Columns::with_capacity(rows, payloads);
@@ -319,7 +319,7 @@ impl Rows {
         end - range.start
     }
 
-    /// The rows so far as a record batch; the next one begins empty.
+    /// Returns the rows so far as a record batch and starts an empty one.
     pub fn finish(&mut self) -> Result<RecordBatch, ArrowError> {
         let rows = self.len();
         if rows > 0 {

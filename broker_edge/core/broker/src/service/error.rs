@@ -1,4 +1,4 @@
-//! Why a call is refused, and the one place where that becomes a gRPC status with its JSON.
+//! Why a call is refused, and the only conversion to a gRPC status with its JSON.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use tonic::{Code, Status};
 use crate::auth::Denied;
 use crate::state::StateError;
 
-/// A refusal as docs/protocols.md, section 3, words it.
+/// A refusal as docs/protocols.md, section 3, defines it.
 #[derive(Debug)]
 pub(super) struct Refusal {
     error: &'static str,
@@ -20,7 +20,8 @@ pub(super) struct Refusal {
     is_over_share: bool,
 }
 
-/// Characters of a refusal and of the field that it names: both may quote what a caller sent, and travel in a header.
+/// Longest message and field name of a refusal, in characters: both may quote the caller's input and are sent in a
+/// header.
 const MESSAGE_CHARS_MAX: usize = 1_000;
 const FIELD_CHARS_MAX: usize = 100;
 
@@ -62,7 +63,7 @@ impl Refusal {
 
     pub fn fenced(group: &str, newest: u64, given: u64) -> Refusal {
         let message =
-            format!("a newer reader of group {group} has epoch {newest}, this one has {given}");
+            format!("a newer reader of group {group} has epoch {newest}; this reader has {given}");
         Refusal::new(
             "fenced",
             Code::FailedPrecondition,
@@ -88,7 +89,7 @@ impl Refusal {
 
     pub fn stopped(partition: &Partition, reason: &str) -> Refusal {
         let message = format!(
-            "partition {} takes no records until the broker is restarted: {reason}",
+            "partition {} accepts no records until the broker restarts: {reason}",
             partition.name()
         );
         Refusal::new(
@@ -99,7 +100,7 @@ impl Refusal {
         )
     }
 
-    /// Accepted, and neither written nor refused.
+    /// The records are queued, neither written nor refused.
     pub fn queued_for_space(partition: &Partition) -> Refusal {
         let message = format!(
             "no space left for partition {}; the records wait for it and may still be written, so send them again with \
@@ -114,7 +115,7 @@ impl Refusal {
         Refusal::new("unavailable", Code::Unavailable, message, Value::Null)
     }
 
-    /// The caller has as much as one user may have; that ends with calls of its own.
+    /// The caller has used up one user's share; ending its own calls frees it.
     pub fn over_share(message: impl Into<String>) -> Refusal {
         Refusal {
             is_over_share: true,
@@ -122,7 +123,7 @@ impl Refusal {
         }
     }
 
-    /// What the audit log calls it; none for what refuses nobody in particular.
+    /// The reason in the audit log; `None` for a refusal that concerns no particular caller.
     pub fn audit_reason(&self) -> Option<&'static str> {
         match self.code {
             Code::PermissionDenied => Some("acl"),
@@ -131,7 +132,7 @@ impl Refusal {
         }
     }
 
-    /// Over a limit that does not go away by itself.
+    /// A limit is reached that does not free itself.
     pub fn exhausted(message: impl Into<String>) -> Refusal {
         let code = Code::ResourceExhausted;
         Refusal::new("exhausted", code, message, Value::Null)
@@ -140,11 +141,11 @@ impl Refusal {
     pub fn unauthenticated(denied: Denied) -> Refusal {
         let message = match denied {
             Denied::NoCredentials => {
-                "credentials are needed: `Authorization: Basic` with user and password, or `Bearer` with a token"
+                "credentials are required: `Authorization: Basic` with user and password, or `Bearer` with a token"
             }
-            Denied::Busy => "too many wait for their credentials to be checked; try again",
-            Denied::Method => "credentials are taken as `Authorization: Basic` or `Bearer`",
-            _ => "the credentials are not good, or not any more",
+            Denied::Busy => "too many credential checks are waiting; try again",
+            Denied::Method => "credentials must be sent as `Authorization: Basic` or `Bearer`",
+            _ => "the credentials are invalid or have expired",
         };
         let (error, code) = match denied {
             Denied::Busy => ("unavailable", Code::Unavailable),
@@ -162,10 +163,10 @@ impl Refusal {
         &self.message
     }
 
-    /// The caller has as many connections as it may.
+    /// The caller has reached its limit of connections.
     pub fn too_many_connections(of: &str, max: usize, setting: &str) -> Refusal {
         let message = format!(
-            "the {of} has {max} connections, as many as {setting} allows: close some, or raise it"
+            "the {of} has {max} connections, the limit of {setting}: close some, or raise the limit"
         );
         let more = json!({"limit": setting});
         Refusal::new("unavailable", Code::Unavailable, message, more)

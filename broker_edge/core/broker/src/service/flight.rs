@@ -1,4 +1,4 @@
-//! The Flight service: each call decoded, handed to the module that answers it, and encoded.
+//! The Flight service: decodes each call, passes it to the module that answers it, and encodes the answer.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ const ACTIONS: [(&str, &str); 9] = [
     ("gap", "records a gap that a reader found"),
 ];
 
-/// Sets the flag when the call that waits is dropped.
+/// Sets the flag when the waiting call is dropped.
 #[derive(Default)]
 struct Waiting {
     stop: Arc<AtomicBool>,
@@ -68,9 +68,9 @@ impl Drop for Waiting {
     }
 }
 
-/// Bodies that are read where they arrive.
+/// Bodies up to this size are parsed on the thread that receives them.
 const SMALL_BODY_BYTES: usize = 16 << 10;
-/// Of a reason and a log id that a gap is reported with.
+/// The longest reason or log id in a gap report.
 const GAP_TEXT_BYTES_MAX: usize = 4_096;
 
 pub(super) struct Flight {
@@ -82,8 +82,8 @@ impl Flight {
         Flight { shared }
     }
 
-    /// Runs `work` where it may wait for the disk, when it is the caller's turn. It is told to stop when nobody waits
-    /// for its answer any more.
+    /// Runs `work` on a thread that may wait for the disk, when it is the caller's turn. The flag tells it to stop when
+    /// the call is dropped.
     pub async fn blocking<T: Send + 'static>(
         &self,
         caller: &Caller,
@@ -97,7 +97,7 @@ impl Flight {
         let done = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             if stop.load(Ordering::Relaxed) {
-                return Err(Refusal::unavailable("nobody waits for the answer any more"));
+                return Err(Refusal::unavailable("the call was cancelled"));
             }
             work(&shared, &stop)
         });
@@ -108,8 +108,8 @@ impl Flight {
         })
     }
 
-    /// Reads the body of `what`. A large one, which takes milliseconds, is read when it is the caller's turn, and on no
-    /// thread that serves all.
+    /// Parses the body of `what`. A large one takes milliseconds, so it waits for the caller's turn and runs on a
+    /// blocking thread.
     async fn body<T: DeserializeOwned + Send + 'static>(
         &self,
         caller: &Caller,
@@ -173,7 +173,7 @@ impl Flight {
             "groups" => {
                 let body = request::read("groups", body)?;
                 let by = caller.clone();
-                // Each group is decoded to see whose it is.
+                // Every group is decoded to find its owner.
                 let page = self.blocking(&caller, Work::Look, move |shared, _| {
                     shared.groups.groups(&by, &body)
                 });
@@ -209,7 +209,7 @@ impl Flight {
         Ok(vec![one])
     }
 
-    /// Counts a refusal on its way out, and notes who was refused.
+    /// Counts a refusal and records the caller in the audit log.
     pub fn refuse_caller(&self, caller: &Caller, act: &'static str, refusal: Refusal) -> Status {
         if let Some(reason) = refusal.audit_reason() {
             self.shared.metrics.audit.refuse(&Refused {
@@ -224,7 +224,7 @@ impl Flight {
         self.refuse(refusal)
     }
 
-    /// Counts a refusal on its way out.
+    /// Counts a refusal.
     fn refuse(&self, refusal: Refusal) -> Status {
         self.shared.metrics.flight.errors.inc();
         let is_denied = u64::from(refusal.is_not_allowed());
@@ -233,13 +233,13 @@ impl Flight {
     }
 }
 
-/// Who makes a call, as it was found out before the call came here.
+/// The caller, identified before the call reached this service.
 fn caller_of<T>(request: &Request<T>) -> Result<Caller, Refusal> {
     let caller = request.extensions().get::<Caller>().cloned();
-    caller.ok_or_else(|| Refusal::internal("nobody has asked who makes the call"))
+    caller.ok_or_else(|| Refusal::internal("the call arrived without an identified caller"))
 }
 
-/// Appends a gap that a reader found to `$gaps`.
+/// Appends to `$gaps` a gap that a reader found.
 fn record_gap(
     shared: &Arc<Shared>,
     caller: &Caller,
@@ -251,33 +251,34 @@ fn record_gap(
         ("log_id", gap.log_id.as_ref()),
     ] {
         if text.is_some_and(|text| text.len() > GAP_TEXT_BYTES_MAX) {
-            let message = format!("{field} has more than {GAP_TEXT_BYTES_MAX} bytes");
+            let message = format!("{field} is longer than {GAP_TEXT_BYTES_MAX} bytes");
             return Err(Refusal::invalid(field, message));
         }
     }
     if gap.reason.starts_with(gaps::OF_RETENTION) {
-        let message = "only the broker reports what retention removed: say what the reader met";
+        let message = "a reason may not begin with `retention: `, which is for the broker's own reports: describe what the reader found";
         return Err(Refusal::invalid("reason", message));
     }
     if gap.end.is_some_and(|end| gap.start >= end) {
-        return Err(Refusal::invalid("end", "a gap ends above its start"));
+        return Err(Refusal::invalid(
+            "end",
+            "the end of a gap must be above its start",
+        ));
     }
     let is_elsewhere = gap
         .log_id
         .as_ref()
         .is_some_and(|log_id| *log_id != shared.log_id);
     if gap.end.is_none() && !is_elsewhere {
-        return Err(Refusal::invalid(
-            "end",
-            "the end of a gap in this log is known",
-        ));
+        return Err(Refusal::invalid("end", "a gap in this log needs an `end`"));
     }
     let of = if is_elsewhere {
         None
     } else {
         Some(shared.partition(gap.partition)?)
     };
-    let gaps = Gaps::of(&shared.log).ok_or_else(|| Refusal::internal("$gaps has no partition"))?;
+    let gaps = Gaps::of(&shared.log)
+        .ok_or_else(|| Refusal::internal("the topic $gaps has no partition"))?;
     let partition = &gaps.partition;
     let records = gaps
         .records(&GapRecord {
@@ -296,7 +297,7 @@ fn record_gap(
     Ok(json!({}))
 }
 
-/// The partition as a flight: its records so far, its topics as metadata.
+/// The partition as a flight: its present records, with its topics as metadata.
 fn flight_info(
     shared: &Shared,
     partition: &Partition,
@@ -316,7 +317,7 @@ fn flight_info(
         .map_err(|error| Refusal::internal(error.to_string()))
 }
 
-/// The JSON object in a descriptor, as it came.
+/// The unparsed JSON object in a descriptor.
 fn text_of(descriptor: &FlightDescriptor) -> Result<&Bytes, Refusal> {
     if descriptor.r#type() != DescriptorType::Cmd {
         return Err(Refusal::invalid(
@@ -327,12 +328,12 @@ fn text_of(descriptor: &FlightDescriptor) -> Result<&Bytes, Refusal> {
     Ok(&descriptor.cmd)
 }
 
-/// The JSON object in a descriptor that has no reason to be long.
+/// Parses the JSON object in a descriptor that is always short.
 pub(super) fn command<T: DeserializeOwned>(descriptor: &FlightDescriptor) -> Result<T, Refusal> {
     let text = text_of(descriptor)?;
     if text.len() > SMALL_BODY_BYTES {
         let message = format!(
-            "the descriptor: {} bytes of JSON, the most is {SMALL_BODY_BYTES}",
+            "the descriptor has {} bytes of JSON; the limit is {SMALL_BODY_BYTES}",
             text.len()
         );
         return Err(Refusal::invalid("", message));
@@ -350,7 +351,7 @@ impl FlightService for Flight {
     type DoActionStream = Answers<arrow_flight::Result>;
     type ListActionsStream = Answers<ActionType>;
 
-    /// The stream is empty: the messages go into the body beside it.
+    /// The stream is empty: the messages are put into the body beside it.
     async fn do_get(&self, request: Request<Ticket>) -> Answer<Self::DoGetStream> {
         let caller = caller_of(&request).map_err(|refusal| self.refuse(refusal))?;
         let started = async {
@@ -359,7 +360,7 @@ impl FlightService for Flight {
             if ticket.pattern.is_none() && text.len() <= SMALL_BODY_BYTES {
                 return read::start(&self.shared, &caller, ticket);
             }
-            // Compiling a pattern takes milliseconds, and so does asking for the rights to thousands of filters.
+            // Compiling a pattern takes milliseconds, and so does checking the rights to thousands of filters.
             let by = caller.clone();
             self.blocking(&caller, Work::Look, move |shared, _| {
                 read::start(shared, &by, ticket)
@@ -377,7 +378,7 @@ impl FlightService for Flight {
         caller
             .must_publish()
             .map_err(|refusal| self.refuse_caller(&caller, "produce", refusal))?;
-        // Before anything is received: what is received waits in memory.
+        // Waits before receiving anything, because received messages take memory.
         let turn = self.shared.shares.turn(&caller, Work::Put).await;
         let turn = turn.map_err(|refusal| self.refuse_caller(&caller, "produce", refusal))?;
         let lent = request.extensions().get::<Lent>().cloned();
@@ -399,7 +400,7 @@ impl FlightService for Flight {
             lent: lent.unwrap_or_default(),
             _turn: turn,
         };
-        // What was refused ends the call: rows after it would be out of order.
+        // A refusal ends the call: rows after it would be out of order.
         let answers = stream::unfold(Some(put), async |put| {
             let mut put = put?;
             let answer = put.next().await?;
@@ -461,7 +462,7 @@ impl FlightService for Flight {
         ))))
     }
 
-    /// A descriptor holds the same object as a ticket; the answer is that ticket.
+    /// A descriptor holds the same object as a ticket; the answer contains it as a ticket.
     async fn get_flight_info(&self, request: Request<FlightDescriptor>) -> Answer<FlightInfo> {
         let caller = caller_of(&request).map_err(|refusal| self.refuse(refusal))?;
         let descriptor = request.into_inner();
@@ -492,7 +493,7 @@ impl FlightService for Flight {
             .map_err(|error| self.refuse(Refusal::internal(format!("{error}"))))
     }
 
-    /// The password came in the header and was checked; what is given for it saves showing it again.
+    /// The password in the header was already checked; the answer is a token to use in its place.
     async fn handshake(
         &self,
         request: Request<Streaming<HandshakeRequest>>,
@@ -508,9 +509,9 @@ impl FlightService for Flight {
         let mut response: Response<Self::HandshakeStream> =
             Response::new(Box::pin(stream::iter([Ok(answer)])));
         if let Some(token) = token {
-            let value = format!("Bearer {token}")
-                .parse()
-                .map_err(|_| self.refuse(Refusal::internal("the token does not fit a header")))?;
+            let value = format!("Bearer {token}").parse().map_err(|_| {
+                self.refuse(Refusal::internal("the token cannot be sent in a header"))
+            })?;
             response.metadata_mut().insert("authorization", value);
         }
         Ok(response)
@@ -518,7 +519,7 @@ impl FlightService for Flight {
 
     async fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Answer<PollInfo> {
         Err(Status::unimplemented(
-            "PollFlightInfo is not offered; use GetFlightInfo",
+            "PollFlightInfo is not supported; use GetFlightInfo",
         ))
     }
 
@@ -527,7 +528,7 @@ impl FlightService for Flight {
         _: Request<Streaming<FlightData>>,
     ) -> Answer<Self::DoExchangeStream> {
         Err(Status::unimplemented(
-            "DoExchange is not offered; use DoGet and DoPut",
+            "DoExchange is not supported; use DoGet and DoPut",
         ))
     }
 }

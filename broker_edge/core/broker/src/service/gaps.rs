@@ -1,4 +1,4 @@
-//! Records of `$gaps`: which offsets somebody has to do without, and why.
+//! Records of `$gaps`: which offsets a reader or group has lost, and why.
 
 use headwater_log::{Log, Partition, RecordMeta, Records, RecordsFull, Route};
 use serde_json::json;
@@ -6,26 +6,26 @@ use serde_json::json;
 use super::groups::now_us;
 
 const TOPIC: &str = "$gaps";
-/// How the reason begins when it is the broker that reports.
+/// The prefix of the reason in the broker's own reports.
 pub(super) const OF_RETENTION: &str = "retention: ";
 
-/// Offsets `[start, end)` of `of`, and who misses them.
+/// Lost offsets `[start, end)` of partition `of`, and who needed them.
 pub(super) struct GapRecord<'a> {
     pub of: u32,
-    /// Not known of another log's partition.
+    /// `None` for a partition of another log, whose name is unknown.
     pub name: Option<&'a str>,
-    /// Of another log, whose broker is gone.
+    /// The id of another log, whose broker is gone.
     pub log_id: Option<&'a str>,
     pub start: u64,
-    /// Not known of another log's partition.
+    /// May be `None` for a partition of another log.
     pub end: Option<u64>,
     pub reason: &'a str,
     pub group: Option<&'a str>,
-    /// The verified user whose reader says so; none where the broker does.
+    /// The verified user of the reader that reports; `None` if the broker reports.
     pub user: Option<&'a str>,
 }
 
-/// Where `$gaps` is. Holds the partition, not the log, so that it may be kept by what the log keeps.
+/// Appends to `$gaps`. Holds the partition, not the log, so that objects owned by the log can own it.
 pub(super) struct Gaps {
     pub partition: Partition,
     route: Route,

@@ -1,9 +1,10 @@
-//! Who may hold a connection of Flight or admin HTTP: one gate for each, with places that are counted.
+//! Limits the connections of Flight and of admin HTTP: one gate for each.
 //!
-//! A connection is *pending* from its first packet until a call on it showed good credentials; then it counts against its
-//! user, and no more against its address, because the executors of a cluster share one. Pending ones have a deadline and
-//! few places. When those are taken, one is closed for the next: of the address that holds the most, the oldest that has
-//! sent nothing, else the oldest. So a flood of one address closes its own connections and no other's.
+//! A connection is *pending* until a call on it has shown valid credentials. Then it counts against its user and no
+//! longer against its address, because the executors of a cluster share one address. Pending connections have a
+//! deadline and few slots. When these are full, the gate closes one for each new connection. It takes the address that
+//! holds the most, and there the oldest connection that has sent nothing, else the oldest. A flood from one address
+//! therefore closes only its own connections.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -28,12 +29,12 @@ pub struct Limits {
     pub per_user: usize,
     pub per_tenant: usize,
     pub timeout: Duration,
-    /// Descriptors from this number on are not for these connections.
+    /// A connection whose descriptor has this number or a higher one is closed.
     pub descriptors: u64,
 }
 
 impl Limits {
-    /// What is set, within what the process has descriptors for.
+    /// The configured limits, reduced to the available descriptors.
     pub fn new(
         share: Share,
         connections: u16,
@@ -62,11 +63,11 @@ pub struct Gate {
     limits: Limits,
     metrics: Arc<Metrics>,
     state: Mutex<Places>,
-    /// Somebody left.
+    /// Notified when a connection leaves.
     left: Notify,
 }
 
-/// The stages of a pass, as its connection sees them without a lock.
+/// The state of a pass, which its connection reads without a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     Pending,
@@ -74,14 +75,14 @@ pub enum Stage {
     Closed,
 }
 
-/// The place of one connection.
+/// The slot of one connection.
 pub struct Pass {
     pub(super) number: u64,
     pub address: SocketAddr,
     gate: Arc<Gate>,
     pub(super) came: Instant,
     spoke: AtomicBool,
-    /// Credentials of so many calls are being checked.
+    /// Number of calls whose credentials are being checked.
     checking: AtomicU32,
     is_in: AtomicBool,
     is_verified: AtomicBool,
@@ -89,10 +90,10 @@ pub struct Pass {
     waker: AtomicWaker,
 }
 
-/// Why a connection is not let in.
+/// Why a connection gets no slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// Nobody may be closed for it yet: it has to wait.
+    /// No other connection may be closed for it yet, so it has to wait.
     Later,
     For(Closed),
 }
@@ -112,7 +113,7 @@ impl Gate {
         self.line
     }
 
-    /// Waits until not every place is taken by somebody who has been let in.
+    /// Waits while authenticated connections take every slot.
     pub async fn place(&self) {
         loop {
             let left = self.left.notified();
@@ -126,10 +127,10 @@ impl Gate {
         }
     }
 
-    /// Gives a connection its place, and says whether it was that of another.
+    /// Gives a connection a slot, and returns whether another connection was closed for it.
     ///
     /// # Errors
-    /// There is none.
+    /// No slot is available.
     pub fn enter(
         self: &Arc<Self>,
         address: SocketAddr,
@@ -176,7 +177,7 @@ impl Gate {
         Ok((pass, is_full))
     }
 
-    /// A TLS handshake failed.
+    /// Counts a failed TLS handshake.
     pub fn count_failed_handshake(&self) {
         self.count(Closed::Tls);
     }
@@ -196,8 +197,8 @@ impl Gate {
             .set(self.line, state.passes.len(), state.pending);
     }
 
-    /// Has those whom the authority of now would not let in show other credentials, before the deadline that everybody
-    /// has for it. Their calls end by themselves, and say why.
+    /// Makes connections pending again whose users the new authority does not admit. They have to show other
+    /// credentials within the usual deadline. Their running calls end by themselves, with the reason.
     pub fn review(&self, authority: &Authority) {
         let mut state = self.state.lock();
         let gone: Vec<u64> = state
@@ -243,17 +244,17 @@ impl Pass {
         }
     }
 
-    /// Has the connection's task woken when the stage changes.
+    /// Registers the connection's task to be woken when the stage changes.
     pub fn watch(&self, waker: &std::task::Waker) {
         self.waker.register(waker);
     }
 
-    /// Time until the first call has to be let in.
+    /// The deadline for the first authenticated call.
     pub fn timeout(&self) -> Duration {
         self.gate.limits.timeout
     }
 
-    /// The client has sent something.
+    /// Notes that the client has sent something.
     pub fn spoke(&self) {
         self.spoke.store(true, Ordering::Relaxed);
     }
@@ -262,7 +263,7 @@ impl Pass {
         self.spoke.load(Ordering::Relaxed)
     }
 
-    /// Credentials of a call on it are being checked until the answer is dropped.
+    /// Marks that a call's credentials are being checked, until the returned value is dropped.
     pub fn begin_check(self: &Arc<Self>) -> Checking {
         self.checking.fetch_add(1, Ordering::Relaxed);
         Checking(Arc::clone(self))
@@ -272,10 +273,10 @@ impl Pass {
         self.checking.load(Ordering::Relaxed) > 0
     }
 
-    /// A call on it was let in. `has_limits` says whether users have limits.
+    /// Notes that a call was authenticated. `has_limits` says whether users have limits.
     ///
     /// # Errors
-    /// The user or tenant has as many connections as may be.
+    /// The user or tenant has reached its limit of connections.
     pub fn let_in(
         &self,
         identity: &Arc<Identity>,
@@ -290,7 +291,7 @@ impl Pass {
         }
         let mut state = self.gate.state.lock();
         let Some((pass, old)) = state.passes.get(&self.number).cloned() else {
-            // It was closed meanwhile.
+            // The connection was closed meanwhile.
             return Ok(());
         };
         if has_limits {
@@ -329,14 +330,14 @@ impl Pass {
         self.waker.wake();
     }
 
-    /// Its time is over.
+    /// Closes the connection at its deadline.
     pub fn expire(&self) {
         self.close();
         self.leave();
         self.gate.count(Closed::Timeout);
     }
 
-    /// The connection is closed.
+    /// Releases the slot of a closed connection.
     pub fn leave(&self) {
         let mut state = self.gate.state.lock();
         if state.remove(self.number).is_some() {
@@ -347,7 +348,7 @@ impl Pass {
     }
 }
 
-/// A check of credentials that is under way.
+/// A running check of credentials.
 pub struct Checking(Arc<Pass>);
 
 impl Drop for Checking {

@@ -1,4 +1,4 @@
-//! Places are shared out as the gate says, without a socket.
+//! Tests how the gate assigns its slots, without sockets.
 
 use std::net::SocketAddr;
 
@@ -47,7 +47,7 @@ fn a_flood_of_one_address_closes_its_own_connections_only() {
         flood[995..].iter().all(|pass| is_open(pass)),
         "the oldest go first"
     );
-    // Somebody new takes the place of one of the flood, too.
+    // A connection from a new address also replaces one of the flood.
     let late = enter(&gate, 4);
     assert!(is_open(&late) && others.iter().all(|pass| is_open(pass)));
 }
@@ -108,7 +108,7 @@ fn who_was_let_in_counts_against_the_user_and_no_more_against_the_address() {
     again
         .let_in(&user("ann"), None, true)
         .expect("a place is free");
-    // A second call on the same connection costs nothing.
+    // A second call on the same connection does not count again.
     again
         .let_in(&user("ann"), None, true)
         .expect("it has its place");
@@ -145,7 +145,7 @@ fn clients_without_credentials_are_like_one_user_unless_all_are() {
         .map(|pass| pass.let_in(&nobody, None, true).is_ok())
         .collect();
     assert_eq!(taken, [true, true, false]);
-    // Credentials free the anonymous place.
+    // A connection that shows credentials frees its anonymous slot.
     passes[0].let_in(&user("ann"), None, true).expect("a user");
     assert!(passes[2].let_in(&nobody, None, true).is_ok());
     let open = gate(4, 4, |_| {});

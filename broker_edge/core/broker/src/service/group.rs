@@ -1,4 +1,4 @@
-//! A consumer group as it is stored: one value of the state store, `group/<name>`. Whose it is, and that its offsets lie
+//! A consumer group as stored: one value of the state store, `group/<name>`. Checks its owner, and keeps its offsets
 //! within the log.
 
 use std::collections::BTreeMap;
@@ -19,18 +19,19 @@ pub(super) const KIND: &str = "group/";
 #[serde(default)]
 pub(super) struct Group {
     pub reader_epoch: u64,
-    /// Unix microseconds of a commit, not older than the last one by more than a minute.
+    /// Unix microseconds of the last commit, or of one at most a minute before it.
     pub touched_us: i64,
-    /// The user who may always use it, empty for clients without a name. Nobody owns a group that an open broker made.
+    /// The user who may always use it; empty for clients without a name. `None` for a group made on a broker without
+    /// users.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// The owner's tenant, when it has one.
+    /// The owner's tenant, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
     pub partitions: BTreeMap<u32, Place>,
 }
 
-/// Whose a group is.
+/// The owner of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Owner {
     pub user: Option<String>,
@@ -74,12 +75,12 @@ impl Group {
             return Ok(());
         }
         Err(Refusal::not_allowed(format!(
-            "consumer group {name} belongs to another user: take another name, or write `group {name}` into this \
+            "consumer group {name} belongs to another user: use another name, or write `group {name}` into this \
              user's section of the ACL file"
         )))
     }
 
-    /// Gives a group without an owner to who commits to it.
+    /// Makes the caller, who commits to it, the owner of a group without one.
     pub fn own(&mut self, name: &str, caller: &Caller, is_old: bool) {
         let Some(owner) = caller.owner().filter(|_| self.owner.is_none()) else {
             return;
@@ -90,13 +91,14 @@ impl Group {
             tracing::info!(
                 group = name,
                 user = owner,
-                "a consumer group that nobody owned belongs to this user now"
+                "this user now owns a consumer group that had no owner"
             );
         }
     }
 
-    /// Drops partitions that the log does not have, and brings offsets down to the high watermark: a log may have lost
-    /// its end in a crash, and earlier versions took any number. Returns how many were dropped and brought down.
+    /// Drops partitions that the log does not have, and lowers offsets to the high watermark: a log may have lost its
+    /// end in a crash, and earlier versions accepted any number. Returns the number of dropped partitions and of
+    /// lowered offsets.
     pub fn bound(&mut self, partitions: &[Partition]) -> (usize, usize) {
         let before = self.partitions.len();
         self.partitions
@@ -118,9 +120,9 @@ impl Group {
     }
 }
 
-/// Every group by its name, as it is stored. One that cannot be read is an empty one, and said.
+/// All stored groups with their names. An unreadable group is logged and returned empty.
 ///
-/// The values are decoded when the store is free again: the loop writes what its sessions have there.
+/// The values are decoded after the store's lock is released, because the event loop writes its sessions there.
 pub(super) fn stored_groups(state: &StateStore) -> Vec<(String, Group)> {
     let mut values = Vec::new();
     state.for_each_prefix(KIND, |key, value| {
@@ -128,7 +130,7 @@ pub(super) fn stored_groups(state: &StateStore) -> Vec<(String, Group)> {
     });
     let read = |(name, value): (String, Arc<[u8]>)| {
         let group = serde_json::from_slice(&value).unwrap_or_else(|error| {
-            tracing::error!(%error, group = name, "a consumer group cannot be read and holds nothing");
+            tracing::error!(%error, group = name, "the stored state of a consumer group is unreadable; the group holds nothing");
             Group::default()
         });
         (name, group)
@@ -136,7 +138,7 @@ pub(super) fn stored_groups(state: &StateStore) -> Vec<(String, Group)> {
     values.into_iter().map(read).collect()
 }
 
-/// Brings what is stored of groups within the log, once at the start, and says so.
+/// At the start, brings stored groups within the log's bounds and logs each change.
 pub(super) fn bound_stored(state: &StateStore, partitions: &[Partition]) {
     let mut found = Vec::new();
     state.for_each_prefix(KIND, |key, value| {
@@ -154,12 +156,12 @@ pub(super) fn bound_stored(state: &StateStore, partitions: &[Partition]) {
             group = name,
             dropped,
             lowered,
-            "a consumer group named partitions that the log does not have, which were dropped, or offsets above its \
-             end, which are the end now"
+            "a consumer group had partitions that the log does not have (now dropped) or offsets above its end (now lowered \
+             to it)"
         );
-        // Whoever reads the group bounds it again, so nothing depends on this write.
+        // Every read of the group bounds it again, so nothing depends on this write.
         if let Err(error) = state.put(&key, &value) {
-            tracing::warn!(%error, group = name, "the bounded state of a consumer group is not stored");
+            tracing::warn!(%error, group = name, "the corrected state of a consumer group could not be stored");
         }
     }
 }

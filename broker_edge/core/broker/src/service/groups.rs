@@ -1,8 +1,8 @@
-//! Consumer groups: where the readers of a group began, what they committed, and which reader may commit.
+//! Consumer groups: the initial and committed offsets of a group, and which reader may commit.
 //!
-//! A group is one value of the state store, `group/<name>`. Nothing is answered before it is durable. A reader with a
-//! higher epoch fences the ones before it, until the group is removed. Who commits to a group first owns it; others
-//! need the right to it. What groups hold back from retention is `holds.rs`.
+//! A group is one value of the state store, `group/<name>`. A change is answered when it is durable. A reader with a
+//! higher epoch fences earlier readers, until the group is removed. The user who commits to a group first owns it;
+//! others need the right to it. `holds.rs` keeps retention from removing records that groups still need.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use super::request;
 use crate::state::StateStore;
 
 const NAME_BYTES_MAX: usize = 249;
-/// Readers take the epoch after the last one's, or the time in microseconds.
+/// Readers use the epoch after the last reader's, or the time in microseconds.
 const EPOCH_MAX: u64 = 1 << 62;
-/// A commit that changes nothing is written all the same so often, to show that the group is alive.
+/// A commit that changes nothing is still written this often, to show that the group is alive.
 const TOUCH_US: u64 = 60_000_000;
-/// Groups in one answer of `groups`, and about how many bytes of them.
+/// The most groups in one answer of `groups`, and about how many bytes.
 const PAGE_GROUPS: usize = 1_000;
 const PAGE_BYTES: usize = 1 << 20;
 
@@ -35,8 +35,8 @@ pub(super) struct Groups {
     holds: Arc<GroupHolds>,
     groups_max: usize,
     groups_per_user: usize,
-    /// Whose each group is: who may make one more is told without decoding all of them. Held from reading a group to
-    /// queueing its new value.
+    /// The owner of each group, so that quotas are checked without decoding all groups. Locked from reading a group
+    /// until its new value is queued.
     owners: Mutex<HashMap<String, Owner>>,
 }
 
@@ -77,7 +77,9 @@ impl Groups {
             before.must_be_used_by(&body.group, caller)?;
             fence(&body.group, &before, body.reader_epoch)?;
             if body.reader_epoch > EPOCH_MAX {
-                let message = format!("reader_epoch is above {EPOCH_MAX}: no reader could follow");
+                let message = format!(
+                    "reader_epoch is above {EPOCH_MAX}: no later reader could have a higher one"
+                );
                 return Err(Refusal::invalid("reader_epoch", message));
             }
             if stored.is_none() {
@@ -135,11 +137,11 @@ impl Groups {
         Ok(group.to_json(&body.group))
     }
 
-    /// A page of the groups that the caller may use, in the order of their names.
+    /// A page of the groups that the caller may use, ordered by name.
     pub fn groups(&self, caller: &Caller, body: &request::Groups) -> Result<Value, Refusal> {
         let limit = body.limit.unwrap_or(PAGE_GROUPS);
         if !(1..=PAGE_GROUPS).contains(&limit) {
-            let message = format!("limit {limit} is not in 1 to {PAGE_GROUPS}");
+            let message = format!("limit {limit} is out of range: use 1 to {PAGE_GROUPS}");
             return Err(Refusal::invalid("limit", message));
         }
         let mut names = Vec::new();
@@ -169,12 +171,12 @@ impl Groups {
         Ok(json!({"groups": groups, "next": next}))
     }
 
-    /// Waits until what was found of groups is durable.
+    /// Waits until all changes of groups so far are durable.
     pub async fn durable(&self) -> Result<(), Refusal> {
         self.progress.reach(self.state.end()).await
     }
 
-    /// Removes a group: it holds nothing any more, and who commits to it again begins anew.
+    /// Removes a group: it no longer holds anything, and the next commit to it starts a new group.
     pub async fn remove(&self, caller: &Caller, body: request::GroupOf) -> Result<Value, Refusal> {
         check_name(&body.group)?;
         let end = {
@@ -200,10 +202,10 @@ impl Groups {
         Ok(json!({}))
     }
 
-    /// For reports in the name of a group.
+    /// Checks that the caller may report in the name of a group.
     ///
     /// # Errors
-    /// When the group belongs to another user.
+    /// The group belongs to another user.
     pub fn check_use(&self, caller: &Caller, name: &str) -> Result<(), Refusal> {
         check_name(name)?;
         let group = self.find(name)?.unwrap_or_default();
@@ -215,14 +217,14 @@ impl Groups {
             .holds
             .partition(number)
             .ok_or_else(|| Refusal::not_found(format!("there is no partition {number}")))?;
-        // What lies below the log start was there once, and holds as much as the log start does.
+        // An offset below the log start was valid once; it holds the same records as the log start does.
         if Offset(offset) > partition.high_watermark() {
             return Err(Refusal::out_of_range(partition, offset));
         }
         Ok(())
     }
 
-    /// Whether there may be one group more.
+    /// Checks that one more group is within the limits.
     fn check_count(&self, owners: &HashMap<String, Owner>, caller: &Caller) -> Result<(), Refusal> {
         let (user, tenant) = (caller.owner(), caller.tenant());
         let is_own = |owner: &&Owner| {
@@ -251,7 +253,9 @@ impl Groups {
             return Ok(None);
         };
         let mut group: Group = serde_json::from_slice(&value).map_err(|error| {
-            Refusal::internal(format!("the state of group {name} cannot be read: {error}"))
+            Refusal::internal(format!(
+                "the stored state of group {name} is unreadable: {error}"
+            ))
         })?;
         group.bound(self.holds.partitions());
         Ok(Some(group))
@@ -276,7 +280,7 @@ fn check_name(name: &str) -> Result<(), Refusal> {
     let is_plain = |c: char| !c.is_control() && !matches!(c, '+' | '#' | '/');
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(is_plain) {
         let rule = format!(
-            "a group's name has 1 to {NAME_BYTES_MAX} bytes and no `/`, `+`, `#` or control character"
+            "a group name must have 1 to {NAME_BYTES_MAX} bytes and no `/`, `+`, `#` or control characters"
         );
         return Err(Refusal::invalid("group", rule));
     }

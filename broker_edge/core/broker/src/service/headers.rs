@@ -1,7 +1,6 @@
-//! The header column of a record: its own headers, its MQTT 5 properties as `mqtt.*`, its idempotency key.
+//! The header column of a record: its headers, its MQTT 5 properties as `mqtt.*`, and its idempotency key.
 //!
-//! Property bytes come from the log, where the data plane put them after it had parsed them; what does not parse here
-//! is left out rather than guessed.
+//! The data plane parsed the property bytes before it wrote them to the log. Bytes that do not parse here are left out.
 
 use headwater_log::RecordView;
 
@@ -21,12 +20,12 @@ pub(super) fn for_each_header(record: &RecordView<'_>, add: &mut impl FnMut(&str
     }
 }
 
-/// Whether [`for_each_header`] may find any.
+/// Whether [`for_each_header`] may find a header.
 pub(super) fn has_headers(record: &RecordView<'_>) -> bool {
     !record.properties.is_empty() || record.idempotency_key.is_some() || !record.headers.is_empty()
 }
 
-/// One property by MQTT 5, 2.2.2; returns what follows it, None at the end or where the bytes make no sense.
+/// Parses one property (MQTT 5, 2.2.2) and returns the bytes after it; `None` at the end or on malformed bytes.
 fn next_property<'a>(bytes: &'a [u8], add: &mut impl FnMut(&str, &[u8])) -> Option<&'a [u8]> {
     let (id, rest) = bytes.split_first()?;
     match id {
@@ -62,7 +61,7 @@ fn named<'a>(name: &str, bytes: &'a [u8], add: &mut impl FnMut(&str, &[u8])) -> 
     Some(rest)
 }
 
-/// Bytes with a two-byte length in front.
+/// Bytes with a two-byte length prefix.
 fn prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<2>()?;
     rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))

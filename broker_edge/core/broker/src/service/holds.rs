@@ -1,7 +1,7 @@
-//! What consumer groups hold back from retention: each holds from the offset that it has committed, else from the one
-//! where it began, until it is removed or has been idle for too long.
+//! Keeps retention from removing records that consumer groups still need. A group holds from its committed offset, else
+//! from its initial one, until it is removed or has been idle for too long.
 //!
-//! It decides about no segment; the log asks it. It believes only commits that are durable.
+//! It decides about no segment; the log asks it. Only durable commits count.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::group::{Group, bound_stored, stored_groups};
 use super::groups::now_us;
 use crate::state::StateStore;
 
-/// After a start, groups that were away as long as the broker was get this long to come back.
+/// After a start, groups whose idle time ran out while the broker was down get this long to return.
 const GRACE: Duration = Duration::from_secs(3600);
 
 pub(super) struct GroupHolds {
@@ -26,18 +26,18 @@ pub(super) struct GroupHolds {
     view: Mutex<View>,
 }
 
-/// The groups as of a change that is durable.
+/// The groups as of a durable change.
 struct View {
-    /// End of the newest change since they were read.
+    /// End offset of the newest change since `groups` was read.
     changed: Option<Offset>,
     groups: Vec<(String, Group)>,
-    /// As of a later change, which ends there and was not durable when they were read.
+    /// The groups as of a later change with this end offset, which was not durable yet when they were read.
     next: Option<(Offset, Vec<(String, Group)>)>,
     activity: Activity,
 }
 
 impl GroupHolds {
-    /// `idle`: how long a group may commit nothing before it holds nothing; None for ever.
+    /// `idle`: a group that has not committed for this long holds nothing; `None` means never.
     pub fn new(log: &Log, state: Arc<StateStore>, idle: Option<Duration>) -> GroupHolds {
         let partitions = log.partitions().to_vec();
         bound_stored(&state, &partitions);
@@ -47,7 +47,8 @@ impl GroupHolds {
             partitions,
             gaps: Gaps::of(log),
             started: Instant::now(),
-            // The state was replayed from the log, so all of it is durable; bounds take nothing from what a group holds.
+            // The state was replayed from the log, so all of it is durable. Bounding the groups does not reduce what
+            // they hold.
             view: Mutex::new(View {
                 changed: None,
                 groups,
@@ -58,7 +59,7 @@ impl GroupHolds {
         }
     }
 
-    /// Every partition of the log, at the place of its number.
+    /// Every partition of the log, indexed by its number.
     pub fn partitions(&self) -> &[Partition] {
         &self.partitions
     }
@@ -67,16 +68,16 @@ impl GroupHolds {
         self.partitions.get(number as usize)
     }
 
-    /// Notes that a group has committed just now.
+    /// Notes that a group commits now.
     pub fn touch(&self, group: &str) {
         let now = self.started.elapsed();
         self.view.lock().activity.touch(group, now);
     }
 
-    /// Makes a change of a group, which `write` has the end of. Nobody reads groups meanwhile.
+    /// Changes a group through `write`, which returns the end offset of the change. Groups are not read meanwhile.
     ///
     /// # Errors
-    /// As `write`.
+    /// The error of `write`.
     pub fn change<E>(&self, write: impl FnOnce() -> Result<Offset, E>) -> Result<Offset, E> {
         let mut view = self.view.lock();
         let end = write()?;
@@ -84,7 +85,7 @@ impl GroupHolds {
         Ok(end)
     }
 
-    /// Who holds `partition` below `end`.
+    /// The groups that hold `partition` below `end`.
     pub fn below(&self, partition: PartitionId, end: Offset) -> Vec<Hold> {
         let now = self.started.elapsed();
         let mut view = self.view.lock();
@@ -131,17 +132,17 @@ impl Holders for GroupHolds {
             let Ok(records) = record else {
                 continue;
             };
-            // Space is short when this happens: a report that cannot be written must not keep the segment.
+            // Space is short when this happens, so a failed report must not keep the segment.
             if let Err(error) = gaps.partition.append(records) {
-                tracing::warn!(%error, group = hold.holder, "a gap is not recorded in $gaps");
+                tracing::warn!(%error, group = hold.holder, "a gap could not be recorded in $gaps");
             }
         }
     }
 }
 
 impl View {
-    /// Every metric and every look of retention comes here: groups are decoded once for each change. Where somebody always
-    /// changes one, the newest change is never durable, and an earlier one has to do.
+    /// Every metrics scrape and every retention run comes here, so groups are decoded once per change. Under constant
+    /// changes the newest one is never durable, so an earlier durable one is used.
     fn refresh(&mut self, durable: Offset, read: impl FnOnce() -> Vec<(String, Group)>) {
         if let Some((_, groups)) = self.next.take_if(|(end, _)| *end <= durable) {
             self.show(groups);
@@ -174,7 +175,7 @@ fn read_groups(state: &StateStore, partitions: &[Partition]) -> Vec<(String, Gro
     groups
 }
 
-/// Which groups are alive. Time since the start comes from a steady clock; the wall clock counts only for how long a
+/// Which groups are active. Time since the start comes from a monotonic clock; the wall clock only gives how long a
 /// group had been idle at the start.
 struct Activity {
     idle: Option<Duration>,
@@ -186,7 +187,7 @@ impl Activity {
     fn new(idle: Option<Duration>, groups: &[(String, Group)], now_us: i64) -> Activity {
         let idle_at_start = |(name, group): &(String, Group)| {
             let us = u64::try_from(now_us.saturating_sub(group.touched_us)).unwrap_or(0);
-            // Groups of earlier versions do not tell: they count from the start.
+            // Groups of earlier versions have no time: they count from the start.
             let known = if group.touched_us == 0 { 0 } else { us };
             (name.clone(), Duration::from_micros(known))
         };
@@ -223,7 +224,7 @@ impl Activity {
     fn forget_others(&mut self, groups: &[(String, Group)]) {
         let known: HashSet<&str> = groups.iter().map(|(name, _)| &**name).collect();
         self.at_start.retain(|name, _| known.contains(&**name));
-        // A group that was just made is touched before its record is durable.
+        // A new group is touched before its record is durable, so some slack is needed.
         let limit = 2 * groups.len() + 64;
         if self.touched.len() > limit {
             self.touched.retain(|name, _| known.contains(&**name));

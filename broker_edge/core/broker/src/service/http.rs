@@ -1,6 +1,6 @@
-//! The admin listener's HTTP: connections at a time, time for a request's head and for its answer, size of a body.
+//! HTTP of the admin listener: limits the time for a request's head and for its answer, and the size of a body.
 //!
-//! Routes know nothing of it. How many connections there may be is the matter of their gate.
+//! Routes do not depend on it. The gate limits the number of connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use super::{browser, stopped};
 use crate::config::AdminSettings;
 use crate::metrics::{Metrics, OfStatus};
 
-/// Bytes of a request's head.
+/// The largest head of a request.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 
-/// Serves the routes until the broker stops; then requests in progress are finished.
+/// Serves the routes until the broker stops, then finishes the requests in progress.
 pub(super) async fn serve(
     mut incoming: Incoming,
     routes: Router,
@@ -41,7 +41,7 @@ pub(super) async fn serve(
             () = &mut stop => return,
             accepted = incoming.next() => accepted,
         };
-        // Nothing more can come.
+        // The listener has ended.
         let Some(stream) = accepted else {
             return;
         };
@@ -79,7 +79,7 @@ async fn serve_one(stream: Conn, routes: Router, time: Duration, stopping: watch
     }
 }
 
-/// The routes with their bounds around them.
+/// The routes, wrapped in their limits.
 fn limited(routes: Router, limits: &AdminSettings, metrics: &Arc<Metrics>) -> Router {
     let (time, metrics) = (limits.request_timeout.0, Arc::clone(metrics));
     let body_bytes_max = limits.max_body_bytes.0;
@@ -104,7 +104,7 @@ fn limited(routes: Router, limits: &AdminSettings, metrics: &Arc<Metrics>) -> Ro
         }))
 }
 
-/// The size of the body as the head of the request says it. One that does not say is bounded while it is read.
+/// The body size that the head announces. A body without an announced size is bounded while it is read.
 fn announced(request: &Request) -> u64 {
     let length = request.headers().get(header::CONTENT_LENGTH);
     length
@@ -114,12 +114,16 @@ fn announced(request: &Request) -> u64 {
 }
 
 fn too_large(bytes_max: u64) -> Response {
-    let sentence = format!("a request has at most {bytes_max} bytes");
+    let sentence =
+        format!("the request body is over the limit of {bytes_max} bytes (admin.max_body_bytes)");
     (StatusCode::PAYLOAD_TOO_LARGE, sentence).into_response()
 }
 
 fn too_slow(time: Duration) -> Response {
-    let sentence = format!("the answer took longer than {} ms", time.as_millis());
+    let sentence = format!(
+        "the request took longer than {} ms (admin.request_timeout)",
+        time.as_millis()
+    );
     (StatusCode::SERVICE_UNAVAILABLE, sentence).into_response()
 }
 

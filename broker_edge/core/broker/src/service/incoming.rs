@@ -1,8 +1,8 @@
-//! Connections of Flight and admin HTTP, with or without TLS, each with its place and ready to be served.
+//! Accepts connections of Flight and admin HTTP, with or without TLS, each with a slot of its gate.
 //!
-//! A connection is watched from the socket up: until a call on it was let in it has one deadline for everything, may
-//! send so many bytes and no more, and is closed when its [`Pass`] is. So one that says nothing, does not finish its
-//! handshake or never authenticates costs a place for a while and nothing else. Who speaks the wrong protocol is closed.
+//! Until a call on it is authenticated, a connection has one deadline for everything and a limit of bytes to send, and
+//! it is closed when its [`Pass`] is. A connection that sends nothing, does not finish its handshake or never
+//! authenticates therefore only takes a slot for a while. A connection that speaks the wrong protocol is closed.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -25,31 +25,31 @@ use super::gate::{Gate, Pass, Refused, Stage};
 use crate::metrics::Closed;
 use crate::transport::certificates::TlsContext;
 
-/// Connections that wait to be served; more wait in the backlog.
+/// Accepted connections that wait to be served; further ones wait in the kernel's backlog.
 const WAITING_MAX: usize = 16;
-/// Between attempts when the system has no descriptors.
+/// Pause between attempts when no descriptors are left.
 const REST: Duration = Duration::from_millis(500);
-/// How soon to look whether there is room again.
+/// How often to check whether a slot has become free.
 const ROOM: Duration = Duration::from_millis(10);
-/// After so many connections that took the place of others, those that are served have their turn.
+/// After this many connections in a row that replaced others, pause so that accepted ones are served.
 const CLOSINGS_MAX: u32 = 8;
 const TURN: Duration = Duration::from_millis(1);
-/// What a connection may send before a call on it was let in: handshakes, heads of requests, and the beginning of a body.
-/// More stays in the socket.
+/// Bytes that are read from a connection before a call on it is authenticated: handshakes, heads of requests, and the
+/// beginning of a body. More stays in the socket.
 const PENDING_BYTES_MAX: usize = 128 << 10;
-/// A lack of descriptors is told at most this often.
+/// A lack of descriptors is logged at most this often.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
-/// A socket that is closed when its pass is.
+/// A socket that is closed together with its pass.
 pub struct Watched {
     socket: TcpStream,
     pass: Arc<Pass>,
-    /// While nobody was let in on it.
+    /// `Some` until a call is authenticated.
     deadline: Option<Pin<Box<Sleep>>>,
     received: usize,
 }
 
-/// A connection whose handshake, if any, is over.
+/// A connection after its TLS handshake, if any.
 pub enum Conn {
     Plain(Watched),
     Tls(Box<TlsStream<Watched>>),
@@ -61,10 +61,10 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Has to be called within the runtime.
+    /// Must be called within the runtime.
     ///
     /// # Errors
-    /// The system refuses the listener.
+    /// The system rejected the listener.
     pub fn new(
         listener: std::net::TcpListener,
         tls: Option<Arc<TlsContext>>,
@@ -85,7 +85,7 @@ impl Incoming {
         Ok(Self { ready })
     }
 
-    /// The next connection; None when the runtime ends.
+    /// The next connection; `None` when the runtime ends.
     pub async fn next(&mut self) -> Option<Conn> {
         self.ready.recv().await
     }
@@ -97,12 +97,12 @@ struct Door {
     gate: Arc<Gate>,
     ready: mpsc::Sender<Conn>,
     told_at: Option<Instant>,
-    /// Places taken from others in a row.
+    /// Connections in a row that replaced others.
     closings: u32,
 }
 
 impl Door {
-    /// Takes connections until nobody serves them any more.
+    /// Accepts connections until the receiver is dropped.
     async fn accept(mut self) {
         loop {
             let accepted = tokio::select! {
@@ -131,7 +131,7 @@ impl Door {
         }
     }
 
-    /// A place, as soon as there is one; `None` when the connection is not to have one.
+    /// Waits for a slot; `None` if the connection is refused.
     async fn place_for(
         &mut self,
         stream: &TcpStream,
@@ -146,7 +146,7 @@ impl Door {
                 }
                 Err(Refused::For(why)) => {
                     if why == Closed::Descriptors {
-                        self.tell("a new connection was closed");
+                        self.tell("closed a new connection");
                     }
                     self.let_others_go(true).await;
                     return None;
@@ -159,7 +159,7 @@ impl Door {
         }
     }
 
-    /// In a flood, gives the connections that were closed the time to end, and the others theirs to be served.
+    /// In a flood, lets closed connections end and others be served.
     async fn let_others_go(&mut self, is_flood: bool) {
         if !is_flood {
             self.closings = 0;
@@ -176,14 +176,14 @@ impl Door {
     async fn open(&self, stream: Watched) {
         let ready = self.ready.clone();
         let Some(tls) = &self.tls else {
-            // An error means that nobody serves any more.
+            // An error means that the receiver is gone.
             let _ = ready.send(Conn::Plain(stream)).await;
             return;
         };
         let acceptor = TlsAcceptor::from(tls.current());
         let (gate, address) = (Arc::clone(&self.gate), stream.pass.address);
         tokio::spawn(async move {
-            // Its deadline is that of the connection.
+            // The connection's deadline applies to the handshake.
             match acceptor.accept(stream).await {
                 Ok(stream) => {
                     let _ = ready.send(Conn::Tls(Box::new(stream))).await;
@@ -202,7 +202,7 @@ impl Door {
             let listener = self.gate.line().name();
             tracing::warn!(
                 listener,
-                "{what}: file descriptors run out; raise the limit of open files"
+                "{what}: out of file descriptors; raise the limit of open files"
             );
         }
     }
@@ -219,14 +219,14 @@ impl Watched {
         }
     }
 
-    /// Whether it may go on; its task is woken when that changes.
+    /// Whether the connection may continue; its task is woken when that changes.
     fn look(&mut self, context: &mut Context<'_>) -> io::Result<Stage> {
         self.pass.watch(context.waker());
         let stage = self.pass.stage();
         match stage {
             Stage::Closed => return Err(io::ErrorKind::ConnectionAborted.into()),
             Stage::In => self.deadline = None,
-            // Who had been let in has to be let in again.
+            // The connection was authenticated once and has to be again.
             Stage::Pending if self.deadline.is_none() => {
                 self.deadline = Some(Box::pin(tokio::time::sleep(self.pass.timeout())));
                 self.received = 0;
@@ -240,7 +240,8 @@ impl Watched {
                 self.pass.expire();
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            // The broker is slower than the client. It is not forgotten: the place may still be given to another.
+            // The credential check is still running, so the client is not at fault. Its slot may still go to another
+            // connection.
             self.deadline = Some(Box::pin(tokio::time::sleep(self.pass.timeout())));
         }
         Ok(stage)

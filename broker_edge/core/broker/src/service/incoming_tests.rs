@@ -1,4 +1,4 @@
-//! What a connection may send before a call on it was let in.
+//! Tests how much a connection may send before a call on it is authenticated.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

@@ -1,8 +1,8 @@
 //! Arrow IPC of DoPut, from messages to a record batch.
 //!
-//! Everything that a message says about itself is checked before Arrow's decoder sees it: which columns there are, how
-//! many rows, and that each buffer lies within the body and is as long as its rows need. Arrow's decoder panics on
-//! what does not hold; a panic that is left all the same ends the call and nothing else.
+//! All metadata of a message is checked before Arrow's decoder sees it: the columns, the number of rows, and that each
+//! buffer lies within the body and is long enough for its rows. Arrow's decoder panics on inconsistent input. A
+//! remaining panic ends only the call.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,11 +17,11 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
 use super::error::Refusal;
 
-/// Rows of one batch: each costs memory beside its bytes, and a number in the answer.
+/// The most rows of one batch: each row costs memory beside its bytes, and an offset in the answer.
 pub(super) const ROWS_MAX: usize = 262_144;
 const HEADER_BYTES_MAX: usize = 64 << 10;
 
-/// What a column holds.
+/// The type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Text,
@@ -31,7 +31,7 @@ enum Kind {
     Headers,
 }
 
-/// The columns that DoPut knows.
+/// The columns that DoPut accepts.
 const COLUMNS: [(&str, Kind); 7] = [
     ("topic", Kind::Text),
     ("value", Kind::Bytes),
@@ -111,7 +111,7 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    /// The rows of a message; none in the one with the schema and in those that carry nothing.
+    /// The rows of a message; `None` for the schema message and for empty ones.
     pub fn decode(&mut self, data: &FlightData) -> Result<Option<RecordBatch>, Refusal> {
         if data.data_header.len() > HEADER_BYTES_MAX {
             return Err(unreadable("the header of a message is too long"));
@@ -129,19 +129,19 @@ impl Decoder {
                 self.columns = Some(columns_of(&message)?);
                 Ok(None)
             }
-            MessageHeader::Schema => Err(unreadable("there is a second schema")),
+            MessageHeader::Schema => Err(unreadable("a second schema is not allowed")),
             MessageHeader::RecordBatch => {
                 let (kinds, schema) = self
                     .columns
                     .as_ref()
-                    .ok_or_else(|| unreadable("there are rows before the schema"))?;
+                    .ok_or_else(|| unreadable("rows came before the schema"))?;
                 batch_of(data, &message, kinds, schema).map(Some)
             }
             MessageHeader::DictionaryBatch => Err(unreadable(
-                "there is a dictionary: send columns without dictionary encoding",
+                "dictionaries are not supported: send columns without dictionary encoding",
             )),
             other => Err(unreadable(&format!(
-                "there is a message `{}`",
+                "a message of type `{}` is not allowed",
                 other.variant_name().unwrap_or("unknown")
             ))),
         }
@@ -149,10 +149,10 @@ impl Decoder {
 }
 
 fn unreadable(reason: &str) -> Refusal {
-    Refusal::invalid("", format!("the rows cannot be read: {reason}"))
+    Refusal::invalid("", format!("the rows are unreadable: {reason}"))
 }
 
-/// The columns that a schema names. Nothing but names and kinds is taken from it.
+/// The columns of a schema. Only their names and types are used.
 fn columns_of(message: &Message<'_>) -> Result<(Vec<Kind>, SchemaRef), Refusal> {
     let schema = message
         .header_as_schema()
@@ -168,7 +168,7 @@ fn columns_of(message: &Message<'_>) -> Result<(Vec<Kind>, SchemaRef), Refusal> 
         let Some((_, kind)) = COLUMNS.iter().find(|(column, _)| *column == name) else {
             let name: String = name.chars().take(80).collect();
             let message = format!(
-                "unknown column `{}`; known are {known}",
+                "unknown column `{}`; the known columns are {known}",
                 name.escape_debug()
             );
             return Err(Refusal::invalid(&name, message));
@@ -176,7 +176,7 @@ fn columns_of(message: &Message<'_>) -> Result<(Vec<Kind>, SchemaRef), Refusal> 
         if fields.iter().any(|field| field.name() == name) {
             return Err(Refusal::invalid(
                 name,
-                format!("the column `{name}` is there twice"),
+                format!("the column `{name}` appears twice"),
             ));
         }
         if !kind.is(&field) {
@@ -184,7 +184,10 @@ fn columns_of(message: &Message<'_>) -> Result<(Vec<Kind>, SchemaRef), Refusal> 
                 Some(_) => "dictionary-encoded",
                 None => field.type_type().variant_name().unwrap_or("unknown"),
             };
-            let message = format!("the column `{name}` is {given}, not {}", kind.name());
+            let message = format!(
+                "the column `{name}` has type {given}; it must be {}",
+                kind.name()
+            );
             return Err(Refusal::invalid(name, message));
         }
         kinds.push(*kind);
@@ -201,16 +204,16 @@ fn batch_of(
 ) -> Result<RecordBatch, Refusal> {
     let batch = message
         .header_as_record_batch()
-        .ok_or_else(|| unreadable("a batch of rows is missing"))?;
+        .ok_or_else(|| unreadable("a message has no record batch"))?;
     if batch.compression().is_some() {
         return Err(unreadable(
-            "the buffers are compressed: send them without compression",
+            "compressed buffers are not supported: send them without compression",
         ));
     }
     let rows = usize::try_from(batch.length()).unwrap_or(usize::MAX);
     if rows > ROWS_MAX {
         return Err(unreadable(&format!(
-            "a batch has {} rows, the most is {ROWS_MAX}: send several",
+            "a batch has {} rows; the limit is {ROWS_MAX}: send several batches",
             batch.length()
         )));
     }
@@ -223,7 +226,7 @@ fn batch_of(
     if !fits {
         return Err(unreadable("a buffer does not fit the rows or the body"));
     }
-    // Buffers have to lie at addresses that Arrow can use: those of a message lie anywhere.
+    // Arrow needs aligned buffers, and those of a message may lie at any address.
     let body = Buffer::from(data.data_body.as_ref());
     read_record_batch(
         &body,
@@ -236,7 +239,7 @@ fn batch_of(
     .map_err(|error| unreadable(&error.to_string()))
 }
 
-/// Walks the nodes and buffers of a batch as Arrow's decoder does; None where something does not fit.
+/// Walks the nodes and buffers of a batch as Arrow's decoder does; its methods return `None` if something does not fit.
 struct Cursor<'a, N, B> {
     nodes: N,
     buffers: B,
@@ -271,7 +274,7 @@ where
     N: Iterator<Item = &'a arrow_ipc::FieldNode>,
     B: Iterator<Item = &'a arrow_ipc::Buffer>,
 {
-    /// Checks a column of `rows` rows; of the values of lists the number is not known before.
+    /// Checks a column of `rows` rows; `None` for list values, whose number is not known in advance.
     fn column(&mut self, kind: Kind, rows: Option<usize>) -> Option<()> {
         let length = self.node(rows)?;
         match kind {
@@ -291,12 +294,12 @@ where
         }
     }
 
-    /// The next node with its validity; returns its length.
+    /// Checks the next node with its validity buffer; returns its length.
     fn node(&mut self, rows: Option<usize>) -> Option<usize> {
         let node = self.nodes.next()?;
         let length = usize::try_from(node.length()).ok()?;
         let nulls = usize::try_from(node.null_count()).ok()?;
-        // Items of lists may be many, but each has offsets in the body.
+        // Lists may have many items, but each takes offset bytes in the body.
         let is_right = rows.map_or(length <= self.body.len(), |rows| rows == length);
         let validity = self.buffer()?;
         let is_covered = nulls == 0 || validity.len() >= length.div_ceil(8);
@@ -310,7 +313,7 @@ where
         self.body.get(start..start.checked_add(length)?)
     }
 
-    /// Reads the next buffer as the offsets of `length` values, which must not go back; returns the last one.
+    /// Reads the next buffer as the offsets of `length` values, which must not decrease; returns the last one.
     fn last_offset(&mut self, length: usize) -> Option<usize> {
         let buffer = self.buffer()?;
         if length == 0 && buffer.is_empty() {

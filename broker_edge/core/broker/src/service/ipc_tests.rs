@@ -5,7 +5,7 @@ use tonic::{Code, Status};
 
 use super::*;
 
-/// Rows with every column that there is.
+/// Rows with every column.
 fn every_column(rows: usize) -> RecordBatch {
     let item = StructBuilder::from_fields(
         vec![
@@ -114,7 +114,7 @@ fn columns_that_are_not_known_twice_or_of_another_kind_are_refused_by_name() {
     }
 }
 
-/// Numbers that do not repeat soon, the same in each run.
+/// A pseudo-random sequence, the same in each run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -126,7 +126,7 @@ impl Numbers {
     }
 }
 
-/// A message with some bytes of its header or body changed, or its end cut off.
+/// A message with changed bytes in its header or body, or without its end.
 fn mutated(message: &FlightData, numbers: &mut Numbers) -> FlightData {
     let mut message = message.clone();
     let is_header = message.data_body.is_empty() || numbers.below(4) > 0;
@@ -154,7 +154,7 @@ fn mutated(message: &FlightData, numbers: &mut Numbers) -> FlightData {
     message
 }
 
-/// Without the last line of defence: what the checks let through must not make Arrow's decoder panic.
+/// Without catching panics: messages that pass the checks must not make Arrow's decoder panic.
 #[test]
 fn mutated_messages_are_decoded_or_refused_without_a_panic() {
     let mut numbers = Numbers(0x5eed_0001);

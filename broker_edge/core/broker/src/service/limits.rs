@@ -1,4 +1,4 @@
-//! The limits that calls of Flight are under, as settings give them.
+//! The limits of Flight calls, from the settings.
 
 use std::time::Duration;
 
@@ -6,9 +6,10 @@ use headwater_mqtt::topic::check_name;
 
 use crate::config::Config;
 
-/// A chunk of an artifact with its topic and key fits, whatever packets devices may send.
+/// Records under `artifacts/` may be this large, enough for a chunk with topic and key, whatever the packet limit of
+/// devices.
 const ARTIFACT_BYTES: usize = 1 << 20;
-/// Messages of the largest size that are received at the same time; a user may have half of them.
+/// How many messages of the largest size may be received at once; one user may have half.
 const PUT_MESSAGES: usize = 4;
 const ARTIFACTS: &str = "artifacts/";
 
@@ -59,24 +60,24 @@ impl Limits {
         }
     }
 
-    /// Why nobody may produce to this topic, if so: the rules of a PUBLISH.
+    /// Why producing to this topic is refused, if it is: the same rules as for PUBLISH.
     pub fn refusal_of_topic(&self, topic: &str) -> Option<String> {
         if let Err(error) = check_name(topic.as_bytes()) {
             return Some(error.to_string());
         }
         if topic.starts_with('$') {
-            return Some("only the broker writes topics that begin with `$`".to_owned());
+            return Some("only the broker may write topics that begin with `$`".to_owned());
         }
         if topic.len() > self.topic_bytes_max {
             let most = self.topic_bytes_max;
             return Some(format!(
-                "a topic has at most {most} bytes (mqtt.max_topic_bytes)"
+                "the topic is longer than {most} bytes (mqtt.max_topic_bytes)"
             ));
         }
         let levels = 1 + topic.bytes().filter(|byte| *byte == b'/').count();
         (levels > self.topic_levels_max).then(|| {
             let most = self.topic_levels_max;
-            format!("a topic has at most {most} levels (mqtt.max_topic_levels)")
+            format!("the topic has more than {most} levels (mqtt.max_topic_levels)")
         })
     }
 

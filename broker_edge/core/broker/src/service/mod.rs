@@ -1,7 +1,7 @@
-//! The service runtime: Flight and admin HTTP, on threads of their own.
+//! The service runtime: Flight and admin HTTP, on their own threads.
 //!
-//! It reads the log as everybody does and never touches a connection of the data plane. Work that may wait for the disk
-//! runs on blocking threads, whose number is bounded; nothing here waits for the disk on an async thread.
+//! It reads the log through the log's public interface and never touches a connection of the data plane. Work that may
+//! wait for the disk runs on a bounded number of blocking threads, never on an async thread.
 
 mod admin;
 mod admin_guard;
@@ -77,25 +77,25 @@ use limits::Limits;
 use progress::Progress;
 use shares::Shares;
 
-/// How much less urgent than the rest of the broker the service is.
+/// The niceness of the service's threads, above the rest of the broker.
 const NICE: i32 = 10;
-/// Calls that wait for the disk beside the reads: actions and produced batches.
+/// Blocking threads beside those of reads, for actions and produced batches.
 const OTHER_BLOCKING_THREADS: usize = 32;
-/// What a client may send before it must wait, per stream and per connection.
+/// HTTP/2 flow control window, per stream and per connection.
 const WINDOW_BYTES: u32 = 8 << 20;
-/// Bytes of the headers of a call, as large as a token may make them.
+/// The largest headers of a call, with room for a token.
 const HEADERS_BYTES_MAX: u32 = 16 << 10;
-/// Calls that a client may reset before they were looked at, and that may be ended by its mistakes: one more closes the
-/// connection. A flood of them costs a client nothing.
+/// The most calls that a client may reset before they are processed, and the most that may end by protocol errors. One
+/// more closes the connection, because flooding costs a client nothing.
 const RESETS_MAX: usize = 20;
 const MISTAKES_MAX: usize = 64;
-/// How often a connection is asked whether it is there, and how long it may take to say so.
+/// How often a connection is pinged, and how long it may take to answer.
 const ALIVE_EVERY: Duration = Duration::from_secs(30);
 const ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long calls in progress may take to end when the broker stops.
+/// How long calls in progress may take to finish when the broker stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the service is told about its settings.
+/// The settings of the service.
 #[derive(Clone, Debug)]
 pub struct ServiceConfig {
     flight: FlightSettings,
@@ -103,7 +103,7 @@ pub struct ServiceConfig {
     classes: Vec<ClassConfig>,
     data_dir: PathBuf,
     backup_dir: Option<PathBuf>,
-    /// Largest append that is handed to a partition at once.
+    /// The largest single append to a partition.
     append_bytes: usize,
     group_idle: Option<Duration>,
     limits: Limits,
@@ -112,7 +112,7 @@ pub struct ServiceConfig {
 impl ServiceConfig {
     pub fn new(config: &Config) -> ServiceConfig {
         let log = log_config(config);
-        // Half the queue, so that a produced batch never waits for a queue to be quite empty.
+        // Half the queue, so that a produced batch never has to wait for an empty queue.
         let append_bytes = (log.queue_bytes / 2).min(4 << 20);
         ServiceConfig {
             flight: config.flight.clone(),
@@ -127,13 +127,13 @@ impl ServiceConfig {
     }
 }
 
-/// What every call shares.
+/// State that all calls share.
 pub(crate) struct Shared {
     config: ServiceConfig,
     log: Log,
     log_id: String,
     metrics: Arc<Metrics>,
-    /// The way to the connections.
+    /// Sends commands to the event loop.
     commands: CommandSender,
     auth: Arc<Keeper>,
     bearers: Bearers,
@@ -143,11 +143,11 @@ pub(crate) struct Shared {
     progress: Vec<Progress>,
     reads: Arc<Semaphore>,
     shares: Shares,
-    /// Made by the first read.
+    /// Created by the first read.
     constants: OnceLock<Arc<Constants>>,
-    /// Held while a backup is taken.
+    /// Locked during a backup.
     backing_up: Mutex<()>,
-    /// True once the broker stops: following reads end.
+    /// True when the broker stops, which ends following reads.
     stopping: watch::Receiver<bool>,
 }
 
@@ -159,10 +159,10 @@ impl Shared {
     }
 }
 
-/// What the service shares with the rest of the broker, beside the log and its state.
+/// What the service gets from the rest of the broker, beside the log and its state.
 pub struct Ties {
     pub metrics: Arc<Metrics>,
-    /// The way to the connections.
+    /// Sends commands to the event loop.
     pub commands: CommandSender,
     pub auth: Arc<Keeper>,
     pub reloads: Arc<Reloads>,
@@ -182,7 +182,7 @@ struct Running {
 }
 
 impl Running {
-    /// Waits for the calls in progress, for a bounded time, and ends the threads.
+    /// Waits a bounded time for the calls in progress, then ends the threads.
     fn end(self) {
         let both = async { tokio::join!(self.flight, self.admin) };
         if self
@@ -190,30 +190,30 @@ impl Running {
             .block_on(async { tokio::time::timeout(STOP_TIMEOUT, both).await })
             .is_err()
         {
-            tracing::warn!("calls did not end in time and were cut off");
+            tracing::warn!("some calls did not finish in time and were aborted");
         }
         self.runtime.shutdown_timeout(STOP_TIMEOUT);
     }
 }
 
-/// A listener that is bound, and its certificate if it speaks TLS.
+/// A bound listener, with its certificate if it uses TLS.
 pub(crate) struct ServiceDoor {
     pub listener: TcpListener,
     pub tls: Option<Arc<TlsContext>>,
 }
 
-/// Makes a thread of the service less urgent than the loop and the log. There may be dozens of them that have work at the
-/// same time, and the scheduler would give each as much as the one loop that all MQTT clients share.
+/// Lowers the priority of a service thread below the event loop and the log. Dozens of these threads may be busy at
+/// once, and the scheduler would give each as much CPU as the one loop that all MQTT clients share.
 fn give_way() {
     if let Err(error) = rustix::process::nice(NICE) {
-        tracing::debug!(%error, "calls of Flight and HTTP are as urgent as everything else");
+        tracing::debug!(%error, "could not lower the priority of Flight and HTTP threads");
     }
 }
 
-/// Serves Flight and admin HTTP on listeners that are already bound.
+/// Serves Flight and admin HTTP on bound listeners.
 ///
 /// # Errors
-/// When the system refuses threads or the listeners.
+/// The system refuses threads or the listeners.
 pub(crate) fn start(
     config: ServiceConfig,
     log: Log,
@@ -275,7 +275,7 @@ pub(crate) fn start(
     })
 }
 
-/// Who may hold a connection, for each listener.
+/// The gate of each listener.
 struct Gates {
     flight: Arc<Gate>,
     admin: Arc<Gate>,
@@ -336,23 +336,23 @@ async fn serve_flight(shared: Arc<Shared>, incoming: Incoming, stopping: watch::
         .serve_with_incoming_shutdown(incoming, stopped(stopping))
         .await;
     if let Err(error) = served {
-        tracing::error!(%error, "Flight ended");
+        tracing::error!(%error, "the Flight server ended");
     }
 }
 
 /// Completes when the broker stops.
 async fn stopped(mut stopping: watch::Receiver<bool>) {
-    // An error means that the sender is gone, which is a stop as well.
+    // An error means that the sender is gone, which also means stop.
     let _ = stopping.wait_for(|stop| *stop).await;
 }
 
 impl Service {
-    /// Ends following reads, lets other calls finish for a few seconds, and closes the listeners.
+    /// Ends following reads, gives other calls a few seconds to finish, and closes the listeners.
     pub fn stop(mut self) {
         self.end();
     }
 
-    /// What retention has to ask before it removes what groups may need.
+    /// Retention asks this before it removes records that groups may need.
     pub fn holders(&self) -> Arc<dyn Holders> {
         Arc::clone(&self.holds) as Arc<dyn Holders>
     }
@@ -360,7 +360,7 @@ impl Service {
     fn end(&mut self) {
         let _ = self.stop.send(true);
         if let Some(running) = self.running.take() {
-            // On a thread of its own: who drops a broker may itself be async, where waiting would panic.
+            // On a separate thread: a broker may be dropped in async code, where blocking would panic.
             let waiting = std::thread::spawn(move || running.end());
             let _ = waiting.join();
         }

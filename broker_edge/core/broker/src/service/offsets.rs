@@ -1,4 +1,4 @@
-//! What there is: the actions `version`, `topics` and `offsets`. All but `version` may wait for the disk.
+//! The actions `version`, `topics` and `offsets`. All but `version` may wait for the disk.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use crate::filter::Filters;
 
 const PROTOCOL: u32 = 1;
 const FORMAT: u32 = 1;
-/// Of the topics of a partition in one answer, and what stands beside each.
+/// The largest answer with a partition's topics, and the size of a row beside its topic name.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 const ROW_BYTES: usize = 128;
 const TOPICS_A_RESULT: usize = 1_000;
-/// Gaps of a partition in one answer, newest first to stay.
+/// The most gaps of a partition in one answer; the newest are kept.
 const GAPS_MAX: usize = 1_000;
 
 pub(super) fn version(shared: &Shared) -> Value {
     json!({"version": VERSION, "protocol": PROTOCOL, "format": FORMAT, "log_id": shared.log_id})
 }
 
-/// The partitions in which a wanted topic can be.
+/// The partitions that can contain a wanted topic.
 pub(super) fn reachable<'a>(
     shared: &'a Shared,
     filters: &'a Filters,
@@ -41,7 +41,7 @@ pub(super) fn reachable<'a>(
         .filter(move |partition| filters.can_reach(partition.class(), classes))
 }
 
-/// The topics of a partition that are wanted, as they stand in the answers.
+/// The answer rows of a partition's wanted topics.
 pub(super) fn topic_rows(partition: &Partition, filters: &Filters) -> Result<Vec<Value>, Refusal> {
     let high_watermark = partition.high_watermark();
     let topics = partition
@@ -56,7 +56,7 @@ pub(super) fn topic_rows(partition: &Partition, filters: &Filters) -> Result<Vec
         bytes += range.topic.len() + ROW_BYTES;
         if bytes > ANSWER_BYTES_MAX {
             return Err(Refusal::exhausted(format!(
-                "the topics that match in {} take more than {ANSWER_BYTES_MAX} bytes: use narrower filters",
+                "the matching topics of {} take more than {ANSWER_BYTES_MAX} bytes: use narrower filters",
                 partition.name()
             )));
         }
@@ -144,7 +144,8 @@ fn row(
     epoch_before: Option<u64>,
 ) -> Result<Value, Refusal> {
     let refused = |error| Refusal::from_read(partition, error);
-    // The log start is read last: were it read first, retention could pass the high watermark that is shown.
+    // The log start is read last, to be current. Retention may have passed this high watermark by then, so the answer
+    // bounds the log start by it.
     let high_watermark = partition.high_watermark();
     let mut row = json!({
         "name": partition.name(),
@@ -167,8 +168,8 @@ fn row(
     Ok(row)
 }
 
-/// The offsets of a partition that are gone, ascending, and how many older gaps are left out of the list. What is below
-/// the log start went by retention.
+/// The lost offsets of a partition, ascending, and the number of older gaps left out of the list. Retention removed the
+/// offsets below the log start.
 pub(super) fn gap_rows(partition: &Partition) -> (Vec<Value>, usize) {
     let row = |start: u64, end: u64, reason: &str, detail: &str| json!({"start": start, "end": end, "reason": reason, "detail": detail});
     let gaps = partition.gaps();
@@ -192,7 +193,7 @@ pub(super) fn gap_rows(partition: &Partition) -> (Vec<Value>, usize) {
     (removed.into_iter().chain(found).collect(), left_out)
 }
 
-/// Null at 0, above the high watermark, and where the record is gone.
+/// Null at 0, above the high watermark, and if the record is gone.
 pub(super) fn epoch_of_record_before(
     partition: &Partition,
     offset: Offset,

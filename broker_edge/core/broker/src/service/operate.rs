@@ -1,4 +1,4 @@
-//! What an operator changes while the broker runs: maintenance (`drain`) and how much it talks.
+//! What an operator can change while the broker runs: maintenance (`drain`) and the log level.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use crate::engine::Drain;
 use crate::event_loop::Command;
 use crate::talk;
 
-/// The dashboard: one page without anything from elsewhere. Script and style are files of their own, because the policy
-/// that is sent with every answer runs no others.
+/// The dashboard: one page that loads nothing from other origins. Script and style are separate files, because the
+/// security policy of every response forbids inline ones.
 const PAGE: &str = include_str!("dashboard.html");
 const SCRIPT: &str = include_str!("dashboard.js");
 const STYLE: &str = include_str!("dashboard.css");
@@ -42,7 +42,7 @@ fn of_type(kind: &'static str, text: &'static str) -> impl IntoResponse {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DrainParameters {
-    /// The clients shall not come back.
+    /// Tell the clients not to reconnect.
     #[serde(default)]
     moved: bool,
 }
@@ -67,7 +67,7 @@ async fn serve_again(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, F
 }
 
 impl Shared {
-    /// Hands the loop a command that has no answer.
+    /// Sends the loop a command that has no answer.
     fn tell(&self, command: Command) -> Result<(), Failure> {
         let told = self.commands.ask(command);
         told.map_err(|error| Failure::unavailable(error.to_string()))
@@ -92,6 +92,6 @@ async fn set_level(
         ..Failure::invalid(error.body_text())
     })?;
     talk::set_level(&wanted.level).map_err(Failure::invalid)?;
-    tracing::info!(level = wanted.level, "the level of this talk was changed");
+    tracing::info!(level = wanted.level, "log level changed");
     Ok(level().await)
 }

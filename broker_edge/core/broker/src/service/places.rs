@@ -1,4 +1,4 @@
-//! The places of one listener's connections: what each counts against, and which gives way to the next.
+//! The connection slots of one listener: what each connection counts against, and which one is closed for the next.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -9,8 +9,8 @@ use super::gate::{Limits, Pass, Refused};
 use crate::auth::Identity;
 use crate::metrics::Closed;
 
-/// When all hold alike, one that has sent nothing is closed for another only if it had so much time, and one that has
-/// sent something so much.
+/// When no address holds more than the others, a connection is closed for another only after this time: the first if it
+/// has sent nothing, the second if it has sent something.
 const SILENT_GRACE: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -18,14 +18,14 @@ const GRACE: Duration = Duration::from_secs(1);
 pub(super) struct Places {
     pub(super) next: u64,
     pub(super) passes: HashMap<u64, (Arc<Pass>, Place)>,
-    /// The pending ones by site, each in the order in which they came.
+    /// The pending connections of each site, in order of arrival.
     pub(super) sites: BTreeMap<IpAddr, BTreeSet<u64>>,
     pub(super) pending: usize,
-    /// Connections of each site that have shown no user: pending ones and anonymous ones.
+    /// Connections of each site without a verified user: pending and anonymous ones.
     pub(super) unknown: HashMap<IpAddr, usize>,
     pub(super) users: HashMap<Arc<str>, usize>,
     pub(super) tenants: HashMap<Arc<str>, usize>,
-    /// Clients without credentials are like one user.
+    /// Connections without credentials, which count as one user.
     pub(super) anonymous: usize,
 }
 
@@ -40,7 +40,7 @@ pub(super) enum Place {
     },
 }
 
-/// A user or tenant has as many connections as may be.
+/// A user or tenant has reached its limit of connections.
 #[derive(Debug)]
 pub struct TooMany {
     pub max: usize,
@@ -61,7 +61,7 @@ impl Whole {
         }
     }
 
-    /// The setting that says how many there may be: a tenant gets half of all.
+    /// The setting behind the limit: a tenant gets half of all connections.
     pub fn setting(self) -> &'static str {
         match self {
             Whole::User => "max_connections_per_user",
@@ -78,7 +78,7 @@ impl Places {
         self.passes.insert(pass.number, (pass, Place::Pending));
     }
 
-    /// Takes a connection out of every count.
+    /// Removes a connection from every count.
     pub(super) fn remove(&mut self, number: u64) -> Option<Arc<Pass>> {
         let (pass, place) = self.passes.remove(&number)?;
         self.uncount(&pass, &place);
@@ -108,7 +108,7 @@ impl Places {
         }
     }
 
-    /// The pending connection that gives its place to one from `site`.
+    /// The pending connection to close for a new one from `site`.
     pub(super) fn victim(&self, site: IpAddr, pending_max: usize) -> Result<u64, Refused> {
         let own = self.sites.get(&site).map_or(0, BTreeSet::len);
         let now = Instant::now();
@@ -126,7 +126,7 @@ impl Places {
                 .or_else(|| self.oldest(numbers.iter(), |pass| !pass.is_checking()));
             return match found {
                 Some(number) => Ok(number),
-                // All of them wait for the answer about a password.
+                // All of them wait for a password check.
                 None if from == Some(site) => Err(Refused::For(Closed::Pending)),
                 None => numbers.first().copied().ok_or(Refused::Later),
             };
@@ -139,7 +139,7 @@ impl Places {
         .ok_or(Refused::Later)
     }
 
-    /// Whether one more of this user, or of clients without credentials, and of this tenant may be let in.
+    /// Checks that one more connection of this user (or without credentials) and of this tenant is within the limits.
     pub(super) fn check_quota(
         &self,
         limits: &Limits,

@@ -1,8 +1,8 @@
-//! The action `plan`: how far a reader may go from given offsets within limits that count matching records.
+//! The action `plan`: how far a reader may read from given offsets, within limits on matching records.
 //!
-//! A limit is shared over the partitions in proportion to the offsets that wait in each; what one does not use goes to
-//! the others. Where every record matches and nothing but their number limits, offsets are counted instead of read.
-//! Nothing at or above the high watermark, as it was when the plan began, is looked at.
+//! A limit is split over the partitions in proportion to their waiting offsets; the unused part of one goes to the
+//! others. If every record matches and only their number is limited, offsets are counted instead of read. A plan ends
+//! at the high watermarks of its start.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -19,10 +19,10 @@ use crate::auth::Access;
 use crate::filter::Filters;
 
 const READ_BYTES: usize = 4 << 20;
-/// From so many records on, asking which topics there are costs less than reading the records.
+/// From this many records on, listing the topics costs less than reading the records.
 const LISTED_FROM: u64 = 65_536;
 
-/// How much may still be taken.
+/// How much the plan may still take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Budget {
     records: u64,
@@ -53,19 +53,19 @@ impl Budget {
     }
 }
 
-/// The plan of one partition as it grows.
+/// The growing plan of one partition.
 struct Place<'a> {
     partition: &'a Partition,
     log_start: Offset,
     high_watermark: Offset,
-    /// No record between `end` and here matches.
+    /// No record in `[end, scanned)` matches.
     scanned: Offset,
     end: Offset,
     records: u64,
     bytes: u64,
     /// Whether the record at `scanned` matches but was over the budget.
     is_stopped: bool,
-    /// Whether all topics of the partition are wanted, once that was looked up.
+    /// Whether all topics of the partition are wanted; `None` before the lookup.
     wants_all: Option<bool>,
 }
 
@@ -113,7 +113,7 @@ pub(super) fn plan(
     Ok(json!({"log_id": shared.log_id, "partitions": rows}))
 }
 
-/// Takes records into the places until the budget is spent or all have been looked through.
+/// Takes records from the partitions until the budget is spent or all are scanned.
 fn fill(places: &mut [Place<'_>], filters: &Filters, budget: Budget) -> Result<(), Refusal> {
     let mut left = budget;
     let mut open: Vec<usize> = (0..places.len()).collect();
@@ -135,21 +135,22 @@ fn fill(places: &mut [Place<'_>], filters: &Filters, budget: Budget) -> Result<(
         }
         open.retain(|index| places[*index].is_stopped);
         if left == before {
-            // Each share is too small for the next record; somebody's next may still fit all that is left.
+            // Each share is too small for the next record of its partition; all that is left may still fit one of them.
             let Some(used) = take_first_that_fits(places, &open, filters, left)? else {
                 break;
             };
             left = left.less(used.records, used.bytes);
         }
     }
-    // One record always gets through, or a reader with a small limit would stand still for ever.
+    // At least one record is always taken, or a reader with a small limit would never advance.
     if places.iter().all(|place| place.records == 0) {
         let waits_most = open
             .into_iter()
             .filter(|index| places[*index].is_stopped)
             .max_by_key(|index| places[*index].waiting());
         if let Some(index) = waits_most {
-            // Bytes limited in name only: a limit on them means that they are read, not estimated.
+            // Practically unlimited bytes. Any limit below `MAX` makes `take` read the records instead of estimating
+            // their size.
             let one = Budget {
                 records: 1,
                 bytes: u64::MAX - 1,
@@ -175,7 +176,7 @@ fn take_first_that_fits(
     Ok(None)
 }
 
-/// Splits `limit` in proportion to `waiting`; what rounding leaves goes to those who wait most.
+/// Splits `limit` in proportion to `waiting`; the remainder goes to those with the most waiting.
 fn shares(waiting: &[u64], limit: u64) -> Vec<u64> {
     if limit == u64::MAX {
         return vec![u64::MAX; waiting.len()];
@@ -227,7 +228,7 @@ impl<'a> Place<'a> {
         self.high_watermark.0 - self.scanned.0
     }
 
-    /// Goes on until the budget or the high watermark is reached; returns what it took.
+    /// Continues up to the budget or the high watermark; returns what it took.
     fn take(&mut self, filters: &Filters, budget: Budget) -> Result<Budget, Refusal> {
         let (records, bytes) = (self.records, self.bytes);
         self.is_stopped = false;
@@ -248,7 +249,7 @@ impl<'a> Place<'a> {
         })
     }
 
-    /// Whether every record matches, as far as that can be told for less than reading `limit` of them.
+    /// Whether every record matches. Returns false when finding out costs more than reading `limit` records.
     fn all_match(&mut self, filters: &Filters, limit: u64) -> Result<bool, Refusal> {
         if filters.want_all() {
             return Ok(true);
@@ -259,7 +260,7 @@ impl<'a> Place<'a> {
         if self.waiting().min(limit) < LISTED_FROM {
             return Ok(false);
         }
-        // Asked after the high watermark was taken, so no record below it has a topic that is not looked at.
+        // The high watermark was read before, so the list has the topics of all records below it.
         let all = self.partition.every_topic(&|topic| filters.wants(topic));
         let all = all.map_err(|error| Refusal::from_read(self.partition, error))?;
         request::check_work(filters)?;
@@ -267,10 +268,10 @@ impl<'a> Place<'a> {
         Ok(all)
     }
 
-    /// Every offset is a record that matches: nothing needs to be read.
+    /// Every offset is a matching record, so nothing is read.
     fn count(&mut self, limit: u64) {
         let taken = self.waiting().min(limit);
-        // What a record weighs is estimated from the size of the partition.
+        // The size of a record is estimated from the size of the partition.
         let kept = u128::from((self.high_watermark.0 - self.log_start.0).max(1));
         let estimate = u128::from(self.partition.size_bytes()) * u128::from(taken) / kept;
         self.records += taken;
@@ -287,7 +288,7 @@ impl<'a> Place<'a> {
             .all(|gap| gap.range.end <= self.scanned || gap.range.start >= self.high_watermark)
     }
 
-    /// Reads on once.
+    /// Reads and scans one piece of the log.
     fn scan(&mut self, filters: &Filters, left: &mut Budget) -> Result<(), Refusal> {
         let wanted = |topic: &str| filters.wants(topic);
         let found =
@@ -295,7 +296,7 @@ impl<'a> Place<'a> {
                 .read_matching(self.scanned, self.high_watermark, READ_BYTES, &wanted);
         let (batches, looked_at) = match found {
             Ok(found) => found,
-            // Lost offsets hold no record. Who reads across them is told so by DoGet.
+            // Lost offsets hold no records. DoGet reports them to the reader.
             Err(ReadError::Damaged { range }) => {
                 self.scanned = range.end.min(self.high_watermark).max(self.scanned.plus(1));
                 return Ok(());

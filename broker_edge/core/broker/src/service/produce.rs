@@ -1,7 +1,7 @@
 //! DoPut: rows become records, acknowledged after the sync.
 //!
-//! A batch of rows is checked as a whole before anything of it is appended. It then goes to the partitions in order of
-//! rows, in appends of a bounded size; a full queue slows the producer down.
+//! A batch of rows is checked as a whole before any row is appended. The rows then go to their partitions in order, in
+//! appends of a bounded size; a full queue slows the producer down.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use super::rows::Rows;
 use crate::engine::{MESSAGES_MAX, RetainRequest};
 use crate::event_loop::Command;
 
-/// How long the loop may take to answer.
+/// How long to wait for the event loop's answer.
 const LOOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a full queue is waited for before the producer is told to come back.
+/// How long to wait for a full queue before the producer is told to try again.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(30);
-/// A producer is not an MQTT client.
+/// Empty, because a producer is not an MQTT client.
 const CLIENT_ID: &str = "";
 
-/// Appends the rows and waits until they are durable. Call it on a blocking thread.
+/// Appends the rows and waits until they are durable. Must run on a blocking thread.
 pub(super) fn produce(
     shared: &Arc<Shared>,
     caller: &Caller,
@@ -53,7 +53,7 @@ pub(super) fn produce(
     appends.finish()
 }
 
-/// Puts the retained messages among the rows on the account of their user, as a publish over MQTT does.
+/// Charges the retained messages among the rows to their user's quota, as an MQTT publish does.
 fn claim_retained(
     shared: &Arc<Shared>,
     caller: &Caller,
@@ -84,7 +84,7 @@ fn claim_retained(
             Ok(Ok(Ok(()))) => {}
             Ok(Ok(Err(limit))) => {
                 return Err(Refusal::exhausted(format!(
-                    "the retained messages are more than there may be ({limit}): remove some, or raise the limit"
+                    "the limit of retained messages is reached ({limit}): remove some, or raise the limit"
                 )));
             }
             Ok(Err(_)) | Err(_) => {
@@ -95,7 +95,7 @@ fn claim_retained(
     Ok(())
 }
 
-/// The appends of one batch of rows, and where each row went.
+/// The appends of one batch of rows, and the offset of each row.
 struct Appends<'a> {
     shared: &'a Arc<Shared>,
     runtime: &'a Handle,
@@ -104,12 +104,12 @@ struct Appends<'a> {
     partitions: Vec<u32>,
     offsets: Vec<u64>,
     duplicates: Vec<bool>,
-    /// By partition, the offset that must become durable before the answer.
+    /// For each partition, the end offset that must become durable before the answer.
     ends: HashMap<PartitionId, Offset>,
     produced: u64,
 }
 
-/// Records for one partition that are not appended yet.
+/// Records of one partition that are not appended yet.
 struct Open<'a> {
     records: Records,
     rows: Vec<usize>,
@@ -162,7 +162,7 @@ impl<'a> Appends<'a> {
         Ok(())
     }
 
-    /// Appends what is open for `partition`.
+    /// Appends the open records of `partition`.
     fn append(&mut self, partition: &Partition) -> Result<(), Refusal> {
         let Some(open) = self.open.remove(&partition.id()) else {
             return Ok(());
@@ -267,7 +267,7 @@ impl<'a> Open<'a> {
 }
 
 impl Shared {
-    /// Appends, and while the queue is full waits for the partition to move.
+    /// Appends; while the queue is full, waits until the partition's high watermark or state changes.
     pub(super) fn wait_for_room<T>(
         &self,
         runtime: &Handle,
@@ -288,7 +288,7 @@ impl Shared {
                 AppendError::QueueFull { records, .. } if !left.is_zero() => *records,
                 error => return Err(Refusal::from_append(partition, error)),
             };
-            // Whether it moved or the time is over, the next try tells.
+            // Retry after a change or at the deadline; the next attempt finds out which.
             let _ = runtime.block_on(async { tokio::time::timeout(left, moves.changed()).await });
         }
     }

@@ -1,4 +1,4 @@
-//! How the service waits for a partition: parked until the high watermark or the state moves, never polling.
+//! Waits for a change of a partition's high watermark or state, without polling.
 
 use headwater_log::{Offset, Partition, PartitionState};
 use tokio::sync::watch;
@@ -6,10 +6,10 @@ use tokio::time::{Duration, Instant, timeout_at};
 
 use super::error::Refusal;
 
-/// How long records that were accepted may wait for space before the caller is told.
+/// How long accepted records may wait for space before the caller is told.
 const FULL_WAIT: Duration = Duration::from_secs(5);
 
-/// One partition and the signal of its moves.
+/// One partition and the signal of its changes.
 #[derive(Clone)]
 pub(super) struct Progress {
     partition: Partition,
@@ -17,7 +17,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Watches `partition`. The log has no way to unwatch, so make one per partition and clone it.
+    /// Watches `partition`. The log has no way to unwatch, so create one per partition and clone it.
     pub fn of(partition: &Partition) -> Progress {
         let (signal, moved) = watch::channel(());
         partition.watch(std::sync::Arc::new(move || {
@@ -29,7 +29,7 @@ impl Progress {
         }
     }
 
-    /// Waits until everything below `end` is durable, on a full disk for a few seconds only.
+    /// Waits until everything below `end` is durable; on a full disk only for a few seconds.
     pub async fn reach(&self, end: Offset) -> Result<(), Refusal> {
         let mut moved = self.moved.clone();
         let mut full_until = None;
@@ -60,7 +60,7 @@ impl Progress {
         }
     }
 
-    /// A receiver that is told of the moves from now on.
+    /// A receiver of all changes from now on.
     pub fn moves(&self) -> watch::Receiver<()> {
         let mut moved = self.moved.clone();
         moved.mark_unchanged();

@@ -1,4 +1,4 @@
-//! DoPut as a call: its messages one after the other, each answered before the next.
+//! A DoPut call: handles its messages in order, each answered before the next.
 
 use arrow_flight::{FlightData, FlightDescriptor};
 use futures::{Stream, StreamExt};
@@ -15,7 +15,7 @@ use super::put_body::Lent;
 use super::shares::Work;
 use super::{produce, request};
 
-/// The first message of a DoPut, whose descriptor says what is put.
+/// Receives the first message of a DoPut, whose descriptor names the operation.
 pub(super) async fn first(messages: &mut Streaming<FlightData>) -> Result<FlightData, Refusal> {
     let first = match messages.message().await {
         Ok(Some(first)) => first,
@@ -31,7 +31,7 @@ pub(super) async fn first(messages: &mut Streaming<FlightData>) -> Result<Flight
         Err(status) => {
             return Err(Refusal::invalid(
                 "",
-                format!("the first message cannot be read: {}", status.message()),
+                format!("the first message is unreadable: {}", status.message()),
             ));
         }
     };
@@ -42,7 +42,7 @@ pub(super) async fn first(messages: &mut Streaming<FlightData>) -> Result<Flight
     if put.op != "produce" {
         return Err(Refusal::invalid(
             "op",
-            format!("`op` is `{}`, not `produce`", put.op.escape_debug()),
+            format!("`op` is `{}`; it must be `produce`", put.op.escape_debug()),
         ));
     }
     Ok(first)
@@ -55,12 +55,12 @@ pub(super) struct Put<S> {
     pub flight: Flight,
     pub caller: Caller,
     pub lent: Lent,
-    /// Held as long as the call lasts.
+    /// Held for the duration of the call.
     pub _turn: Option<OwnedSemaphorePermit>,
 }
 
 impl<S: Stream<Item = Result<FlightData, Status>> + Unpin> Put<S> {
-    /// The answer to the next batch of rows; none at the end.
+    /// The answer to the next batch of rows; `None` at the end.
     pub async fn next(&mut self) -> Option<Result<Value, Refusal>> {
         loop {
             let answer = match self.messages.next().await {
@@ -70,7 +70,7 @@ impl<S: Stream<Item = Result<FlightData, Status>> + Unpin> Put<S> {
                 }
                 Some(Err(status)) => Err(Refusal::invalid(
                     "",
-                    format!("the rows cannot be read: {}", status.message()),
+                    format!("the rows are unreadable: {}", status.message()),
                 )),
                 None if *self.flight.shared.stopping.borrow() => {
                     Err(Refusal::unavailable("the broker is stopping"))
@@ -91,7 +91,7 @@ impl<S: Stream<Item = Result<FlightData, Status>> + Unpin> Put<S> {
         let (decoder, answer) = self
             .flight
             .blocking(&self.caller, Work::Write, move |shared, _| {
-                // Given back when the rows are appended, whoever still waits for the answer.
+                // Returned when the rows are appended, even if the call is gone.
                 let _loan = loan;
                 let answer = match decoder.decode(&message)? {
                     Some(batch) => Some(produce::produce(shared, &by, &batch, &runtime)?),
@@ -113,7 +113,7 @@ mod tests {
     fn a_long_descriptor_is_refused_before_it_is_read() {
         let long = format!(r#"{{"op": "{}"}}"#, "\u{7f}".repeat(20_000));
         let refused = command::<request::Put>(&FlightDescriptor::new_cmd(long));
-        let status = Status::from(refused.expect_err("it is no request to produce"));
-        assert!(status.message().contains("the most is 16384"), "{status}");
+        let status = Status::from(refused.expect_err("the descriptor is too long"));
+        assert!(status.message().contains("the limit is 16384"), "{status}");
     }
 }

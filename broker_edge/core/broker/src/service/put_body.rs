@@ -1,9 +1,9 @@
-//! The body of a DoPut: a message is received as there is memory for it.
+//! The body of a DoPut: a message is received when there is memory for it.
 //!
-//! tonic gathers a message as a whole before anybody sees it, up to `flight.max_message_bytes`. So the lengths in front
-//! of the messages are read here, and what a message needs is lent before it is let on, out of what the user and all
-//! together have. It is given back when the next message is asked for, which is when this one was appended. A client that
-//! does not send what it announced loses its call, or it would keep the memory from others.
+//! tonic collects a whole message, up to `flight.max_message_bytes`, before it passes it on. So this body reads the
+//! length prefixes and borrows the memory of a message, from the user's and the common budget, before it passes the
+//! message on. The loan is returned when the next message is requested, which is after this one is appended. A client
+//! that does not send an announced message loses its call, because it would withhold the memory from others.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use tonic::body::Body;
 
 use super::budget::{Lender, Loan};
 
-/// Before each message: one byte for no compression, four for the length.
+/// Each message begins with a byte for "not compressed" and four bytes of length.
 const PREFIX_BYTES: usize = 5;
-/// Messages of so many bytes need no loan.
+/// Messages up to this size need no loan.
 const FREE_BYTES: usize = 64 << 10;
-/// A message comes at least as fast, each second.
+/// The lowest allowed rate of a message, in bytes per second.
 const RATE_BYTES: u64 = 32 << 10;
 
 pub(super) struct PutBody {
@@ -32,20 +32,20 @@ pub(super) struct PutBody {
     lender: Lender,
     stall: Duration,
     bytes_max: usize,
-    /// What is there of the next prefix.
+    /// The received part of the next prefix.
     prefix: Vec<u8>,
-    /// Bytes of the message that have not come.
+    /// Bytes of the message still to come.
     left: usize,
     lending: Option<BoxFuture<'static, Loan>>,
     lent: Lent,
-    /// A frame that waits for a loan.
+    /// A frame that waits for its loan.
     held: Option<Frame<Bytes>>,
-    /// Since a message that needs a loan began: until when something of it has to come, and all of it.
+    /// During a message with a loan: the deadline for its next bytes, and the deadline for all of it.
     clock: Option<(Pin<Box<Sleep>>, Instant)>,
 }
 
-/// The memory that was lent for the newest message. Whoever works on it keeps it until that is done: the call may be gone
-/// by then, and what was received for it is not.
+/// The loan of the newest message. The worker of the message keeps a reference until it is done, because the received
+/// bytes may outlive the call.
 #[derive(Clone, Default)]
 pub(super) struct Lent(Arc<Mutex<Option<Arc<Loan>>>>);
 
@@ -79,7 +79,7 @@ impl PutBody {
         self.lent.clone()
     }
 
-    /// Follows the messages in `data`; asks for a loan where one begins that needs it.
+    /// Tracks the messages in `data`; requests a loan at the start of each message that needs one.
     fn follow(&mut self, mut data: &[u8]) {
         while !data.is_empty() {
             if self.left > 0 {
@@ -100,7 +100,7 @@ impl PutBody {
 
     fn begin(&mut self, bytes: usize) {
         self.left = bytes;
-        // A longer one is refused before anything of it is gathered.
+        // tonic refuses a longer message before collecting it.
         if bytes <= FREE_BYTES || bytes > self.bytes_max || self.lending.is_some() {
             return;
         }
@@ -113,7 +113,7 @@ impl PutBody {
         self.clock = Some((sleep, now + self.stall + slow));
     }
 
-    /// Something of the message came.
+    /// Extends the deadline when bytes of the message arrive.
     fn wind(&mut self) {
         if let Some((sleep, end)) = &mut self.clock {
             let next = (Instant::now() + self.stall).min(*end);
@@ -121,7 +121,7 @@ impl PutBody {
         }
     }
 
-    /// However little comes in time, at some point all of it has to be there.
+    /// Whether the deadline for the whole message has passed, however steadily bytes arrive.
     fn is_over(&self) -> bool {
         let clock = self.clock.as_ref();
         clock.is_some_and(|(_, end)| Instant::now() >= *end)
@@ -160,13 +160,13 @@ impl http_body::Body for PutBody {
             return Poll::Ready(Some(Ok(frame)));
         }
         if this.left == 0 {
-            // The message is done: whoever got it asks for the next.
+            // The message is done, since its receiver asks for the next one.
             this.lent.set(None);
             this.clock = None;
         }
         let polled = Pin::new(&mut this.body).poll_frame(cx);
         if this.is_over() || (polled.is_pending() && this.is_late(cx)) {
-            let message = "the rest of a message did not come";
+            let message = "the rest of a message did not arrive in time";
             return Poll::Ready(Some(Err(Status::unavailable(message))));
         }
         let frame = ready!(polled);
@@ -230,7 +230,7 @@ mod tests {
         (sender, PutBody::new(body, lender, stall, 10 * LARGE))
     }
 
-    /// A message with its prefix.
+    /// A message with its length prefix.
     fn message(bytes: usize) -> Vec<u8> {
         let length = u32::try_from(bytes).unwrap().to_be_bytes();
         [&[0], &length[..], &vec![7; bytes]].concat()
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(next(&mut stalled).await, Err(Code::Unavailable));
         drop(stalled);
 
-        // A byte now and then does not help for ever.
+        // An occasional byte does not keep the call alive forever.
         let (sender, mut slow) = body(lender.another(), SHORT);
         sender.send(message(LARGE)[..10].to_vec().into()).unwrap();
         let ended = async {

@@ -1,9 +1,9 @@
 //! DoGet: the records of one partition as a stream of record batches.
 //!
-//! A read is a task. It takes a blocking thread for each piece of the log that it reads and encodes, and none while it
-//! waits: for the reader to take what was sent, for memory to encode more ([`super::shares`]), or for the high watermark
-//! to move. A reader that takes nothing for `flight.stall_timeout` loses its place and what waits for it; it may go on
-//! with a new read where it was.
+//! A read is a task. It uses a blocking thread for each piece of the log that it reads and encodes, and none while it
+//! waits for the reader, for memory ([`super::shares`]), or for the high watermark to advance. A reader that takes
+//! nothing for `flight.stall_timeout` loses its slot and the messages that wait for it; it can continue with a new read
+//! at the same offset.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::auth::Access;
 const AHEAD: usize = 2;
 const BATCH_ROWS: usize = 16_384;
 const BATCH_ROWS_MAX: usize = 65_536;
-/// How often a following reader that matches nothing is told where it is.
+/// How often a following reader is told its position while nothing matches.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Checks the ticket and starts the read.
@@ -43,13 +43,13 @@ pub(super) fn start(
     if !(1..=BATCH_ROWS_MAX).contains(&rows_max) {
         return Err(Refusal::invalid(
             "batch_rows",
-            format!("batch_rows {rows_max} is not in 1 to {BATCH_ROWS_MAX}"),
+            format!("batch_rows {rows_max} is out of range: use 1 to {BATCH_ROWS_MAX}"),
         ));
     }
     if ticket.end.is_some() == ticket.follow {
         return Err(Refusal::invalid(
             "end",
-            "the ticket needs one of `end` and `follow`",
+            "the ticket needs exactly one of `end` and `follow`",
         ));
     }
     let pace = Arc::new(Pace::default());
@@ -133,19 +133,19 @@ struct Read {
     caller: Caller,
     /// Lends memory for messages.
     messages: Lender,
-    /// Lends memory for what is read of the log.
+    /// Lends memory for pieces of the log.
     pieces: Lender,
     turns: ScanTurns,
-    /// For the message that is being made.
+    /// The loan of the message being built.
     message_loan: Option<Loan>,
-    /// For what is read and not encoded yet.
+    /// The loan of the piece that is read and not yet encoded.
     piece_loan: Option<Loan>,
-    /// None follows.
+    /// `None` for a following read.
     end: Option<Offset>,
-    /// The last place that was sent to the reader.
+    /// The last position that was sent to the reader.
     told: Option<Offset>,
     told_at: Instant,
-    /// None while a blocking thread has it.
+    /// `None` while a blocking thread uses it.
     scan: Option<Scan>,
     outbox: Outbox,
     rest: Rest,
@@ -156,7 +156,7 @@ struct Read {
 
 /// Why a read ended before its end.
 enum Ended {
-    /// The reader is gone; nobody is left to be told.
+    /// The reader is gone, so it cannot be told.
     Gone,
     /// The reader takes nothing.
     Stalled,
@@ -189,7 +189,7 @@ impl Read {
             tracing::info!(
                 user = self.caller.owner(),
                 timeout_s = self.outbox.stall.as_secs(),
-                "a reader took nothing for flight.stall_timeout and lost its place"
+                "a reader took nothing for flight.stall_timeout and lost its slot"
             );
         }
         self.shared.metrics.flight.reads.dec();
@@ -214,7 +214,7 @@ impl Read {
         }
     }
 
-    /// Reads and sends up to `until`. True when there was something to send.
+    /// Reads and sends up to `until`. Returns true if it sent something.
     async fn read_to(&mut self, until: Offset) -> Result<bool, Ended> {
         let mut has_found = false;
         loop {
@@ -239,7 +239,7 @@ impl Read {
             has_found = true;
             self.send(piece, loan).await?;
         }
-        // A read that waits for more holds nothing.
+        // A read that waits for new records holds no memory.
         (self.message_loan, self.piece_loan) = (None, None);
         let position = self.scan()?.position();
         if self.end.is_some() && self.told != Some(position) {
@@ -248,7 +248,7 @@ impl Read {
         Ok(has_found)
     }
 
-    /// Where the read ends, or the high watermark as it is now.
+    /// The end of the read, or the current high watermark.
     fn until(&self) -> Offset {
         match (self.end, &self.scan) {
             (Some(end), _) => end,
@@ -263,8 +263,8 @@ impl Read {
             .ok_or_else(|| Refusal::internal("the read ended early"))
     }
 
-    /// Memory for the next message. Who has to wait for it keeps nothing of the log meanwhile, and reads it again: readers
-    /// that all held some and waited for each other would go on no more.
+    /// Memory for the next message. A read that has to wait for it drops its piece of the log meanwhile and reads the
+    /// piece again later. Otherwise readers that hold pieces could wait for each other forever.
     async fn lend_for_message(&mut self) -> Result<Loan, Ended> {
         if let Some(loan) = self.messages.try_lend_some(MESSAGE_BYTES) {
             return Ok(loan);
@@ -274,8 +274,8 @@ impl Read {
         self.lend(&self.messages, MESSAGE_BYTES).await
     }
 
-    /// Waits for memory. A read whose messages are all taken gets some, but for what readers hold that have lost their
-    /// place.
+    /// Waits for memory. A read that holds no messages always gets some, unless stalled readers that lost their slot
+    /// still hold it.
     async fn lend(&self, lender: &Lender, bytes: usize) -> Result<Loan, Ended> {
         let stall = self.outbox.stall;
         let lent = self.outbox.pace.wait(stall, lender.lend_some(bytes));
@@ -287,13 +287,13 @@ impl Read {
         lent.ok_or_else(|| match is_owed {
             true => Ended::Stalled,
             false => Refusal::unavailable(
-                "readers that take nothing hold all the memory for rows (flight.read_budget_bytes); try again",
+                "stalled readers hold all the memory for rows (flight.read_budget_bytes); try again",
             )
             .into(),
         })
     }
 
-    /// Reads on, on a blocking thread, until there is a message or a piece of the log has been looked through.
+    /// Reads on a blocking thread until a message is full or a piece of the log is scanned.
     async fn piece(&mut self, until: Offset) -> Result<Option<Piece>, Ended> {
         let turn = tokio::select! {
             turn = self.turns.next() => turn,
@@ -325,7 +325,7 @@ impl Read {
         Ok(piece?)
     }
 
-    /// Sends an empty batch with the place where the reader is.
+    /// Sends an empty batch with the reader's position.
     async fn tell(&mut self) -> Result<(), Ended> {
         let piece = self.scan()?.flush()?;
         self.send(piece, None).await
@@ -341,7 +341,7 @@ impl Read {
         Ok(())
     }
 
-    /// A read may last for weeks: what its reader may do is looked at again whenever that has changed.
+    /// Checks the rights again after every change, because a read may last for weeks.
     fn renew_rights(&mut self) -> Result<(), Refusal> {
         if self.caller.is_current(&self.shared) {
             return Ok(());
@@ -349,15 +349,18 @@ impl Read {
         self.caller = self.caller.renew(&self.shared)?;
         let rights = self.caller.restricting_rights().cloned();
         if !self.scan()?.restrict(rights.as_ref()) {
-            return Err(Refusal::not_allowed("this user may not read here any more"));
+            return Err(Refusal::not_allowed(
+                "this user's right to read here was revoked",
+            ));
         }
         Ok(())
     }
 
-    /// Parks until there is more. An empty batch now and then tells the reader where it is, and us whether it is there.
+    /// Waits for new records. An occasional empty batch tells the reader its position, and shows whether the reader is
+    /// still there.
     async fn wait(&mut self) -> Result<(), Ended> {
         let is_stopping = async |stopping: &mut watch::Receiver<bool>| {
-            // An error means that the sender is gone, which is a stop as well.
+            // An error means that the sender is gone, which also means stop.
             let _ = stopping.wait_for(|stop| *stop).await;
         };
         tokio::select! {
@@ -377,7 +380,7 @@ fn stopping() -> Ended {
     Refusal::unavailable("the broker is stopping").into()
 }
 
-/// What is sent and not taken yet.
+/// Messages that are sent and not yet taken.
 struct Outbox {
     sender: mpsc::Sender<Result<Slot, Status>>,
     queued: VecDeque<Slot>,
@@ -407,14 +410,14 @@ impl Outbox {
         }
     }
 
-    /// Sends how the read ended, and waits until the reader has taken everything.
+    /// Sends the final status, and waits until the reader has taken everything.
     async fn end(&mut self, status: Status) -> Result<(), Ended> {
         self.push(Err(status)).await?;
         let taken = self.pace.wait(self.stall, self.sender.closed()).await;
         taken.ok_or(Ended::Stalled)
     }
 
-    /// Takes back what waits: the stream ends with a status that says why when its reader comes back.
+    /// Takes back the waiting messages. When the reader continues, its stream ends with a status that says why.
     fn discard(&mut self) {
         self.queued.drain(..).for_each(Slot::discard);
     }

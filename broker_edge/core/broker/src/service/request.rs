@@ -1,4 +1,4 @@
-//! The JSON of requests: what may stand in descriptors, tickets and action bodies. Unknown fields are refused by name.
+//! The JSON of requests: descriptors, tickets and action bodies. Unknown fields are refused by name.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ pub(super) struct CommittedOf {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Groups {
-    /// The last name of the page before.
+    /// The last name of the previous page.
     pub after: Option<String>,
     pub limit: Option<usize>,
 }
@@ -86,11 +86,11 @@ pub(super) struct GroupOf {
 #[serde(deny_unknown_fields)]
 pub(super) struct Gap {
     pub group: Option<String>,
-    /// Of another log, whose broker is gone; this one's without it.
+    /// The id of another log, whose broker is gone; `None` for this log.
     pub log_id: Option<String>,
     pub partition: u32,
     pub start: u64,
-    /// May be unknown where the log is another one.
+    /// May be unknown for another log.
     pub end: Option<u64>,
     pub reason: String,
 }
@@ -120,16 +120,16 @@ pub(super) struct Put {
     pub op: String,
 }
 
-/// Of one request.
+/// The most filters of one request.
 const FILTERS_MAX: usize = 4_096;
-/// Bodies are decoded into several times their size.
+/// Kept small because decoding a body takes several times its size.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// Reads the body of `what`; nothing at all is the empty object.
+/// Parses the body of `what`; an empty body is the empty object.
 pub(super) fn read<T: DeserializeOwned>(what: &str, body: &[u8]) -> Result<T, Refusal> {
     if body.len() > BODY_BYTES_MAX {
         let message = format!(
-            "{what}: {} bytes of JSON, the most is {BODY_BYTES_MAX}",
+            "{what} has {} bytes of JSON; the limit is {BODY_BYTES_MAX}",
             body.len()
         );
         return Err(Refusal::invalid("", message));
@@ -137,7 +137,7 @@ pub(super) fn read<T: DeserializeOwned>(what: &str, body: &[u8]) -> Result<T, Re
     let body = if body.is_empty() { b"{}" } else { body };
     serde_json::from_slice(body).map_err(|error| {
         let reason = error.to_string();
-        // Serde quotes the name of a field that is unknown, missing or twice.
+        // Serde quotes the name of an unknown, missing or duplicate field.
         let is_about_a_field = ["unknown field", "missing field", "duplicate field"]
             .iter()
             .any(|it| reason.starts_with(it));
@@ -150,7 +150,7 @@ pub(super) fn read<T: DeserializeOwned>(what: &str, body: &[u8]) -> Result<T, Re
     })
 }
 
-/// Checks the filters or the pattern of a request, and narrows them to what the caller has the right to.
+/// Checks the filters or the pattern of a request, and restricts them to the caller's rights.
 pub(super) fn filters(
     filters: Option<Vec<String>>,
     pattern: Option<&str>,
@@ -162,12 +162,12 @@ pub(super) fn filters(
         .as_ref()
         .is_some_and(|filters| filters.len() > FILTERS_MAX)
     {
-        let message = format!("there are more than {FILTERS_MAX} filters");
+        let message = format!("there are more than {FILTERS_MAX} filters: use fewer, or a pattern");
         return Err(Refusal::invalid("filters", message));
     }
     let filters = match (filters, pattern) {
         (Some(_), Some(_)) => {
-            let message = "filters and a pattern exclude each other";
+            let message = "give either filters or a pattern, not both";
             return Err(Refusal::invalid("pattern", message));
         }
         (None, Some(text)) => Pattern::new(text)
@@ -192,7 +192,7 @@ pub(super) fn filters(
     )))
 }
 
-/// Whether what the filters have found so far is all that they should have.
+/// Fails if the filters gave up: their results so far would be incomplete.
 pub(super) fn check_work(filters: &Filters) -> Result<(), Refusal> {
     filters.check_work().map_err(|over| match over {
         WorkOver::TooLong { .. } => Refusal::invalid("pattern", over.to_string()),
@@ -201,20 +201,20 @@ pub(super) fn check_work(filters: &Filters) -> Result<(), Refusal> {
     })
 }
 
-/// Each partition is looked at once: naming one again and again would be work without an end.
+/// Limits the number of named partitions, because repeating one would repeat its work.
 pub(super) fn check_partitions(field: &str, asked: usize, shared: &Shared) -> Result<(), Refusal> {
     let most = shared.log.partitions().len();
     if asked <= most {
         return Ok(());
     }
-    let message = format!("{asked} partitions are named, the log has {most}");
+    let message = format!("the request names {asked} partitions; the log has {most}");
     Err(Refusal::invalid(field, message))
 }
 
-/// A partition's number, which stands as text where it is a key of JSON.
+/// A partition's number; JSON keys carry it as text.
 pub(super) fn number(field: &str, text: &str) -> Result<u32, Refusal> {
     text.parse()
-        .map_err(|_| Refusal::invalid(field, format!("`{text}` is not the number of a partition")))
+        .map_err(|_| Refusal::invalid(field, format!("`{text}` is not a partition number")))
 }
 
 #[cfg(test)]

@@ -1,27 +1,27 @@
-//! How long a following read rests between two looks at the log.
+//! How long a following read pauses between two scans of the log.
 //!
-//! Every commit moves the high watermark, whomever its records are for. A read that looked each time would cost more
-//! than the publishes do, and one user may have many. So after a look that found nothing the next one waits a little,
-//! twice as long each time up to a limit; a read that finds something, and one that nothing has woken for a while,
-//! looks at once.
+//! Every commit moves the high watermark, also when no reader wants its records. A read that scanned after each commit
+//! would cost more than the publishes, and one user may have many reads. So after a scan without matches the next one
+//! waits a little, twice as long each time up to a limit. A read scans at once after a scan with matches, or after a
+//! while without commits.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
 const SHORTEST: Duration = Duration::from_millis(1);
-/// The most that a record waits for its reader because others were not for it.
+/// The longest delay of a wanted record behind unwanted ones.
 const LONGEST: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Default)]
 pub(super) struct Rest {
     pause: Duration,
-    /// None after a look that found something.
+    /// `None` after a scan that found something.
     until: Option<Instant>,
 }
 
 impl Rest {
-    /// A look at the log has ended.
+    /// Notes the end of a scan.
     pub fn looked(&mut self, has_found: bool, now: Instant) {
         if has_found {
             self.until = None;
@@ -36,7 +36,7 @@ impl Rest {
         self.until = Some(now + self.pause);
     }
 
-    /// Waits until the next look may begin.
+    /// Waits until the next scan may begin.
     pub async fn over(&self) {
         if let Some(until) = self.until {
             sleep_until(until).await;
@@ -48,10 +48,10 @@ impl Rest {
 mod tests {
     use super::*;
 
-    /// What one look takes here.
+    /// The duration of one scan in this test.
     const LOOK: Duration = Duration::from_micros(100);
 
-    /// A read that always has something to look at, and its clock.
+    /// A read that always has something to scan, and its clock.
     struct Busy {
         rest: Rest,
         now: Instant,
@@ -63,7 +63,7 @@ mod tests {
             Busy { rest, now }
         }
 
-        /// Looks as soon as it may, and says how long it had to wait.
+        /// Scans as soon as allowed; returns how long it had to wait.
         fn look(&mut self, has_found: bool) -> Duration {
             let begun = self
                 .rest
@@ -95,7 +95,7 @@ mod tests {
         }
         assert_eq!(read.look(true), LONGEST);
         assert_eq!(read.look(true), Duration::ZERO);
-        // The first look in vain after it makes it wait for a moment only.
+        // The first scan without matches causes only a short pause.
         assert_eq!(read.look(false), Duration::ZERO);
         assert_eq!(read.look(false), SHORTEST);
     }

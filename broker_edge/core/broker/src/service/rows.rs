@@ -1,5 +1,5 @@
-//! The rows of a DoPut: columns by name, and the rules that each row has to keep. They are those of a PUBLISH: topics as
-//! MQTT takes them, records no larger than `flight.max_record_bytes`.
+//! The rows of a DoPut: columns by name, and the rules for each row. The rules are those of a PUBLISH: valid MQTT
+//! topics, and records no larger than `flight.max_record_bytes`.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int8Type;
@@ -15,10 +15,10 @@ use crate::auth::Access;
 
 const DEFAULT_QOS: i8 = 1;
 const IDEMPOTENCY_KEY_BYTES_MAX: usize = 4_096;
-/// What the log keeps beside name and value of a header.
+/// Bytes that the log stores per header beside name and value.
 const HEADER_OVERHEAD_BYTES: usize = 6;
 
-/// The columns of a batch, by name, with what is optional.
+/// The columns of a batch, by name; some are optional.
 pub(super) struct Rows<'a> {
     pub topic: &'a StringArray,
     pub value: &'a BinaryArray,
@@ -57,7 +57,7 @@ impl<'a> Rows<'a> {
         self.topic.len()
     }
 
-    /// Nothing of a batch is appended when a row of it may not be.
+    /// Checks every row, because a batch with a forbidden row is not appended at all.
     pub fn check_rights(&self, caller: &Caller) -> Result<(), Refusal> {
         if caller.restricting_rights().is_none() {
             return Ok(());
@@ -92,12 +92,12 @@ impl<'a> Rows<'a> {
         self.check_qos(row)
     }
 
-    /// Whether the record is one that a client could have published.
+    /// Checks that a client could have published the record.
     fn check_size(&self, row: usize, limits: &Limits) -> Result<(), Refusal> {
         let key_bytes = self.idempotency_key(row).map_or(0, str::len);
         if key_bytes > IDEMPOTENCY_KEY_BYTES_MAX {
             let message = format!(
-                "row {row} has an idempotency key of {key_bytes} bytes, the most is {IDEMPOTENCY_KEY_BYTES_MAX}"
+                "row {row} has an idempotency key of {key_bytes} bytes; the limit is {IDEMPOTENCY_KEY_BYTES_MAX}"
             );
             return Err(Refusal::invalid("idempotency_key", message));
         }
@@ -118,7 +118,7 @@ impl<'a> Rows<'a> {
         let limit = limits.record_bytes_max(topic);
         if bytes > limit {
             let message = format!(
-                "row {row} is a record of {bytes} bytes with its topic and headers, the most is {limit} \
+                "row {row} has {bytes} bytes with its topic and headers; the limit is {limit} \
                  (flight.max_record_bytes): send smaller records, or raise that setting at the broker"
             );
             return Err(Refusal::invalid("value", message));
@@ -131,7 +131,7 @@ impl<'a> Rows<'a> {
             0..=2 => Ok(()),
             qos => Err(Refusal::invalid(
                 "qos",
-                format!("row {row} has QoS {qos}, which is not in 0 to 2"),
+                format!("row {row} has QoS {qos}; it must be 0, 1 or 2"),
             )),
         }
     }
@@ -153,7 +153,7 @@ impl<'a> Rows<'a> {
             .map(|column| column.value(row))
     }
 
-    /// An empty key is no key.
+    /// An empty key counts as none.
     pub fn idempotency_key(&self, row: usize) -> Option<&'a str> {
         let column = self.idempotency_key.filter(|column| column.is_valid(row))?;
         Some(column.value(row)).filter(|key| !key.is_empty())
@@ -207,7 +207,10 @@ fn optional<'a, T>(
         Some(column) => Ok(Some(column)),
         None => Err(Refusal::invalid(
             name,
-            format!("the column `{name}` is {}, not {kind}", column.data_type()),
+            format!(
+                "the column `{name}` has type {}; it must be {kind}",
+                column.data_type()
+            ),
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! What a read takes out of the log, one message after the other. All of it may wait for the disk.
+//! Turns the log into the messages of a read, one at a time. Every step may wait for the disk.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,35 +13,35 @@ use super::wire::{Encoder, Message};
 use crate::auth::{Access, Rights};
 use crate::filter::Filters;
 
-/// What is read of the log, between one message and the next.
+/// The state of a read between two messages.
 pub(super) struct Scan {
     partition: Partition,
     filters: Filters,
-    /// Everything below was sent or lies in `rows`.
+    /// Everything below was sent or is in `rows`.
     position: Offset,
-    /// Of the piece that was read: what is still to be taken, and how far it goes.
+    /// The rest of the piece that was read, and the end of the piece.
     pending: VecDeque<Batch>,
     looked_at: Offset,
     piece_bytes: usize,
-    /// The batch that is being taken, and which of its topics are wanted.
+    /// The current batch, and which of its topics are wanted.
     current: Option<(Batch, Vec<bool>)>,
-    /// Told after the rows before it.
+    /// A refusal to send after the rows before it.
     failed: Option<Refusal>,
     rows: Rows,
     encoder: Encoder,
 }
 
-/// One message and what it says.
+/// One message with its position and sizes.
 pub(super) struct Piece {
     pub message: Message,
     pub next: Offset,
     pub rows: u64,
     pub bytes: u64,
-    /// Memory that the message keeps.
+    /// Memory that the message holds.
     pub kept_bytes: usize,
 }
 
-/// Memory that there is for the next step.
+/// Memory available for the next step.
 #[derive(Clone, Copy)]
 pub(super) struct Room {
     pub scan_bytes: usize,
@@ -78,7 +78,7 @@ impl Scan {
         self.partition.high_watermark()
     }
 
-    /// Wants only what these rights allow from here on; false when that is nothing.
+    /// From here on, reads only what these rights allow; returns false if that is nothing.
     pub fn restrict(&mut self, rights: Option<&Arc<Rights>>) -> bool {
         self.filters = self.filters.clone().under(rights, Access::Replay);
         if let Some((batch, _)) = self.current.take() {
@@ -87,7 +87,7 @@ impl Scan {
         self.filters.may_want_some()
     }
 
-    /// Whether there is nothing to do up to `until`.
+    /// Whether nothing is left to do up to `until`.
     pub fn is_at(&self, until: Offset) -> bool {
         self.position >= until && self.rows.len() == 0 && self.failed.is_none()
     }
@@ -97,13 +97,13 @@ impl Scan {
         self.current.is_none() && self.pending.is_empty() && self.failed.is_none()
     }
 
-    /// Forgets what was read and not taken: the next step reads it again.
+    /// Drops the unused part of the piece; the next step reads it again.
     pub fn let_go(&mut self) {
         self.current = None;
         self.pending.clear();
     }
 
-    /// Memory that the piece which was read keeps until the last of it is taken.
+    /// Memory of the current piece, which is held until all of it is taken.
     pub fn kept_bytes(&self) -> usize {
         if self.current.is_none() && self.pending.is_empty() {
             0
@@ -112,7 +112,7 @@ impl Scan {
         }
     }
 
-    /// Takes records up to `until` until a message is full or a piece of the log is at its end.
+    /// Takes records up to `until`, stopping when a message is full or the piece ends.
     pub fn advance(&mut self, until: Offset, room: Room) -> Result<Option<Piece>, Refusal> {
         self.rows.bytes_max = room.message_bytes;
         if let Some(failed) = self.failed.take() {
@@ -124,7 +124,7 @@ impl Scan {
             Ok(false) if self.rows.len() > 0 && self.position >= until => self.flush().map(Some),
             Ok(false) => Ok(None),
             Err(refusal) if self.rows.len() > 0 => {
-                // What was read before the refusal still reaches the reader.
+                // Rows read before the refusal still reach the reader.
                 self.failed = Some(refusal);
                 self.flush().map(Some)
             }
@@ -132,7 +132,7 @@ impl Scan {
         }
     }
 
-    /// True when the rows have to be sent before more are taken.
+    /// Returns true when the rows must be sent before more are taken.
     fn take_piece(&mut self, until: Offset, bytes_max: usize) -> Result<bool, Refusal> {
         if self.current.is_none() && self.pending.is_empty() {
             self.read_on(until, bytes_max)?;
@@ -142,7 +142,7 @@ impl Scan {
                 if self.position < batch.next_offset() {
                     self.current = Some((batch, wanted));
                 } else if self.pending.is_empty() {
-                    // Nothing of the piece is kept while its reader is waited for.
+                    // Release the piece while waiting for the reader.
                     self.pass_piece(until);
                 }
                 return Ok(true);
@@ -152,7 +152,7 @@ impl Scan {
         Ok(false)
     }
 
-    /// Everything that was read is taken.
+    /// Moves the position to the end of the piece, all of which is taken.
     fn pass_piece(&mut self, until: Offset) {
         self.position = self.looked_at.min(until).max(self.position);
     }
@@ -168,14 +168,14 @@ impl Scan {
             .topics()
             .map(|topic| self.filters.wants(topic.topic))
             .collect();
-        // Before anything is taken: a record that was not looked at must not be passed.
+        // Checked before taking anything, because a record that the filters did not check must not be skipped.
         request::check_work(&self.filters)?;
         Ok(Some((batch, wanted)))
     }
 
     fn read_on(&mut self, until: Offset, bytes_max: usize) -> Result<(), Refusal> {
         self.filters.work_anew();
-        // A purged record has no topic left: whoever may have wanted it is told.
+        // A purged record has no topic left, so every read that may have wanted it is told.
         let wanted = |topic: &str| topic.is_empty() || self.filters.wants(topic);
         let (batches, looked_at) = self
             .partition
@@ -188,7 +188,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Adds the wanted records of `batch` from the position on and below `until`. True when the rows are full.
+    /// Adds the wanted records of `batch` in `[position, until)`. Returns true when the rows are full.
     fn take(&mut self, batch: &Batch, wanted: &[bool], until: Offset) -> Result<bool, Refusal> {
         let base = batch.base_offset().0;
         let within = |offset: Offset| {
@@ -224,7 +224,7 @@ impl Scan {
         Err(Refusal::data_loss(&self.partition, &range, GapKind::Purge))
     }
 
-    /// The rows so far, which may be none, with the place where the reader goes on.
+    /// A message with the rows so far, possibly none, and the position at which the reader continues.
     pub fn flush(&mut self) -> Result<Piece, Refusal> {
         let (rows, bytes) = (self.rows.len() as u64, self.rows.payload_bytes() as u64);
         let kept_bytes = self.rows.memory();
@@ -244,7 +244,7 @@ impl Scan {
     }
 }
 
-/// The first run of purged records in this part of a batch.
+/// The first run of purged records in this part of the batch.
 fn first_purged(batch: &Batch, part: Range<usize>) -> Option<Range<usize>> {
     if !batch.holds_purged() {
         return None;

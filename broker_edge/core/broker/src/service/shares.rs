@@ -1,8 +1,7 @@
-//! What one user may have of what all share: reads, calls that work, memory for rows that were not taken.
+//! Each user's share of common resources: reads, running calls, and memory for rows that wait for their reader.
 //!
-//! The users of a tenant share what one user may have: a tenant that makes more users gets no more. Clients without a
-//! name are one user. On a broker that asks nobody who they are there are no users, and only what
-//! all have together is bounded.
+//! The users of a tenant together get one user's share, so a tenant gains nothing by creating users. Clients without a
+//! name count as one user. A broker without authentication has no users; there only the totals are bounded.
 
 use std::collections::HashMap;
 use std::num::NonZero;
@@ -19,25 +18,27 @@ use super::caller::Caller;
 use super::error::Refusal;
 use super::limits::Limits;
 
-/// Calls of one user that look through topics or records at the same time; others wait.
+/// Simultaneous calls of one user that scan topics or records; further ones wait.
 const LOOKS_PER_USER: usize = 4;
-/// Calls of one user that write at the same time; others wait.
+/// Simultaneous calls of one user that write; further ones wait.
 const WRITES_PER_USER: usize = 16;
-/// DoPut calls of one user that are open at the same time, each with a message in memory; others wait.
+/// Open DoPut calls of one user, each with a message in memory; further ones wait.
 const PUTS_PER_USER: usize = 16;
-/// How long a call waits for others of its user.
+/// How long a call waits for other calls of its user.
 const TURN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Reads that look at the log at the same time are as many as this, or twice the processors; one user may have half. More
-/// would make nothing faster, and each would hold a thread with the memory that it has freed.
+/// This many reads, or twice the number of processors if that is more, may scan the log at once; one user may have
+/// half. More would not be faster, and each would hold a thread together with memory that its allocator has not
+/// returned.
 const SCANS_MIN: usize = 8;
-/// Gaps that the readers of one user may report at once, and how often one more after that. A reader that goes on without
-/// a whole log reports one for each partition; who reports without an end would fill the reports of all.
+/// The burst of gaps that the readers of one user may report, and the interval between further ones. A reader that
+/// continues without a lost log reports one gap per partition. The limit keeps a faulty reader from filling the reports
+/// of all users.
 const REPORTS_PER_USER: u32 = 1_000;
 const REPORT_EVERY: Duration = Duration::from_secs(1);
-/// Users that are kept although they do nothing.
+/// The most idle users that are kept in memory.
 const IDLE_USERS_MAX: usize = 64;
 
-/// Which of a user's shares a call takes.
+/// Which share of its user a call uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     Look,
@@ -45,14 +46,14 @@ pub(super) enum Work {
     Put,
 }
 
-/// The shares of everybody.
+/// The shares of all users.
 pub(super) struct Shares {
     users: Mutex<HashMap<String, Arc<User>>>,
     reads_per_user: usize,
     scans: Arc<Semaphore>,
     scans_per_user: usize,
     budget: Arc<Budget>,
-    /// For messages of DoPut as they come in.
+    /// For incoming DoPut messages.
     put_budget: Arc<Budget>,
 }
 
@@ -68,7 +69,7 @@ struct User {
     reports: Mutex<Reports>,
 }
 
-/// How many gaps a user may report, as of some moment.
+/// How many gaps a user may still report, as of the time `at`.
 struct Reports {
     left: u32,
     at: Instant,
@@ -82,7 +83,7 @@ impl Reports {
         }
     }
 
-    /// What has come back by now.
+    /// Adds the reports that have become available by now.
     fn refill(&mut self, now: Instant) {
         let periods = now.saturating_duration_since(self.at).as_secs() / REPORT_EVERY.as_secs();
         let back = u32::try_from(periods).unwrap_or(u32::MAX);
@@ -101,7 +102,7 @@ impl Reports {
 }
 
 impl Shares {
-    /// `shown` is told how much of the memory for reads is lent.
+    /// The gauge `shown` follows the read memory on loan.
     pub fn new(limits: &Limits, shown: &Gauge) -> Shares {
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
         let scans = SCANS_MIN.max(2 * processors);
@@ -144,10 +145,10 @@ impl Shares {
         Some(user)
     }
 
-    /// A place for one more read of this caller; None on a broker without users.
+    /// A permit for one more read of this caller; `None` on a broker without users.
     ///
     /// # Errors
-    /// When the user has as many as it may.
+    /// The user has reached its limit of reads.
     pub fn read(&self, caller: &Caller) -> Result<Option<OwnedSemaphorePermit>, Refusal> {
         let Some(user) = self.user(caller) else {
             return Ok(None);
@@ -161,24 +162,24 @@ impl Shares {
         })
     }
 
-    /// Takes the place of one report of a gap.
+    /// Counts one gap report of the caller.
     ///
     /// # Errors
-    /// When the user has reported as many as it may.
+    /// The user has reached its limit of reports.
     pub fn report(&self, caller: &Caller) -> Result<(), Refusal> {
         let user = self.user(caller);
         if user.is_none_or(|user| user.reports.lock().take(Instant::now())) {
             return Ok(());
         }
         Err(Refusal::over_share(format!(
-            "this user has reported {REPORTS_PER_USER} gaps, and may report one more each second; try again"
+            "this user has reported {REPORTS_PER_USER} gaps and may now report one per second; try again"
         )))
     }
 
-    /// Waits until the caller may work.
+    /// Waits for the caller's turn.
     ///
     /// # Errors
-    /// When other calls of the user take too long.
+    /// Other calls of the user take too long.
     pub async fn turn(
         &self,
         caller: &Caller,
@@ -201,13 +202,13 @@ impl Shares {
         }
     }
 
-    /// Where a read of this caller takes memory for messages, or for what it has read of the log.
+    /// Lends memory to a read of this caller, for messages or for pieces of the log.
     pub fn lender(&self, caller: &Caller) -> Lender {
         let user = self.user(caller).map(|user| Arc::clone(&user.budget));
         Lender::new(Arc::clone(&self.budget), user)
     }
 
-    /// Where a read of this caller waits for its turn to look at the log.
+    /// The turns to scan the log for a read of this caller.
     pub fn scan_turns(&self, caller: &Caller) -> ScanTurns {
         let user = self.user(caller).map(|user| Arc::clone(&user.scans));
         ScanTurns {
@@ -216,7 +217,7 @@ impl Shares {
         }
     }
 
-    /// Where a DoPut of this caller takes memory for messages.
+    /// Lends memory to a DoPut of this caller, for messages.
     pub fn put_lender(&self, caller: &Caller) -> Lender {
         let user = self.user(caller).map(|user| Arc::clone(&user.put_budget));
         Lender::new(Arc::clone(&self.put_budget), user)
@@ -243,19 +244,19 @@ impl User {
     }
 }
 
-/// The places of one user and of all to look at the log.
+/// The user's and the common permits to scan the log.
 pub(super) struct ScanTurns {
     user: Option<Arc<Semaphore>>,
     all: Arc<Semaphore>,
 }
 
-/// A place to look at the log, until it is dropped.
+/// A permit to scan the log, returned on drop.
 pub(super) struct ScanTurn {
     _places: [Option<OwnedSemaphorePermit>; 2],
 }
 
 impl ScanTurns {
-    /// The user's place first: who waits for that keeps nobody else waiting.
+    /// Takes the user's permit first: a read that waits for it does not block other users.
     pub async fn next(&self) -> ScanTurn {
         let of_user = match &self.user {
             Some(user) => Arc::clone(user).acquire_owned().await.ok(),
@@ -268,11 +269,11 @@ impl ScanTurns {
     }
 }
 
-/// How a reader takes what it is sent, as its stream sees it.
+/// The pace at which a reader takes its messages, seen from its stream.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     taken: AtomicU64,
-    /// Set when the stream is gone.
+    /// True when the stream is gone.
     pub gone: Arc<AtomicBool>,
 }
 
@@ -281,7 +282,7 @@ impl Pace {
         self.taken.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits for `event` as long as the reader takes something within each `stall`; None when it stalls.
+    /// Waits for `event` while the reader takes something within each `stall`; `None` when it stalls.
     pub async fn wait<T>(&self, stall: Duration, event: impl Future<Output = T>) -> Option<T> {
         tokio::pin!(event);
         loop {

@@ -1,8 +1,8 @@
-//! Rows on their way into the socket without a copy: Arrow's buffers become the frames of the response's body.
+//! Sends rows without copying them: Arrow's buffers become the frames of the response body.
 //!
-//! tonic would encode a message into one buffer, which is one copy of every payload, and Arrow's encoder would make
-//! another. So `DoGet` answers with its messages beside an empty stream, and [`WireService`] puts them in the place of
-//! the body. Requests, headers and refusals before the first message stay tonic's.
+//! tonic would encode a message into one buffer, which copies every payload once, and Arrow's encoder would copy it
+//! again. So `DoGet` returns its messages beside an empty stream, and [`WireService`] replaces the body with them.
+//! tonic still handles requests, headers and refusals before the first message.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -38,21 +38,21 @@ use super::shares::Pace;
 
 /// `FlightData.data_body`, the last field of a message.
 const BODY_FIELD: u32 = 1000;
-/// Before each message: one byte for no compression, four for the length.
+/// Each message begins with a byte for "not compressed" and four bytes of length.
 const GRPC_PREFIX_BYTES: usize = 5;
-/// The mark and the length before the metadata of an Arrow message.
+/// The marker and the length before the metadata of an Arrow message.
 const IPC_PREFIX_BYTES: usize = 8;
-/// Smaller buffers are copied together: a frame of their own would cost more than the copy.
+/// Buffers up to this size are copied together, because a separate frame costs more than the copy.
 const COPIED_BYTES_MAX: usize = 8 << 10;
-/// Of every request but DoPut: a JSON object with what Flight puts around it.
+/// The largest request other than DoPut: a JSON object in Flight's envelope.
 const REQUEST_BYTES_MAX: usize = (1 << 20) + (64 << 10);
-/// Handed to the connection at once.
+/// The most bytes passed to the connection at once.
 const FRAME_BYTES: usize = 256 << 10;
 
-/// One encoded message of a read: what stands before the rows, then their buffers.
+/// One encoded message of a read: its head, then the buffers of its rows.
 pub(super) struct Message(Vec<Bytes>);
 
-/// A message that waits for its reader, with the memory that was lent for it. Its read may take it back.
+/// A message that waits for its reader, with its loan. The read may take it back.
 #[derive(Clone)]
 pub(super) struct Slot(Arc<Mutex<Option<Loaned>>>);
 
@@ -71,7 +71,7 @@ impl Slot {
     }
 }
 
-/// The messages of a read, and at last how it ended.
+/// The messages of a read, then its final status.
 pub(super) struct Messages {
     receiver: mpsc::Receiver<Result<Slot, Status>>,
     pace: Arc<Pace>,
@@ -89,16 +89,16 @@ impl Drop for Messages {
     }
 }
 
-/// Record batches of one schema to messages.
+/// Encodes record batches of one schema into messages.
 pub(super) struct Encoder {
     encoder: StreamEncoder,
 }
 
 impl Encoder {
-    /// The encoder, and the message with the schema that comes before all others.
+    /// The encoder, and the schema message, which must be sent first.
     pub fn new(schema: &SchemaRef) -> Result<(Encoder, Message), ArrowError> {
         let mut encoder = StreamEncoder::try_new(schema)?;
-        // Its first answer begins with the schema in the framing of files, which Flight does not use.
+        // The first output begins with the schema in file framing, which Flight does not use.
         encoder.encode(&RecordBatch::new_empty(Arc::clone(schema)))?;
         let first = FlightData::from(SchemaAsIpc::new(schema, &IpcWriteOptions::default()));
         Ok((Encoder { encoder }, Message::new(&first, Vec::new())))
@@ -142,7 +142,7 @@ fn ipc_header_bytes(head: &[u8]) -> Option<usize> {
 }
 
 impl Message {
-    /// `fields` without its body, and the body in parts.
+    /// Builds a message from `fields` (without its body) and the parts of the body.
     fn new(fields: &FlightData, body: impl IntoIterator<Item = Bytes>) -> Message {
         let body: Vec<Bytes> = body.into_iter().filter(|part| !part.is_empty()).collect();
         let body_bytes: usize = body.iter().map(Bytes::len).sum();
@@ -177,11 +177,11 @@ impl Message {
     }
 }
 
-/// The messages of a read on their way from `DoGet` to [`WireService`]: extensions have to be clonable.
+/// Passes the messages of a read from `DoGet` to [`WireService`]. Shared, because extensions must be `Clone`.
 #[derive(Clone)]
 struct Handed(Arc<Mutex<Option<Messages>>>);
 
-/// An answer whose body will be `messages`.
+/// A response whose body [`WireService`] replaces with `messages`.
 pub(super) fn answer<T>(messages: Messages) -> Response<stream::Empty<T>> {
     let mut response = Response::new(stream::empty());
     let handed = Handed(Arc::new(Mutex::new(Some(messages))));
@@ -189,7 +189,7 @@ pub(super) fn answer<T>(messages: Messages) -> Response<stream::Empty<T>> {
     response
 }
 
-/// The Flight service with the caller found out before each call, and the bodies of reads put in.
+/// Wraps the Flight service: identifies the caller before each call, and inserts the bodies of reads.
 #[derive(Clone)]
 pub(super) struct WireService<S> {
     pub service: S,
@@ -217,17 +217,17 @@ where
     }
 
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
-        // The one that was found ready is used, and another left in its place.
+        // Uses the instance that was polled ready, and leaves a fresh one in its place.
         let fresh = self.service.clone();
         let mut service = std::mem::replace(&mut self.service, fresh);
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
             let Some(pass) = request.extensions().get::<Arc<Pass>>().cloned() else {
-                return Ok(Status::internal("a connection without a pass").into_http());
+                return Ok(Status::internal("the connection has no pass").into_http());
             };
             if is_of_a_browser(request.headers()) {
                 shared.refuse_call(&pass, "origin", None);
-                let refused = Status::permission_denied("web pages are not served here");
+                let refused = Status::permission_denied("Flight does not serve web pages");
                 return Ok(refused.into_http());
             }
             let caller = match identify(&shared, request.headers(), &pass).await {
@@ -260,9 +260,9 @@ where
     }
 }
 
-/// Whether a web page may have made the call. A browser speaks HTTP/2 over TLS only, and to a host whose certificate it
-/// trusts, so rebinding does not reach Flight; and no page can send gRPC's type of content without asking first, which
-/// nothing here answers. What any page can send is refused.
+/// Whether a web page may have made the call. A browser speaks HTTP/2 only over TLS, to a host whose certificate it
+/// trusts, so DNS rebinding does not reach Flight. A page cannot send gRPC's content type without a preflight request,
+/// which nothing here answers. Requests that any page can send are refused.
 fn is_of_a_browser(headers: &http::HeaderMap) -> bool {
     let is_grpc = headers
         .get(http::header::CONTENT_TYPE)
@@ -270,7 +270,7 @@ fn is_of_a_browser(headers: &http::HeaderMap) -> bool {
     !is_grpc || headers.contains_key(http::header::ORIGIN) || headers.contains_key("sec-fetch-site")
 }
 
-/// The body of a request that is a small JSON object: more than that is not even received.
+/// The body of a request with a small JSON object; it stops receiving at the limit.
 struct SmallBody {
     body: Body,
     left: usize,
@@ -299,7 +299,8 @@ impl http_body::Body for SmallBody {
             match self.left.checked_sub(bytes) {
                 Some(left) => self.left = left,
                 None => {
-                    let message = format!("a request is at most {REQUEST_BYTES_MAX} bytes");
+                    let message =
+                        format!("the request is over the limit of {REQUEST_BYTES_MAX} bytes");
                     return Poll::Ready(Some(Err(Refusal::invalid("", message).into())));
                 }
             }
@@ -312,12 +313,12 @@ impl http_body::Body for SmallBody {
     }
 }
 
-/// The body of a read: its messages part by part, then the status as trailers.
+/// The body of a read: its messages in parts, then the status as trailers.
 struct WireBody {
     messages: Messages,
-    /// What is left of the message being sent.
+    /// The rest of the message being sent.
     parts: VecDeque<Bytes>,
-    /// Of the message being sent: what of it the connection still holds counts.
+    /// The loan of the message being sent; parts that the connection still holds keep it.
     loan: Option<Arc<Loan>>,
     ended: bool,
 }
@@ -332,7 +333,7 @@ impl WireBody {
         }
     }
 
-    /// The next piece of the message being sent, small enough to show that a slow reader takes something.
+    /// The next part of the message being sent, small enough to see a slow reader make progress.
     fn next_part(&mut self) -> Option<Bytes> {
         let part = self.parts.front_mut()?;
         let part = if part.len() > FRAME_BYTES {
@@ -350,7 +351,7 @@ impl WireBody {
     }
 }
 
-/// A piece of a message that waits in the connection: as long as it does, all buffers of its message are kept.
+/// A part of a message in the connection. It keeps the loan of the whole message, whose buffers all stay in memory.
 struct Part {
     bytes: Bytes,
     _loan: Arc<Loan>,
@@ -373,7 +374,7 @@ impl http_body::Body for WireBody {
         if self.ended {
             return Poll::Ready(None);
         }
-        // Asked for more: the connection has room, so the reader takes what it is sent.
+        // The connection asks for more, so it has room and the reader is taking data.
         self.messages.pace.take();
         loop {
             if let Some(part) = self.next_part() {
@@ -408,9 +409,9 @@ impl http_body::Body for WireBody {
     }
 }
 
-/// What a reader that comes back hears whose place was given away.
+/// The status for a reader that continues after losing its slot.
 fn stalled() -> Status {
-    let message = "this reader took nothing for longer than flight.stall_timeout; read on from the last `next`";
+    let message = "this reader took nothing for longer than flight.stall_timeout; continue with a new read from the last `next`";
     Refusal::unavailable(message).into()
 }
 

@@ -8,7 +8,7 @@ use http_body::Body as _;
 
 use super::*;
 
-/// Rows with long and short buffers, nulls, and a column of nothing but nulls.
+/// Rows with long and short buffers, nulls, and a column of only nulls.
 fn rows(count: usize) -> RecordBatch {
     let item = Arc::new(Field::new("item", DataType::Int64, true));
     let schema = Arc::new(Schema::new(vec![
@@ -25,7 +25,7 @@ fn rows(count: usize) -> RecordBatch {
     RecordBatch::try_new(schema, columns).expect("rows fit their schema")
 }
 
-/// What a client decodes: the framing is checked and taken off.
+/// Checks and removes the framing, and decodes as a client does.
 fn decoded(message: &Message) -> FlightData {
     let bytes = message.0.concat();
     let (prefix, message) = bytes.split_at(GRPC_PREFIX_BYTES);
@@ -38,7 +38,7 @@ fn decoded(message: &Message) -> FlightData {
 fn rows_come_back_as_they_were_sent() {
     let all = rows(30_000);
     let (mut encoder, schema) = Encoder::new(&all.schema()).expect("a schema");
-    // A slice begins in the middle of its buffers and of a byte of nulls.
+    // A slice may begin in the middle of its buffers and of a byte of the null bitmap.
     for (start, count) in [(0, 30_000), (0, 0), (0, 1), (13, 20_000), (29_999, 1)] {
         let sent = all.slice(start, count);
         let message = encoder

@@ -151,6 +151,6 @@ async fn a_caller_names_a_backup_and_can_write_nowhere_else() {
         refusal.body["message"]
             .as_str()
             .unwrap()
-            .contains("lie in one another")
+            .contains("contains the other")
     );
 }
