@@ -1,9 +1,9 @@
-//! What was refused to whom: a bounded table by verified user, and a log of its own (target `audit`).
+//! The audit of refusals: a bounded table by verified user, and a separate log (target `audit`).
 //!
-//! The loop and the service tell it of each refusal: of a login, a right, a quota, a limit or an origin. Users are names
-//! that were proved, so nobody makes rows by inventing names; all that was refused before anybody was known has one row.
-//! A user's name is never a label of a metric. In the log each user has at most a line a second, all together
-//! [`LINES_PER_S_MAX`]; a line says how many refusals it stands for.
+//! The event loop and the service report each refusal to it: of a login, a right, a quota, a limit or an origin. Users
+//! are verified names, so clients cannot create rows by inventing names; all refusals without a verified user share one
+//! row. A user's name is never a label of a metric. The log gets at most one line per user and second, and at most
+//! [`LINES_PER_S_MAX`] in all; each line says how many refusals it covers.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,18 +13,18 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use serde::Serialize;
 
-/// Users in the table; for one more the one that was refused something least lately goes.
+/// The most users in the table. A new one replaces the user whose last refusal is the oldest.
 pub const USERS_MAX: usize = 1024;
-/// Kinds of refusals of one user that are counted apart; the code has fewer, so this is a last resort.
+/// Kinds of refusals that are counted separately per user. The code has fewer, so this is only a safeguard.
 const KINDS_MAX: usize = 64;
-/// Lines of the log in a second.
+/// The most log lines per second.
 const LINES_PER_S_MAX: u32 = 20;
-/// Time between two lines about one user.
+/// The shortest time between two lines about one user.
 const LINE_EVERY: Duration = Duration::from_secs(1);
-/// Characters of a client id that are kept: it may be 64 KiB of anything.
+/// Characters of a client id that are kept, because an id may have 64 KiB.
 const CLIENT_ID_CHARS_MAX: usize = 64;
 
-/// Where somebody was refused something.
+/// The listener at which something was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Door {
@@ -49,11 +49,11 @@ impl Door {
 #[derive(Debug, Clone, Copy)]
 pub struct Refused<'a> {
     pub door: Door,
-    /// What was wanted: `connect`, `publish`, `subscribe`, `call`, …
+    /// The refused action: `connect`, `publish`, `subscribe`, `call`, …
     pub act: &'static str,
-    /// Why not: `acl`, `busy`, `quota_sessions`, `origin`, …
+    /// Why it was refused: `acl`, `busy`, `quota_sessions`, `origin`, …
     pub reason: &'static str,
-    /// `None` when nobody is verified yet, and for clients without credentials.
+    /// `None` before a user is verified, and for clients without credentials.
     pub user: Option<&'a str>,
     pub address: Option<IpAddr>,
     pub client_id: Option<&'a str>,
@@ -64,12 +64,12 @@ type Kind = (Door, &'static str, &'static str);
 #[derive(Debug, Default)]
 struct Row {
     counts: Vec<(Kind, u64)>,
-    /// Of kinds that found no room.
+    /// Refusals of further kinds, beyond the limit.
     more: u64,
     last_us: i64,
     address: Option<IpAddr>,
     client_id: Option<Box<str>>,
-    /// When the log may have the next line about it.
+    /// The earliest time for the next log line about this user.
     line_due: Option<Instant>,
     /// Refusals since the last line.
     unlogged: u64,
@@ -79,9 +79,9 @@ struct Row {
 struct Table {
     users: HashMap<Arc<str>, Row>,
     unverified: Row,
-    /// Refusals of users that had to go.
+    /// Refusals of users removed from the table.
     forgotten: u64,
-    /// Begin of the second in which `lines` were logged.
+    /// The start of the second in which `lines` were logged.
     second: Option<Instant>,
     lines: u32,
 }
@@ -92,15 +92,15 @@ pub struct Audit {
     table: Mutex<Table>,
 }
 
-/// What was refused to one user.
+/// The refusals of one user.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct UserRefusals {
-    /// Null for all that was refused to nobody in particular.
+    /// Null in the row for refusals without a verified user.
     pub user: Option<String>,
     pub refused: Vec<KindCount>,
     /// Unix microseconds.
     pub last_us: i64,
-    /// Of the last one.
+    /// The address of the last refusal.
     pub address: Option<IpAddr>,
     pub client_id: Option<Box<str>>,
 }
@@ -113,16 +113,16 @@ pub struct KindCount {
     pub count: u64,
 }
 
-/// The whole table, the latest first.
+/// The whole table, most recent first.
 #[derive(Debug, Serialize)]
 pub struct Refusals {
     pub users: Vec<UserRefusals>,
-    /// Refusals of users that are not in the table any more.
+    /// Refusals of users that were removed from the table.
     pub forgotten: u64,
 }
 
 impl Audit {
-    /// Counts a refusal and logs it, unless the log has had enough.
+    /// Counts a refusal, and logs it within the rate limits.
     pub fn refuse(&self, refused: &Refused<'_>) {
         let now = Instant::now();
         let count = {
@@ -143,7 +143,7 @@ impl Audit {
             address,
             client_id,
             count,
-            // In text the target is not shown.
+            // The text format does not show the target.
             "audit: refused"
         );
     }
@@ -170,7 +170,7 @@ impl Table {
         match user {
             None => &mut self.unverified,
             Some(user) => {
-                // The entry of the map wants the name to be made each time.
+                // The map's `entry` would allocate the name on every call.
                 if !self.users.contains_key(user) {
                     self.make_room();
                     self.users.insert(user.into(), Row::default());
@@ -208,7 +208,7 @@ impl Table {
         }
     }
 
-    /// How many refusals the next line stands for; `None` when there is to be none now.
+    /// How many refusals the next line covers; `None` if no line may be logged now.
     fn line(&mut self, user: Option<&str>, now: Instant) -> Option<u64> {
         if self
             .second

@@ -1,9 +1,9 @@
-//! The ACL file: Mosquitto's syntax, and who is meant by which rule.
+//! The ACL file: Mosquitto's syntax with extensions, and which rule applies to whom.
 //!
-//! `user NAME` begins a section; `topic [ACCESS] FILTER` in it is for that user, in front of all sections for clients
-//! without credentials; `pattern [ACCESS] FILTER` is for everybody, with `%c` and `%u`. Beyond Mosquitto there are the
-//! access word `replay` and, in the section of a user, the lines `client-id`, `group`, `tenant`, `operator` and `viewer`.
-//! What no line allows is denied.
+//! `user NAME` begins a section. `topic [ACCESS] FILTER` applies to the section's user, or before all sections to
+//! clients without credentials. `pattern [ACCESS] FILTER` applies to everybody and may contain `%c` and `%u`.
+//! Extensions of Mosquitto's syntax are the access word `replay` and, in the section of a user, the lines `client-id`,
+//! `group`, `tenant`, `operator` and `viewer`. Everything that no line allows is denied.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -19,16 +19,16 @@ pub struct Acl {
     anonymous: Arc<Section>,
     users: HashMap<Box<str>, Arc<Section>>,
     patterns: Rules,
-    /// Lines with a rule in which `%c` stands.
+    /// Lines with a rule that contains `%c`.
     client_id_lines: Vec<usize>,
-    /// Client ids that are some user's own by a line `client-id`, and the beginnings of such.
+    /// Client ids and client id prefixes that belong to a user by a `client-id` line.
     owned: HashSet<Box<str>>,
     owned_prefixes: Vec<NamePattern>,
 }
 
 impl Acl {
     /// # Errors
-    /// A file that cannot be read, or the first line that says nothing sensible.
+    /// The file cannot be read, or has an invalid line (the first one is reported).
     pub fn load(file: &Path) -> Result<Self, FileError> {
         Self::parse(&read(file)?).map_err(|(line, reason)| FileError::Line {
             file: file.to_owned(),
@@ -45,7 +45,7 @@ impl Acl {
         }
         let patterns = || acl.users.values().flat_map(Section::client_ids);
         let owned = patterns().filter_map(NamePattern::exact);
-        // `*` alone says that a user may be anybody, not that everybody is this user.
+        // `*` alone says that a user may use any client id, not that all client ids belong to the user.
         let is_prefix = |pattern: &&NamePattern| pattern.exact().is_none() && !pattern.is_all();
         Ok(Self {
             owned: owned.map(Into::into).collect(),
@@ -61,19 +61,19 @@ impl Acl {
         })
     }
 
-    /// The lines of the file with a rule in which `%c` stands.
+    /// The lines of the file with a rule that contains `%c`.
     pub fn client_id_rules(&self) -> impl Iterator<Item = usize> + '_ {
         self.client_id_lines.iter().copied()
     }
 
-    /// Whether a client id is the name of a user with a section, or some user's own by a line.
+    /// Whether a client id is the name of a user with a section, or belongs to a user by a `client-id` line.
     pub fn has_owner(&self, client_id: &str) -> bool {
         self.users.contains_key(client_id)
             || self.owned.contains(client_id)
             || self.owned_prefixes.iter().any(|own| own.matches(client_id))
     }
 
-    /// The section that is about a user; the empty one for a user that has none.
+    /// The section of a user; an empty one if the user has none.
     pub fn section(&self, user: Option<&str>) -> Arc<Section> {
         match user {
             None => Arc::clone(&self.anonymous),
@@ -81,7 +81,7 @@ impl Acl {
         }
     }
 
-    /// Whether something may be done: the section decides, and where it is silent the patterns do.
+    /// Whether an access is allowed: the section decides, and if it is silent, the patterns do.
     pub fn allows(
         &self,
         section: &Section,
@@ -96,7 +96,7 @@ impl Acl {
         verdict == Verdict::Allowed
     }
 
-    /// Whether something could be done with a topic by some client id, whatever is denied.
+    /// Whether an access to a topic could be allowed with some client id, ignoring denials.
     pub fn might_allow(
         &self,
         section: &Section,
@@ -108,20 +108,20 @@ impl Acl {
             || self.patterns.may_allow(access, topic, names)
     }
 
-    /// Whether a user may do something so with any topic at all.
+    /// Whether a user has this access to any topic at all.
     pub fn allows_some(&self, section: &Section, access: Access) -> bool {
         section.allows_some(access) || self.patterns.allow_some(access)
     }
 }
 
-/// What the lines so far have said.
+/// The result of the lines parsed so far.
 #[derive(Default)]
 struct Parsed<'a> {
     anonymous: Section,
     users: HashMap<Box<str>, Section>,
     patterns: Rules,
     client_id_lines: Vec<usize>,
-    /// Whose section the next line belongs to.
+    /// The user of the current section.
     user: Option<&'a str>,
 }
 
@@ -129,7 +129,7 @@ impl<'a> Parsed<'a> {
     fn take_line(&mut self, number: usize, line: &'a str) -> Result<(), String> {
         let (word, rest) = split_word(line);
         match word {
-            "user" if rest.is_empty() => Err("write the user's name behind `user`".to_owned()),
+            "user" if rest.is_empty() => Err("write the user's name after `user`".to_owned()),
             "user" => {
                 self.user = Some(rest);
                 self.users.entry(rest.into()).or_default();
@@ -149,7 +149,7 @@ impl<'a> Parsed<'a> {
                 Ok(())
             }
             "operator" | "viewer" | "client-id" | "group" | "tenant" => self.take_grant(word, rest),
-            // Not quoted: where a password file is named by mistake, the line holds somebody's hash.
+            // The line is not quoted: if the file is a password file by mistake, the line contains a password hash.
             other => {
                 let guess = if other.contains(':') {
                     " (is this a password file? that is `auth.password_file`)"
@@ -157,13 +157,13 @@ impl<'a> Parsed<'a> {
                     ""
                 };
                 Err(format!(
-                    "a line begins with user, topic, pattern, client-id, group, tenant, operator or viewer{guess}"
+                    "a line must begin with user, topic, pattern, client-id, group, tenant, operator or viewer{guess}"
                 ))
             }
         }
     }
 
-    /// A line that is about the user and not about topics.
+    /// Parses a line about the user rather than about topics.
     fn take_grant(&mut self, word: &str, rest: &str) -> Result<(), String> {
         if self.user.is_none() {
             return Err(format!("write `{word}` in the section of a user"));
@@ -173,7 +173,7 @@ impl<'a> Parsed<'a> {
             "client-id" => section.add_client_id(rest),
             "group" => section.add_group(rest),
             "tenant" => section.set_tenant(rest),
-            _ if !rest.is_empty() => Err("stands alone in its line"),
+            _ if !rest.is_empty() => Err("must stand alone on its line"),
             "operator" => {
                 section.is_operator = true;
                 Ok(())
@@ -194,7 +194,7 @@ impl<'a> Parsed<'a> {
     }
 }
 
-/// What is asked about.
+/// The target of a query.
 #[derive(Debug, Clone, Copy)]
 pub enum Target<'a> {
     Topic(&'a str),
@@ -217,7 +217,7 @@ fn split_word(line: &str) -> (&str, &str) {
     }
 }
 
-/// Adds the rule behind `topic` or `pattern`: a filter alone is for reading and writing.
+/// Adds the rule after `topic` or `pattern`. A filter without an access word allows reading and writing.
 fn add(
     rules: &mut Rules,
     text: &str,
@@ -241,7 +241,7 @@ fn add(
         "deny" => rules.deny(rule),
         other => {
             return Err(format!(
-                "`{other}` is no access; write read, write, readwrite, replay or deny in front of a filter with spaces"
+                "`{other}` is not an access word; write read, write, readwrite, replay or deny before a filter with spaces"
             ));
         }
     }

@@ -1,4 +1,4 @@
-//! One state of all files together: who is let in by it, and with which rights.
+//! One snapshot of all auth files: it decides who is admitted, and with which rights.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use super::{Answer, Denied, FileError, Identity, Proof, certificate, password, s
 use crate::config::{AuthSettings, CertificateSettings, ClientIds};
 use crate::peer::CertificateNames;
 
-/// A longer password is refused unseen.
+/// Longer passwords are refused without a check.
 const PASSWORD_BYTES_MAX: usize = 4096;
 
-/// What a client shows.
+/// The credentials of a client.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Credentials<'a> {
     pub user: Option<&'a str>,
@@ -22,16 +22,16 @@ pub struct Credentials<'a> {
     pub certificate: Option<&'a Arc<CertificateNames>>,
 }
 
-/// What is to be done about credentials.
+/// What to do with credentials.
 #[derive(Debug)]
 pub enum Admission {
     In(Arc<Identity>),
     Out(Denied),
-    /// They have to be checked on another thread.
+    /// They must be checked on another thread.
     Check(Check),
 }
 
-/// A slow check, with everything that it needs.
+/// A slow check with its inputs.
 pub struct Check {
     authority: Arc<Authority>,
     user: Box<str>,
@@ -47,16 +47,16 @@ impl std::fmt::Debug for Check {
 }
 
 impl Check {
-    /// Takes tens of milliseconds of a processor for a password.
+    /// A password takes tens of milliseconds of CPU time.
     ///
     /// # Errors
-    /// Credentials that are not good.
+    /// Invalid credentials.
     pub fn run(self) -> Answer {
         let authority = &self.authority;
         if let Some(tokens) = authority.tokens_for(&self.password) {
             return tokens.identify(&self.password).map(Arc::new);
         }
-        // Somebody else may have asked the same meanwhile.
+        // Another check of the same password may have finished meanwhile.
         if let Some(answer) = authority.recall(&self.user, &self.password) {
             return answer;
         }
@@ -91,7 +91,7 @@ fn identity(user: &str, proof: Proof) -> Identity {
     }
 }
 
-/// What decides who is let in and what they may do: one state of all files together.
+/// Decides who is admitted and what they may do: one snapshot of all files.
 #[derive(Debug, Default)]
 pub struct Authority {
     users: Option<Users>,
@@ -99,21 +99,21 @@ pub struct Authority {
     pub(super) acl: Option<Acl>,
     certificate: CertificateSettings,
     client_ids: ClientIds,
-    /// Users who are operators whatever the ACL says.
+    /// Users who are operators regardless of the ACL.
     operators: Vec<String>,
-    /// Who gives no credentials is let in.
+    /// Clients without credentials are admitted.
     admits_anybody: bool,
-    /// There is some way to prove who one is.
+    /// Some authentication method is configured.
     pub(super) is_configured: bool,
     remembered: Remembered,
-    /// Whoever reaches the broker works on it: nothing is configured, and only this machine reaches it.
+    /// Every caller is an operator: nothing is configured, and only this machine can connect.
     opens_operation: bool,
-    /// What the keys of SCRAM for users that there are not are made of.
+    /// The secret from which the SCRAM keys of unknown users are derived.
     scram_secret: [u8; 32],
 }
 
 impl Authority {
-    /// Lets everybody in and allows everything.
+    /// Admits everybody and allows everything.
     pub fn open() -> Arc<Self> {
         Arc::new(Self {
             admits_anybody: true,
@@ -122,10 +122,10 @@ impl Authority {
         })
     }
 
-    /// Reads all files. `is_local` says that no listener is reached from another machine.
+    /// Reads all files. `is_local` says that no listener is reachable from another machine.
     ///
     /// # Errors
-    /// The first file that is not right, in one sentence.
+    /// The first invalid file, in one sentence.
     pub fn load(settings: &AuthSettings, is_local: bool) -> Result<Self, FileError> {
         let users = settings
             .password_file
@@ -138,7 +138,7 @@ impl Authority {
             .transpose()?;
         let acl = settings.acl_file.as_deref().map(Acl::load).transpose()?;
         let mut scram_secret = [0; 32];
-        // Without random bytes the decoys could be told apart, so the start is refused.
+        // Without random bytes, clients could recognize decoys, so the start fails.
         password::random(&mut scram_secret).map_err(|reason| FileError::Whole {
             file: "/dev/urandom".into(),
             reason,
@@ -158,34 +158,34 @@ impl Authority {
         })
     }
 
-    /// Nobody has to prove anything, and everything is allowed.
+    /// Whether no authentication is needed and everything is allowed.
     pub fn is_open(&self) -> bool {
         !self.is_configured && self.acl.is_none()
     }
 
-    /// Whether anything may be refused to somebody who was let in.
+    /// Whether an admitted client may be refused anything.
     pub fn restricts(&self) -> bool {
         self.acl.is_some() || self.tokens.is_some()
     }
 
-    /// Whether everybody may work on the broker, because there is nothing to tell people apart by and only this machine
-    /// reaches it.
+    /// Whether everybody may operate the broker, because no authentication is configured and only this machine can
+    /// connect.
     pub fn opens_operation(&self) -> bool {
         self.opens_operation
     }
 
-    /// Whether a client id is believed without a proof.
+    /// Whether client ids are trusted without proof.
     pub(super) fn trusts_client_ids(&self) -> bool {
         self.client_ids == ClientIds::Any
     }
 
-    /// Whether `%c` stands in a rule of the ACL file.
+    /// Whether a rule of the ACL file contains `%c`.
     pub(super) fn has_client_id_rules(&self) -> bool {
         let acl = self.acl.as_ref();
         acl.is_some_and(|acl| acl.client_id_rules().next().is_some())
     }
 
-    /// Whether a client id is known to be some user's own.
+    /// Whether the client id belongs to a user.
     pub(super) fn has_owner(&self, client_id: &str) -> bool {
         let users = self.users.as_ref();
         users.is_some_and(|users| users.get(client_id).is_some())
@@ -195,12 +195,12 @@ impl Authority {
                 .is_some_and(|acl| acl.has_owner(client_id))
     }
 
-    /// Whether the settings make this user an operator.
+    /// Whether the settings name this user as an operator.
     pub(super) fn names_operator(&self, user: &str) -> bool {
         self.operators.iter().any(|named| named == user)
     }
 
-    /// Whether the client id of who shows a certificate must be the user that it names.
+    /// Whether this client authenticated by certificate and its client id must equal the certificate's user.
     pub fn binds_client_id(&self, identity: &Identity) -> bool {
         self.certificate.bind_client_id && identity.proof == Proof::Certificate
     }
@@ -209,7 +209,7 @@ impl Authority {
         self.tokens.as_ref().filter(|_| Tokens::is_token(password))
     }
 
-    /// What was found about these credentials before. It is looked for alike whether there is such a user or not.
+    /// The remembered answer for these credentials. The lookup is the same whether the user exists or not.
     fn recall(&self, user: &str, password: &[u8]) -> Option<Answer> {
         let is_right = self.remembered.recall(user, password)?;
         let stored = self.users.as_ref()?.get(user);
@@ -223,7 +223,7 @@ impl Authority {
         })
     }
 
-    /// Decides about credentials, as far as that is quickly done.
+    /// Decides about credentials if that is fast; otherwise returns the check to run.
     pub fn admit(self: &Arc<Self>, shown: &Credentials<'_>) -> Admission {
         let certified = shown
             .certificate
@@ -242,7 +242,7 @@ impl Authority {
             };
         }
         if !self.is_configured {
-            // Nothing could tell whether they are good, and everybody is let in anyway, as nobody in particular.
+            // The credentials cannot be checked, and everybody is admitted anyway, without a user name.
             return Admission::In(Arc::default());
         }
         let user = shown.user.unwrap_or_default();
@@ -268,7 +268,7 @@ impl Authority {
         }
     }
 
-    /// The keys of a user for SCRAM, and what tells them from others; those of nobody look the same.
+    /// The SCRAM keys of a user, and their fingerprint. Unknown users get decoy keys that look the same.
     pub fn scram_keys(&self, user: &str) -> (scram::StoredKeys, Option<Fingerprint>) {
         let stored = self.users.as_ref().and_then(|users| users.get(user));
         match stored.and_then(|user| user.scram.as_ref()) {
@@ -277,12 +277,12 @@ impl Authority {
         }
     }
 
-    /// Whether SCRAM is served at all.
+    /// Whether SCRAM is supported.
     pub fn serves_scram(&self) -> bool {
         self.users.is_some()
     }
 
-    /// The identity of who has shown a password before, for a while.
+    /// The identity of a client that showed a password before; it expires.
     pub fn password_identity(user: &str, stored: Fingerprint, expires_us: i64) -> Arc<Identity> {
         Arc::new(Identity {
             expires_us: Some(expires_us),
@@ -290,12 +290,12 @@ impl Authority {
         })
     }
 
-    /// The identity of who has proved to know the keys.
+    /// The identity of a client that completed SCRAM with these keys.
     pub fn scram_identity(user: &str, keys: Fingerprint) -> Arc<Identity> {
         Arc::new(identity(user, Proof::Scram(keys)))
     }
 
-    /// Whether somebody who was let in under an earlier state of the files would be let in now.
+    /// Whether a client admitted under an earlier snapshot would be admitted now.
     pub fn still_admits(&self, identity: &Identity) -> bool {
         let user = identity.user.as_deref().unwrap_or_default();
         let stored = self.users.as_ref().and_then(|users| users.get(user));
@@ -315,7 +315,7 @@ impl Authority {
         }
     }
 
-    /// What an identity may do; nothing where there is nothing to know about it.
+    /// The rights of an identity; `None` if nothing is restricted.
     pub fn rights(self: &Arc<Self>, identity: Arc<Identity>) -> Option<Arc<Rights>> {
         if self.is_open() {
             return None;
@@ -325,8 +325,8 @@ impl Authority {
         Some(Arc::new(Rights::new(Arc::clone(self), identity, section)))
     }
 
-    /// What holds the place of the rights of a stored session's owner until the owner is back: everything that was
-    /// checked before it was stored. `user` is empty for a client without credentials.
+    /// Stands in for the rights of a stored session's owner until the owner reconnects. It allows everything, because
+    /// each part of the session was checked before it was stored. `user` is empty for a client without credentials.
     pub fn stored_rights(self: &Arc<Self>, user: &str) -> Arc<Rights> {
         let user = Some(user).filter(|user| !user.is_empty());
         let section = self.acl.as_ref().map(|acl| acl.section(user));
@@ -338,7 +338,7 @@ impl Authority {
         Arc::new(Rights::new(Arc::clone(self), Arc::new(identity), section))
     }
 
-    /// The rights of who was let in once and is not any more.
+    /// The rights of a client that is no longer admitted: none.
     pub fn no_rights(self: &Arc<Self>, identity: &Identity) -> Arc<Rights> {
         let nothing = Identity {
             user: identity.user.clone(),

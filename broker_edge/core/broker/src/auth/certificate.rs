@@ -1,18 +1,18 @@
-//! The name of a user in a client certificate. That the certificate is valid was decided in the TLS handshake.
+//! The user name in a client certificate. The TLS handshake has already validated the certificate.
 
 use super::users::check_name;
 use crate::config::{CertificateSettings, CertificateUser};
 use crate::peer::CertificateNames;
 
-/// The user that a certificate names, when certificates name users. A name that could not be written in a file of
-/// users is none.
+/// The user named by a certificate, if the settings derive users from certificates. A name that the password file could
+/// not hold is ignored.
 pub fn user_of<'a>(settings: &CertificateSettings, names: &'a CertificateNames) -> Option<&'a str> {
     let name = match settings.user {
         CertificateUser::Ignored => None,
         CertificateUser::CommonName => names.common_name.as_deref(),
         CertificateUser::AlternativeName => names.alternative_names.first().map(String::as_str),
     };
-    // A URI has a colon, which only the file of passwords could not hold.
+    // A URI has a colon. Only the password file's syntax forbids it.
     name.filter(|name| check_name(&name.replace(':', "")).is_ok())
 }
 

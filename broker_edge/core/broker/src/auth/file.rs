@@ -1,12 +1,12 @@
-//! Reading the files that an authority is made of, and saying what is wrong with one.
+//! Reads the files of an authority, and reports what is wrong with them.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// A file beyond this size is refused instead of read: these are written by people or by small programs.
+/// Larger files are refused, because these files are written by people or small programs.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// What is wrong with a file, as one sentence for the operator.
+/// What is wrong with a file, in one sentence for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     #[error("cannot read {}: {reason}; check the path and that the broker's user may read it", file.display())]
@@ -27,7 +27,7 @@ pub enum FileError {
 /// The text of a file of bounded size.
 ///
 /// # Errors
-/// A file that cannot be read, is too large, or is not UTF-8.
+/// The file cannot be read, is too large, or is not UTF-8.
 pub fn read(file: &Path) -> Result<String, FileError> {
     let unreadable = |reason| FileError::Unreadable {
         file: file.to_owned(),
@@ -45,7 +45,7 @@ pub fn read(file: &Path) -> Result<String, FileError> {
     Ok(text)
 }
 
-/// The lines that say something, with their numbers: not empty, and not a comment.
+/// The lines with content and their numbers: without empty lines and comments.
 pub fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     (1..)
         .zip(text.lines())

@@ -1,4 +1,4 @@
-//! Where the current authority is: loaded at the start, replaced as a whole by a reload, kept when a file is bad.
+//! Holds the current authority: loaded at the start, replaced as a whole by a reload, kept if a file is invalid.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,15 +8,15 @@ use parking_lot::{Mutex, RwLock};
 use super::{Authority, FileError, Verifier};
 use crate::config::AuthSettings;
 
-/// Who has to look when the authority has changed.
+/// A callback that runs when the authority has changed.
 type Watcher = Box<dyn Fn() + Send + Sync>;
 
 pub struct Keeper {
     settings: AuthSettings,
-    /// No listener is reached from another machine.
+    /// No listener is reachable from another machine.
     is_local: bool,
     current: RwLock<Arc<Authority>>,
-    /// Grows with every reload, so that who keeps a copy sees that it is old.
+    /// Grows with every reload, so that the owner of a copy notices that it is outdated.
     epoch: AtomicU64,
     verifier: Verifier,
     watchers: Mutex<Vec<Watcher>>,
@@ -24,10 +24,10 @@ pub struct Keeper {
 
 impl Keeper {
     /// # Errors
-    /// A file that is not right, or threads that the system refuses.
+    /// A file is invalid, or the system refuses a thread.
     pub fn start(settings: &AuthSettings, is_local: bool) -> Result<Arc<Self>, StartError> {
         let authority = Authority::load(settings, is_local)?;
-        // Nobody asks for checks where nothing can be checked.
+        // Without authentication there are no checks to run.
         let threads = if settings.is_configured() {
             settings.threads
         } else {
@@ -61,15 +61,15 @@ impl Keeper {
         self.settings.open_metrics
     }
 
-    /// Has `watcher` called after every reload.
+    /// Calls `watcher` after every reload.
     pub fn watch(&self, watcher: impl Fn() + Send + Sync + 'static) {
         self.watchers.lock().push(Box::new(watcher));
     }
 
-    /// Reads all files again. When one of them is bad nothing changes.
+    /// Reloads all files. If one of them is invalid, nothing changes.
     ///
     /// # Errors
-    /// The file that is not right, in one sentence.
+    /// The invalid file, in one sentence.
     pub fn reload(&self) -> Result<(), FileError> {
         let authority = Arc::new(Authority::load(&self.settings, self.is_local)?);
         *self.current.write() = authority;
@@ -81,7 +81,7 @@ impl Keeper {
     }
 }
 
-/// Why there is no authority.
+/// Why the authority could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error(transparent)]

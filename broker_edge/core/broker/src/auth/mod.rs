@@ -1,8 +1,8 @@
-//! Who a client is, and what it may do.
+//! Authentication and authorization: who a client is, and what it may do.
 //!
-//! An [`Authority`] is an immutable snapshot of everything that decides about that: users, keys of tokens, the ACL. It
-//! is replaced as a whole on a reload ([`Keeper`]), never changed. Credentials become an [`Identity`]; what it may do
-//! are its [`Rights`]. Nothing here knows a connection: the engine and the service ask and act.
+//! An [`Authority`] is an immutable snapshot of users, token keys and the ACL. A reload replaces it as a whole
+//! ([`Keeper`]). Credentials become an [`Identity`], whose permissions are its [`Rights`]. Nothing here knows about
+//! connections: the engine and the service ask, and act on the answer.
 
 pub(crate) mod acl;
 mod authority;
@@ -37,32 +37,32 @@ pub use rights::{Caller, Rights};
 pub use verifier::{Answer, Asker, Busy, Verifier};
 pub use waiting::Line;
 
-/// What somebody wants to do with a topic.
+/// An action on a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Access {
     Publish,
-    /// Asked for a filter, not for a topic: whether it may match something that may be received.
+    /// Asked about a filter, not a topic: whether it may match a topic that the client may receive.
     Subscribe,
-    /// Be sent a record, live, retained or after having been away.
+    /// Receive a record: live, retained, or queued while offline.
     Receive,
-    /// Read from an offset of one's own choosing. Asked for a topic.
+    /// Read from an offset of the client's choice. Asked about a topic.
     Replay,
 }
 
-/// Why somebody is not let in.
+/// Why a client is not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Denied {
     NoCredentials,
-    /// Unknown user or wrong password: nobody is told which.
+    /// Unknown user or wrong password; the client is not told which.
     BadCredentials,
     BadToken,
     ExpiredToken,
-    /// The client id is not the one that belongs to the user, or belongs to another one.
+    /// The client id is not the user's own, or belongs to another user.
     ClientId,
-    /// An authentication method that is not served.
+    /// An unsupported authentication method.
     Method,
     Busy,
-    /// A web page of another host, which showed neither password nor token.
+    /// A web page from another host that showed neither password nor token.
     Origin,
 }
 
@@ -81,7 +81,7 @@ impl Denied {
         }
     }
 
-    /// What MQTT 5 calls it.
+    /// The reason code of MQTT 5.
     pub fn reason(self) -> ReasonCode {
         match self {
             Self::NoCredentials | Self::Origin => ReasonCode::NotAuthorized,
@@ -94,8 +94,8 @@ impl Denied {
         }
     }
 
-    /// What older versions call it. A wrong password is "not authorized", as from Mosquitto: code 4 is for credentials
-    /// that are malformed.
+    /// The return code of older versions. A wrong password gets "not authorized", as in Mosquitto: code 4 is for
+    /// malformed credentials.
     pub fn return_code(self) -> ConnectReturnCode {
         match self {
             Self::ClientId => ConnectReturnCode::IdentifierRejected,
@@ -105,7 +105,7 @@ impl Denied {
     }
 }
 
-/// How somebody proved who they are, as far as a reload has to ask again.
+/// How a client authenticated, with what a reload needs to check it again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Proof {
     /// No credentials were given or needed.
@@ -121,23 +121,23 @@ pub enum Proof {
 }
 
 impl Proof {
-    /// Whether the client showed a secret itself: a browser shows a certificate for any page.
+    /// Whether the client itself sent a secret. A certificate does not count: a browser shows it on behalf of any page.
     pub fn is_shown(self) -> bool {
         matches!(self, Self::Password(_) | Self::Scram(_) | Self::Token(_))
     }
 }
 
-/// A client that was let in.
+/// An admitted client.
 #[derive(Debug, Default)]
 pub struct Identity {
-    /// `None` for who gave no credentials.
+    /// `None` for a client without credentials.
     pub user: Option<Arc<str>>,
     pub proof: Proof,
-    /// Unix microseconds after which it counts no more.
+    /// When the identity expires, in Unix microseconds.
     pub expires_us: Option<i64>,
-    /// What a token brings, in place of the ACL file.
+    /// The section in a token, which replaces the ACL file.
     own_section: Option<Arc<Section>>,
-    /// The names in the certificate that was the proof.
+    /// The names in the certificate, for [`Proof::Certificate`].
     certified: Option<Arc<CertificateNames>>,
 }
 

@@ -1,6 +1,6 @@
-//! One stored password: argon2id of our own, and the two kinds that Mosquitto writes.
+//! One stored password: our own argon2id, and the two kinds that Mosquitto writes.
 //!
-//! Checking one costs tens of milliseconds on purpose, so it never happens on the thread of the loop.
+//! A check takes tens of milliseconds on purpose, so it never runs on the event loop.
 
 use std::num::NonZeroU32;
 
@@ -10,16 +10,16 @@ use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD
 use ring::rand::{SecureRandom, SystemRandom};
 use ring::{digest, pbkdf2};
 
-/// What a new password costs: 19 MiB and two passes, OWASP's recommendation of least memory.
+/// The cost of a new password: 19 MiB and two passes, OWASP's recommendation with the least memory.
 const MEMORY_KIB: u32 = 19 * 1024;
 const PASSES: u32 = 2;
 const LANES: u32 = 1;
 const SALT_BYTES: usize = 16;
 const HASH_BYTES: usize = 32;
-/// Of a generated password.
+/// The length of a generated password.
 const GENERATED_BYTES: usize = 24;
 
-/// A file may not ask for more work than these.
+/// The highest cost that a file may demand.
 const MEMORY_KIB_MAX: u32 = 1 << 20;
 const PASSES_MAX: u32 = 64;
 const LANES_MAX: u32 = 16;
@@ -40,7 +40,7 @@ pub enum StoredPassword {
         salt: Box<[u8]>,
         hash: Box<[u8]>,
     },
-    /// Mosquitto's `$6$`, fast to guess.
+    /// Mosquitto's `$6$`, which is fast to guess.
     Sha512 { salt: Box<[u8]>, hash: Box<[u8]> },
 }
 
@@ -48,7 +48,7 @@ impl StoredPassword {
     /// The stored form of a new password.
     ///
     /// # Errors
-    /// When the system gives no random bytes or no memory.
+    /// The system provides no random bytes or no memory.
     pub fn create(password: &[u8]) -> Result<String, String> {
         let mut salt = [0; SALT_BYTES];
         random(&mut salt)?;
@@ -61,11 +61,11 @@ impl StoredPassword {
         ))
     }
 
-    /// A new password of 192 random bits, and its stored form. A slow digest would add nothing to so many, and thousands
-    /// of devices that come back together would wait for it.
+    /// A new password of 192 random bits, and its stored form. A slow digest would add no security to that many bits,
+    /// and thousands of devices that reconnect together would wait for it.
     ///
     /// # Errors
-    /// When the system gives no random bytes.
+    /// The system provides no random bytes.
     pub fn generate() -> Result<(String, String), String> {
         let (mut secret, mut salt) = ([0; GENERATED_BYTES], [0; SALT_BYTES]);
         random(&mut secret)?;
@@ -76,10 +76,10 @@ impl StoredPassword {
         Ok((password, stored))
     }
 
-    /// Reads a stored form, from its first `$` on.
+    /// Parses a stored form, from its first `$` on.
     ///
     /// # Errors
-    /// What is wrong with it; the text itself is not repeated.
+    /// What is wrong with it, without quoting the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let parts: Vec<&str> = text.split('$').collect();
         match parts.as_slice() {
@@ -89,7 +89,7 @@ impl StoredPassword {
                     .parse()
                     .ok()
                     .filter(|count: &NonZeroU32| count.get() <= ITERATIONS_MAX)
-                    .ok_or("the number of iterations is none")?,
+                    .ok_or("invalid iteration count")?,
                 salt: padded(salt)?,
                 hash: filled(padded(hash)?)?,
             }),
@@ -98,14 +98,14 @@ impl StoredPassword {
                 hash: filled(padded(hash)?)?,
             }),
             _ => Err(
-                "the password is none that is read here ($argon2id$, or Mosquitto's $7$ and $6$); write it with \
+                "unknown password format (known are $argon2id$, and Mosquitto's $7$ and $6$); write it with \
                  `headwater users add`"
                     .to_owned(),
             ),
         }
     }
 
-    /// Whether this is the password. Takes the same time whether it is or not.
+    /// Whether this is the password. Takes the same time either way.
     pub fn is(&self, password: &[u8]) -> bool {
         match self {
             Self::Argon2id {
@@ -120,7 +120,7 @@ impl StoredPassword {
                 match argon2id(costs, password, salt, &mut found) {
                     Ok(()) => is_equal(&found, hash),
                     Err(error) => {
-                        tracing::error!(error, "a password cannot be checked");
+                        tracing::error!(error, "a password check failed");
                         false
                     }
                 }
@@ -141,7 +141,7 @@ impl StoredPassword {
         }
     }
 
-    /// What people call it.
+    /// The name of the format, for people.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Argon2id { .. } => "argon2id",
@@ -150,7 +150,7 @@ impl StoredPassword {
         }
     }
 
-    /// What checking it costs: equal for those that cost the same.
+    /// The cost of a check; equal for passwords of equal cost.
     pub fn cost(&self) -> (&'static str, [u32; 3]) {
         let numbers = match self {
             Self::Argon2id {
@@ -165,13 +165,14 @@ impl StoredPassword {
         (self.kind(), numbers)
     }
 
-    /// One of the same cost that no password fits: for users that there are not.
+    /// A stored form of the same cost that no password matches, for unknown users.
     pub fn decoy(&self) -> Self {
         let mut decoy = self.clone();
         let (Self::Argon2id { hash, .. }
         | Self::Pbkdf2Sha512 { hash, .. }
         | Self::Sha512 { hash, .. }) = &mut decoy;
-        // Random bytes are the digest of nothing anybody knows; without them the inverted ones are, too.
+        // Nobody knows a password with a random digest. If there are no random bytes, the inverted digest serves as
+        // well.
         if random(hash).is_err() {
             hash.iter_mut().for_each(|byte| *byte = !*byte);
         }
@@ -180,7 +181,7 @@ impl StoredPassword {
 }
 
 impl Default for StoredPassword {
-    /// Of the cost of a new password.
+    /// With the cost of a new password.
     fn default() -> Self {
         Self::Argon2id {
             memory_kib: MEMORY_KIB,
@@ -206,13 +207,13 @@ fn parse_argon2id(costs: &str, salt: &str, hash: &str) -> Result<StoredPassword,
             Some(("m=", count)) => (&mut found[0], count, MEMORY_KIB_MAX),
             Some(("t=", count)) => (&mut found[1], count, PASSES_MAX),
             Some(("p=", count)) => (&mut found[2], count, LANES_MAX),
-            _ => return Err(format!("`{cost}` is no cost of argon2id")),
+            _ => return Err(format!("`{cost}` is not a cost of argon2id")),
         };
         let (place, count, max) = slot;
         *place = count.parse::<u32>().ok().filter(|count| *count <= max);
     }
     let [Some(memory_kib), Some(passes), Some(lanes)] = found else {
-        return Err("the costs of argon2id must be m, t and p within reason".to_owned());
+        return Err("argon2id needs the costs m, t and p, within the supported range".to_owned());
     };
     let stored = StoredPassword::Argon2id {
         memory_kib,
@@ -223,7 +224,7 @@ fn parse_argon2id(costs: &str, salt: &str, hash: &str) -> Result<StoredPassword,
     };
     Params::new(memory_kib, passes, lanes, None)
         .map(|_| stored)
-        .map_err(|error| format!("these costs of argon2id are refused: {error}"))
+        .map_err(|error| format!("invalid costs of argon2id: {error}"))
 }
 
 fn argon2id(
@@ -253,22 +254,22 @@ pub(super) fn padded(text: &str) -> Result<Box<[u8]>, String> {
         .map_err(|_| "salt or digest is not base64".to_owned())
 }
 
-/// An empty or tiny digest would fit every password, or many.
+/// An empty or tiny digest would match every password, or many.
 fn filled(hash: Box<[u8]>) -> Result<Box<[u8]>, String> {
     if (16..=128).contains(&hash.len()) {
         Ok(hash)
     } else {
-        Err("the digest has not the length of one".to_owned())
+        Err("the digest has an invalid length".to_owned())
     }
 }
 
 pub(super) fn random(bytes: &mut [u8]) -> Result<(), String> {
     SystemRandom::new()
         .fill(bytes)
-        .map_err(|_| "the system gives no random bytes".to_owned())
+        .map_err(|_| "the system provides no random bytes".to_owned())
 }
 
-/// Compares digests without telling by the time where they differ.
+/// Compares digests in constant time.
 pub(super) fn is_equal(left: &[u8], right: &[u8]) -> bool {
     let differing = left.iter().zip(right).fold(0, |all, (l, r)| all | (l ^ r));
     left.len() == right.len() && std::hint::black_box(differing) == 0

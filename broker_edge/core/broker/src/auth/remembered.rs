@@ -1,9 +1,9 @@
-//! Passwords that were found right or wrong lately, so that a client that comes back does not cost a slow check again.
+//! Recent results of password checks, so that a returning client does not cost another slow check.
 //!
-//! Kept is a keyed digest of user and password, with a key that lives as long as one state of the files: it cannot be
-//! told what the password was, and after a reload nothing is remembered. Of what was right there is at most one entry per
-//! user of the file; of what was wrong, whoever the user was said to be, the newest few thousand: enough for devices that
-//! were given the wrong password and try it for ever, and no help to who guesses, since no guess is made twice.
+//! Entries are keyed digests of user and password. The key lives as long as one snapshot of the files, so the digest
+//! does not reveal the password, and a reload forgets everything. There is at most one correct password per user of the
+//! file, and the newest few thousand wrong ones for any user name. That is enough for devices with a wrong password
+//! that retry forever, and it does not help an attacker, who makes no guess twice.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,18 +14,18 @@ use super::password::{is_equal, random};
 
 type Digest = [u8; digest::SHA256_OUTPUT_LEN];
 
-/// Wrong passwords that are remembered; as many again may be left of those before.
+/// The most wrong passwords per half; the older half may hold as many again.
 const WRONG_MAX: usize = 4096;
 
 #[derive(Debug)]
 pub struct Remembered {
-    /// Nothing is remembered when the system gave no random bytes.
+    /// `None` if the system provided no random bytes; then nothing is remembered.
     key: Option<hmac::Key>,
     by_user: Mutex<HashMap<Box<str>, Digest>>,
     wrong: Mutex<Wrong>,
 }
 
-/// Two halves, so that room is made without forgetting all.
+/// Two halves, so that making room does not forget everything.
 #[derive(Debug, Default)]
 struct Wrong {
     newer: HashSet<Digest>,
@@ -57,7 +57,7 @@ impl Remembered {
         Some(digest)
     }
 
-    /// Whether this was found to be the user's password before, or not to be; `None` when it was not looked at lately.
+    /// The result of a recent check of this password: right or wrong; `None` if there was none.
     pub fn recall(&self, user: &str, password: &[u8]) -> Option<bool> {
         let digest = self.digest(user, password)?;
         let known = self.by_user.lock().get(user).copied();
@@ -69,14 +69,14 @@ impl Remembered {
         is_wrong.then_some(false)
     }
 
-    /// Only for a user of the file, whose number bounds this.
+    /// Only for users of the file, whose number bounds the entries.
     pub fn remember(&self, user: &str, password: &[u8]) {
         if let Some(digest) = self.digest(user, password) {
             self.by_user.lock().insert(user.into(), digest);
         }
     }
 
-    /// This is not the password of that user, who may not exist.
+    /// Remembers a wrong password. The user may not exist.
     pub fn remember_wrong(&self, user: &str, password: &[u8]) {
         if let Some(digest) = self.digest(user, password) {
             let mut wrong = self.wrong.lock();

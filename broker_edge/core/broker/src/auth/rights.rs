@@ -1,4 +1,4 @@
-//! What an identity may do under a state of the files.
+//! The rights of an identity under one snapshot of the files.
 
 use std::sync::Arc;
 
@@ -8,22 +8,22 @@ use super::rules::{ClientId, Names, Verdict};
 use super::section::Section;
 use super::{Access, Identity, Proof};
 
-/// Whose rights are the same but for what follows from the client id, under one state of the files and as long as one of
-/// them is there.
+/// Identifies callers whose rights differ at most by client id. Valid within one snapshot of the files, while one of
+/// the callers exists.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Caller {
     user: Option<Arc<str>>,
-    /// Where that of a token lies.
+    /// The address of a token's own section.
     own_section: usize,
     is_stored: bool,
 }
 
-/// What an identity may do.
+/// The rights of an identity.
 #[derive(Debug)]
 pub struct Rights {
     authority: Arc<Authority>,
     identity: Arc<Identity>,
-    /// Of the token, or of the ACL file when there is one.
+    /// The section of the token, or of the ACL file if there is one.
     section: Option<Arc<Section>>,
 }
 
@@ -45,17 +45,18 @@ impl Rights {
         &self.identity
     }
 
-    /// The user's name; nothing for a client without credentials.
+    /// The user's name; `None` for a client without credentials.
     pub fn user(&self) -> Option<&Arc<str>> {
         self.identity.user.as_ref()
     }
 
-    /// The tenant that the user belongs to, where one is written.
+    /// The user's tenant, if one is configured.
     pub fn tenant(&self) -> Option<&Arc<str>> {
         self.section.as_ref()?.tenant()
     }
 
-    /// Whether the topic (the filter, for [`Access::Subscribe`]) may be used so. `client_id` is `None` outside MQTT.
+    /// Whether this access to the topic (for [`Access::Subscribe`], to the filter) is allowed. `client_id` is `None`
+    /// outside MQTT.
     pub fn may(&self, access: Access, topic: &str, client_id: Option<&str>) -> bool {
         match access {
             Access::Subscribe => self.may_filter(access, topic, client_id),
@@ -63,9 +64,9 @@ impl Rights {
         }
     }
 
-    /// Whether there may be a topic under the filter that may be used so.
+    /// Whether the filter may match a topic with this access allowed.
     pub fn may_filter(&self, access: Access, filter: &str, client_id: Option<&str>) -> bool {
-        // A subscription is shared in its delivery, not in what it reads.
+        // Sharing a subscription affects its delivery, not what it reads.
         let filter = match headwater_mqtt::topic::parse_shared(filter) {
             Ok(Some(shared)) => shared.filter,
             _ => filter,
@@ -90,8 +91,8 @@ impl Rights {
         }
     }
 
-    /// Whether a client that calls itself in some way could use the topic so: it is true more often than [`Rights::may`],
-    /// and the same for all who are one [`Caller`].
+    /// Whether this access to the topic is allowed with some client id. It is true more often than [`Rights::may`], and
+    /// the same for all that share one [`Caller`].
     pub fn might(&self, access: Access, topic: &str) -> bool {
         let names = Names {
             user: self.identity.user.as_deref(),
@@ -118,7 +119,7 @@ impl Rights {
         }
     }
 
-    /// A token replaces the ACL file for its bearer.
+    /// Whether a token replaces the ACL file for this client.
     fn has_own_section(&self) -> bool {
         self.identity.own_section.is_some()
     }
@@ -133,9 +134,8 @@ impl Rights {
         }
     }
 
-    /// Whether a client id is the user's own: it is the user's name, a `client-id` line of the user matches it, or the
-    /// certificate that the client showed holds it. A client without credentials has no name that it could belong to;
-    /// it may have any that is nobody's.
+    /// Whether the client id belongs to the user: it is the user's name, matches a `client-id` line of the user, or
+    /// stands in the client's certificate. A client without credentials may have any client id that belongs to nobody.
     pub fn proves(&self, client_id: &str) -> bool {
         let Some(user) = &self.identity.user else {
             let authority = &self.authority;
@@ -153,7 +153,7 @@ impl Rights {
             || self.identity.certified.as_ref().is_some_and(is_certified)
     }
 
-    /// Whether what a client says as the device of this name counts: nobody else is known to be it.
+    /// Whether the client may speak for the device with this name: the name is not known to belong to somebody else.
     pub fn speaks_as(&self, client_id: &str) -> bool {
         let authority = &self.authority;
         authority.trusts_client_ids()
@@ -161,7 +161,7 @@ impl Rights {
             || !authority.has_owner(client_id)
     }
 
-    /// Whether rules with `%c` exist that a client id which is not proved keeps from applying.
+    /// Whether rules with `%c` exist that do not apply because the client id is unproved.
     pub fn misses_rules_by(&self, client_id: &str) -> bool {
         !self.authority.trusts_client_ids()
             && !self.proves(client_id)
@@ -171,7 +171,7 @@ impl Rights {
             }
     }
 
-    /// Whether anything at all may be used so, by its rules alone.
+    /// Whether the rules allow this access to any topic at all.
     pub fn may_some(&self, access: Access) -> bool {
         let Some(section) = &self.section else {
             return true;
@@ -182,18 +182,18 @@ impl Rights {
         }
     }
 
-    /// Whether every topic may be used in every way.
+    /// Whether every access to every topic is allowed.
     pub fn is_unrestricted(&self) -> bool {
         self.section.is_none()
     }
 
-    /// Whether a consumer group of somebody else may be used.
+    /// Whether the user may use a consumer group of another user.
     pub fn may_group(&self, group: &str) -> bool {
         let section = self.section.as_ref();
         self.is_operator() || section.is_some_and(|section| section.has_group(group))
     }
 
-    /// Whether the broker itself may be worked on: groups removed, backups taken, files loaded anew.
+    /// Whether the user may operate the broker: remove groups, take backups, reload files.
     pub fn is_operator(&self) -> bool {
         let user = self.identity.user.as_deref();
         let is_named =
@@ -202,7 +202,7 @@ impl Rights {
         is_named || section.is_some_and(|section| section.is_operator())
     }
 
-    /// Whether the broker may be looked at: its clients, groups and figures.
+    /// Whether the user may view the broker's clients, groups and metrics.
     pub fn is_viewer(&self) -> bool {
         let section = self.section.as_ref();
         self.is_operator() || section.is_some_and(|section| section.is_viewer())

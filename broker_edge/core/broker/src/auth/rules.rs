@@ -1,13 +1,13 @@
-//! Rules on topics: filters compiled to levels, and what a list of them says about a topic or a filter.
+//! Rules on topics: filters compiled to levels, and the verdict of a list of rules on a topic or a filter.
 //!
-//! A rule of a pattern has `%c` (client id) and `%u` (user name) in it. They stand for text within one level and are
-//! compared, never put into a filter, so nothing that a client calls itself can act as a wildcard or add a level.
+//! A pattern rule contains `%c` (client id) and `%u` (user name). They stand for text within one level and are only
+//! compared, never inserted into a filter. So no client id or user name can act as a wildcard or add a level.
 
 use headwater_mqtt::topic::{TopicError, check_filter};
 
 use super::Access;
 
-/// What a rule allows, as a set.
+/// The set of accesses that a rule allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Allowed(u8);
 
@@ -15,7 +15,7 @@ impl Allowed {
     pub const READ: Self = Self(1);
     pub const WRITE: Self = Self(2);
     pub const READ_WRITE: Self = Self(1 | 2);
-    /// Reading from an offset of one's own choosing, and all other reading.
+    /// Replay from any offset, and all other reading.
     pub const REPLAY: Self = Self(1 | 4);
 
     const fn has(self, access: Access) -> bool {
@@ -33,11 +33,11 @@ impl Allowed {
 pub enum ClientId<'a> {
     /// Callers outside MQTT have no client id.
     Absent,
-    /// The client chose the id, and nothing proves that it owns it. Rules with `%c` apply as they do without a client id:
-    /// none allows anything, and a denial with `%c` holds for every id.
+    /// The client chose the id, without proof that it owns it. Rules with `%c` then apply as without a client id: none
+    /// allows anything, and a denial with `%c` applies to every id.
     Unproved,
     Proved(&'a str),
-    /// Stands for every client id: how a denial sees one that is not proved.
+    /// Matches every client id: how denials treat an unproved one.
     Any,
 }
 
@@ -49,7 +49,7 @@ pub struct Names<'a> {
 }
 
 impl Names<'_> {
-    /// How a denial sees the names: one that is not proved must not evade it, nor must who comes without one.
+    /// The names for denials: a client must not evade a denial by an unproved id, or by having none.
     fn for_denials(self) -> Self {
         match self.client_id {
             ClientId::Unproved | ClientId::Absent => Self {
@@ -64,7 +64,7 @@ impl Names<'_> {
         self.client_id == ClientId::Any && parts.contains(&Part::ClientId)
     }
 
-    /// Whether a level begins and ends as the parts around `%c` say.
+    /// Whether a level begins and ends with the parts around `%c`.
     fn may_be(&self, level: &str, parts: &[Part]) -> bool {
         let mut rest = level;
         let is_text = |part: &&Part| **part != Part::ClientId;
@@ -83,7 +83,7 @@ impl Names<'_> {
         true
     }
 
-    /// The text that a part of a level stands for; nothing for a name that cannot be part of one level.
+    /// The text of a part of a level; `None` for a name that cannot be part of a level.
     fn text<'a>(&'a self, part: &'a Part) -> Option<&'a str> {
         let name = match part {
             Part::Text(text) => return Some(text),
@@ -120,7 +120,7 @@ enum Level {
 enum Compared {
     Same,
     Other,
-    /// The rule needs a name that there is not, or that cannot be part of a level.
+    /// The rule needs a name that is missing, or that cannot be part of a level.
     NoName,
 }
 
@@ -152,19 +152,19 @@ impl Level {
     }
 }
 
-/// A filter to compare topics and filters with.
+/// A rule's filter, which is compared with topics and filters.
 #[derive(Debug)]
 pub struct RuleFilter {
     levels: Box<[Level]>,
-    /// Written with a `$` in front: only such rules reach topics that begin with one.
+    /// The filter begins with `$`; only such rules match topics that begin with `$`.
     reaches_dollar: bool,
 }
 
 impl RuleFilter {
-    /// A filter as it stands.
+    /// A literal filter.
     ///
     /// # Errors
-    /// Text that is not a filter.
+    /// The text is not a filter.
     pub fn plain(text: &str) -> Result<Self, TopicError> {
         Self::compile(text, |level| Level::Text(level.into()))
     }
@@ -172,7 +172,7 @@ impl RuleFilter {
     /// A filter in which `%c` and `%u` stand for names.
     ///
     /// # Errors
-    /// Text that is not a filter.
+    /// The text is not a filter.
     pub fn pattern(text: &str) -> Result<Self, TopicError> {
         Self::compile(text, named_level)
     }
@@ -285,19 +285,19 @@ fn named_level(level: &str) -> Level {
     Level::Named(parts.into())
 }
 
-/// Rules that are asked together; denials come first, whatever their place.
+/// A list of rules. Denials take precedence, wherever they stand.
 #[derive(Debug, Default)]
 pub struct Rules {
     denied: Vec<RuleFilter>,
     allowed: Vec<(RuleFilter, Allowed)>,
 }
 
-/// What rules say.
+/// The verdict of the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Allowed,
     Denied,
-    /// No rule is about it.
+    /// No rule applies.
     Silent,
 }
 
@@ -310,33 +310,33 @@ impl Rules {
         self.denied.push(filter);
     }
 
-    /// Whether the client id stands in one of them.
+    /// Whether one of the rules contains the client id.
     pub fn name_client_id(&self) -> bool {
         let allowed = self.allowed.iter().map(|(rule, _)| rule);
         allowed.chain(&self.denied).any(RuleFilter::names_client_id)
     }
 
-    /// Whether a topic is allowed so by some name, whatever is denied.
+    /// Whether this access to the topic is allowed under some name, ignoring denials.
     pub fn may_allow(&self, access: Access, topic: &str, names: &Names<'_>) -> bool {
         let mut allowed = self.allowed.iter();
         allowed.any(|(rule, allowed)| allowed.has(access) && rule.matches(topic, names))
     }
 
-    /// Whether anything at all is allowed so.
+    /// Whether this access is allowed for any topic.
     pub fn allow_some(&self, access: Access) -> bool {
         self.allowed.iter().any(|(_, allowed)| allowed.has(access))
     }
 
-    /// About a topic.
+    /// The verdict on a topic.
     pub fn on_topic(&self, access: Access, topic: &str, names: &Names<'_>) -> Verdict {
-        // A denial that cannot be looked at, because its name is none, counts: it must not be evaded by a name.
+        // A denial that cannot be evaluated because a name is unusable applies, so that no name evades it.
         let of_denials = names.for_denials();
         let is_denied =
             |rule: &RuleFilter| rule.matches(topic, &of_denials) || rule.has_unusable(&of_denials);
         self.decide(access, is_denied, |rule| rule.matches(topic, names))
     }
 
-    /// About a filter: allowed when something that it matches may be, denied when a denial has all of it.
+    /// The verdict on a filter: allowed if a topic that it matches may be, denied if a denial covers all of it.
     pub fn on_filter(&self, access: Access, filter: &str, names: &Names<'_>) -> Verdict {
         let of_denials = names.for_denials();
         let is_denied =
@@ -363,7 +363,7 @@ impl Rules {
 }
 
 impl RuleFilter {
-    /// Whether the client id stands in it.
+    /// Whether the filter contains the client id.
     pub fn names_client_id(&self) -> bool {
         self.levels.iter().any(|level| match level {
             Level::Named(parts) => parts.contains(&Part::ClientId),
@@ -371,7 +371,7 @@ impl RuleFilter {
         })
     }
 
-    /// Whether it refers to a name that is there but cannot be part of a level.
+    /// Whether it refers to an existing name that cannot be part of a level.
     fn has_unusable(&self, names: &Names<'_>) -> bool {
         let is_unusable = |part: &Part| {
             let is_there = match part {

@@ -1,4 +1,4 @@
-//! Rules on topics: names that are no wildcards, topics with `$`, and agreement with matching.
+//! Tests of rules on topics: names never act as wildcards, topics with `$`, and agreement with MQTT matching.
 
 use super::*;
 use proptest::prelude::*;
@@ -177,7 +177,7 @@ proptest! {
     ) {
         prop_assume!(!rule.is_empty() && !asked.is_empty() && !topic.is_empty());
         let compiled = RuleFilter::plain(&rule).unwrap();
-        // Stricter than matching only where a wildcard stands in front of a topic that begins with `$`.
+        // Stricter than MQTT matching only for a leading wildcard and a topic that begins with `$`.
         let matches = headwater_mqtt::filter_matches(&rule, &topic);
         prop_assert_eq!(compiled.matches(&topic, &NAMES), matches, "{} {}", rule, topic);
         if matches && headwater_mqtt::filter_matches(&asked, &topic) {

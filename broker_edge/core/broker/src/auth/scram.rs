@@ -1,6 +1,6 @@
-//! SCRAM-SHA-256 (RFC 5802, RFC 7677): what is stored of a password for it, and the server's side of an exchange.
+//! SCRAM-SHA-256 (RFC 5802, RFC 7677): the stored keys of a password, and the server's side of an exchange.
 //!
-//! Pure: messages in, messages out. Channel binding is not offered, so a client that asks for it is refused.
+//! Pure: messages in, messages out. Channel binding is not supported, so clients that require it are refused.
 
 use std::num::NonZeroU32;
 
@@ -18,12 +18,12 @@ const ITERATIONS: u32 = 15_000;
 const ITERATIONS_MAX: u32 = 10_000_000;
 const SALT_BYTES: usize = 16;
 const NONCE_BYTES: usize = 18;
-/// A message of a client beyond this is none.
+/// Longer client messages are rejected.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
 type Key = [u8; digest::SHA256_OUTPUT_LEN];
 
-/// What the broker keeps of a password: enough to check a proof, not enough to make one.
+/// The stored keys of a password: enough to check a proof, not enough to make one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredKeys {
     iterations: NonZeroU32,
@@ -36,7 +36,7 @@ impl StoredKeys {
     /// The stored form of a new password.
     ///
     /// # Errors
-    /// When the system gives no random bytes.
+    /// The system provides no random bytes.
     pub fn create(password: &str) -> Result<String, String> {
         let mut salt = [0; SALT_BYTES];
         random(&mut salt)?;
@@ -60,18 +60,18 @@ impl StoredKeys {
         let rest = text.strip_prefix(PREFIX).unwrap_or_default();
         let parts: Vec<&str> = rest.split('$').collect();
         let [iterations, salt, stored_key, server_key] = parts.as_slice() else {
-            return Err("a SCRAM line is $scram-sha-256$iterations$salt$key$key".to_owned());
+            return Err("a SCRAM line must be $scram-sha-256$iterations$salt$key$key".to_owned());
         };
         let key = |text| {
             let bytes = padded(text)?;
-            Key::try_from(&*bytes).map_err(|_| "a SCRAM key has 32 bytes".to_owned())
+            Key::try_from(&*bytes).map_err(|_| "a SCRAM key must have 32 bytes".to_owned())
         };
         Ok(Self {
             iterations: iterations
                 .parse()
                 .ok()
                 .filter(|count: &NonZeroU32| count.get() <= ITERATIONS_MAX)
-                .ok_or("the number of iterations is none")?,
+                .ok_or("invalid iteration count")?,
             salt: padded(salt)?,
             stored_key: key(stored_key)?,
             server_key: key(server_key)?,
@@ -97,7 +97,7 @@ impl StoredKeys {
         }
     }
 
-    /// For users that there are not: the same salt each time they are asked for, as of a user that there is.
+    /// Keys for an unknown user. The salt is the same each time, as for a known user.
     pub fn decoy(user: &str, secret: &Key) -> Self {
         let salt = keyed(secret, user.as_bytes());
         Self {
@@ -109,26 +109,26 @@ impl StoredKeys {
     }
 }
 
-/// An exchange that has begun: the client has to prove that it knows the password.
+/// An exchange in progress: the client must still prove that it knows the password.
 #[derive(Debug)]
 pub struct Exchange {
     user: Box<str>,
     nonce: Box<str>,
-    /// Both first messages, as they are signed.
+    /// Both first messages, in the form that is signed.
     signed: Box<str>,
     keys: StoredKeys,
 }
 
-/// A message that is none of SCRAM, or a proof that is wrong; which of them is nobody's business.
+/// A malformed message or a wrong proof; the client is not told which.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the SCRAM exchange failed")]
 pub struct Failed;
 
 impl Exchange {
-    /// Takes the client's first message; gives the exchange and the server's first message.
+    /// Takes the client's first message; returns the exchange and the server's first message.
     ///
     /// # Errors
-    /// A message that is none, or one that asks for channel binding or for another user's rights.
+    /// The message is malformed, or it requests channel binding or another user's rights.
     pub fn begin(
         message: &[u8],
         keys_of: impl FnOnce(&str) -> StoredKeys,
@@ -144,7 +144,7 @@ impl Exchange {
         keys_of: impl FnOnce(&str) -> StoredKeys,
     ) -> Result<(Self, String), Failed> {
         let message = text_of(message)?;
-        // "n" or "y": no channel binding; nothing between the commas: no other identity.
+        // "n" or "y" means no channel binding; nothing between the commas means no other identity.
         let bare = message
             .strip_prefix("n,,")
             .or_else(|| message.strip_prefix("y,,"))
@@ -178,10 +178,10 @@ impl Exchange {
         &self.user
     }
 
-    /// Takes the client's final message; gives the server's, which proves that the broker knows the password, too.
+    /// Takes the client's final message; returns the server's, which proves that the broker knows the password too.
     ///
     /// # Errors
-    /// A message that is none, or a wrong proof.
+    /// The message is malformed, or the proof is wrong.
     pub fn finish(&self, message: &[u8]) -> Result<String, Failed> {
         let message = text_of(message)?;
         let (without_proof, proof) = message.rsplit_once(",p=").ok_or(Failed)?;
@@ -215,7 +215,7 @@ fn text_of(message: &[u8]) -> Result<&str, Failed> {
     std::str::from_utf8(message).map_err(|_| Failed)
 }
 
-/// A user name in which `=2C` is a comma and `=3D` an equals sign; no other use of `=` is one.
+/// Decodes a user name: `=2C` is a comma, `=3D` an equals sign. Any other `=` is an error.
 fn unescaped(name: &str) -> Result<String, Failed> {
     let mut parts = name.split('=');
     let mut user = parts.next().unwrap_or_default().to_owned();
@@ -256,7 +256,7 @@ pub mod client {
         format!("n,,n={user},r={nonce}")
     }
 
-    /// The final message that proves to know the password.
+    /// The final message, with the proof that the client knows the password.
     pub fn last(password: &str, first: &str, challenge: &str) -> String {
         let part = |prefix: &str| {
             let mut parts = challenge.split(',');

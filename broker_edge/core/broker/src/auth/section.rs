@@ -1,7 +1,7 @@
-//! What is written about one user: in a section of the ACL file, or in the claim `acl` of a token.
+//! The entry of one user: a section of the ACL file, or the claim `acl` of a token.
 //!
-//! Beside the rules on topics these are the client ids and consumer groups that are the user's own, the tenant that the
-//! user belongs to, and whether the user may look at the broker or work on it.
+//! Besides rules on topics it holds the user's own client ids and consumer groups, the user's tenant, and whether the
+//! user may view or operate the broker.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use super::rules::Rules;
 
 /// Longest name of a client id or group in a line.
 const NAME_BYTES_MAX: usize = 65_535;
-/// Longest name of a tenant: it stands in the names of what is kept for it.
+/// Longest name of a tenant. It is part of the keys of what is stored for the tenant.
 const TENANT_BYTES_MAX: usize = 1024;
 
-/// A name, or with `*` behind it the beginning of names.
+/// A name, or a prefix of names when it ends with `*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamePattern {
     text: Box<str>,
@@ -22,7 +22,7 @@ pub struct NamePattern {
 
 impl NamePattern {
     /// # Errors
-    /// What is wrong with it: empty, too long, or with characters that no name has.
+    /// What is wrong with it: empty, too long, or with invalid characters.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         check(text)?;
         let prefix = text.strip_suffix('*');
@@ -36,12 +36,12 @@ impl NamePattern {
         })
     }
 
-    /// The one name that it stands for.
+    /// The single name that it matches, if it is not a prefix.
     pub fn exact(&self) -> Option<&str> {
         (!self.is_prefix).then_some(&*self.text)
     }
 
-    /// Whether it stands for every name.
+    /// Whether it matches every name.
     pub fn is_all(&self) -> bool {
         self.is_prefix && self.text.is_empty()
     }
@@ -57,17 +57,17 @@ impl NamePattern {
 
 fn check(text: &str) -> Result<(), &'static str> {
     if text.is_empty() {
-        Err("has no name behind it")
+        Err("has no name after it")
     } else if text.len() > NAME_BYTES_MAX {
-        Err("has a name of more than 65,535 bytes")
+        Err("has a name longer than 65,535 bytes")
     } else if text.contains(char::is_control) {
-        Err("has a control character in it")
+        Err("contains a control character")
     } else {
         Ok(())
     }
 }
 
-/// The section of one user, or that of clients without credentials.
+/// The section of one user, or of clients without credentials.
 #[derive(Debug, Default)]
 pub struct Section {
     pub(super) rules: Rules,
@@ -94,14 +94,14 @@ impl Section {
     }
 
     /// # Errors
-    /// What is wrong with the name, or that there is another one.
+    /// What is wrong with the name, or that a tenant is already set.
     pub fn set_tenant(&mut self, name: &str) -> Result<(), &'static str> {
         check(name)?;
         if name.len() > TENANT_BYTES_MAX {
-            return Err("has a name of more than 1,024 bytes");
+            return Err("has a name longer than 1,024 bytes");
         }
         if self.tenant.as_deref().is_some_and(|held| held != name) {
-            return Err("names a second tenant; a user belongs to one");
+            return Err("names a second tenant; a user belongs to only one");
         }
         self.tenant = Some(name.into());
         Ok(())
@@ -131,7 +131,7 @@ impl Section {
         self.is_viewer
     }
 
-    /// Whether anything at all is allowed so.
+    /// Whether this access is allowed for any topic.
     pub fn allows_some(&self, access: Access) -> bool {
         self.rules.allow_some(access)
     }

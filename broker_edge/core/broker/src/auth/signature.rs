@@ -1,5 +1,5 @@
-//! Signatures of tokens, checked with ring: the provider of cryptography that `jsonwebtoken` is built to be given. It
-//! knows RS256, ES256 and EdDSA, signs nothing, and has no secret keys, so a token cannot choose to be checked with one.
+//! Checks the signatures of tokens with ring, as a crypto provider for `jsonwebtoken`. It supports RS256, ES256 and
+//! EdDSA, cannot sign, and has no secret keys, so a token cannot select one for its check.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{Error, ErrorKind, new_error};
@@ -23,13 +23,13 @@ static PROVIDER: CryptoProvider = CryptoProvider {
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Makes ring check the signatures of tokens in this process. The first provider stays; an embedding program may have
-/// chosen its own.
+/// Installs ring as the provider of this process. An earlier provider stays in place, because an embedding program may
+/// have chosen its own.
 pub fn install() {
     let _ = PROVIDER.install_default();
 }
 
-/// The family of an algorithm that is served here.
+/// The family of a supported algorithm.
 pub fn family_of(algorithm: Algorithm) -> Option<AlgorithmFamily> {
     match algorithm {
         Algorithm::RS256 => Some(AlgorithmFamily::Rsa),
@@ -55,7 +55,7 @@ impl Verifier<Vec<u8>> for Ring {
         };
         let verified = match self.key.kind() {
             DecodingKeyKind::RsaModulusExponent { n, e } => {
-                // Leading zeros are allowed in a JWKS and are none of ring's.
+                // A JWKS may have leading zeros, which ring rejects.
                 let n = &n[n.iter().take_while(|byte| **byte == 0).count()..];
                 ring_signature::RsaPublicKeyComponents { n, e }.verify(rsa, message, signed)
             }
@@ -73,10 +73,10 @@ impl JwtVerifier for Ring {
     }
 }
 
-/// Whether a key is one that can check signatures here at all.
+/// Checks that a key can be used to check signatures here.
 ///
 /// # Errors
-/// A key of another kind or length.
+/// The key has an unsupported type or length.
 pub fn check_key(key: &DecodingKey) -> Result<(), Error> {
     let is_usable = match (key.family(), key.kind()) {
         (AlgorithmFamily::Rsa, DecodingKeyKind::RsaModulusExponent { n, .. }) => n.len() >= 256,

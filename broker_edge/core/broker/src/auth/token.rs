@@ -1,8 +1,8 @@
-//! Tokens (JWT) as passwords: whose signature counts, and what a token says about its bearer.
+//! Tokens (JWT) as passwords: which signatures are accepted, and what a token says about its bearer.
 //!
-//! The claims `exp`, `nbf`, `iss` and `aud` are checked; a token that never expires is refused. A claim `acl` with
-//! lists of filters, `{"publish": […], "subscribe": […], "replay": […]}`, takes the place of the ACL file for its bearer;
-//! `client-id`, `group`, `tenant` and `viewer` in it mean what they mean in the file.
+//! The claims `exp`, `nbf`, `iss` and `aud` are checked; a token without expiry is refused. A claim `acl` with lists of
+//! filters, `{"publish": […], "subscribe": […], "replay": […]}`, replaces the ACL file for its bearer; `client-id`,
+//! `group`, `tenant` and `viewer` in it have the same meaning as in the file.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use super::users::{Fingerprint, NAME_BYTES_MAX};
 use super::{Denied, Identity, Proof};
 use crate::config::TokenSettings;
 
-/// A password beyond this is no token.
+/// Longer passwords are not treated as tokens.
 pub const TOKEN_BYTES_MAX: usize = 16 << 10;
-/// Filters and names in the claims of a token.
+/// The most filters and names in the claims of a token.
 const FILTERS_MAX: usize = 1024;
-/// Keys in a file: a token that names none is tried with each.
+/// The most keys in a file, because a token without a key id is tried with each.
 const KEYS_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub struct Tokens {
     settings: TokenSettings,
 }
 
-/// What a token says its bearer may do.
+/// The rights that a token gives its bearer.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct AclClaim {
@@ -58,7 +58,7 @@ struct AclClaim {
 
 impl Tokens {
     /// # Errors
-    /// A file that cannot be read, or that holds a key which cannot be used.
+    /// The file cannot be read, or contains an unusable key.
     pub fn load(file: &Path, settings: &TokenSettings) -> Result<Self, FileError> {
         signature::install();
         let text = read(file)?;
@@ -68,8 +68,8 @@ impl Tokens {
             jwks_keys(&text)
         };
         let keys = keys.and_then(|keys| match keys.len() {
-            0 => Err("there is no public key in it; write a JWKS or PEM file".to_owned()),
-            count if count > KEYS_MAX => Err(format!("there are more than {KEYS_MAX} keys in it")),
+            0 => Err("it contains no public key; write a JWKS or PEM file".to_owned()),
+            count if count > KEYS_MAX => Err(format!("it contains more than {KEYS_MAX} keys")),
             _ => Ok(keys),
         });
         keys.map(|keys| Self {
@@ -82,7 +82,7 @@ impl Tokens {
         })
     }
 
-    /// Whether a password is meant as a token.
+    /// Whether a password looks like a token.
     pub fn is_token(password: &[u8]) -> bool {
         password.starts_with(b"eyJ") && password.iter().filter(|byte| **byte == b'.').count() == 2
     }
@@ -91,10 +91,10 @@ impl Tokens {
         self.keys.iter().any(|key| key.fingerprint == fingerprint)
     }
 
-    /// Who the bearer of a token is.
+    /// The identity of a token's bearer.
     ///
     /// # Errors
-    /// A token that is malformed, expired, not yet valid, for others, or not signed by a key of the file.
+    /// The token is malformed, expired, not yet valid, for another audience, or not signed by a key of the file.
     pub fn identify(&self, token: &[u8]) -> Result<Identity, Denied> {
         let header = jsonwebtoken::decode_header(token).map_err(|_| Denied::BadToken)?;
         let named = |key: &&SigningKey| {
@@ -109,7 +109,7 @@ impl Tokens {
                 Err(error) if *error.kind() == ErrorKind::ExpiredSignature => {
                     denied = Denied::ExpiredToken;
                 }
-                Err(error) => tracing::debug!(%error, "a token is not accepted"),
+                Err(error) => tracing::debug!(%error, "a token was refused"),
             }
         }
         Err(denied)
@@ -196,7 +196,7 @@ fn section_of(claim: &Value) -> Option<Section> {
 
 fn signing_key(id: Option<String>, key: DecodingKey) -> Result<SigningKey, String> {
     signature::check_key(&key).map_err(|_| {
-        "a key is none for RS256 (2048 bits and more), ES256 or EdDSA (Ed25519)".to_owned()
+        "a key is not usable for RS256 (2048 bits or more), ES256 or EdDSA (Ed25519)".to_owned()
     })?;
     let algorithm = match key.family() {
         AlgorithmFamily::Rsa => Algorithm::RS256,
@@ -232,7 +232,7 @@ fn pem_keys(text: &str) -> Result<Vec<SigningKey>, String> {
     for block in text.split("-----BEGIN").skip(1) {
         if block.contains("PRIVATE KEY") {
             return Err(
-                "there is a private key in it; only public keys belong on the broker".to_owned(),
+                "it contains a private key; only public keys belong on the broker".to_owned(),
             );
         }
         let Some((body, rest)) = block.split_once(END) else {
@@ -243,7 +243,7 @@ fn pem_keys(text: &str) -> Result<Vec<SigningKey>, String> {
         let key = DecodingKey::from_rsa_pem(pem.as_bytes())
             .or_else(|_| DecodingKey::from_ec_pem(pem.as_bytes()))
             .or_else(|_| DecodingKey::from_ed_pem(pem.as_bytes()))
-            .map_err(|_| "a block is no public key of RSA, P-256 or Ed25519".to_owned())?;
+            .map_err(|_| "a block is not a public key of RSA, P-256 or Ed25519".to_owned())?;
         keys.push(signing_key(None, key)?);
     }
     Ok(keys)

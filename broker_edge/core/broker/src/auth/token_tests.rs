@@ -1,4 +1,4 @@
-//! Tokens of each kind of key, good and bad.
+//! Valid and invalid tokens for each type of key.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -12,7 +12,7 @@ use crate::auth::Access;
 use crate::auth::rules::{Names, Verdict};
 use crate::config::units::Age;
 
-/// Signed once with OpenSSL; `sub` is `pump-7`, `exp` the year 2100. ring signs with RSA keys but makes none.
+/// Signed once with OpenSSL; `sub` is `pump-7`, `exp` is in 2100. ring signs with RSA keys but cannot generate them.
 const RSA_TOKEN: &str = concat!(
     "eyJhbGciOiJSUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiJwdW1wLTciLCJleHAiOjQxMDI0NDQ4MDB9.PYB1VrWx9b_DWP",
     "Wv3tFSNd3ebmAemg1liKGF7OH7ytaiha4B6XrFiMXraIQnWuUwECae6J9yWNwDWDrc4HGmoUZCuxLuHT07OlyuiNValiXeaV",
@@ -37,7 +37,7 @@ TQIDAQAB
 -----END PUBLIC KEY-----
 ";
 
-/// Seconds of the year 2100.
+/// The year 2100 in Unix seconds.
 const FAR_S: u64 = 4_102_444_800;
 
 fn part(value: &Value) -> String {
@@ -104,7 +104,7 @@ fn a_token_of_a_known_key_names_its_bearer_and_says_how_long() {
         Some(i64::try_from(FAR_S * 1_000_000).unwrap())
     );
     assert!(identity.is_expired(i64::MAX) && !identity.is_expired(0));
-    // The time may be written with a fraction.
+    // The time may have a fraction.
     let token = issuer.token(&json!({"sub": "ann", "exp": 4_102_444_800.5}));
     assert_eq!(user(&tokens, &token), Ok("ann".to_owned()));
 }
@@ -178,7 +178,7 @@ fn what_is_expired_unsigned_changed_or_for_others_lets_nobody_in() {
     assert_eq!(user(&tokens, &other.token(&good)), Err(Denied::BadToken));
     let unsigned = format!("{}.{}.", part(&json!({"alg": "none"})), part(&good));
     assert_eq!(user(&tokens, &unsigned), Err(Denied::BadToken));
-    // A public key is no secret of HMAC.
+    // A public key must not be accepted as an HMAC secret.
     for alg in ["HS256", "RS256", "ES256"] {
         let confused = issuer.sign(&json!({"alg": alg}), &good);
         assert_eq!(user(&tokens, &confused), Err(Denied::BadToken), "{alg}");

@@ -1,4 +1,4 @@
-//! The password file: a line `name:stored` per password, and another for the keys of SCRAM where a user has them.
+//! The password file: one line `name:stored` per password, and another for a user's SCRAM keys, if any.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,10 +9,10 @@ use super::file::{FileError, lines, read};
 use super::password::{StoredPassword, random};
 use super::scram::StoredKeys;
 
-/// Longer names are refused, in the file and from clients.
+/// Longer names are refused, both in the file and from clients.
 pub const NAME_BYTES_MAX: usize = 1024;
 
-/// Tells one stored password from another, so that a reload sees which have changed.
+/// Identifies a stored password, so that a reload notices which ones have changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint(pub u64);
 
@@ -31,16 +31,16 @@ pub struct User {
 #[derive(Debug)]
 pub struct Users {
     by_name: HashMap<Box<str>, User>,
-    /// What the passwords of somebody unknown are compared with, at the cost of a known one's: one for each cost in the
-    /// file, with how many users have it.
+    /// Decoys that the passwords of unknown users are compared with, so that the check costs as much as for a known
+    /// user: one per cost in the file, with the number of users of that cost.
     decoys: Vec<(StoredPassword, u64)>,
-    /// Decides which of them stands for a name.
+    /// Selects the decoy of a name.
     seed: u64,
 }
 
 impl Users {
     /// # Errors
-    /// A file that cannot be read, or the first line that is none.
+    /// The file cannot be read, or has an invalid line (the first one is reported).
     pub fn load(file: &Path) -> Result<Self, FileError> {
         Self::parse(&read(file)?).map_err(|(line, reason)| FileError::Line {
             file: file.to_owned(),
@@ -55,7 +55,7 @@ impl Users {
         for (number, line) in lines(text) {
             let at = |reason: String| (number, reason);
             let (name, stored) = line.split_once(':').ok_or_else(|| {
-                at("a line is `name:password`, as `headwater users add` writes it".into())
+                at("a line must be `name:password`, as `headwater users add` writes it".into())
             })?;
             check_name(name).map_err(|reason| at(reason.to_owned()))?;
             let user = by_name.entry(name.into()).or_default();
@@ -78,7 +78,7 @@ impl Users {
             };
             if is_twice {
                 return Err(at(format!(
-                    "user `{name}` is there twice; remove one of the lines"
+                    "user `{name}` appears twice; remove one of the lines"
                 )));
             }
         }
@@ -102,7 +102,7 @@ impl Users {
         self.by_name.iter().map(|(name, user)| (&**name, user))
     }
 
-    /// For somebody unknown. Over many names the costs are spread as over those of the file.
+    /// The decoy of an unknown user. Over many names, the costs are distributed as in the file.
     pub fn decoy(&self, name: &str) -> &StoredPassword {
         let total: u64 = self.decoys.iter().map(|(_, count)| count).sum();
         let mut place = xxh3_64_with_seed(name.as_bytes(), self.seed) % total;
@@ -115,10 +115,10 @@ impl Users {
     }
 }
 
-/// The lines of a user with a new password.
+/// The lines for a user with a new password.
 ///
 /// # Errors
-/// When the system gives no random bytes or no memory.
+/// The system provides no random bytes or no memory.
 pub fn new_lines(name: &str, password: &str, with_scram: bool) -> Result<String, String> {
     let stored = StoredPassword::create(password.as_bytes())?;
     let mut lines = format!("{name}:{stored}\n");
@@ -128,31 +128,31 @@ pub fn new_lines(name: &str, password: &str, with_scram: bool) -> Result<String,
     Ok(lines)
 }
 
-/// A password that nobody has to remember, and so random that its quickly checked digest cannot be guessed, with the line
-/// for it.
+/// A generated password with its line. Nobody has to remember it, and it is random enough that its fast digest cannot
+/// be guessed.
 ///
 /// # Errors
-/// When the system gives no random bytes.
+/// The system provides no random bytes.
 pub fn generate(name: &str) -> Result<(String, String), String> {
     let (password, stored) = StoredPassword::generate()?;
     Ok((password, format!("{name}:{stored}\n")))
 }
 
-/// What a user may be called: what fits a line of the file.
+/// Checks that a user name fits a line of the file.
 ///
 /// # Errors
-/// Why it may not.
+/// Why it does not fit.
 pub fn check_name(name: &str) -> Result<(), &'static str> {
     if name.is_empty() {
-        Err("a user has a name")
+        Err("the user name is empty")
     } else if name.len() > NAME_BYTES_MAX {
-        Err("the name of a user has at most 1024 bytes")
+        Err("a user name has at most 1024 bytes")
     } else if name.contains(|c: char| c.is_control() || c == ':')
         || name.trim() != name
         || name.starts_with('#')
     {
         Err(
-            "the name of a user has no colon, no control character, no `#` in front and no space around it",
+            "a user name may not contain a colon or a control character, begin with `#`, or begin or end with a space",
         )
     } else {
         Ok(())

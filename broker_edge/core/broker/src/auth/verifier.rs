@@ -1,7 +1,8 @@
-//! The threads that check passwords and tokens: a fixed number, before places to wait whose number is bounded.
+//! A fixed number of threads that check passwords and tokens, with a bounded queue.
 //!
-//! Whoever asks gives a closure for the answer and never waits. When there is no place the check is given back, and the
-//! client is told that the broker is busy; so is one that has to give its place to somebody of another address.
+//! The caller passes a closure for the answer and never waits. If the queue is full, the check is returned and the
+//! client is told that the broker is busy. A queued client that has to make room for another address gets the same
+//! answer.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,15 +13,15 @@ use parking_lot::{Condvar, Mutex};
 use super::waiting::{Line, Queued, Source, Waiting};
 use super::{Check, Denied, Identity};
 
-/// How much less urgent than the rest of the broker a check is.
+/// The niceness of the checking threads, above the rest of the broker.
 const NICE: i32 = 10;
 
-/// What came out of a check.
+/// The result of a check.
 pub type Answer = Result<Arc<Identity>, Denied>;
 
-/// Who wants to hear an answer.
+/// Receives the answer of a check.
 pub trait Asker: Send {
-    /// Whether there is still somebody; a check for nobody is not made.
+    /// Whether the receiver still exists; otherwise the check is skipped.
     fn is_there(&self) -> bool {
         true
     }
@@ -46,7 +47,7 @@ pub struct Verifier {
 
 struct Jobs {
     queue: Mutex<Queue>,
-    /// There is something to do, or an end to it.
+    /// A job was added, or the threads have to stop.
     changed: Condvar,
 }
 
@@ -55,13 +56,13 @@ struct Queue {
     is_stopping: bool,
 }
 
-/// There is no place to wait.
+/// The queue is full.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Busy;
 
 impl Verifier {
     /// # Errors
-    /// When the system refuses a thread.
+    /// The system refuses a thread.
     pub fn start(threads: u16, waiting_max: u32) -> std::io::Result<Self> {
         let jobs = Arc::new(Jobs {
             queue: Mutex::new(Queue {
@@ -84,10 +85,10 @@ impl Verifier {
         Ok(verifier)
     }
 
-    /// Has a check done, and `asker` told of it on another thread.
+    /// Queues a check; another thread runs it and calls `asker`.
     ///
     /// # Errors
-    /// When there is no place to wait.
+    /// The queue is full.
     pub fn check(
         &self,
         line: Line,
@@ -117,20 +118,20 @@ impl Verifier {
 
 impl Drop for Verifier {
     fn drop(&mut self) {
-        // Who waits is not answered any more: a stop must not take as long as all their checks.
+        // Queued checks are dropped without an answer, so that they do not delay the stop.
         self.jobs.queue.lock().is_stopping = true;
         self.jobs.changed.notify_all();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has nothing left to end.
+            // A thread that panicked has already ended.
             let _ = thread.join();
         }
     }
 }
 
 fn work(jobs: &Jobs) {
-    // On Linux that is this thread alone: guesses must not take the processor from the loop.
+    // On Linux this affects only this thread. Password guesses must not take CPU time from the event loop.
     if let Err(error) = rustix::process::nice(NICE) {
-        tracing::debug!(%error, "checks of passwords are as urgent as everything else");
+        tracing::debug!(%error, "could not lower the priority of password checks");
     }
     while let Some(job) = next(jobs) {
         if job.asker.is_there() {
@@ -139,7 +140,7 @@ fn work(jobs: &Jobs) {
     }
 }
 
-/// Waits for something to do; `None` at the end.
+/// Waits for a job; `None` when stopping.
 fn next(jobs: &Jobs) -> Option<Job> {
     let mut queue = jobs.queue.lock();
     loop {

@@ -1,26 +1,26 @@
-//! The places in which credentials wait to be checked, shared out so that a flood takes its own places only.
+//! The queue of credential checks, divided so that a flood only fills its own part.
 //!
-//! A source is a listener and the address behind it. Each listener has an eighth of the places for itself; the others go
-//! to whoever comes, and when there are none left, the source that holds the most gives up its newest, if that makes the
-//! two more alike. Listeners are served in turn, and so are the sources of each: somebody who waits alone waits for one
-//! check of each other source at most.
+//! A source is a listener and a client address. Each listener has an eighth of the slots reserved; the others go to the
+//! first to come. When none are left, the source with the most slots gives up its newest one, if that makes the two
+//! sources more equal. Listeners are served in turn, and so are the sources of each: a source with one check waits for
+//! at most one check of each other source.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
 use crate::peer::site_of;
 
-/// Where somebody asks.
+/// The listener of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Line {
-    /// MQTT, also in WebSocket.
+    /// MQTT, including WebSocket.
     Mqtt,
     Flight,
     Admin,
 }
 
 impl Line {
-    /// As the configuration calls the listener.
+    /// The listener's name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Line::Mqtt => "mqtt",
@@ -31,10 +31,10 @@ impl Line {
 }
 
 const LINES: [Line; 3] = [Line::Mqtt, Line::Flight, Line::Admin];
-/// Each listener has this part of the places for itself.
+/// One in this many slots is reserved for each listener.
 const RESERVED_PART: usize = 8;
 
-/// Who asks, as far as that is known before the answer.
+/// The source of a request, as far as it is known before the check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Source {
     line: Line,
@@ -48,12 +48,12 @@ impl Source {
     }
 }
 
-/// One listener's part.
+/// The part of one listener.
 #[derive(Debug)]
 struct Part<T> {
     waiting: usize,
     by_site: HashMap<IpAddr, VecDeque<T>>,
-    /// Sites with somebody waiting, in the order in which they are served.
+    /// Sites with waiting checks, in the order of service.
     turns: VecDeque<IpAddr>,
 }
 
@@ -94,7 +94,7 @@ impl<T> Part<T> {
         Some(job)
     }
 
-    /// The newest of a site.
+    /// Removes the newest check of a site.
     fn give_up(&mut self, site: IpAddr) -> Option<T> {
         let jobs = self.by_site.get_mut(&site)?;
         let job = jobs.pop_back()?;
@@ -106,20 +106,20 @@ impl<T> Part<T> {
         Some(job)
     }
 
-    /// The site that holds the most.
+    /// The site with the most slots.
     fn greediest(&self) -> Option<(IpAddr, usize)> {
         let sites = self.by_site.iter().map(|(site, jobs)| (*site, jobs.len()));
         sites.max_by_key(|(_, held)| *held)
     }
 }
 
-/// What became of somebody who wants to wait.
+/// The result of queueing a check.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Queued<T> {
     Waits,
-    /// In the place of this one.
+    /// Queued in place of this one.
     Instead(T),
-    /// There is no place.
+    /// No slot was free.
     Full(T),
 }
 
@@ -127,7 +127,7 @@ pub enum Queued<T> {
 pub struct Waiting<T> {
     max: usize,
     parts: [Part<T>; LINES.len()],
-    /// The part that is served next.
+    /// The part to serve next.
     next: usize,
 }
 
@@ -150,7 +150,7 @@ impl<T> Waiting<T> {
         let Some((from, greedy, most)) = self.greediest(line) else {
             return Queued::Full(job);
         };
-        // Otherwise two that hold alike would take each other's place for ever.
+        // Otherwise two sources with equal numbers would keep replacing each other.
         if most <= held + 1 {
             return Queued::Full(job);
         }
@@ -163,7 +163,7 @@ impl<T> Waiting<T> {
         }
     }
 
-    /// Whoever is served next.
+    /// Takes the next check to serve.
     pub fn pop(&mut self) -> Option<T> {
         for _ in 0..self.parts.len() {
             let part = &mut self.parts[self.next];
@@ -197,7 +197,7 @@ impl<T> Waiting<T> {
         taken < self.max
     }
 
-    /// The source that holds the most, among those whose place could be given to `line`.
+    /// The source with the most slots, among those that `line` may take a slot from.
     fn greediest(&self, line: usize) -> Option<(usize, IpAddr, usize)> {
         let reserved = self.reserved();
         (0..LINES.len())
