@@ -1,4 +1,4 @@
-//! Starting and stopping: the order in which the parts of a broker come up and go down.
+//! Starts and stops a broker: the order of its parts.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -21,10 +21,10 @@ use crate::state::{Compaction, StateError, StateStore};
 use crate::transport::certificates::{Certificates, TlsError};
 use crate::transport::{BACKLOG, Bound, Speaks};
 
-/// State records weigh at least this much before they are compacted.
+/// State records are compacted only above this size.
 const COMPACT_AFTER_BYTES: u64 = 4 << 20;
 
-/// Why a broker did not start. Whatever had been started was stopped again.
+/// Why a broker did not start. The parts that had started were stopped again.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error(
@@ -55,16 +55,16 @@ pub enum StartError {
     },
 }
 
-/// A running broker. Dropping it stops it; [`shutdown`](Self::shutdown) says so in the open.
+/// A running broker. Dropping it stops it; [`shutdown`](Self::shutdown) stops it explicitly.
 pub struct Broker {
-    /// Of the data plane, by the name of the listener, in the order of the configuration; `mqtt` is first.
+    /// The data plane's addresses by listener name, in the order of the configuration; `mqtt` is first.
     mqtt: Vec<(&'static str, SocketAddr)>,
     certificates: Arc<Certificates>,
     flight: SocketAddr,
     admin: SocketAddr,
     log: Log,
     reloads: Arc<Reloads>,
-    /// In the order in which they stop; None once stopped.
+    /// In the order in which they stop; `None` once stopped.
     running: Option<Running>,
 }
 
@@ -79,9 +79,9 @@ impl Broker {
     /// accept connections.
     ///
     /// # Errors
-    /// One sentence that names the address, folder or file, and what to do about it.
+    /// One sentence with the address, folder or file, and what to do.
     pub fn start(config: Config) -> Result<Broker, StartError> {
-        // Listeners first: a busy port must not cost a recovery.
+        // Bind the listeners first, so that a busy port is reported before the log is recovered.
         let (mqtt, mut certificates) = listen_mqtt(&config)?;
         let flight = listen("flight", config.listeners.flight.bind.0)?;
         let admin = listen("admin", config.listeners.admin.bind.0)?;
@@ -103,7 +103,7 @@ impl Broker {
         let auth = Keeper::start(&config.auth, config.is_local())?;
         if !config.is_local() && config.auth.acl_file.is_none() {
             tracing::warn!(
-                "other machines reach this broker and there is no ACL: whoever is let in may use every topic; set auth.acl_file"
+                "other machines can reach this broker and there is no ACL: every admitted client may use every topic; set auth.acl_file"
             );
         }
         let metrics = Arc::new(Metrics::default());
@@ -158,10 +158,10 @@ impl Broker {
         of_listener.map(|(_, address)| *address).collect()
     }
 
-    /// Reads certificates, keys and authorities again, for connections that come from now on.
+    /// Reloads certificates, keys and authorities, for new connections.
     ///
     /// # Errors
-    /// What is wrong with a file. That listener keeps what it had, the others are renewed.
+    /// What is wrong with a file. Its listener keeps the old files; the other listeners are renewed.
     pub fn reload_certificates(&self) -> Result<(), TlsError> {
         self.certificates.reload()
     }
@@ -178,7 +178,7 @@ impl Broker {
         self.log.id()
     }
 
-    /// Reads users, keys of tokens and the ACL again. What of them is bad stays as it was.
+    /// Reloads users, token keys and the ACL. An invalid part keeps its old contents.
     ///
     /// # Errors
     /// What is wrong with a file, in one sentence.
@@ -209,7 +209,7 @@ impl Drop for Broker {
     }
 }
 
-/// What the parts of a broker share, beside the log.
+/// What the parts of a broker share besides the log.
 struct Parts {
     metrics: Arc<Metrics>,
     auth: Arc<Keeper>,
@@ -262,7 +262,7 @@ fn start_on(
         mqtt,
     )
     .map_err(thread("MQTT data plane"))?;
-    // Only now, when those who may need old records are there to be asked, may retention begin.
+    // Retention may begin only now, because it must ask the holders of old records first.
     log.hold_with(&service.holders());
     Ok(Running {
         data_plane,
@@ -322,7 +322,7 @@ fn listen_mqtt(config: &Config) -> Result<(Vec<Bound>, Certificates), StartError
     Ok((bound, certificates))
 }
 
-/// Takes an address, so that one that is not free is told before anything else is done. Nobody can connect yet.
+/// Binds an address early, so that a busy one is reported before anything else happens. Clients cannot connect yet.
 fn reserve(listener: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
     let bind = || -> std::io::Result<TcpListener> {
         let socket = Socket::new(
@@ -330,10 +330,10 @@ fn reserve(listener: &'static str, address: SocketAddr) -> Result<TcpListener, S
             Type::STREAM,
             Some(Protocol::TCP),
         )?;
-        // A restart must not wait for the connections of the process before to time out.
+        // A restart must not wait until the connections of the previous process time out.
         socket.set_reuse_address(true)?;
         if address.is_ipv6() {
-            // So that [::] and 0.0.0.0 may stand beside each other, and each says what it is.
+            // Allows [::] and 0.0.0.0 side by side, each for its own protocol.
             socket.set_only_v6(true)?;
         }
         socket.bind(&address.into())?;
@@ -365,13 +365,13 @@ fn address(listener: &TcpListener) -> Result<SocketAddr, StartError> {
     })
 }
 
-/// The settings of the log, with the internal class in front: it always is partition 0.
+/// The settings of the log. The internal class comes first, because it is always partition 0.
 pub(crate) fn log_config(config: &Config) -> LogConfig {
     let settings = &config.log;
     let classes = &settings.classes;
     LogConfig {
         dir: config.data_dir.clone(),
-        // The settings were checked to hold a UUID.
+        // The settings were checked to contain a UUID.
         expected_id: settings
             .id
             .as_deref()
@@ -397,7 +397,7 @@ pub(crate) fn log_config(config: &Config) -> LogConfig {
     }
 }
 
-/// Whether MQTT acknowledges what is written but not yet synced. With `sync: never` nothing ever is.
+/// Whether MQTT acknowledges records that are written but not yet synced. With `sync: never` nothing is ever synced.
 fn acks_written(log: &LogSettings) -> bool {
     match log.sync {
         Sync::Always => false,
@@ -431,7 +431,7 @@ fn class_config(class: Class, settings: &ClassSettings) -> ClassConfig {
     }
 }
 
-/// Says on the log of the process what recovery found.
+/// Logs what recovery found.
 fn tell(log: &Log, report: &RecoveryReport) {
     if report.created {
         tracing::info!(log_id = %log.id(), "created a new log");

@@ -1,6 +1,6 @@
 //! The command `headwaterd`: arguments, signals, exit codes.
 //!
-//! One line goes to stdout, when all listeners accept; everything else is talk and goes to stderr.
+//! One line goes to stdout, when all listeners accept; everything else goes to stderr.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -23,18 +23,18 @@ usage: headwaterd [--config FILE] [--set KEY=VALUE]...
 
   --config FILE     settings; conf/broker.yaml explains every key
   --set KEY=VALUE   one setting, for example --set listeners.mqtt.bind=127.0.0.1:0
-  --log-format F    text or json: how it talks on stderr (broker.log_format)
-  --check           say whether the settings are valid, and which lines mean
-                    something else than in an older version; then stop
-  --print-config    print the settings that result, and stop
-  --print-schema    print the JSON schema of the settings, and stop
-  --version         print the version, and stop
-  log VERB          look at, mend, copy or clean a log; headwaterd log --help lists the verbs
+  --log-format F    text or json: format of the log on stderr (broker.log_format)
+  --check           check the settings, list lines whose meaning has changed since
+                    an older version, and exit
+  --print-config    print the resulting settings, and exit
+  --print-schema    print the JSON schema of the settings, and exit
+  --version         print the version, and exit
+  log VERB          inspect, repair, copy or purge a log; headwaterd log --help lists the verbs
   users VERB        add, generate, remove, list or verify users of a password file
 
-HEADWATER_LISTENERS__MQTT__BIND=... sets listeners.mqtt.bind, and so for every key.
-HEADWATER_LOG_LEVEL=debug shows more on stderr. SIGHUP reads users, keys of
-tokens, the ACL and certificates again.
+HEADWATER_LISTENERS__MQTT__BIND=... sets listeners.mqtt.bind; every key has such a variable.
+HEADWATER_LOG_LEVEL=debug shows more on stderr. SIGHUP reloads users, token
+keys, the ACL and certificates.
 Exit codes: 0 stopped by a signal, 1 failed, 2 usage, 5 invalid settings.
 ";
 
@@ -66,7 +66,7 @@ pub fn run(arguments: &[String]) -> i32 {
     let arguments = match parse(arguments) {
         Ok(arguments) => arguments,
         Err(reason) => {
-            complain(&format!("{reason}; headwaterd --help lists what there is"));
+            complain(&format!("{reason}; see headwaterd --help"));
             return EXIT_USAGE;
         }
     };
@@ -97,7 +97,7 @@ fn with_settings(arguments: Arguments) -> i32 {
     }
 }
 
-/// A file that cannot be read is a failure; what it says wrongly is an invalid configuration.
+/// An unreadable file is a failure; an error in its contents is an invalid configuration.
 fn exit_code(error: &ConfigError) -> i32 {
     match error {
         ConfigError::Unreadable { .. } => EXIT_FAILED,
@@ -108,7 +108,7 @@ fn exit_code(error: &ConfigError) -> i32 {
 fn serve(config: Config) -> i32 {
     talk::start(config.broker.log_format);
     raise_open_files();
-    // Before the start, so that a signal that comes early is not lost.
+    // Registered before the start, so that an early signal is not lost.
     let mut signals = match Signals::new([SIGHUP, SIGINT, SIGTERM]) {
         Ok(signals) => signals,
         Err(error) => {
@@ -130,7 +130,7 @@ fn serve(config: Config) -> i32 {
                 tracing::info!(signal, "stopping");
                 break;
             }
-            // What is wrong was said on the log, and what was there stays.
+            // Errors have been logged, and the old contents stay in use.
             let _ = broker.reload();
         }
     }
@@ -159,13 +159,13 @@ fn ready_line(broker: &Broker) -> String {
     line
 }
 
-/// Raises the limit of open files to what the system allows: a connection costs one, and a shell's default is 1,024.
+/// Raises the limit of open files to the hard limit: each connection takes one, and a shell's default is 1,024.
 fn raise_open_files() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "the limit of open files stays as it is");
+        tracing::warn!(%error, "could not raise the limit of open files");
     }
 }
 
@@ -202,7 +202,7 @@ fn parse(arguments: &[String]) -> Result<Arguments, String> {
     Ok(parsed)
 }
 
-/// Writes to stdout; gives the exit code.
+/// Writes to stdout; returns the exit code.
 pub(crate) fn print(text: &str) -> i32 {
     let mut stdout = std::io::stdout().lock();
     match stdout
@@ -215,7 +215,7 @@ pub(crate) fn print(text: &str) -> i32 {
 }
 
 fn complain(sentence: &str) {
-    // There is nowhere left to say that stderr is closed.
+    // If stderr is closed, there is nowhere to report it.
     let _ = writeln!(std::io::stderr(), "headwaterd: {sentence}");
 }
 

@@ -1,7 +1,7 @@
-//! The seam to MQTT: what the broker hands to the data plane and how it stops it.
+//! The interface to MQTT: what the broker passes to the data plane, and how it stops it.
 //!
-//! One loop thread serves every connection. It is given an open log and a bound socket, and everything it needs is
-//! in place before [`start`] returns: sessions and retained messages are restored, the listener is registered.
+//! One loop thread serves every connection. It gets an open log and bound sockets. When [`start`] returns, sessions and
+//! retained messages are restored and the listeners are registered.
 
 use std::io;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ use crate::metrics::Metrics;
 use crate::state::StateStore;
 use crate::transport::Bound;
 
-/// What the data plane is told about its settings.
+/// The settings of the data plane.
 #[derive(Clone, Debug)]
 pub struct DataPlaneConfig {
     pub mqtt: MqttSettings,
     pub broker: BrokerSettings,
     pub quotas: QuotaSettings,
-    /// Acknowledge what is written, before it is synced.
+    /// Acknowledge records that are written but not yet synced.
     pub ack_written: bool,
     pub sys_interval: Duration,
 }
@@ -41,7 +41,7 @@ pub struct DataPlane {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a loop needs before it has anything to serve, so that others can be given the way into it.
+/// The poll and the command queue of a loop, created early so that other parts can already get its [`CommandSender`].
 pub struct Seat {
     poll: Poll,
     waker: Arc<LoopWaker>,
@@ -51,7 +51,7 @@ pub struct Seat {
 
 impl Seat {
     /// # Errors
-    /// When the system refuses a poll.
+    /// The system refuses a poll.
     pub fn new() -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Arc::new(LoopWaker::new(Waker::new(poll.registry(), WAKER)?));
@@ -64,16 +64,16 @@ impl Seat {
         })
     }
 
-    /// The way into the loop. What is asked before it runs waits for it.
+    /// Sends commands to the loop. Commands sent before it runs wait for it.
     pub fn commands(&self) -> CommandSender {
         self.sender.clone()
     }
 }
 
-/// Starts to serve listeners that have their addresses.
+/// Starts serving bound listeners.
 ///
 /// # Errors
-/// When the system refuses a thread or a poll, or retained messages cannot be read from the log.
+/// The system refuses a thread or a poll, or retained messages cannot be read from the log.
 pub(crate) fn start(
     seat: Seat,
     config: DataPlaneConfig,
@@ -94,7 +94,7 @@ pub(crate) fn start(
         partition.watch(Arc::new(move || waker.wake()));
     }
     let (ready, started) = sync_channel(1);
-    // The engine is built on the thread that owns it: it is full of what must not be shared.
+    // The engine is built on the thread that owns it, because it is not `Send`.
     let thread = std::thread::Builder::new()
         .name("loop-0".to_owned())
         .spawn(move || {
@@ -118,7 +118,7 @@ pub(crate) fn start(
                 });
             match event_loop {
                 Ok(event_loop) => {
-                    // Nobody waits any more when the starter is gone; then the command channel is closed as well.
+                    // An error means that the starter is gone; then the command channel is closed as well.
                     let _ = ready.send(Ok(()));
                     event_loop.run();
                 }
@@ -167,7 +167,7 @@ fn settings(config: &DataPlaneConfig) -> Settings {
     }
 }
 
-/// What a tenant may have: what is set, else half of what there may be in all; and a user what its tenant may.
+/// A tenant's limits are those set, otherwise half of the total. A user's limits are those of its tenant.
 fn quotas(config: &DataPlaneConfig) -> QuotaLimits {
     let (mqtt, broker) = (&config.mqtt, &config.broker);
     let of = |kind: QuotaKind, quota: &Quota| match kind {
@@ -183,7 +183,8 @@ fn quotas(config: &DataPlaneConfig) -> QuotaLimits {
     };
     let in_all = |kind: QuotaKind| match kind {
         QuotaKind::Sessions => mqtt.max_sessions.into(),
-        // Half of what there will never be is no bound.
+        // The descriptors may allow fewer connections than configured, and half of an unreachable number would be no
+        // limit.
         QuotaKind::Connections => {
             u64::from(broker.max_connections).min(connections_room(open_files_max()))
         }
@@ -236,7 +237,7 @@ fn limits(mqtt: &MqttSettings) -> Limits {
     }
 }
 
-/// The time at which the loop's own clock begins.
+/// The start time of the loop's clock.
 fn start_of_time() -> Now {
     let wall = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -259,7 +260,7 @@ impl DataPlane {
         };
         self.commands.stop();
         if thread.join().is_err() {
-            tracing::error!("the loop ended by a panic");
+            tracing::error!("the loop thread panicked");
         }
     }
 }

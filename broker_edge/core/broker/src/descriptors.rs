@@ -1,15 +1,15 @@
-//! How the file descriptors of the process are shared out, so that clients, however many, never keep the log from opening
-//! a file, and a flood on one listener never closes the others.
+//! Divides the file descriptors of the process, so that clients never keep the log from opening a file, and a flood on
+//! one listener never affects the others.
 //!
-//! The system gives the lowest number that is free, so a number says how many are taken. From `reserve_from` on they are
-//! not for MQTT. Of that reserve a quarter is for Flight and a quarter for admin HTTP; the other half is for the log, its
-//! service and its tools alone.
+//! The system assigns the lowest free number, so the number of a new descriptor shows how many are in use. MQTT may not
+//! use numbers from `reserve_from` on. A quarter of this reserve is for Flight and a quarter for admin HTTP; the other
+//! half is only for the log, its service and its tools.
 
-/// The reserve is this part of the limit, within bounds.
+/// The reserve is the limit divided by this, within bounds.
 const RESERVE_PART: u64 = 8;
 const RESERVE_MIN: u64 = 16;
 pub const RESERVE_MAX: u64 = 256;
-/// Connections of Flight and of admin HTTP are these parts of the limit at most.
+/// Flight and admin HTTP may have at most the limit divided by these.
 const FLIGHT_PART: u64 = 4;
 const ADMIN_PART: u64 = 16;
 
@@ -29,24 +29,25 @@ pub fn reserve_from(limit: u64) -> u64 {
     limit.saturating_sub(reserve(limit))
 }
 
-/// How many connections may wait before they speak MQTT, whatever is set: a quarter is left to those that do.
+/// How many connections may be pending before their CONNECT, whatever is configured: a quarter is left to connected
+/// clients.
 pub fn pending_room(limit: u64) -> usize {
     usize::try_from(reserve_from(limit) / 4 * 3)
         .unwrap_or(usize::MAX)
         .max(1)
 }
 
-/// How many MQTT connections there are descriptors for, beside the files that are open already.
+/// How many MQTT connections the descriptors allow, besides the files that are already open.
 pub fn connections_room(limit: u64) -> u64 {
     (reserve_from(limit) / 8 * 7).max(1)
 }
 
-/// What a service listener may take.
+/// The share of a service listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
-    /// Connections, whatever is set.
+    /// The most connections, whatever is configured.
     pub connections: usize,
-    /// They get numbers below this one.
+    /// Their descriptors must be below this number.
     pub below: u64,
 }
 

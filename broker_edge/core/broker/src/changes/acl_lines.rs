@@ -1,19 +1,18 @@
-//! The lines of an ACL file as far as a change of meaning is about them. The file is known to be valid: [`Acl::load`]
-//! has read it.
+//! The lines of an ACL file that a change of meaning may affect. The file is valid: [`Acl::load`] has read it.
 //!
 //! [`Acl::load`]: crate::auth::acl::Acl::load
 
 use crate::auth::file::lines;
 
-/// One rule, and where it stands.
+/// One rule with its line number and section.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RuleLine<'a> {
     pub number: usize,
-    /// The user of its section; `None` in front of all sections, and for patterns, which are about everybody.
+    /// The user of its section; `None` before all sections, and for patterns, which apply to everybody.
     pub user: Option<&'a str>,
-    /// As it stands in the file.
+    /// The text of the line.
     pub text: &'a str,
-    /// The access word; `None` where a filter stands alone, which is for reading and writing.
+    /// The access word; `None` for a filter alone, which allows reading and writing.
     access: Option<&'a str>,
 }
 
@@ -27,7 +26,7 @@ impl RuleLine<'_> {
     }
 }
 
-/// The users that an `operator` line is about.
+/// The users with an `operator` line.
 pub fn operators(text: &str) -> Vec<&str> {
     let mut user = None;
     let mut operators = Vec::new();
@@ -41,7 +40,7 @@ pub fn operators(text: &str) -> Vec<&str> {
     operators
 }
 
-/// The rules of a file, in order.
+/// The rules of a file, in file order.
 pub fn rules(text: &str) -> Vec<RuleLine<'_>> {
     let mut user = None;
     let mut rules = Vec::new();

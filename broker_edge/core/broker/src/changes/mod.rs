@@ -1,8 +1,8 @@
-//! What in the settings and in the ACL file of an older version means something else to this one.
+//! Finds settings and ACL lines whose meaning has changed since an older version.
 //!
-//! `headwaterd --check` prints it line by line; `docs/upgrade.md` has a section for each entry of [`CHANGES`], which a
-//! test compares. To add a change: a row in `table.rs`, with a function that finds the lines, and its section there.
-//! Nothing is changed here, and nothing is refused: all of it is valid.
+//! `headwaterd --check` prints them line by line. `docs/upgrade.md` has a section for each entry of [`CHANGES`]; a test
+//! compares the two. To add a change, add a row to `table.rs` with a function that finds the lines, and a section to
+//! `docs/upgrade.md`. This module only reports: all these lines are still valid.
 
 mod acl_lines;
 mod table;
@@ -17,51 +17,51 @@ pub use table::CHANGES;
 
 use acl_lines::{RuleLine, operators, rules};
 
-/// The version that the notes compare with.
+/// The version that the notes compare to.
 pub const SINCE: &str = "583ec94";
 
-/// One change, for everybody whom it may concern.
+/// One change of meaning.
 pub struct Change {
-    /// A word that is the same in the output of `--check` and in the headings of docs/upgrade.md.
+    /// The keyword in the output of `--check` and in the headings of docs/upgrade.md.
     pub key: &'static str,
-    /// The lines of an installation that it is about.
+    /// Finds the affected lines of an installation.
     find: fn(&Facts<'_>) -> Vec<Finding>,
 }
 
-/// A line that means something else now.
+/// A line whose meaning has changed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Finding {
     /// `FILE:LINE` of the ACL file, or the key of a setting.
     pub place: String,
-    /// What it means now, and what to do.
+    /// The new meaning, and what to do.
     pub meaning: String,
 }
 
-/// What the changes look at.
+/// The input of the changes.
 struct Facts<'a> {
     config: &'a Config,
     acl_file: Option<&'a Path>,
     rules: Vec<RuleLine<'a>>,
-    /// By the ACL file.
+    /// The operators in the ACL file.
     operators: Vec<&'a str>,
-    /// Lines of rules in which the client id stands.
+    /// Line numbers of rules that contain `%c`.
     client_id_lines: Vec<usize>,
 }
 
 impl Facts<'_> {
-    /// The place of a line of the ACL file.
+    /// `FILE:LINE` of a line of the ACL file.
     fn line(&self, number: usize) -> String {
         let file = self.acl_file.unwrap_or(Path::new("auth.acl_file"));
         format!("{}:{number}", file.display())
     }
 
-    /// Whether there are users, so that rights and shares of theirs count.
+    /// Whether users are configured, so that per-user rights and shares apply.
     fn has_users(&self) -> bool {
         self.config.auth.is_configured()
     }
 }
 
-/// A line for each finding, in the order of the table and of the lines; empty when nothing has changed.
+/// One line per finding, in the order of the table and of the file; empty if nothing has changed.
 pub fn notes(config: &Config) -> String {
     let acl_file = config.auth.acl_file.as_deref();
     let mut notes = String::new();
@@ -86,12 +86,12 @@ pub fn notes(config: &Config) -> String {
         return notes;
     }
     format!(
-        "since {SINCE} these lines mean something else (docs/upgrade.md, by the word in brackets):\n{notes}"
+        "the meaning of these lines has changed since {SINCE} (see docs/upgrade.md under the word in brackets):\n{notes}"
     )
 }
 
 fn note(notes: &mut String, place: &str, key: &str, meaning: &str) {
-    // Lines of the file are quoted, and a terminal would obey what is in them.
+    // The notes quote lines of the file, whose control characters a terminal would execute.
     for c in format!("{place}: [{key}] {meaning}").chars() {
         if c.is_control() {
             notes.extend(c.escape_default());
@@ -102,11 +102,11 @@ fn note(notes: &mut String, place: &str, key: &str, meaning: &str) {
     notes.push('\n');
 }
 
-/// The text of an ACL file that the broker takes, and its lines with a rule in which `%c` stands.
+/// The text of a valid ACL file, and the line numbers of its rules with `%c`.
 fn readable(path: &Path) -> Result<(String, Vec<usize>), String> {
-    let not_looked_at = |error| format!("its lines are not looked at: {error}");
-    let acl = Acl::load(path).map_err(not_looked_at)?;
-    let text = file::read(path).map_err(not_looked_at)?;
+    let not_checked = |error| format!("its lines are not checked: {error}");
+    let acl = Acl::load(path).map_err(not_checked)?;
+    let text = file::read(path).map_err(not_checked)?;
     Ok((text, acl.client_id_rules().collect()))
 }
 

@@ -68,14 +68,14 @@ fn client_ids(facts: &Facts<'_>) -> Vec<Finding> {
     let rules = facts.rules.iter();
     for rule in rules.filter(|rule| facts.client_id_lines.contains(&rule.number)) {
         let otherwise = if rule.is_denial() {
-            "with any other it denies as if every client id stood there"
+            "for any other client id the denial applies as if `%c` matched every id"
         } else {
-            "with any other it gives nothing"
+            "for any other client id the rule allows nothing"
         };
         found.push(at(
             facts.line(rule.number),
             format!(
-                "`{}` believes a client id of a user only where it is the user's name, matches a `client-id` line of that user, or stands in \
+                "`{}` accepts a user's client id only if it is the user's name, matches a `client-id` line of that user, or stands in \
                  the certificate; {otherwise}: add `client-id` lines, or set auth.client_ids: any",
                 rule.text
             ),
@@ -84,7 +84,7 @@ fn client_ids(facts: &Facts<'_>) -> Vec<Finding> {
     if auth.token.keys_file.is_some() {
         found.push(at(
             "auth.token.keys_file",
-            "`%c` in the `acl` claim of a token applies in the same way: put `client-id` into the claim",
+            "`%c` in the `acl` claim of a token follows the same rule: put `client-id` into the claim",
         ));
     }
     found
@@ -105,7 +105,7 @@ fn sessions(facts: &Facts<'_>) -> Vec<Finding> {
         .map(|(key, _)| {
             at(
                 key,
-                "a client id under which a user has a session is refused to other users (0x85, code 2); a session from before belongs to the \
+                "other users may not use a client id with which a user has a session (0x85, code 2); a session from before belongs to the \
                  first user who connects with its id: before a device changes its user, end its session",
             )
         })
@@ -120,14 +120,14 @@ fn operators(facts: &Facts<'_>) -> Vec<Finding> {
     if facts.has_users() {
         return vec![at(
             "auth.acl_file",
-            "without an ACL file every user was an operator, and none is now: name them in auth.operators, or write an ACL file with `operator` \
+            "without an ACL file every user was an operator; now none is: name operators in auth.operators, or write an ACL file with `operator` \
              lines; until then nobody may remove groups, take backups, reload or use /api/v1",
         )];
     }
     if auth.allow_anonymous && !facts.config.is_local() {
         return vec![at(
             "auth.allow_anonymous",
-            "without any users beyond loopback nobody is an operator: /api/v1, remove_group and backup are refused; add users and name one in \
+            "on a broker without users that listens beyond loopback nobody is an operator: /api/v1, remove_group and backup are refused; add users and name one in \
              auth.operators",
         )];
     }
@@ -137,15 +137,15 @@ fn operators(facts: &Facts<'_>) -> Vec<Finding> {
 fn groups(facts: &Facts<'_>) -> Vec<Finding> {
     let meaning = |what: &str| {
         format!(
-            "{what} gives no right to consumer groups of others any more: a group belongs to the user who made it; add `group NAME` lines for \
-             those that several users commit to"
+            "{what} no longer gives a right to other users' consumer groups: a group belongs to the user who made it; add `group NAME` lines for \
+             groups that several users commit to"
         )
     };
     if !facts.has_users() {
         return Vec::new();
     }
     if facts.config.auth.acl_file.is_none() {
-        return vec![at("auth.acl_file", meaning("being let in"))];
+        return vec![at("auth.acl_file", meaning("being admitted"))];
     }
     let is_concerned = |rule: &&RuleLine<'_>| {
         let is_operator = rule
@@ -189,7 +189,7 @@ fn quotas(facts: &Facts<'_>) -> Vec<Finding> {
         at(
             key,
             format!(
-                "{cap} for all together; one tenant, which is one user where the ACL has no `tenant` line, gets at most {} unless a setting of \
+                "{cap} is the total; one tenant (one user, if the ACL has no `tenant` line) gets at most {} unless a setting of \
                  `quotas.tenant` says otherwise",
                 cap.div_ceil(2)
             ),
@@ -200,7 +200,7 @@ fn quotas(facts: &Facts<'_>) -> Vec<Finding> {
         found.push(at(
             "mqtt.max_retained_bytes",
             format!(
-                "{} for all together; one tenant gets at most half of it unless quotas.tenant.retained_bytes says otherwise",
+                "{} is the total; one tenant gets at most half of it unless quotas.tenant.retained_bytes says otherwise",
                 mqtt.max_retained_bytes
             ),
         ));
@@ -209,7 +209,7 @@ fn quotas(facts: &Facts<'_>) -> Vec<Finding> {
         found.push(at(
             "mqtt.max_session_bytes",
             format!(
-                "{} of filters and wills for all sessions together, which had no bound; one tenant gets at most half of it unless \
+                "{} is the total for filters and wills of all sessions, which had no limit; one tenant gets at most half of it unless \
                  quotas.tenant.session_bytes says otherwise",
                 mqtt.max_session_bytes
             ),
@@ -227,7 +227,7 @@ fn flight_shares(facts: &Facts<'_>) -> Vec<Finding> {
     vec![at(
         "flight.max_reads",
         format!(
-            "{reads} reads for all together; one user gets {} of them, and a reader that takes nothing for a while loses its place",
+            "{reads} reads is the total; one user gets {} of them, and a reader that takes nothing for a while loses its slot",
             (reads / 2).max(1)
         ),
     )]
@@ -244,8 +244,8 @@ fn records(facts: &Facts<'_>) -> Vec<Finding> {
     vec![at(
         "flight.max_message_bytes",
         format!(
-            "a message may have {message}, but a record in it no more than flight.max_record_bytes, which is mqtt.max_packet_bytes ({largest}) \
-             unless you set it, and its topic keeps the limits of MQTT"
+            "a message may have {message}, but a record in it at most flight.max_record_bytes, which is mqtt.max_packet_bytes ({largest}) \
+             unless you set it, and its topic has to obey the limits of MQTT"
         ),
     )]
 }
@@ -260,7 +260,7 @@ fn doors(facts: &Facts<'_>) -> Vec<Finding> {
     };
     vec![at(
         key,
-        "connections are bounded, in all and of one user, and one without a call in time is closed: many executors or dashboards may need higher \
+        "connections are limited, in total and per user, and a connection without a call in time is closed: many executors or dashboards may need higher \
          limits (flight.max_connections, admin.max_connections)",
     )]
 }
@@ -273,7 +273,7 @@ fn waiting(facts: &Facts<'_>) -> Vec<Finding> {
     vec![at(
         "auth.max_waiting",
         format!(
-            "{places} for all together; one address and one listener get a share of them, so that a flood at one does not lock out the others"
+            "{places} is the total; each address and each listener gets a share, so that a flood at one does not lock out the others"
         ),
     )]
 }
@@ -286,8 +286,8 @@ fn hosts(facts: &Facts<'_>) -> Vec<Finding> {
     vec![at(
         "listeners.admin.bind",
         format!(
-            "requests to {admin} count when their `Host` is an IP address, localhost or the machine's name: add other names, such as that of a \
-             reverse proxy, to admin.hosts (/healthz, /readyz and /metrics take any)"
+            "requests to {admin} are accepted if their `Host` is an IP address, localhost or the machine's name: add other names, such as that of a \
+             reverse proxy, to admin.hosts (/healthz, /readyz and /metrics accept any)"
         ),
     )]
 }
@@ -306,7 +306,7 @@ fn origins(facts: &Facts<'_>) -> Vec<Finding> {
             at(
                 format!("{listener}.bind"),
                 format!(
-                    "a page of another host is refused where it shows neither password nor token: add its origin to {listener}.origins"
+                    "a page from another host is refused if it shows neither password nor token: add its origin to {listener}.origins"
                 ),
             )
         })

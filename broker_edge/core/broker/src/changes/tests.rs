@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use super::{CHANGES, notes};
 use crate::config::{Config, Source};
 
-/// Settings by `--set`, as in a shell.
+/// Settings as given by `--set`.
 fn config(settings: &[&str]) -> Config {
     let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
     Config::load(&Source::with_environment(None, settings)).expect("valid settings")
 }
 
-/// An ACL file of this test, and the setting that names it.
+/// An ACL file for this test, and the setting that names it.
 fn acl(name: &str, text: &str) -> (PathBuf, String) {
     let file = std::env::temp_dir().join(format!("headwater-{name}-{}", std::process::id()));
     fs::write(&file, text).expect("written");
@@ -18,7 +18,7 @@ fn acl(name: &str, text: &str) -> (PathBuf, String) {
     (file, setting)
 }
 
-/// The lines that have this key, without it.
+/// The notes with this key, without the key.
 fn of<'a>(notes: &'a str, key: &str) -> Vec<&'a str> {
     let word = format!(": [{key}] ");
     let lines = notes.lines();
@@ -124,7 +124,7 @@ fn an_acl_file_that_cannot_be_read_is_a_note_and_no_error() {
     assert!(notes.contains("no/such/acl"), "{notes}");
 }
 
-/// A section of docs/upgrade.md for each change, in the same order, and none without one.
+/// docs/upgrade.md has exactly one section per change, in the same order.
 #[test]
 fn the_table_and_docs_upgrade_have_the_same_changes() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/upgrade.md");

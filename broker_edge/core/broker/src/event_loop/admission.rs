@@ -1,4 +1,4 @@
-//! How many connections may come: in a second, and from one address.
+//! Limits new connections: per second, and per address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use crate::engine::ConnKey;
 use crate::peer::site_of;
 
-/// A bucket that holds the connections of one second.
+/// A token bucket that holds the connections of one second.
 #[derive(Debug)]
 pub struct Rate {
     per_second: u64,
@@ -25,7 +25,7 @@ impl Rate {
         }
     }
 
-    /// Takes the token of one connection, or gives the milliseconds until there is one.
+    /// Takes the token of one connection, or returns the milliseconds until one is available.
     pub fn take(&mut self, now_ms: u64) -> Result<(), u64> {
         let elapsed_ms = now_ms.saturating_sub(self.filled_ms).min(1000);
         self.filled_ms = now_ms;
@@ -40,18 +40,18 @@ impl Rate {
         }
     }
 
-    /// Nobody came for the token that was taken last.
+    /// Returns the last token, because no connection was accepted.
     pub fn give_back(&mut self) {
         self.tokens += 1000;
     }
 }
 
-/// Connections by address, kept only where there is a limit.
+/// Connections by address, tracked only if there is a limit.
 #[derive(Debug)]
 pub struct PerAddress {
     max: Option<u32>,
     counts: HashMap<IpAddr, u32>,
-    /// Of connections that are open.
+    /// The addresses of open connections.
     of: HashMap<ConnKey, IpAddr>,
 }
 
@@ -64,7 +64,7 @@ impl PerAddress {
         }
     }
 
-    /// Counts a connection from here; false, and nothing counted, when there are as many as may be.
+    /// Counts a connection from `address`; returns false without counting when the limit is reached.
     pub fn enter(&mut self, address: IpAddr) -> bool {
         let Some(max) = self.max else {
             return true;
@@ -77,7 +77,7 @@ impl PerAddress {
         true
     }
 
-    /// A connection that was counted is gone before it had a key.
+    /// Uncounts a connection that closed before it got a key.
     pub fn leave(&mut self, address: IpAddr) {
         if self.max.is_none() {
             return;
@@ -91,7 +91,7 @@ impl PerAddress {
         }
     }
 
-    /// A connection that was counted has its key now.
+    /// Assigns the key of a counted connection.
     pub fn opened(&mut self, key: ConnKey, address: IpAddr) {
         if self.max.is_some() {
             self.of.insert(key, address);

@@ -1,8 +1,8 @@
-//! One connection before it may speak MQTT: the proxy's header, TLS, the request that opens a WebSocket, and its CONNECT,
-//! in this order and as far as its listener has them.
+//! One connection before it reaches MQTT: the proxy's header, TLS, the WebSocket upgrade, and the CONNECT, in this
+//! order and as far as its listener uses them.
 //!
-//! What is received is kept only as long as the stage that needs it is not complete, and only up to the bound of a
-//! CONNECT. When and how often it is looked at is decided in `arrivals`.
+//! Received bytes are kept only until their stage is complete, and only up to the limit of a CONNECT. `arrivals`
+//! decides when a connection may take its next step.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::transport::{Speaks, Stream, Taken, certificates, proxy, upgrade};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Proxy,
-    /// TLS was not begun: nothing is spent on a connection that says nothing.
+    /// TLS has not begun: a silent connection costs nothing yet.
     Hello,
     Tls,
     Upgrade,
@@ -33,23 +33,23 @@ pub struct Arrival {
     stage: Stage,
     certificate: Option<Arc<CertificateNames>>,
     is_foreign: bool,
-    /// Received, and not enough for the stage.
+    /// Received bytes, not enough for the stage yet.
     held: Vec<u8>,
     pub opened_ms: u64,
-    /// In the list of those to look at.
+    /// In the queue of connections with work.
     pub is_queued: bool,
-    /// The poll has told that the peer is done.
+    /// The poll has reported that the peer closed its side.
     pub is_ending: bool,
 }
 
-/// What became of a connection that was looked at.
+/// The result of a step.
 #[derive(Debug)]
 pub enum Step {
-    /// It stays as it is until the socket has more.
+    /// Nothing to do until the socket has more.
     Wait,
     /// There is more to read.
     Again,
-    /// Its CONNECT is whole: `len` bytes of MQTT are at the front of the buffer. With `more`, there may be more to read.
+    /// Its CONNECT is complete: the buffer begins with `len` bytes of MQTT. With `more`, there may be more to read.
     Open {
         len: usize,
         more: bool,
@@ -57,13 +57,13 @@ pub enum Step {
     Failed(Failure),
 }
 
-/// Why a connection does not come to speak MQTT.
+/// Why a connection failed before MQTT.
 #[derive(Debug)]
 pub struct Failure {
     pub kind: ConnectFailure,
-    /// For the log, when there is something to say.
+    /// Details for the log, possibly empty.
     pub detail: String,
-    /// The answer is on its way: the socket should not be closed with a reset.
+    /// An answer was sent, so the socket should not be closed with a reset.
     pub is_answered: bool,
 }
 
@@ -97,17 +97,17 @@ impl Arrival {
         arrival
     }
 
-    /// Whether the next step may cost the CPU time of a handshake.
+    /// Whether the next step may need the CPU time of a TLS handshake.
     pub fn is_costly(&self) -> bool {
         matches!(self.stage, Stage::Hello | Stage::Tls)
     }
 
-    /// Whether it holds the state of a handshake that is not finished.
+    /// Whether it holds the state of an unfinished handshake.
     pub fn is_shaking(&self) -> bool {
         self.stage == Stage::Tls
     }
 
-    /// Whether the address is the client's own, and not that of a proxy which has yet to name it.
+    /// Whether the address is the client's own, not that of a proxy whose header is still to come.
     pub fn is_address_known(&self) -> bool {
         self.stage != Stage::Proxy
     }
@@ -130,11 +130,11 @@ impl Arrival {
         (self.stream, peer)
     }
 
-    /// Receives once and goes as far as that leads. `buffer` has room for `connect_bytes_max` and more.
+    /// Receives once and advances as far as possible. `buffer` is larger than `connect_bytes_max`.
     pub fn step(&mut self, buffer: &mut [u8], connect_bytes_max: usize) -> Step {
         let held = std::mem::take(&mut self.held);
         buffer[..held.len()].copy_from_slice(&held);
-        // Room for a whole CONNECT, for a proxy's header before it, and for what a TLS record brings beyond.
+        // Room for a whole CONNECT, a proxy's header before it, and the rest of a TLS record after it.
         let end = buffer.len().min(connect_bytes_max.max(64 << 10));
         let (count, more) = match self.stream.receive(&mut buffer[held.len()..end]) {
             Ok(Taken::Bytes { count, more }) => (count, more || self.is_ending),
@@ -177,7 +177,7 @@ impl Arrival {
                     Ok(decoded) => to = from + decoded.count,
                     Err(_) => {
                         let kind = ConnectFailure::WebSocket;
-                        return Step::Failed(Failure::new(kind, "broken framing"));
+                        return Step::Failed(Failure::new(kind, "malformed packet framing"));
                     }
                 }
             }
@@ -207,7 +207,7 @@ impl Arrival {
         }
     }
 
-    /// Begins TLS with the first bytes of it.
+    /// Begins TLS with its first bytes.
     fn take_hello(&mut self, bytes: &[u8]) -> Result<usize, Failure> {
         match spoken(bytes) {
             None => return Ok(0),
@@ -215,7 +215,10 @@ impl Arrival {
             Some(other) => return Err(self.refuse_on_tls(other, bytes)),
         }
         let Some(context) = &self.speaks.tls else {
-            return Err(Failure::new(ConnectFailure::Tls, "the listener has no TLS"));
+            return Err(Failure::new(
+                ConnectFailure::Tls,
+                "the listener does not use TLS",
+            ));
         };
         let tls = ServerConnection::new(context.current())
             .map_err(|error| Failure::new(ConnectFailure::Tls, error.to_string()))?;
@@ -229,7 +232,7 @@ impl Arrival {
 
     fn finish_tls(&mut self) -> Result<usize, Failure> {
         let Some(tls) = self.stream.tls_mut() else {
-            return Err(Failure::new(ConnectFailure::Tls, "TLS was not begun"));
+            return Err(Failure::new(ConnectFailure::Tls, "TLS has not begun"));
         };
         if !tls.is_handshaking() {
             let first = tls.peer_certificates().and_then(<[_]>::first);
@@ -257,7 +260,7 @@ impl Arrival {
                 is_foreign,
             } => {
                 self.is_foreign = is_foreign;
-                // The first bytes that the socket is given always fit.
+                // The first bytes sent on a socket always fit its buffer.
                 let sent = self.stream.send(&answer);
                 if !matches!(sent, Ok(count) if count == answer.len()) {
                     return Err(Failure::new(ConnectFailure::Lost, ""));
@@ -272,7 +275,7 @@ impl Arrival {
         }
     }
 
-    /// True when the CONNECT is whole.
+    /// Returns true when the CONNECT is complete.
     fn take_connect(&mut self, bytes: &[u8], bytes_max: usize) -> Result<bool, Failure> {
         match spoken(bytes) {
             None => return Ok(false),
@@ -293,19 +296,19 @@ impl Arrival {
 
     fn refuse_on_tls(&mut self, spoken: Spoken, bytes: &[u8]) -> Failure {
         let name = self.listener();
-        let sentence = "This port takes TLS connections only.";
+        let sentence = "This port accepts only TLS connections.";
         match spoken {
             Spoken::Mqtt => {
                 let reason = ReasonCode::ImplementationSpecificError;
                 let answer = connack_refusal(bytes, reason, sentence);
                 let detail = format!(
-                    "a client spoke plain MQTT on the port of listeners.{name}: turn TLS on in the client, or use the \
+                    "a client used plain MQTT on the port of listeners.{name}: enable TLS in the client, or use the \
                      port of listeners.mqtt"
                 );
                 self.answer(&answer, Failure::new(ConnectFailure::PlainOnTls, detail))
             }
             Spoken::Http => {
-                let detail = format!("a client spoke plain HTTP on the port of listeners.{name}");
+                let detail = format!("a client used plain HTTP on the port of listeners.{name}");
                 let failure = Failure::new(ConnectFailure::HttpOnMqtt, detail);
                 self.answer(&http_refusal(sentence), failure)
             }
@@ -318,11 +321,11 @@ impl Arrival {
         let name = self.listener();
         match spoken {
             Spoken::Mqtt => {
-                let sentence = "This port takes MQTT over WebSocket only.";
+                let sentence = "This port accepts only MQTT over WebSocket.";
                 let reason = ReasonCode::ImplementationSpecificError;
                 let answer = connack_refusal(bytes, reason, sentence);
                 let detail = format!(
-                    "a client spoke MQTT without WebSocket on the port of listeners.{name}: set the client's transport to \
+                    "a client used MQTT without WebSocket on the port of listeners.{name}: set the client's transport to \
                      websockets, or use the port of listeners.mqtt"
                 );
                 let failure = Failure::new(ConnectFailure::MqttOnWebSocket, detail);
@@ -339,7 +342,7 @@ impl Arrival {
             Spoken::Tls => self.refuse_tls("mqtts"),
             Spoken::Http => {
                 let detail = format!(
-                    "a client spoke HTTP on the port of listeners.{}: health and metrics are at listeners.admin, \
+                    "a client used HTTP on the port of listeners.{}: health and metrics are at listeners.admin, \
                      WebSockets at listeners.ws, Flight at listeners.flight",
                     self.listener()
                 );
@@ -349,14 +352,14 @@ impl Arrival {
             Spoken::Proxy => self.refuse_proxy(),
             Spoken::Mqtt | Spoken::Other => Failure::new(
                 ConnectFailure::Other,
-                "a connection has to begin with a CONNECT",
+                "a connection must begin with a CONNECT",
             ),
         }
     }
 
     fn refuse_tls(&self, instead: &str) -> Failure {
         let detail = format!(
-            "a client spoke TLS on the port of listeners.{}, which has none: use the port of listeners.{instead}",
+            "a client used TLS on the port of listeners.{}, which has no TLS: use the port of listeners.{instead}",
             self.listener()
         );
         Failure::new(ConnectFailure::TlsOnPlain, detail)
@@ -370,7 +373,7 @@ impl Arrival {
         Failure::new(ConnectFailure::Proxy, detail)
     }
 
-    /// Sends an answer, as far as the socket takes it.
+    /// Sends an answer, as far as the socket accepts it.
     fn answer(&mut self, answer: &[u8], mut failure: Failure) -> Failure {
         failure.is_answered = matches!(self.stream.send(answer), Ok(count) if count > 0);
         failure
@@ -396,7 +399,7 @@ impl Arrival {
             }
             None => Failure::new(ConnectFailure::Lost, ""),
         };
-        // The alert, or the code of the WebSocket.
+        // The TLS alert or the WebSocket close code counts as an answer.
         failure.is_answered = tls.is_some() || failure.kind == ConnectFailure::WebSocket;
         failure
     }

@@ -1,8 +1,8 @@
-//! The connections that do not speak MQTT yet, and what they may take of the others: time, memory, and CPU time.
+//! Connections before their CONNECT, and limits on the time, memory and CPU that they may take.
 //!
-//! The engine learns of a connection when its CONNECT is whole. Until then it costs a slot here, has one deadline for
-//! everything, and holds at most the bytes of a CONNECT, all together [`HELD_BYTES_MAX`]. Handshakes of TLS are given a
-//! part of each turn only, so that a storm of them takes longer instead of holding up who is connected.
+//! The engine learns of a connection when its CONNECT is complete. Until then it takes a slot here, has one deadline
+//! for everything, and holds at most the bytes of a CONNECT; all of them together hold at most [`HELD_BYTES_MAX`]. TLS
+//! handshakes get only a part of each turn, so that a storm of them takes longer instead of delaying connected clients.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,23 +23,25 @@ use super::complaints::Complaints;
 
 pub type ArrivalKey = Key<Arrival>;
 
-/// Tokens of arrivals have this bit, which no number of a connection's slot reaches.
+/// Set in the tokens of arrivals; slot numbers of connections stay below it.
 const TOKEN_BIT: u64 = 1 << 31;
-/// Incomplete beginnings of all connections. Most CONNECTs come in one piece and are never held.
+/// Limit of incomplete input over all arrivals. Most CONNECTs arrive in one piece and are never held.
 const HELD_BYTES_MAX: usize = 8 << 20;
-/// Connections without TLS that are looked at in a turn.
+/// Steps of connections without TLS in a turn.
 const STEPS_MAX: usize = 64;
-/// CPU time for handshakes in a turn. One is always done.
+/// CPU time for handshakes in a turn. At least one step is always taken.
 const HANDSHAKES_TIME_MAX: Duration = Duration::from_millis(1);
-/// With so many handshakes that wait for the CPU, further clients wait in the backlog: they would only time out here.
+/// When this many handshakes wait for the CPU, further clients wait in the kernel's backlog, because they would only
+/// time out here.
 const HANDSHAKES_WAITING_MAX: usize = 64;
-/// One of so many that wait may be in a TLS handshake: that holds some 15 KiB, which one that says nothing does not.
+/// At most one in this many pending connections may be in a TLS handshake, which holds about 15 KiB; a silent
+/// connection does not.
 const HANDSHAKES_PART: usize = 4;
-/// Nobody has to give way before it had so much time.
+/// No connection is closed for another before it has had this much time.
 const GRACE_MS: u64 = 1000;
-/// So many may wait however many are let in.
+/// This many may always be pending, however many clients are connected.
 const PENDING_MIN: usize = 16;
-/// How soon to look whether there is room again.
+/// How often to check for room again.
 const ROOM_MS: u64 = 10;
 
 pub struct Limits {
@@ -48,7 +50,7 @@ pub struct Limits {
     pub timeout_ms: u64,
 }
 
-/// One that may speak MQTT, with its first bytes at the front of the buffer.
+/// A connection that is ready for MQTT; the buffer begins with its first bytes.
 pub struct Opened {
     pub arrival: Arrival,
     pub len: usize,
@@ -60,16 +62,16 @@ pub struct Arrivals {
     limits: Limits,
     /// See [`Arrivals::share`].
     room: usize,
-    /// In the order of opening, which is that of the deadlines; some are gone.
+    /// In order of opening, which is the order of the deadlines; some may be gone.
     by_age: VecDeque<ArrivalKey>,
     ready: VecDeque<ArrivalKey>,
-    /// Those whose next step may be one of a TLS handshake.
+    /// Arrivals whose next step may be part of a TLS handshake.
     ready_costly: VecDeque<ArrivalKey>,
-    /// Those in a TLS handshake, in the order in which it was begun; some are done or gone.
+    /// Arrivals in a TLS handshake, in order of its start; some may be done or gone.
     shaking: VecDeque<ArrivalKey>,
     shaking_count: usize,
     held_bytes: usize,
-    /// What ended with an answer, for the sockets to let it arrive.
+    /// Sockets that ended with an answer, kept open until it arrives.
     answered: Vec<Stream>,
     metrics: Arc<Metrics>,
     complaints: Complaints,
@@ -97,31 +99,32 @@ impl Arrivals {
         self.arrivals.len()
     }
 
-    /// The arrival that a token of the poll means, if it means one.
+    /// The arrival of a poll token, if the token is one of an arrival.
     pub fn key_of(token: Token) -> Option<ArrivalKey> {
         let bits = token.0 as u64;
         (bits & TOKEN_BIT != 0).then(|| ArrivalKey::from_bits(bits & !TOKEN_BIT))
     }
 
-    /// Whether there is something to do without an event.
+    /// Whether there is work without a poll event.
     pub fn has_work(&self) -> bool {
         !self.ready.is_empty() || !self.ready_costly.is_empty()
     }
 
-    /// Whether clients of TLS should wait until those before them are served.
+    /// Whether new TLS clients should wait until earlier ones are served.
     pub fn is_storm(&self) -> bool {
         self.ready_costly.len() >= HANDSHAKES_WAITING_MAX
     }
 
-    /// When the first deadline is.
+    /// The earliest deadline.
     pub fn next_deadline_ms(&self) -> Option<u64> {
         let oldest = self.arrivals.get(*self.by_age.front()?);
-        // One that is gone is no reason to wait.
+        // If the oldest is gone, do not wait for it.
         Some(oldest.map_or(0, |oldest| oldest.opened_ms + self.limits.timeout_ms))
     }
 
-    /// The connections there is room for beside those that were let in. Arrivals give way to new ones before the room
-    /// for all is used up: it is who is let in next that must find a place, not who says nothing.
+    /// Sets the number of connections that fit besides the connected clients. Old arrivals are closed for new ones
+    /// before all room is used up, so that the next client to connect finds a slot even if silent connections take the
+    /// others.
     pub fn share(&mut self, room: usize) {
         self.room = room.clamp(PENDING_MIN, self.limits.pending_max.max(PENDING_MIN));
     }
@@ -130,7 +133,7 @@ impl Arrivals {
         self.limits.pending_max.min(self.room)
     }
 
-    /// Whether one more may come, if need be for the oldest; else the time at which to ask again.
+    /// Whether one more may arrive, closing the oldest if needed; otherwise the time to ask again.
     pub fn has_room(&mut self, now_ms: u64) -> Result<(), u64> {
         if self.arrivals.len() < self.pending_max() {
             return Ok(());
@@ -144,7 +147,7 @@ impl Arrivals {
         Ok(())
     }
 
-    /// Ends the oldest when there is no room but for it.
+    /// Closes the oldest if that is the only way to make room.
     pub fn make_room(&mut self, per_address: &mut PerAddress) {
         if self.arrivals.len() >= self.pending_max() {
             self.forget_gone();
@@ -185,7 +188,7 @@ impl Arrivals {
         Ok(())
     }
 
-    /// The socket of an arrival is ready.
+    /// Notes that the socket of an arrival is ready.
     pub fn ready(&mut self, key: ArrivalKey, is_ending: bool, per_address: &mut PerAddress) {
         let Some(arrival) = self.arrivals.get_mut(key) else {
             return;
@@ -209,7 +212,7 @@ impl Arrivals {
         }
     }
 
-    /// Ends those whose time is over.
+    /// Closes the arrivals past their deadline.
     pub fn expire(&mut self, now_ms: u64, per_address: &mut PerAddress) {
         loop {
             self.forget_gone();
@@ -225,7 +228,7 @@ impl Arrivals {
             }
             self.fail(oldest, ConnectFailure::Timeout, per_address);
         }
-        // One that takes long must not keep the keys of those behind it that are gone.
+        // A slow arrival must not retain the keys of later ones that are gone.
         if self.by_age.len() > 2 * self.arrivals.len() + 1024 {
             let arrivals = &self.arrivals;
             self.by_age.retain(|key| arrivals.get(*key).is_some());
@@ -240,7 +243,7 @@ impl Arrivals {
         self.complaints.tell_left_out(now_ms);
     }
 
-    /// Drops the keys of the oldest that are gone.
+    /// Drops keys of gone arrivals from the front.
     pub fn forget_gone(&mut self) {
         while let Some(key) = self.by_age.front()
             && self.arrivals.get(*key).is_none()
@@ -249,17 +252,17 @@ impl Arrivals {
         }
     }
 
-    /// Begins to serve those that are ready: so many steps may be taken in this turn, and handshakes until then.
+    /// Starts a turn with its limits of steps and of handshake time.
     pub fn begin_turn(&self) -> Turn {
         Turn {
             plain_left: self.ready.len().min(STEPS_MAX),
             costly_left: self.ready_costly.len(),
-            // Without handshakes the clock is not read.
+            // The clock is read only if there are handshakes.
             ends: (!self.ready_costly.is_empty()).then(|| Instant::now() + HANDSHAKES_TIME_MAX),
         }
     }
 
-    /// Takes steps until one may speak MQTT, or the turn is over.
+    /// Takes steps until an arrival is ready for MQTT or the turn is over.
     pub fn next(
         &mut self,
         turn: &mut Turn,
@@ -289,7 +292,7 @@ impl Arrivals {
             }
             let ip = arrival.address.ip();
             if !was_known && arrival.is_address_known() && !per_address.enter(ip) {
-                // It was never counted, so it must not be taken back.
+                // It was not counted per address, so it must not be uncounted.
                 self.count(ConnectFailure::PerIp, arrival.address);
                 self.take(key);
                 continue;
@@ -312,7 +315,7 @@ impl Arrivals {
         }
     }
 
-    /// More handshakes are held than may be, and a new one is more likely to be finished than the oldest.
+    /// Closes the oldest handshake when there are too many, because a new one is more likely to finish.
     fn end_oldest_handshake(&mut self, per_address: &mut PerAddress) {
         while let Some(key) = self.shaking.pop_front() {
             if self.arrivals.get(key).is_some_and(Arrival::is_shaking) {
@@ -361,7 +364,7 @@ impl Arrivals {
         }
     }
 
-    /// Counts one that was not let in.
+    /// Counts a failed arrival.
     pub fn count(&self, kind: ConnectFailure, address: SocketAddr) {
         self.metrics.transport.count_failure(kind);
         tracing::debug!(%address, reason = kind.name(), "a connection was closed before its CONNECT");
@@ -382,13 +385,13 @@ impl Arrivals {
         Some(arrival)
     }
 
-    /// Sockets that were given an answer and are done.
+    /// Sockets that ended with an answer.
     pub fn take_answered(&mut self) -> impl Iterator<Item = Stream> + use<'_> {
         self.answered.drain(..)
     }
 }
 
-/// What of a turn is left for arrivals.
+/// What is left of a turn for arrivals.
 pub struct Turn {
     plain_left: usize,
     costly_left: usize,
@@ -398,7 +401,7 @@ pub struct Turn {
 impl Turn {
     fn may_go_on(&mut self) -> bool {
         match self.ends {
-            // The first one is always done: the time is looked at from the second on.
+            // The first step is always taken; the time is checked from the second on.
             Some(ends) => {
                 let goes_on = Instant::now() < ends;
                 if !goes_on {
