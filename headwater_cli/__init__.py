@@ -1,7 +1,7 @@
-"""The `headwater` command: one file per noun, data on stdout, talk on stderr.
+"""The `headwater` command: one file per noun, data on stdout, messages on stderr.
 
-Exit codes: 0 ok, 1 failed, 2 usage, 3 cannot connect, 4 refused, 5 config invalid, 124 timed out, 130 interrupted.
-Bad input and a broker that is away end in one sentence; `--debug` shows where it came from.
+Exit codes: 0 ok, 1 failed, 2 usage, 3 cannot connect, 4 refused, 5 config invalid, 124 timed out, 130 interrupted. Bad
+input and an unreachable broker end with a one-sentence message; `--debug` shows the traceback.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def options(
         typer.Option("--token", metavar="REFERENCE", help="file:PATH or env:NAME; also HEADWATER_TOKEN_FROM."),
     ] = None,
 ) -> None:
-    """What stands before the command."""
-    # Every client of this process finds them there, whichever command makes it.
+    """The options before the command."""
+    # Every client of this process reads them from the environment, whichever command creates it.
     given = {USER_VARIABLE: user, PASSWORD_VARIABLE: password, TOKEN_VARIABLE: token}
     for variable, value in given.items():
         if value is not None:
@@ -133,7 +133,7 @@ def options(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code; the console script exits with it."""
     if logging.lastResort is not None:
-        # A command configures no logging: this is what shows the warnings of the library.
+        # Commands configure no logging, so this handler shows the warnings of the library.
         logging.lastResort.setFormatter(SafeFormatter())
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given or bool(os.environ.get("HEADWATER_DEBUG"))
@@ -142,7 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = app(args=given, prog_name="headwater", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read us has gone, as in `headwater sub … | head`. Python would complain again at exit.
+        # The reader of our output has gone, as in `headwater sub … | head`. Without this, Python would complain at
+        # exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except BaseException as error:
@@ -153,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(error: BaseException) -> int:
-    """Says in one sentence what went wrong and returns the exit code."""
+    """Prints a one-sentence message and returns the exit code."""
     match error:
         case KeyboardInterrupt() | typer.Abort():
             return 130
@@ -162,7 +163,7 @@ def _report(error: BaseException) -> int:
         case SystemExit():
             return error.code if isinstance(error.code, int) else 1
         case HeadwaterError():
-            # Settings have lines: where in the file the mistake is. The others name things from outside.
+            # Settings errors have several lines that show the place in the file. Other errors may quote outside data.
             (say_lines if isinstance(error, ConfigError) else say)(f"headwater: {error}")
             return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1)
         case typer.TyperException():

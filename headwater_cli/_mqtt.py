@@ -1,7 +1,7 @@
 """A paho-mqtt connection for `pub` and `sub`: calls that wait with a deadline, bounded queues, the offsets of MQTT 5.
 
-It does not connect again: a command that lost its broker says so and ends. Messages wait in a bounded queue; when it
-is full, paho's thread stops reading and TCP slows the broker.
+It does not reconnect: a command that loses its broker reports that and ends. Messages wait in a bounded queue; when the
+queue is full, paho's thread stops reading, and TCP slows the broker down.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from broker_edge.errors import ConnectError, DeadlineError, RefusedError
 from headwater_cli._options import parse_mqtt
 
 QUEUE_MESSAGES = 1_000
-# So many publishes may wait for their acknowledgement; the next one waits.
+# Publishes that may wait for their acknowledgement; the next one blocks.
 WINDOW = 200
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _PLACE = re.compile(r"[^:]{1,100}:[0-9]{1,19}")
@@ -33,7 +33,7 @@ _PLACE = re.compile(r"[^:]{1,100}:[0-9]{1,19}")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A delivery; `place` is `<partition name>:<offset>`, `ts` the broker's time in µs; None where not asked for."""
+    """A delivery; `place` is `<partition name>:<offset>`, `ts` the broker's time in µs; None unless requested."""
 
     topic: str
     payload: bytes
@@ -45,7 +45,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """The acknowledgement of a publish; `place` and `durability` where they were asked for."""
+    """The acknowledgement of a publish; `place` and `durability` if they were requested."""
 
     number: int
     place: str | None = None
@@ -56,7 +56,8 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """Where deliveries begin, the end of the log at that moment, and the gaps between: MQTT 5 with a position only."""
+    """The start of the deliveries, the end of the log at that moment, and gaps in between: MQTT 5 with a position
+    only."""
 
     start: str | None = None
     end: str | None = None
@@ -65,7 +66,7 @@ class Subscribed:
 
 @dataclass(slots=True)
 class _Waiting:
-    """An answer that a callback gives to the thread that asked."""
+    """An answer that a callback passes to the waiting thread."""
 
     event: threading.Event = field(default_factory=threading.Event)
     code: Any = None
@@ -144,7 +145,7 @@ class Mqtt:
             self.close()
             if self._connected.code is None:
                 raise ConnectError(f"{self.address} closed the connection at once: is it an MQTT port?")
-            raise RefusedError(f"{self.address} refuses the connection: {self._connected.code}")
+            raise RefusedError(f"{self.address} refused the connection: {self._connected.code}")
         return self
 
     def __exit__(
@@ -160,7 +161,7 @@ class Mqtt:
     def subscribe(
         self, topic_filter: str, *, qos: int, position: str | None = None, policy: str = "none"
     ) -> Subscribed:
-        """Waits for the SUBACK. Over 3.1.1 a position becomes part of the filter, and places part of the topics."""
+        """Waits for the SUBACK. Over 3.1.1 the position becomes part of the filter, and offsets part of the topics."""
         waiting = _Waiting()
         if self.is_v5:
             properties = Properties(PacketTypes.SUBSCRIBE)
@@ -179,14 +180,14 @@ class Mqtt:
         users = _user_properties(waiting.properties)
         if code.is_failure:
             why = _reason_string(waiting.properties) or str(code)
-            message = f"{self.address} refuses `{topic_filter}`: {why}"
+            message = f"{self.address} refused `{topic_filter}`: {why}"
             raise RefusedError(message, field="filter")
         gaps = tuple(value for name, value in users if name == "stream-gap")
         named = dict(users)
         return Subscribed(named.get("stream-start"), named.get("stream-end"), gaps)
 
     def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool) -> int:
-        """Sends one message and returns its number, which its Ack will carry. At most WINDOW may be unacknowledged."""
+        """Sends one message and returns its number, which its Ack repeats. At most WINDOW may be unacknowledged."""
         if self.outstanding >= WINDOW:
             raise RuntimeError("take an acknowledgement before publishing more")
         try:
@@ -199,13 +200,13 @@ class Mqtt:
         return int(info.mid)
 
     def next_ack(self, timeout_s: float) -> Ack:
-        """The next acknowledgement, in the order of arrival; for QoS 0, that the message was sent."""
+        """The next acknowledgement, in order of arrival; for QoS 0 it means that the message was sent."""
         ack: Ack = self._next(self._acks, timeout_s, "waiting for acknowledgements")
         self.outstanding -= 1
         return ack
 
     def next_message(self, timeout_s: float | None) -> Message:
-        """The next delivery; DeadlineError when none came in time."""
+        """The next delivery; raises DeadlineError if none arrives in time."""
         message: Message = self._next(self.messages, timeout_s, "waiting for messages")
         return message
 
@@ -232,7 +233,7 @@ class Mqtt:
         raise DeadlineError(f"no answer from {self.address} in time while {doing}")
 
     def _subscribe(self, waiting: _Waiting, topic_filter: str, **options: Any) -> tuple[Any, int]:
-        # The callback may come before subscribe() returns its number, so it looks only after this lock is free.
+        # The callback may run before subscribe() returns its number, so it waits for this lock before it looks.
         with self._subscribe_lock:
             try:
                 result, number = self._paho.subscribe(topic_filter, **options)
@@ -272,7 +273,7 @@ class Mqtt:
         topic, place = message.topic, users.get("stream-offset")
         if topic.startswith("$at/"):
             _, place, topic = topic.split("/", 2)
-        # Whoever publishes may send properties of these names, too.
+        # The publisher may also have set properties of these names.
         place = place if place is not None and _PLACE.fullmatch(place) else None
         ts = users.get("ts", "")
         at_us = int(ts) if _DIGITS.fullmatch(ts) else None

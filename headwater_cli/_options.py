@@ -1,4 +1,4 @@
-"""The options that several commands share. A wrong address is a usage error, before anything is opened."""
+"""Options shared by several commands. A malformed address is a usage error before anything is opened."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _mqtt(text: str) -> str:
 
 
 def parse_mqtt(text: str) -> tuple[str, int]:
-    """`host` or `host:port` (`mqtt://` may stand before it)."""
+    """`host` or `host:port`, optionally with the prefix `mqtt://`."""
     host, _, port = text.removeprefix("mqtt://").rpartition(":")
     if not host:
         host, port = port, str(DEFAULT_MQTT_PORT)
@@ -53,9 +53,10 @@ LimitOption = Annotated[
     float | None,
     typer.Option("--timeout", min=0.001, metavar="SECONDS", help="Stop after this time (exit code 124)."),
 ]
-CountOption = Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after so many messages.")]
+CountOption = Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many messages.")]
 FiltersArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[FILTER]...", show_default=False, help="MQTT filters; all by default.")
+    list[str] | None,
+    typer.Argument(metavar="[FILTER]...", show_default=False, help="MQTT filters (default: all topics)."),
 ]
 
 DEFAULT_MQTT = f"127.0.0.1:{DEFAULT_MQTT_PORT}"
@@ -76,5 +77,5 @@ __all__ = [
 
 
 def connect(server: str, timeout_s: float) -> Client:
-    """A client for one question: a person at a terminal wants to know at once that nobody is there."""
+    """A client that does not retry: a person at a terminal wants to know at once that no broker answers."""
     return Client(server, timeout_s=timeout_s, retries=0)

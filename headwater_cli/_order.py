@@ -1,6 +1,6 @@
-"""The options of `headwater actions create` and `plan`: written once, made into an `Order`.
+"""The options of `headwater actions create` and `plan`: defined once, turned into an `Order`.
 
-Typer reads a command's signature; `with_order` gives a command the parameters of `_order` besides its own.
+Typer reads a command's signature; `with_order` adds the parameters of `_order` to a command's own.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _SECONDS = "SECONDS"
 
 
 def with_order(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose first argument is the order that the options describe."""
-    # Deltalake comes with an extra: the class is not there to be looked up, nor needed.
+    """Wraps a command whose first argument is the order that the options describe."""
+    # The class `Order` needs deltalake from an extra. Without it the annotation cannot be resolved, and need not be.
     absent = {"Order": object}
     options = inspect.signature(_order, locals=absent, eval_str=True).parameters
     own = list(inspect.signature(command, locals=absent, eval_str=True).parameters.values())[1:]
@@ -37,41 +37,51 @@ def with_order(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _order(
-    name: Annotated[str, typer.Argument(metavar="COMMAND", help="Which command, for example echo.")],
-    params: Annotated[str, typer.Option(metavar="JSON", help="An object for the command.")] = "{}",
+    name: Annotated[str, typer.Argument(metavar="COMMAND", help="Command to execute, for example echo.")],
+    params: Annotated[str, typer.Option(metavar="JSON", help="JSON object with parameters of the command.")] = "{}",
     artifact: Annotated[
-        str | None, typer.Option(metavar="NAME:VERSION", help="Install this: makes the action an OTA.")
+        str | None, typer.Option(metavar="NAME:VERSION", help="Install this artifact: makes the action an OTA.")
     ] = None,
     device: Annotated[list[str] | None, typer.Option(metavar="ID", help="Select this device; repeatable.")] = None,
     label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Select by label; repeatable.")] = None,
-    group: Annotated[list[str] | None, typer.Option(help="Select those in any of these groups; repeatable.")] = None,
-    where: Annotated[str | None, typer.Option(metavar="EXPRESSION", help="Select: site = roof and not old.")] = None,
-    percentage: Annotated[float | None, typer.Option(help="Select this share, by a hash.")] = None,
-    dynamic: Annotated[bool, typer.Option("--dynamic", help="Devices come and go while it runs.")] = False,
+    group: Annotated[list[str] | None, typer.Option(help="Select members of any of these groups; repeatable.")] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="EXPRESSION", help="Select by expression, such as: site = roof and not old.")
+    ] = None,
+    percentage: Annotated[float | None, typer.Option(help="Select this percentage, by a hash.")] = None,
+    dynamic: Annotated[bool, typer.Option("--dynamic", help="Devices may join and leave while it runs.")] = False,
     wave: Annotated[
         list[str] | None,
         typer.Option(metavar="PERCENT[,KEY=VALUE…]", help="For example 1,success=90,error=10,min=5,soak=60,approve."),
     ] = None,
-    needs_approval: Annotated[bool, typer.Option("--needs-approval", help="Somebody else approves it.")] = False,
-    rate: Annotated[int | None, typer.Option(metavar="N", help="Commands in any minute.")] = None,
-    max_in_flight: Annotated[int | None, typer.Option(metavar="N", help="Devices that are at it.")] = None,
-    abort: Annotated[float | None, typer.Option(metavar="PERCENT", help="Stop at more errors than that.")] = None,
-    abort_min: Annotated[int | None, typer.Option(metavar="N", help="But not before so many have ended.")] = None,
-    not_before: Annotated[str | None, typer.Option(metavar="TIME", help="ISO 8601, or +SECONDS from now.")] = None,
-    deadline: Annotated[str | None, typer.Option(metavar="TIME", help="ISO 8601, or +SECONDS from now.")] = None,
-    window: Annotated[str | None, typer.Option(metavar="WINDOW", help="Mon-Fri 22:00-06:00, device's time.")] = None,
-    timeout_queued: Annotated[int | None, typer.Option(metavar=_SECONDS, help="Until a device has it.")] = None,
+    needs_approval: Annotated[bool, typer.Option("--needs-approval", help="Another person must approve it.")] = False,
+    rate: Annotated[int | None, typer.Option(metavar="N", help="Maximum commands per minute.")] = None,
+    max_in_flight: Annotated[int | None, typer.Option(metavar="N", help="Maximum devices at work at once.")] = None,
+    abort: Annotated[float | None, typer.Option(metavar="PERCENT", help="Stop above this share of errors.")] = None,
+    abort_min: Annotated[
+        int | None, typer.Option(metavar="N", help="Devices that must have ended before it stops.")
+    ] = None,
+    not_before: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Start: ISO 8601, or +SECONDS from now.")
+    ] = None,
+    deadline: Annotated[str | None, typer.Option(metavar="TIME", help="End: ISO 8601, or +SECONDS from now.")] = None,
+    window: Annotated[str | None, typer.Option(metavar="WINDOW", help="Mon-Fri 22:00-06:00, in device time.")] = None,
+    timeout_queued: Annotated[
+        int | None, typer.Option(metavar=_SECONDS, help="Until a device has the command.")
+    ] = None,
     timeout_delivered: Annotated[int | None, typer.Option(metavar=_SECONDS, help="Until it has begun.")] = None,
     timeout_in_progress: Annotated[int | None, typer.Option(metavar=_SECONDS, help="Until it has ended.")] = None,
     timeout_step: Annotated[int | None, typer.Option(metavar=_SECONDS, help="Between two reports.")] = None,
-    retries: Annotated[int | None, typer.Option(metavar="N", help="Further attempts.")] = None,
-    retry_backoff: Annotated[int | None, typer.Option(metavar=_SECONDS, help="Before the first of them.")] = None,
+    retries: Annotated[int | None, typer.Option(metavar="N", help="Further attempts after an error.")] = None,
+    retry_backoff: Annotated[int | None, typer.Option(metavar=_SECONDS, help="Pause before the first retry.")] = None,
     priority: Annotated[int | None, typer.Option(help="Higher first.")] = None,
-    depends_on: Annotated[list[str] | None, typer.Option(metavar="ACTION_ID", help="Has to succeed first.")] = None,
+    depends_on: Annotated[list[str] | None, typer.Option(metavar="ACTION_ID", help="Must succeed first.")] = None,
     mode: Annotated[str | None, typer.Option(help="OTA: forced, soft or download_only.")] = None,
     supersede: Annotated[bool, typer.Option("--supersede", help="OTA: cancel older ones on its devices.")] = False,
-    requires: Annotated[list[str] | None, typer.Option(metavar="VERSION", help="OTA: runs one of these.")] = None,
-    target_version: Annotated[str | None, typer.Option(metavar="VERSION", help="OTA: to be named.")] = None,
+    requires: Annotated[
+        list[str] | None, typer.Option(metavar="VERSION", help="OTA: device must run one of these.")
+    ] = None,
+    target_version: Annotated[str | None, typer.Option(metavar="VERSION", help="OTA: version to be reported.")] = None,
 ) -> Order:
     from actions.fleet_desk import Order
 

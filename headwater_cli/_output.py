@@ -1,6 +1,6 @@
-"""How commands show what they found: JSON, a table on a terminal, tab-separated rows into a pipe; talk on stderr.
+"""Output of commands: JSON, a table on a terminal, tab-separated rows in a pipe; messages on stderr.
 
-What comes from outside is escaped here, on a terminal and into a pipe alike; only `put` takes a line as it is.
+Text from outside is escaped here, for terminals and pipes alike; only `put` takes a line unchanged.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from broker_edge.escape import json_line, shown, shown_lines
 
 
 def say(text: str) -> None:
-    """A line for the person at the terminal, never data."""
+    """Prints a line for the user to stderr, never data."""
     print(shown(text), file=sys.stderr, flush=True)
 
 
 def say_lines(text: str) -> None:
-    """The same for several lines: help, the place of a mistake in a file, a traceback."""
+    """Prints several lines to stderr: help, a position in a file, a traceback."""
     print(shown_lines(text), file=sys.stderr, flush=True)
 
 
 def put(text: str) -> None:
-    """A line of data, printable by now but for the tabs between its fields."""
+    """Prints a line of data; the caller has made it printable except for tabs between fields."""
     try:
         print(text, flush=True)
     except UnicodeEncodeError:
@@ -38,18 +38,18 @@ def put(text: str) -> None:
 
 
 def put_fields(*fields: object) -> None:
-    """A line of data: the fields with tabs between them."""
+    """Prints a line of data: the fields separated by tabs."""
     put("\t".join(cell(field) for field in fields))
 
 
 def put_json(value: Any) -> None:
-    """One JSON document on one line."""
+    """Prints one JSON document on one line."""
     encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "").replace("_", "")
     put(json_line(value, ascii_only=not encoding.startswith("utf")))
 
 
 def put_rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table on a terminal; into a pipe, rows of tab-separated fields without a heading."""
+    """Prints a table on a terminal; in a pipe, rows of tab-separated fields without a heading."""
     if not sys.stdout.isatty():
         for row in rows:
             put_fields(*row)
@@ -61,7 +61,7 @@ def put_rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def payload_json(value: bytes) -> Mapping[str, str]:
-    """`{"value": text}`, or `{"value_base64": …}` where the bytes are not UTF-8."""
+    """`{"value": text}`, or `{"value_base64": …}` if the bytes are not UTF-8."""
     try:
         return {"value": value.decode()}
     except UnicodeDecodeError:
@@ -69,7 +69,7 @@ def payload_json(value: bytes) -> Mapping[str, str]:
 
 
 def payload_text(value: bytes) -> str:
-    """The payload on one line: bytes that are not printable text are shown as escapes."""
+    """The payload on one line; bytes that are not printable text become escapes."""
     return shown(value.decode(errors="backslashreplace"))
 
 
@@ -79,5 +79,5 @@ def cell(field: object) -> str:
 
 
 def text_cell(field: object) -> Text:
-    """A field of a table: a plain string would be searched for Rich's own markup."""
+    """A field of a table. A plain string would be parsed for Rich's own markup."""
     return Text(cell(field))

@@ -1,4 +1,4 @@
-"""How a rollout is shown while it runs: a live table with bars on a terminal, a line per change elsewhere."""
+"""Shows a rollout while it runs: a live table with bars on a terminal, otherwise one line per change."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def is_over(row: dict[str, Any] | None) -> bool:
 
 
 def watched(desk: FleetDesk, action_id: str, *, seconds: float | None, json: bool) -> dict[str, Any]:
-    """Show the action until it is over, and return its last row. Raises DeadlineError after `seconds`."""
+    """Shows the action until it is over and returns its last row. Raises DeadlineError after `seconds`."""
     if json or not sys.stdout.isatty():
         return _follow(desk, action_id, seconds, _said(json))
     with Live(console=Console(), refresh_per_second=4, transient=False) as live:
@@ -64,13 +64,13 @@ def _follow(
             return row
         if deadline is not None and time.monotonic() >= deadline:
             if row is None:
-                raise NotFoundError(f"no engine has seen an action {action_id} within {seconds:g} s")
+                raise NotFoundError(f"no action engine has processed action {action_id} within {seconds:g} s")
             raise DeadlineError(f"action {action_id} has not ended within {seconds:g} s: {row['message']}")
         time.sleep(_POLL_S)
 
 
 def picture(row: dict[str, Any], waves: list[dict[str, Any]]) -> Table:
-    """A bar for each wave: what succeeded, what ended otherwise, what is under way."""
+    """One bar per wave: succeeded, ended otherwise, in progress."""
     table = Table("wave", "devices", "", *_ORDER, box=box.SIMPLE_HEAD)
     table.title, table.caption = text_cell(f"{row['action_id']}: {row['phase']}"), text_cell(row["message"])
     by_wave: dict[int, dict[str, int]] = {}
@@ -85,7 +85,7 @@ def picture(row: dict[str, Any], waves: list[dict[str, Any]]) -> Table:
 
 
 def bar(counts: dict[str, int]) -> str:
-    """As many cells as fit the shares; every state that is there has one at least."""
+    """Cells in proportion to the counts; every state that occurs has at least one."""
     total = sum(counts.values())
     cells = ""
     for state in _ORDER:

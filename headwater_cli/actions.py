@@ -1,5 +1,5 @@
-"""`headwater actions`: insert actions, see what would and what did become of them, steer them. Works on the Delta
-tables, without a JVM; only `offer` asks a broker."""
+"""`headwater actions`: insert actions, preview and follow them, change running ones. Works on the Delta tables, without
+a JVM; only `offer` contacts a broker."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.3
 
-app = typer.Typer(help="Actions: a row in a table that devices carry out.", no_args_is_help=True)
+app = typer.Typer(help="Actions: rows in a table that devices execute.", no_args_is_help=True)
 
 RootOption = Annotated[
     str, typer.Option("--root", envvar="HEADWATER_TABLES", metavar="FOLDER", help="Folder of the action tables.")
 ]
 ActionArgument = Annotated[str, typer.Argument(metavar="ACTION_ID")]
 DeviceOption = Annotated[str | None, typer.Option("--device", metavar="ID", help="Only this device.")]
-ReasonOption = Annotated[str, typer.Option("--reason", help="Written into the tables.")]
-ByOption = Annotated[str | None, typer.Option("--by", envvar="HEADWATER_BY", help="Who asks; default: your login.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Reason, written into the tables.")]
+ByOption = Annotated[str | None, typer.Option("--by", envvar="HEADWATER_BY", help="Your name (default: your login).")]
 DEFAULT_ROOT = "data/tables"
 _BROKER_S = 10.0
 
@@ -45,11 +45,12 @@ def create(
     order: Order,
     root: RootOption = DEFAULT_ROOT,
     by: ByOption = None,
-    action_id: Annotated[str | None, typer.Option("--id", help="Default: a new one.")] = None,
-    wait: Annotated[float | None, typer.Option(metavar="SECONDS", help="Wait until it has ended.")] = None,
+    action_id: Annotated[str | None, typer.Option("--id", help="Id of the action (default: a new one).")] = None,
+    wait: Annotated[float | None, typer.Option(metavar="SECONDS", help="Wait until the action has ended.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Insert an action. All selectors given must hold. With --wait: exit code 1 unless every device succeeded."""
+    """Insert an action. A device must match all selectors given. With --wait, exit code 1 unless every device
+    succeeds."""
     with _desk(root, by) as desk:
         id_ = desk.order(order, action_id=action_id)
         if wait is None:
@@ -74,7 +75,7 @@ def plan(
     action_id: Annotated[str | None, typer.Option("--id", help="The id that the action will have.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Who would be selected, in which wave, and who would be skipped and why. Sends and writes nothing."""
+    """Show which devices would be selected, in which wave, and which would be skipped and why. Writes nothing."""
     with _desk(root, by) as desk:
         found = desk.plan(order, action_id=action_id)
     if found.refused is not None:
@@ -83,7 +84,7 @@ def plan(
         put_json({"message": found.message, "devices": [_plain(asdict(planned)) for planned in found.devices]})
         return
     skipped = sum(1 for planned in found.devices if planned.skipped is not None)
-    say(found.message or f"{len(found.devices) - skipped} devices would be sent to, {skipped} skipped")
+    say(found.message or f"{len(found.devices) - skipped} devices would get it, {skipped} would be skipped")
     rows = [(p.device_id, p.wave + 1, p.skipped or ("waits" if p.waits else "at once")) for p in found.devices]
     put_rows(("device_id", "wave", "what"), rows)
 
@@ -91,10 +92,10 @@ def plan(
 @app.command("list")
 def list_(
     root: RootOption = DEFAULT_ROOT,
-    limit: Annotated[int, typer.Option(min=1, help="So many at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of actions.")] = 50,
     json: JsonOption = False,
 ) -> None:
-    """The newest actions and how far they are."""
+    """List the newest actions and their progress."""
     with _desk(root) as desk:
         rows = desk.actions(limit=limit)
     if json:
@@ -106,11 +107,11 @@ def list_(
 
 @app.command()
 def show(action_id: ActionArgument, root: RootOption = DEFAULT_ROOT, json: JsonOption = False) -> None:
-    """One action with the state of each of its devices."""
+    """Show one action with the state of each of its devices."""
     with _desk(root) as desk:
         row, targets = desk.action(action_id), desk.targets(action_id)
     if row is None:
-        raise NotFoundError(f"no engine has seen an action {action_id} under {root}")
+        raise NotFoundError(f"no action engine has processed action {action_id} under {root}")
     if json:
         put_json({**_plain(row), "devices": [_plain(target) for target in targets]})
     else:
@@ -123,17 +124,19 @@ def show(action_id: ActionArgument, root: RootOption = DEFAULT_ROOT, json: JsonO
 def watch(
     action_id: ActionArgument,
     root: RootOption = DEFAULT_ROOT,
-    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Give up (exit code 124).")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Stop after this time (exit code 124).")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Follow an action until it is over: bars on a terminal, else a line for each change."""
+    """Follow an action until it is over: bars on a terminal, otherwise one line per change."""
     with _desk(root) as desk:
         watched(desk, action_id, seconds=timeout, json=json)
 
 
 @app.command()
 def audit(action_id: ActionArgument, root: RootOption = DEFAULT_ROOT, json: JsonOption = False) -> None:
-    """Who asked for what and when, and what the engine said."""
+    """Show who asked for what and when, and the answers of the engine."""
     with _desk(root) as desk:
         rows = desk.audit(action_id)
     if not rows:
@@ -148,14 +151,16 @@ def audit(action_id: ActionArgument, root: RootOption = DEFAULT_ROOT, json: Json
 @app.command()
 def offer(
     name: Annotated[str, typer.Argument(help="The artifact's name.")],
-    version: Annotated[str, typer.Argument(help="And version.")],
+    version: Annotated[str, typer.Argument(help="The artifact's version.")],
     root: RootOption = DEFAULT_ROOT,
     server: ServerOption = DEFAULT_SERVER,
-    label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only for these; repeatable.")] = None,
-    device: Annotated[list[str] | None, typer.Option(metavar="ID", help="Only for this one; repeatable.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only devices with this label; repeatable.")
+    ] = None,
+    device: Annotated[list[str] | None, typer.Option(metavar="ID", help="Only this device; repeatable.")] = None,
     by: ByOption = None,
 ) -> None:
-    """Let devices install an artifact that a broker has: a row in the table artifacts."""
+    """Allow devices to install an artifact of a broker: adds a row to the table artifacts."""
     topic = f"artifacts/{name}/{version}/manifest"
     value = b""
     with connect(server, _BROKER_S) as client:
@@ -170,7 +175,7 @@ def offer(
 
 
 def _request(kind: str, about: str, *, of_one: bool = False) -> None:
-    """Adds the command that inserts such a request; `of_one`: it may name a device."""
+    """Adds the command that inserts such a request; with `of_one` it may name a single device."""
 
     def ask(action_id: str, root: str, by: str | None, reason: str, json: bool, *, device: str | None = None) -> None:
         with _desk(root, by) as desk:
@@ -201,11 +206,11 @@ def _request(kind: str, about: str, *, of_one: bool = False) -> None:
 
 
 _request("pause", "Send nothing more until it is resumed.")
-_request("resume", "Go on after a pause.")
+_request("resume", "Continue after a pause.")
 _request("cancel", "Ask devices to stop, and send nothing more.", of_one=True)
-_request("force", "Make soft updates forced ones, ignore windows, end cancels that hang.", of_one=True)
+_request("force", "Turn soft updates into forced ones, ignore windows, end unanswered cancels.", of_one=True)
 _request("retry", "Give devices that ended in error another attempt.", of_one=True)
-_request("approve", "Let the next wave begin; not for who made the action.")
+_request("approve", "Allow the next wave. Must not be the person who created the action.")
 
 
 @contextmanager
@@ -239,7 +244,7 @@ def _answer(name: str, value: str, json: bool) -> None:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """For JSON: without what is null; times are Unix microseconds, as everywhere in the command line."""
+    """For JSON: without null fields; times are Unix microseconds, as everywhere in the command line."""
     return {name: value for name, value in row.items() if value is not None}
 
 

@@ -1,7 +1,7 @@
 """`headwater artifacts`: firmware and other files in the log of a broker (docs/artifacts.md).
 
-Exit codes: 0 done, 1 not what it should be, 2 usage, 3 cannot connect, 4 refused (other bytes, no such artifact), 5 a
-key that cannot be read.
+Exit codes: 0 done, 1 artifact or manifest invalid, 2 usage, 3 cannot connect, 4 refused (other bytes, no such
+artifact), 5 a key cannot be read.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def push(
     name: NameArgument,
     version: VersionArgument,
     key: Annotated[
-        Path | None, typer.Option("--key", metavar="FILE", help="Private key that signs it; see `keygen`.")
+        Path | None, typer.Option("--key", metavar="FILE", help="Private key to sign it with; see `keygen`.")
     ] = None,
     chunk_bytes: Annotated[int, typer.Option("--chunk-bytes", help="Size of a chunk.")] = 256 * 1024,
     server: ServerOption = DEFAULT_SERVER,
     json: JsonOption = False,
     timeout: TimeoutOption = 30.0,
 ) -> None:
-    """Store FILE as NAME VERSION. Repeating it is harmless: what is there is not stored again."""
+    """Store FILE as NAME VERSION. Repeating it is harmless: existing chunks are not stored again."""
     from broker_edge.artifacts import SigningKey
     from broker_edge.artifacts import push as push_file
 
@@ -52,10 +52,10 @@ def push(
         put_json({**_row(done.manifest), "stored": done.stored, "found": done.found, "existed": done.existed})
         return
     if signer is None and done.manifest.signature is None:
-        say("it is not signed: devices refuse it unless they were told to take it (--key FILE signs it)")
+        say("it is not signed: devices refuse it unless they allow unsigned firmware (sign it with --key FILE)")
     place = done.manifest.place
-    found = f", {done.found} were there" if done.found else ""
-    how = "was there already" if done.existed else f"{done.stored} chunks stored{found}"
+    found = f", {done.found} existed" if done.found else ""
+    how = "already existed" if done.existed else f"{done.stored} chunks stored{found}"
     put_fields(f"{name} {version}: {how}; {place.partition} from offset {place.offset_of(0)}")
 
 
@@ -86,13 +86,13 @@ def verify(
     name: NameArgument,
     version: VersionArgument,
     trust: Annotated[
-        list[Path] | None, typer.Option("--trust", metavar="FILE", help="Public key that may have signed it.")
+        list[Path] | None, typer.Option("--trust", metavar="FILE", help="Trusted public key; repeatable.")
     ] = None,
     server: ServerOption = DEFAULT_SERVER,
     json: JsonOption = False,
     timeout: TimeoutOption = 30.0,
 ) -> None:
-    """Read an artifact back and compare every digest, with --trust its signature too."""
+    """Read an artifact back and check every digest; with --trust also its signature."""
     from broker_edge.artifacts import ArtifactStore, Trust
 
     trusted = Trust.load(trust) if trust else None
@@ -101,8 +101,8 @@ def verify(
     if json:
         put_json({**_row(checked.manifest), "verified": True, "signature_checked": checked.key_id is not None})
         return
-    signed = f", signed with key {checked.key_id}" if checked.key_id else ", signature not checked (--trust FILE does)"
-    put_fields(f"{name} {version}: {len(checked.manifest.artifact.chunks)} chunks are right{signed}")
+    signed = f", signed with key {checked.key_id}" if checked.key_id else ", signature not checked (use --trust FILE)"
+    put_fields(f"{name} {version}: {len(checked.manifest.artifact.chunks)} chunks are correct{signed}")
 
 
 @app.command()
@@ -113,7 +113,7 @@ def rm(
     json: JsonOption = False,
     timeout: TimeoutOption = 30.0,
 ) -> None:
-    """Remove an artifact. Its bytes go by retention, or with `headwater log purge`."""
+    """Remove an artifact. Retention or `headwater log purge` removes its bytes."""
     from broker_edge.artifacts import ArtifactStore
 
     with connect(server, timeout) as client:
@@ -126,10 +126,12 @@ def rm(
 
 @app.command()
 def keygen(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The private key; FILE.pub is the public one.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="File for the private key; FILE.pub gets the public key.")
+    ],
     json: JsonOption = False,
 ) -> None:
-    """Make a pair of ed25519 keys: FILE signs artifacts, FILE.pub is what devices trust."""
+    """Create a pair of ed25519 keys: FILE signs artifacts, devices trust FILE.pub."""
     from broker_edge.artifacts import SigningKey
 
     key = SigningKey.generate()
@@ -137,7 +139,7 @@ def keygen(
     if json:
         put_json({"key_id": key.key_id, "private": str(file), "public": str(public)})
     else:
-        put_fields(f"key {key.key_id}: {file} signs, {public} is what devices trust")
+        put_fields(f"key {key.key_id}: {file} signs artifacts, devices trust {public}")
 
 
 def _row(manifest: Manifest) -> dict[str, Any]:
@@ -166,7 +168,7 @@ def _fields(manifest: Manifest) -> tuple[object, ...]:
 
 @contextlib.contextmanager
 def _bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on stderr where a person sees it, else nothing."""
+    """A progress bar on stderr if that is a terminal, otherwise nothing."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None

@@ -1,4 +1,4 @@
-"""`headwater bench`: load on an MQTT broker, by the native load generator in this process."""
+"""`headwater bench`: load on an MQTT broker, with the native load generator in this process."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from broker_edge.broker import native
 def bench(context: typer.Context) -> None:
     """Measure an MQTT broker: pub, sub, pair, connect (`headwater bench --help`)."""
     run = native().bench
-    # The native side handles interrupts: Python's handler would come only after it.
+    # The native code handles interrupts; Python's handler would only run after it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     raise typer.Exit(run(context.args))
 
 
 def register(app: typer.Typer) -> None:
-    # Every argument belongs to the native side, --help too.
+    # Every argument is passed to the native code, --help too.
     settings = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
     app.command(context_settings=settings, add_help_option=False)(bench)

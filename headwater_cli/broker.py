@@ -12,12 +12,12 @@ from broker_edge.broker import native
 def broker(context: typer.Context) -> None:
     """Run the broker in the foreground; takes the arguments of headwaterd (`headwater broker --help`)."""
     run = native().run
-    # The native signal handling calls the one before it too: Python's would turn a clean stop into an interruption.
+    # The native signal handling also calls the previous handler: Python's would turn a clean stop into an interrupt.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     raise typer.Exit(run(context.args))
 
 
 def register(app: typer.Typer) -> None:
-    # Every argument belongs to headwaterd, --help too.
+    # Every argument is passed to headwaterd, --help too.
     settings = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
     app.command(context_settings=settings, add_help_option=False)(broker)

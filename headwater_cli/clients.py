@@ -1,4 +1,4 @@
-"""`headwater clients list|show|kick`: who is connected to a broker, how much goes through, and how to end it."""
+"""`headwater clients list|show|kick`: the clients of a broker, their traffic, and how to disconnect one."""
 
 from __future__ import annotations
 
@@ -56,23 +56,28 @@ ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT_ID", show_default
 @app.command("list")
 def list_(
     part: Annotated[
-        str | None, typer.Argument(metavar="[PART]", help="Only ids that contain this.", show_default=False)
+        str | None, typer.Argument(metavar="[PART]", help="Only ids that contain this text.", show_default=False)
     ] = None,
     connected: Annotated[
-        bool | None, typer.Option("--connected/--away", help="Only those; both by default.", show_default=False)
+        bool | None,
+        typer.Option(
+            "--connected/--away", help="Only connected or only offline clients (default: both).", show_default=False
+        ),
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again; only on a terminal.")] = False,
-    every: Annotated[float, typer.Option("--every", min=0.2, metavar="SECONDS", help="With --watch.")] = 2.0,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of clients.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh repeatedly; only on a terminal.")] = False,
+    every: Annotated[
+        float, typer.Option("--every", min=0.2, metavar="SECONDS", help="Refresh interval of --watch.")
+    ] = 2.0,
     admin: AdminOption = DEFAULT_ADMIN,
     json: JsonOption = False,
     timeout: TimeoutOption = 30.0,
 ) -> None:
-    """List clients by id: who is there, since when, how much goes through, and how far sessions are behind."""
+    """List clients by id: state, connect time, traffic, and how far sessions are behind."""
     broker = Admin(admin, timeout_s=timeout)
     if watch:
         if json or not sys.stdout.isatty():
-            raise typer.BadParameter("--watch needs a terminal and goes without --json")
+            raise typer.BadParameter("--watch needs a terminal and cannot be used with --json")
         _watch(broker, part, connected, min(limit or _WATCHED_MAX, _WATCHED_MAX), every)
         return
     found = list(broker.clients(contains=part, connected=connected, limit=limit))
@@ -89,7 +94,7 @@ def show(
     json: JsonOption = False,
     timeout: TimeoutOption = 30.0,
 ) -> None:
-    """Show one client: totals, subscriptions, and where it stands in each partition."""
+    """Show one client: totals, subscriptions, and its position in each partition."""
     found = Admin(admin, timeout_s=timeout).client(client_id)
     if json:
         put_json(found)
@@ -105,12 +110,12 @@ def show(
 @app.command()
 def kick(
     client_id: ClientArgument,
-    session: Annotated[bool, typer.Option("--session", help="End the session as well.")] = False,
+    session: Annotated[bool, typer.Option("--session", help="End the session too.")] = False,
     admin: AdminOption = DEFAULT_ADMIN,
     json: JsonOption = False,
     timeout: TimeoutOption = 30.0,
 ) -> None:
-    """Close a client's connection. It may connect again: take its rights away to keep it out."""
+    """Close a client's connection. It may reconnect: remove its permissions to keep it out."""
     done = Admin(admin, timeout_s=timeout).kick(client_id, session=session)
     if json:
         put_json(done)

@@ -1,6 +1,6 @@
-"""`headwater config show|check|schema`: what the settings of a broker are, and whether they are valid.
+"""`headwater config show|check|schema`: the settings of a broker, and whether they are valid.
 
-The settings are read by the broker's own code alone; nothing here knows a key.
+Only the broker's own code reads the settings; this module knows none of the keys.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headwater_cli._output import put_json, say
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings as YAML.")]
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting; wins over the file.")
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting; overrides the file.")
 ]
 
 app = typer.Typer(help="Show, check or describe the settings of a broker.", no_args_is_help=True, rich_markup_mode=None)
@@ -40,7 +40,7 @@ def check(
     settings: SetOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say whether the settings are valid; exit 5 where they are not."""
+    """Check whether the settings are valid; exit code 5 if not."""
     if file is not None and config is not None:
         raise typer.BadParameter("give the file once: as FILE or with --config")
     try:
@@ -58,7 +58,7 @@ def check(
 
 @app.command()
 def schema(json: JsonOption = True) -> None:
-    """Print the JSON schema of the settings, for editors."""
+    """Print the JSON schema of the settings, for use in editors."""
     _run("--print-schema", None, None)
 
 
@@ -72,7 +72,7 @@ def _checked(config: Path | None, settings: list[str] | None) -> str:
 
 
 def _run(what: str, config: Path | None, settings: list[str] | None) -> None:
-    """Lets headwaterd itself print; its words are better than a second set of them here."""
+    """Lets headwaterd itself print, so that its messages are not duplicated here."""
     arguments = [what, *([] if config is None else ["--config", str(config)])]
     for pair in settings or []:
         arguments += ["--set", pair]

@@ -1,4 +1,4 @@
-"""`headwater demo`: only the command; the demo itself is `pipelines.demo`, which needs Spark and the device agent."""
+"""`headwater demo`: only the command. The demo itself is `pipelines.demo`, which needs Spark and the device agent."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ _NEEDED = ("pyspark", "delta", "deltalake", "gmqtt", "vega_datasets")
 
 def demo(
     seconds: Annotated[
-        float | None, typer.Option("--for", min=1, metavar="SECONDS", help="End after this time (default: Ctrl-C).")
+        float | None, typer.Option("--for", min=1, metavar="SECONDS", help="Stop after this time (default: at Ctrl-C).")
     ] = None,
     headless: Annotated[bool, typer.Option("--headless", help="No live table.")] = False,
     json: JsonOption = False,
     devices: Annotated[int, typer.Option(min=1, max=2_000, help="Simulated devices.")] = 200,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Keep log, tables and checkpoints here (default: nothing is kept)."),
+        typer.Option(metavar="FOLDER", help="Keep log, tables and checkpoints here (default: delete them at the end)."),
     ] = None,
 ) -> None:
-    """The whole way on this machine: broker, devices, Spark into Delta, and an action back to 20 of the devices."""
+    """Run the whole pipeline on this machine: broker, devices, Spark into Delta, and an action for 20 of the
+    devices."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(

@@ -33,47 +33,47 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Devices: simulate a fleet, or run one.", no_args_is_help=True)
 
 _EVERY_S = 1.0
-# One process serves so many; beyond, they are spread over several.
+# Devices per process; larger fleets are spread over several processes.
 _PROCESS_MAX = 500
 
 TrustOption = Annotated[
-    list[Path] | None, typer.Option("--trust", metavar="FILE", help="Public key whose firmware is taken.")
+    list[Path] | None, typer.Option("--trust", metavar="FILE", help="Public key; firmware signed with it is accepted.")
 ]
-UnsignedOption = Annotated[bool, typer.Option("--allow-unsigned", help="Take firmware that nobody has signed.")]
-FirmwareOption = Annotated[str, typer.Option("--firmware", metavar="VERSION", help="What new devices run.")]
+UnsignedOption = Annotated[bool, typer.Option("--allow-unsigned", help="Accept unsigned firmware.")]
+FirmwareOption = Annotated[str, typer.Option("--firmware", metavar="VERSION", help="Initial version of new devices.")]
 
 
 @app.command()
 def simulate(
-    count: Annotated[int, typer.Argument(min=1, metavar="N", help="How many devices.")],
+    count: Annotated[int, typer.Argument(min=1, metavar="N", help="Number of devices.")],
     mqtt: MqttOption = DEFAULT_MQTT,
-    interval: Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="Between two samples.")] = 1.0,
-    seconds: Annotated[float | None, typer.Option("--for", min=0.001, help="End after this time.")] = None,
+    interval: Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="Interval between two samples.")] = 1.0,
+    seconds: Annotated[float | None, typer.Option("--for", min=0.001, help="Stop after this time.")] = None,
     prefix: Annotated[str, typer.Option(help="Devices are named PREFIX-0001 and so on.")] = "device",
     series: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="JSON lines, an object a line; default: NOAA.")
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Samples as JSON lines (default: NOAA series).")
     ] = None,
     acked: Annotated[Path | None, typer.Option(help="Append each acknowledgement to this file.")] = None,
-    telemetry: Annotated[bool, typer.Option(help="Whether they publish samples.")] = True,
+    telemetry: Annotated[bool, typer.Option(help="Whether devices publish samples.")] = True,
     trust: TrustOption = None,
     allow_unsigned: UnsignedOption = False,
     firmware: FirmwareOption = "1.0.0",
     fault: Annotated[
         list[str] | None,
-        typer.Option("--fault", metavar="NAME=SHARE%,…", help="Faults to order; `--fault list` says which."),
+        typer.Option("--fault", metavar="NAME=SHARE%,…", help="Faults of the devices; `--fault list` lists them."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Chooses who has which fault.")] = 0,
-    away: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="How long `away` devices are away.")] = 15.0,
+    seed: Annotated[int, typer.Option(help="Selects which device has which fault.")] = 0,
+    away: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Offline time of `away` devices.")] = 15.0,
     log: Annotated[
-        Path | None, typer.Option("--log", help="Append what each device did to this file, as JSON lines.")
+        Path | None, typer.Option("--log", help="Append the actions of each device to this file, as JSON lines.")
     ] = None,
     first: Annotated[int, typer.Option(min=1, hidden=True)] = 1,
     part: Annotated[int | None, typer.Option(min=1, max=_PROCESS_MAX, hidden=True)] = None,
     json: JsonOption = False,
 ) -> None:
-    """Devices that replay a measured series, carry out commands and report; until Ctrl-C, or --for.
+    """Simulate devices that replay a measured series, execute commands and report, until Ctrl-C or --for.
 
-    With --trust or --allow-unsigned they take firmware too.
+    With --trust or --allow-unsigned they accept firmware too.
     """
     _need_gmqtt()
     from broker_edge.device import FleetSettings
@@ -138,7 +138,7 @@ def _run_fleet(settings: FleetSettings, series: Path | None, seconds: float | No
 
 
 def _stop_on_term() -> list[bool]:
-    """Becomes true on SIGTERM: whoever started us in the background cannot press Ctrl-C."""
+    """Becomes true on SIGTERM: a background process cannot be stopped with Ctrl-C."""
     stopped: list[bool] = []
 
     def stop(number: int, frame: object) -> None:
@@ -150,7 +150,7 @@ def _stop_on_term() -> list[bool]:
 
 
 def _spread(count: int) -> dict[str, Any]:
-    """The same command once for each part of the fleet; the sums of what they counted."""
+    """Runs the same command once for each part of the fleet; returns the sums of their counts."""
     children = []
     for start in range(0, count, _PROCESS_MAX):
         part = ["--part", str(min(_PROCESS_MAX, count - start)), "--first", str(start + 1), "--json"]
@@ -167,7 +167,7 @@ def _spread(count: int) -> dict[str, Any]:
         outs = [child.communicate()[0] for child in children]
     failed = [child.returncode for child in children if child.returncode != 0]
     if failed:
-        raise HeadwaterError(f"{len(failed)} of {len(children)} parts of the fleet failed; they said why above")
+        raise HeadwaterError(f"{len(failed)} of {len(children)} parts of the fleet failed; see their errors above")
     sums: Counter[str] = Counter()
     events: Counter[str] = Counter()
     for out in outs:
@@ -179,18 +179,18 @@ def _spread(count: int) -> dict[str, Any]:
 
 @app.command("run")
 def run_(
-    device_id: Annotated[str, typer.Argument(metavar="ID", help="The device, and its client id.", show_default=False)],
-    state: Annotated[Path, typer.Option(help="Folder of its flash and journal.", show_default=False)],
+    device_id: Annotated[str, typer.Argument(metavar="ID", help="Device id, also its client id.", show_default=False)],
+    state: Annotated[Path, typer.Option(help="Folder for its flash and journal.", show_default=False)],
     mqtt: MqttOption = DEFAULT_MQTT,
     trust: TrustOption = None,
     allow_unsigned: UnsignedOption = False,
     firmware: FirmwareOption = "1.0.0",
     uplink: Annotated[
-        str | None, typer.Option("--uplink", metavar="TENANT", help="Word its status as Bytebeam's uplink does.")
+        str | None, typer.Option("--uplink", metavar="TENANT", help="Report status in the format of Bytebeam's uplink.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """One device: carries out commands and updates, and starts itself anew where an update asks for it."""
+    """Run one device: executes commands and updates, and restarts itself when an update needs it."""
     _need_gmqtt()
     from broker_edge.device import UplinkWords
     from broker_edge.device.standalone import StandaloneSettings, run
@@ -213,7 +213,7 @@ def run_(
         starts_anew = asyncio.run(run(settings, on_told=lambda said: _show(said, json)))
     if starts_anew:
         sys.stdout.flush()
-        # As a reboot: nothing of this process goes on but its arguments.
+        # Like a reboot: nothing of this process survives except its arguments.
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
@@ -240,7 +240,7 @@ def _login() -> tuple[str | None, str | None]:
 
 @contextlib.contextmanager
 def _link_errors() -> Iterator[None]:
-    """The exit code of a link that cannot be made is that of any connection."""
+    """Gives a failed link the exit code of any failed connection."""
     from broker_edge.device import LinkError, SubscribeRefused
 
     try:
@@ -254,7 +254,7 @@ def _link_errors() -> Iterator[None]:
 def _need_gmqtt() -> None:
     if find_spec("gmqtt") is None:
         raise ConfigError("devices need gmqtt: install headwater with the extra `device`")
-    # It warns of each connection that is cut, which is what many of our devices are there for.
+    # gmqtt warns about each interrupted connection, and many simulated devices interrupt theirs on purpose.
     logging.getLogger("gmqtt").setLevel(logging.ERROR)
 
 

@@ -1,4 +1,4 @@
-"""`headwater doctor`: what this machine has and lacks, one line each with what to do. It changes nothing."""
+"""`headwater doctor`: checks this machine, one line per check with what to do. It changes nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _PROBE_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`detail` says what was found, or what is wrong and what to do. `absent`: an option that is not installed."""
+    """`detail` says what was found, or what is wrong and what to do. `absent`: an optional part that is not
+    installed."""
 
     name: str
     state: Literal["ok", "absent", "failed"]
@@ -69,7 +70,7 @@ def _native() -> str:
 
 def _spark() -> list[Check]:
     if find_spec("pyspark") is None:
-        return [Check("spark", "absent", "pyspark is not installed; jobs need the extra `spark`, a broker does not")]
+        return [Check("spark", "absent", "pyspark is not installed: jobs need the extra `spark`, a broker does not")]
     jars = import_module("pipelines.spark.jars")
     java = import_module("pipelines.spark.java")
     return [
@@ -90,7 +91,7 @@ def _reachable(address: str) -> str:
         socket.create_connection((host, port), _PROBE_S).close()
     except OSError as error:
         raise OSError(
-            f"nobody listens at {address}: start a broker, or name its address with --mqtt ({error})"
+            f"nothing listens at {address}: start a broker, or give its address with --mqtt ({error})"
         ) from error
     return f"{address} accepts connections"
 

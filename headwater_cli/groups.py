@@ -1,4 +1,4 @@
-"""`headwater groups`: consumer groups, what they have finished and how far they are behind; `groups rm` removes one."""
+"""`headwater groups`: consumer groups, their finished offsets and lag; `groups rm` removes one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headwater_cli._output import put_json, put_rows, say
 
 
 def groups(
-    group: Annotated[str | None, typer.Argument(help="Only this group; or `rm`.", show_default=False)] = None,
+    group: Annotated[str | None, typer.Argument(help="Only this group, or `rm`.", show_default=False)] = None,
     removed: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="With `rm`: the group to remove.", show_default=False)
     ] = None,
@@ -22,11 +22,11 @@ def groups(
 ) -> None:
     """List consumer groups: initial, committed and scanned offset of each partition, and the lag.
 
-    `headwater groups rm NAME` removes one: it no longer keeps retention from removing what it has not read.
+    `headwater groups rm NAME` removes a group, so that retention no longer waits for it.
     """
     if removed is not None:
         if group != "rm":
-            raise typer.BadParameter(f"`{removed}` is one name too many; did you mean `headwater groups rm {removed}`?")
+            raise typer.BadParameter(f"unexpected argument `{removed}`: did you mean `headwater groups rm {removed}`?")
         with connect(server, timeout) as client:
             client.remove_group(removed)
         say(f"removed consumer group {removed}")
@@ -34,7 +34,7 @@ def groups(
     with connect(server, timeout) as client:
         found = [one for one in client.groups() if group in (None, one.group)]
         if group is not None and not found:
-            raise NotFoundError(f"there is no consumer group `{group}` at {client.server}; see `headwater groups`")
+            raise NotFoundError(f"there is no consumer group `{group}` at {client.server}: see `headwater groups`")
         bounds = client.offsets().partitions if any(one.partitions for one in found) else {}
     names = ("group", "reader_epoch", "partition", "name", "initial", "committed", "scanned", "lag")
     rows = []

@@ -1,4 +1,4 @@
-"""`headwater jobs run`: only the command; the jobs and how they are run is `pipelines.run_jobs`, which needs Spark."""
+"""`headwater jobs run`: only the command. `pipelines.run_jobs`, which needs Spark, runs the jobs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from headwater_cli._options import JsonOption
 
 _NEEDED = ("pyspark", "delta", "deltalake", "pydantic", "yaml")
 
-app = typer.Typer(help="Run the jobs that move records into tables and actions to devices.", no_args_is_help=True)
+app = typer.Typer(help="Run the jobs that copy records into tables and send actions to devices.", no_args_is_help=True)
 
 
 @app.callback()
 def _jobs() -> None:
-    """Run the jobs that move records into tables and actions to devices."""
+    """Run the jobs that copy records into tables and send actions to devices."""
 
 
 @app.command("run")
@@ -31,10 +31,10 @@ def run(
         ),
     ],
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Settings (default: those of conf/pipelines.yaml).")
+        Path | None, typer.Option(metavar="FILE", help="Settings file (default: the defaults of conf/pipelines.yaml).")
     ] = None,
-    available_now: Annotated[bool, typer.Option("--available-now", help="Do what there is to do, then end.")] = False,
-    webhook: Annotated[str | None, typer.Option(metavar="URL", help="Post alerts there as JSON.")] = None,
+    available_now: Annotated[bool, typer.Option("--available-now", help="Do the available work, then exit.")] = False,
+    webhook: Annotated[str | None, typer.Option(metavar="URL", help="Post alerts to this URL as JSON.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Run jobs in one process until Ctrl-C: a live table on a terminal, JSON lines otherwise; alerts on stderr."""

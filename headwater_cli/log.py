@@ -1,7 +1,7 @@
-"""`headwater log`: look at, mend and copy the log of a broker. The native tools do the work and print what they find.
+"""`headwater log`: inspect, repair and copy the log of a broker. The native tools do the work and print the results.
 
-All but `backup --server` work on a folder that no broker has open, without a broker. Exit codes: 0 done, 1 failed or
-damage found, 2 usage, 4 refused, 130 interrupted; each of them can be run again.
+All commands except `backup --server` work on a folder that no broker has open. Exit codes: 0 done, 1 failed or damage
+found, 2 usage, 4 refused, 130 interrupted. Each command can be repeated.
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ from broker_edge.broker import native
 from headwater_cli._options import JsonOption, connect
 from headwater_cli._output import put_json, say
 
-app = typer.Typer(help="The log of a broker: look at it, mend it, copy it.", no_args_is_help=True)
+app = typer.Typer(help="The log of a broker: inspect, repair, copy.", no_args_is_help=True)
 
 DirArgument = Annotated[Path, typer.Argument(metavar="DATA_DIR", help="`data_dir` of the broker.", show_default=False)]
-OnlineOption = Annotated[
-    bool, typer.Option("--online", help="While a broker has it open: everything but the newest segments.")
-]
+OnlineOption = Annotated[bool, typer.Option("--online", help="The broker is running: skip the newest segments.")]
 
 
 def _run(verb: str, *words: object) -> None:
     """Runs a native tool in this process; its exit code ends the command."""
     run = native().run
-    # The native side handles interrupts: Python's handler would come only after it.
+    # The native code handles interrupts; Python's handler would only run after it.
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         code = run(["log", verb, *(str(word) for word in words)])
@@ -46,7 +44,7 @@ def _switch(option: str, wanted: bool) -> list[str]:
 
 @app.command()
 def verify(data_dir: DirArgument, online: OnlineOption = False, json: JsonOption = False) -> None:
-    """Read every byte and say what is whole and what is lost. Changes nothing; exit code 1 when there is damage."""
+    """Read every byte and report what is intact and what is lost. Changes nothing; exit code 1 if there is damage."""
     _run("verify", data_dir, *_switch("--online", online), *_switch("--json", json))
 
 
@@ -55,14 +53,14 @@ def dump(
     data_dir: DirArgument,
     partition: Annotated[list[str] | None, typer.Option("--partition", "-p", help="For example telemetry-0.")] = None,
     first: Annotated[int, typer.Option("--from", min=0, help="First offset.")] = 0,
-    until: Annotated[int | None, typer.Option("--until", min=0, help="Offset after the last.")] = None,
+    until: Annotated[int | None, typer.Option("--until", min=0, help="Offset after the last one.")] = None,
     filter_: Annotated[list[str] | None, typer.Option("--filter", help="MQTT filter.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Records at most.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of records.")] = None,
     online: OnlineOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Print records as JSON lines, and the offsets that are lost between them."""
-    del json  # There is no other form.
+    """Print records as JSON lines, and the lost offsets between them."""
+    del json  # The output is always JSON.
     words = [*_each("--partition", partition), *_each("--filter", filter_), f"--from={first}"]
     words += [] if until is None else [f"--until={until}"]
     words += [] if limit is None else [f"--limit={limit}"]
@@ -72,14 +70,14 @@ def dump(
 @app.command()
 def repair(
     data_dir: DirArgument,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would be done.")] = False,
     template: Annotated[
         list[str] | None,
-        typer.Option(metavar="CLASS=TEMPLATE", help="Routing template of a class, when log.meta is gone."),
+        typer.Option(metavar="CLASS=TEMPLATE", help="Routing template of a class, if log.meta is lost."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Make log.meta and indexes again and move aside what can not be used. Deletes nothing."""
+    """Rebuild log.meta and indexes, and move unusable files to quarantine. Deletes nothing."""
     _run("repair", data_dir, *_switch("--dry-run", dry_run), *_each("--template", template), *_switch("--json", json))
 
 
@@ -89,17 +87,19 @@ def backup(
         str, typer.Argument(metavar="DEST", help="Folder; with --server a name in the broker's log.backup_dir.")
     ],
     data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Of a broker that does not run.", show_default=False)
+        Path | None, typer.Option("--data-dir", help="`data_dir` of a stopped broker.", show_default=False)
     ] = None,
     server: Annotated[
         str | None, typer.Option("--server", metavar="ADDRESS", help="A running broker: grpc://host:port.")
     ] = None,
     json: JsonOption = False,
-    timeout: Annotated[float, typer.Option("--timeout", min=1, metavar="SECONDS", help="With --server.")] = 3600.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1, metavar="SECONDS", help="Time limit with --server.")
+    ] = 3600.0,
 ) -> None:
-    """Copy the log up to its high watermarks; again into the same place copies only what is new."""
+    """Copy the log up to its high watermarks. A second backup to the same place copies only new segments."""
     if (data_dir is None) == (server is None):
-        raise typer.BadParameter("give one of --data-dir and --server")
+        raise typer.BadParameter("give either --data-dir or --server")
     if data_dir is not None:
         _run("backup", data_dir, dest, *_switch("--json", json))
     assert server is not None
@@ -115,33 +115,37 @@ def _show_backup(report: dict[str, Any], json: bool) -> None:
     for one in report["partitions"]:
         say(f"{one['name']}: offsets [{one['log_start']}, {one['high_watermark']})")
         for start, end in one["damaged"]:
-            say(f"  offsets [{start}, {end}) are damaged and not in it")
-    say(f"{report['copied']} segments copied ({report['copied_bytes']} bytes), {report['reused']} were there")
+            say(f"  offsets [{start}, {end}) are damaged and not in the backup")
+    say(f"{report['copied']} segments copied ({report['copied_bytes']} bytes), {report['reused']} already existed")
 
 
 @app.command()
 def restore(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="Folder of a backup.", show_default=False)],
-    data_dir: Annotated[Path, typer.Argument(metavar="DATA_DIR", help="Not there yet.", show_default=False)],
+    data_dir: Annotated[
+        Path, typer.Argument(metavar="DATA_DIR", help="A folder that does not exist yet.", show_default=False)
+    ],
     same_id: Annotated[
-        bool, typer.Option("--same-id", help="Keep the log id: only when the log that was backed up is gone.")
+        bool, typer.Option("--same-id", help="Keep the log id; only if the original log no longer exists.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Make a log of a backup, with a log id of its own."""
+    """Create a log from a backup, with a new log id."""
     _run("restore", source, data_dir, *_switch("--same-id", same_id), *_switch("--json", json))
 
 
 @app.command()
 def purge(
     data_dir: DirArgument,
-    device: Annotated[str | None, typer.Option("--device", help="All it sent and got, and its state.")] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="Everything it sent and received, and its state.")
+    ] = None,
     filter_: Annotated[list[str] | None, typer.Option("--filter", help="MQTT filter of topics.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Take the records of a device, or of topics, out of the log for good; their offsets become a gap."""
+    """Remove the records of a device, or of topics, from the log permanently; their offsets become a gap."""
     if (device is None) == (not filter_):
-        raise typer.BadParameter("give one of --device and --filter")
+        raise typer.BadParameter("give either --device or --filter")
     chosen = [f"--device={device}"] if device is not None else _each("--filter", filter_)
     _run("purge", data_dir, *chosen, *_switch("--json", json))
 

@@ -1,4 +1,4 @@
-"""`headwater offsets`: the bounds of partitions, and which offset belongs to a time."""
+"""`headwater offsets`: the bounds of partitions, and the offset that belongs to a time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from headwater_cli._output import put_json, put_rows, say
 
 def offsets(
     filters: FiltersArgument = None,
-    partition: Annotated[list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this number.")] = None,
-    time: Annotated[int | None, typer.Option(help="Add the first offset at or after this time (Unix µs).")] = None,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")
+    ] = None,
+    time: Annotated[int | None, typer.Option(help="Show the first offset at or after this time too (Unix µs).")] = None,
     server: ServerOption = DEFAULT_SERVER,
     json: JsonOption = False,
     timeout: TimeoutOption = 30.0,

@@ -20,7 +20,7 @@ from headwater_cli._output import put_fields, put_json, say
 
 @dataclass(slots=True)
 class _Progress:
-    """What was published, and how the acknowledgements are shown."""
+    """Counts acknowledgements and prints them."""
 
     topic: str
     show: bool
@@ -30,7 +30,7 @@ class _Progress:
     def take(self, ack: Ack) -> None:
         if ack.reason is not None:
             raise RefusedError(
-                f"the broker refused a message to `{self.topic}` after {self.acked} were acknowledged: {ack.reason}"
+                f"the broker refused a message to `{self.topic}` after {self.acked} acknowledgements: {ack.reason}"
             )
         self.acked += 1
         if not self.show:
@@ -45,23 +45,25 @@ class _Progress:
 
 def pub(
     topic: Annotated[str, typer.Argument(help="Topic.")],
-    message: Annotated[str | None, typer.Argument(help="Payload as text; else --file.", show_default=False)] = None,
+    message: Annotated[str | None, typer.Argument(help="Payload as text, or use --file.", show_default=False)] = None,
     file: Annotated[
         str | None, typer.Option("--file", "-f", metavar="PATH", help="Payload from a file, - for stdin.")
     ] = None,
     lines: Annotated[bool, typer.Option("--lines", "-l", help="Each line of --file is a message.")] = False,
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2)] = 1,
     retain: Annotated[bool, typer.Option("--retain", "-r", help="The broker keeps it for new subscribers.")] = False,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Publish everything so many times.")] = 1,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Publish everything this many times.")] = 1,
     rate: Annotated[float | None, typer.Option(min=0.001, help="Messages per second (default: no limit).")] = None,
     ack: Annotated[bool, typer.Option("--ack", help="Print partition:offset and durability of each message.")] = False,
     mqtt: MqttOption = DEFAULT_MQTT,
     protocol: Annotated[Literal["5", "3.1.1"], typer.Option("--protocol", "-V", help="MQTT version.")] = "5",
-    client_id: Annotated[str, typer.Option("--id", help="Client id (default: the broker gives one).")] = "",
+    client_id: Annotated[str, typer.Option("--id", help="Client id (default: assigned by the broker).")] = "",
     json: JsonOption = False,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds without an acknowledgement (exit 124).")] = 30.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, help="Stop after this many seconds without an acknowledgement (exit code 124).")
+    ] = 30.0,
 ) -> None:
-    """Publish messages; return when the broker has acknowledged all of them."""
+    """Publish messages, and return when the broker has acknowledged all of them."""
     if (message is None) == (file is None):
         raise typer.BadParameter("give either MESSAGE or --file")
     if lines and file is None:
@@ -74,7 +76,7 @@ def pub(
     with Mqtt(mqtt, protocol=protocol, client_id=client_id, ask_places=ack, timeout_s=timeout) as connection:
         for number, payload in enumerate(payloads):
             if rate is not None:
-                # Sends are planned from the beginning, so that a late one does not lower the rate.
+                # Send times are planned from the beginning, so that a delayed send does not lower the rate.
                 time.sleep(max(begin + number / rate - time.monotonic(), 0.0))
             while connection.outstanding >= WINDOW:
                 progress.take(connection.next_ack(timeout))
@@ -90,7 +92,7 @@ def pub(
 
 
 def _open(file: str) -> BinaryIO:
-    """The file of payloads, opened before anything is sent."""
+    """Opens the file of payloads before anything is sent."""
     try:
         return sys.stdin.buffer if file == "-" else Path(file).open("rb")
     except OSError as error:
@@ -98,7 +100,7 @@ def _open(file: str) -> BinaryIO:
 
 
 def _payloads(source: str | BinaryIO, lines: bool, count: int) -> Iterator[bytes]:
-    """The payloads in order. Lines of a stream that is not repeated are sent as they come."""
+    """The payloads in order. Without repetition, lines of a stream are sent as they arrive."""
     if isinstance(source, str):
         yield from repeat(source.encode(), count)
         return

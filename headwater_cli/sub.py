@@ -23,14 +23,14 @@ def sub(
         ),
     ] = None,
     policy: Annotated[
-        Literal["none", "earliest", "latest"], typer.Option(help="What to do when the offset is gone (MQTT 5).")
+        Literal["none", "earliest", "latest"], typer.Option(help="What to do if the offset is gone (MQTT 5).")
     ] = "none",
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2)] = 1,
     count: CountOption = None,
     timeout: LimitOption = None,
     mqtt: MqttOption = DEFAULT_MQTT,
     protocol: Annotated[Literal["5", "3.1.1"], typer.Option("--protocol", "-V", help="MQTT version.")] = "5",
-    client_id: Annotated[str, typer.Option("--id", help="Client id; default: the broker gives one.")] = "",
+    client_id: Annotated[str, typer.Option("--id", help="Client id (default: assigned by the broker).")] = "",
     session: Annotated[bool, typer.Option("--session", help="Keep the session for a day; needs --id.")] = False,
     json: JsonOption = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`headwater tail`: records with their offsets over Flight, as they come or up to the end of the log."""
+"""`headwater tail`: prints records with their offsets over Flight, as they arrive or up to the end of the log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from broker_edge.stream import RecordStream
 from headwater_cli._options import DEFAULT_SERVER, CountOption, FiltersArgument, JsonOption, LimitOption, ServerOption
 from headwater_cli._output import payload_json, payload_text, put_fields, put_json
 
-# A slow terminal stops the readers when so many batches wait.
+# When this many batches wait for a slow terminal, the readers stop.
 _QUEUE_BATCHES = 16
 _BATCH_ROWS = 1_024
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -34,14 +34,14 @@ def tail(
         ),
     ] = "latest",
     follow: Annotated[
-        bool, typer.Option("--follow/--no-follow", help="Go on with new records, or end at the end.")
+        bool, typer.Option("--follow/--no-follow", help="Continue with new records, or stop at the end of the log.")
     ] = True,
     count: CountOption = None,
     timeout: LimitOption = None,
     server: ServerOption = DEFAULT_SERVER,
     json: JsonOption = False,
 ) -> None:
-    """Print records: partition:offset, topic and payload. Only what is synced is ever shown."""
+    """Print records: partition:offset, topic and payload. Only synced records are shown."""
     try:
         position = parse_position(start)
     except RefusedError as error:
@@ -78,7 +78,7 @@ def _bounded(
 def _follow(
     server: str, starts: Mapping[int, int], filters: list[str] | None, deadline: float | None
 ) -> Iterator[pa.RecordBatch | None]:
-    """Batches of all partitions as they come; None now and then, so that the caller can look at the time."""
+    """Batches of all partitions as they arrive, and None at intervals, so that the caller can check the time."""
     found: queue.Queue[pa.RecordBatch | HeadwaterError] = queue.Queue(_QUEUE_BATCHES)
     stopping = threading.Event()
 

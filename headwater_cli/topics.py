@@ -1,4 +1,4 @@
-"""`headwater topics`: which topics there are, in which partition, between which offsets."""
+"""`headwater topics`: the topics of a broker with their partitions and offsets."""
 
 from __future__ import annotations
 

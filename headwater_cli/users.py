@@ -1,7 +1,7 @@
-"""`headwater users`: the password file of a broker. The native tool does the work; passwords never stand in arguments.
+"""`headwater users`: the password file of a broker. The native tool does the work; passwords are never arguments.
 
-At a terminal the password is asked for twice and not shown; otherwise it is the first line of stdin. Exit codes: 0
-done, 1 failed or not the password, 2 usage, 4 refused.
+On a terminal the command asks for the password twice without showing it; otherwise it reads the first line of stdin.
+Exit codes: 0 done, 1 failed or wrong password, 2 usage, 4 refused.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ UserArgument = Annotated[str, typer.Argument(metavar="USER", show_default=False)
 
 
 def _ask(*, twice: bool) -> None:
-    """Puts a password that was asked for at the terminal onto stdin, where the native tool reads it."""
+    """Asks for a password on the terminal and puts it on stdin, where the native tool reads it."""
     if not sys.stdin.isatty():
         return
     secret = typer.prompt("Password", hide_input=True, confirmation_prompt=twice, err=True)
     reading, writing = os.pipe()
-    # A pipe holds more than the longest password, so this cannot wait.
+    # A pipe holds more than the longest password, so this write cannot block.
     os.write(writing, f"{secret}\n".encode()[:4097])
     os.close(writing)
     os.dup2(reading, 0)
@@ -43,16 +43,16 @@ def _run(verb: str, *words: object) -> None:
 def add(
     file: FileArgument,
     user: UserArgument,
-    scram: Annotated[bool, typer.Option("--scram", help="Also store what SCRAM-SHA-256 needs.")] = False,
+    scram: Annotated[bool, typer.Option("--scram", help="Also store the data for SCRAM-SHA-256.")] = False,
 ) -> None:
-    """Add a user, or give one a new password. A running broker takes it in on SIGHUP."""
+    """Add a user, or change a user's password. A running broker reloads the file on SIGHUP."""
     _ask(twice=True)
     _run("add", file, user, *(["--scram"] if scram else []))
 
 
 @app.command()
 def generate(file: FileArgument) -> None:
-    """Make passwords for a fleet: names on stdin, one a line; `name:password` lines on stdout. Quick to check."""
+    """Generate passwords for a fleet: names on stdin, one per line; `name:password` on stdout. Fast to verify."""
     _run("generate", file)
 
 
@@ -64,13 +64,13 @@ def remove(file: FileArgument, user: UserArgument) -> None:
 
 @app.command("list")
 def list_(file: FileArgument, json: JsonOption = False) -> None:
-    """List the users and what is stored of each, which never is the password."""
+    """List the users and what is stored for each of them, never the password."""
     _run("list", file, *(["--json"] if json else []))
 
 
 @app.command()
 def verify(file: FileArgument, user: UserArgument) -> None:
-    """Say by the exit code whether this is the user's password."""
+    """Check a user's password; the exit code is the result."""
     _ask(twice=False)
     _run("verify", file, user)
 

@@ -237,8 +237,8 @@ def test_bars_show_every_state_that_is_there() -> None:
         (("create", "fw", "--device", "d1", "--artifact", "fw"), 2, "--artifact fw: write NAME:VERSION"),
         (("pause", "a1", "--device", "d1"), 2, "No such option"),
         (("audit", "nothing"), 4, "there is no action nothing"),
-        (("watch", "nothing", "--timeout", "0.4"), 4, "no engine has seen an action nothing within 0.4 s"),
-        (("show", "nothing"), 4, "no engine has seen an action nothing"),
+        (("watch", "nothing", "--timeout", "0.4"), 4, "no action engine has processed action nothing within 0.4 s"),
+        (("show", "nothing"), 4, "no action engine has processed action nothing"),
         (("create", "echo", "--device", "d1", "--wait", "0.4"), 124, "is the action engine running?"),
     ],
 )

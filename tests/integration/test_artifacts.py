@@ -198,7 +198,7 @@ def test_the_command_pushes_lists_verifies_and_removes(
     code, out, _ = run("push", str(image), "fw", "1.0", "--key", str(key), "--json")
     assert (code, json.loads(out)["stored"]) == (0, 1)
     code, out, _ = run("push", str(image), "fw", "1.0")
-    assert (code, "was there already" in out) == (0, True)
+    assert (code, "already existed" in out) == (0, True)
     (listed,) = json.loads(run("list", "--json")[1])["artifacts"]
     assert (listed["name"], listed["version"], listed["size"]) == ("fw", "1.0", SIZE)
     assert run("list")[1].split("\t")[:3] == ["fw", "1.0", str(SIZE)]
