@@ -1,5 +1,5 @@
-"""The action engine: what people ask of devices, decided, sent and followed to its end. It needs no Spark.
+"""The action engine: decides, sends and follows what users want devices to do. Needs no Spark.
 
-`engine` decides and touches nothing, `store` reads and writes its tables, `job` turns the two; `status_rows`,
-`status_batch` and `event_log` take in what devices and brokers say; `fleet_desk` is what people do with the tables.
+`engine` makes the decisions without I/O, `store` reads and writes its tables, `job` runs the loop around the two;
+`status_rows`, `status_batch` and `event_log` record what devices and brokers report; users work through `fleet_desk`.
 """

@@ -1,8 +1,8 @@
 """Appends to `action_events` and `quarantine`, each batch of a stream once, through deltalake.
 
-Delta remembers the newest batch of events per query; what is not newer is skipped. Rows of quarantine are told apart
-by the place of their record. Like the engine's store this writes tables by path; on Unity Catalog the same two appends
-would go through Spark.
+Delta remembers the newest batch of events per query and skips batches that are not newer. Rows of quarantine are
+identified by the log position of their record. Like the engine's store this writes tables by path; on Unity Catalog the
+same two appends would go through Spark.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PLACE = ("log_id", "partition", "offset", "epoch")
 
 
 class EventLog:
-    """The two tables under `root`. Raises SetupError when they are not there."""
+    """The two tables under `root`. Raises SetupError if they do not exist."""
 
     def __init__(self, root: Path | str, *, storage_options: Mapping[str, str] | None = None) -> None:
         options = dict(storage_options) if storage_options else None
@@ -38,33 +38,33 @@ class EventLog:
             add_missing_columns(self._events, ACTION_EVENTS)
         except DeltaError as error:
             make = f"sinks.tables.create_by_path({str(root)!r})"
-            raise SetupError(f"the tables of actions are not under {root}; make them with {make}") from error
+            raise SetupError(f"the tables of actions are not under {root}: make them with {make}") from error
 
     def append(self, events: Sequence[Row], quarantine: Sequence[Row], *, query_id: str, batch_id: int) -> None:
-        """Both or, after a crash, the rest. Quarantine goes first: `places` looks at the events only.
+        """Appends both or, after a crash, the rest. Quarantine goes first, because `places` only considers the events.
 
-        Raises one of `halving.CONTENT_ERRORS` for a row that a table cannot hold; then rows may be in `quarantine`
-        already, and may be given again.
+        Raises one of `halving.CONTENT_ERRORS` for a row that a table cannot store. Some rows may then already be in
+        `quarantine`; passing them again is harmless.
         """
         values = arrow_of(events, ACTION_EVENTS)
         fresh = self._fresh(quarantine)
         if fresh:
-            # By place and not by batch: what another version has put there is not all that this one finds.
+            # By position and not by batch: an older version may have written only some of the rows that this one finds.
             self._append(self._quarantine, arrow_of(fresh, QUARANTINE), f"batch {batch_id} of {QUARANTINE.name}")
         if events:
             self._append_once(self._events, values, f"{query_id}:events", batch_id)
 
     def try_out(self, events: Sequence[Row], quarantine: Sequence[Row]) -> None:
-        """Raises what `append` would raise for the content of these rows, and leaves the tables alone."""
+        """Raises what `append` would raise for the content of these rows, without changing the tables."""
         with TemporaryDirectory(prefix="headwater-try-") as folder:
             for rows, kind in ((events, ACTION_EVENTS), (quarantine, QUARANTINE)):
                 if rows:
                     write_deltalake(str(Path(folder) / kind.name), arrow_of(rows, kind))
 
     def places(self) -> dict[str, dict[str, list[int]]]:
-        """Where a stream with an empty checkpoint goes on: `{log id: {partition: [next offset, epoch before it]}}`."""
-        # Ordered by epoch first: where a log was cut and written again, an offset counts for its newer record, and a
-        # higher one of the older epoch is no place to go on at.
+        """Where a stream with an empty checkpoint resumes: `{log id: {partition: [next offset, epoch before it]}}`."""
+        # Ordered by epoch first: if a log was truncated and rewritten, an offset counts for its newer record, and the
+        # stream must not resume at a higher offset of the older epoch.
         sql = (
             'SELECT log_id, "partition", max(epoch) AS epoch, last_value("offset" ORDER BY epoch, "offset") AS last '
             "FROM e WHERE source <> 'engine' AND log_id IS NOT NULL AND \"partition\" IS NOT NULL "
@@ -95,7 +95,7 @@ class EventLog:
         committed(write, what)
 
     def _fresh(self, rows: Sequence[Row]) -> list[Row]:
-        """Rows whose record is not there yet: a batch is replayed, and another checkpoint may read it again."""
+        """Rows whose record is not in the table yet: a batch may be replayed, or read again with another checkpoint."""
         if not rows:
             return []
         where = near(((row["log_id"], row["partition"], row["offset"]) for row in rows), pipeline="status")

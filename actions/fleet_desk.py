@@ -1,6 +1,6 @@
-"""What people do with the tables of actions: describe devices, insert actions and requests, look what became of them.
+"""What users do with the tables of actions: describe devices, insert actions and requests, follow the results.
 
-The same can be done with SQL or any Delta writer; nothing here is known to the engine. Needs no JVM.
+SQL or any other Delta writer can do the same; the engine does not depend on this module. Needs no JVM.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from sinks.tables import ACTION_REQUESTS, ACTIONS, ARTIFACTS, DEFAULT_TENANT, DE
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An action as a person asks for it; what is None is not written. The fields are columns of `actions`, see there;
-    times in Unix µs. `waves` is a list of objects, see docs/actions.md."""
+    """An action as a user orders it; None means not given. The fields are the columns of `actions`, documented there;
+    times are Unix µs. `waves` is a list of objects, see docs/actions.md."""
 
     name: str
     params: Mapping[str, Any] | None = None
@@ -72,7 +72,7 @@ class Order:
     target_version: str | None = None
 
     def row(self) -> dict[str, Any]:
-        """For the table `actions`, without what only the desk knows."""
+        """The row for the table `actions`, without the fields that only this class uses."""
         row: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -85,7 +85,7 @@ class Order:
 
 
 class FleetDesk:
-    """The tables under `root`. Raises SetupError when they are not there and `create` was not asked for."""
+    """The tables under `root`. Raises SetupError if they do not exist, unless `create` is set."""
 
     def __init__(self, root: Path | str, *, by: str = "", tenant: str = DEFAULT_TENANT, create: bool = False) -> None:
         self._root, self._by, self._tenant = root, by, tenant
@@ -93,7 +93,7 @@ class FleetDesk:
             create_by_path(root)
 
     def describe_devices(self, devices: Mapping[str, Mapping[str, str]]) -> int:
-        """A row in `devices` for each id that has none yet, with its labels. Returns how many were added."""
+        """Adds a row with labels to `devices` for each id that has none. Returns the number of added rows."""
         known = {row["device_id"] for row in self._query("devices", "SELECT device_id FROM devices")}
         rows = [
             {"device_id": id_, "tenant": self._tenant, "labels": labels}
@@ -105,7 +105,7 @@ class FleetDesk:
         return len(rows)
 
     def order(self, order: Order, *, action_id: str | None = None) -> str:
-        """Insert an action and return its id. Raises SettingsError for what the engine would refuse."""
+        """Insert an action and return its id. Raises SettingsError if the engine would refuse it."""
         row = self._row(order, action_id)
         wrong = refusal(action_of(row, commit_version=0))
         if wrong is not None:
@@ -116,7 +116,7 @@ class FleetDesk:
     def plan(self, order: Order, *, action_id: str | None = None) -> Foresight:
         """What the engine would do with this order now. Writes nothing.
 
-        Waves and percentages go by a hash of the action's id: they are those of a later `order` with the same id.
+        Waves and percentages depend on a hash of the action's id, so they are the same in a later `order` with this id.
         """
         action = action_of(self._row(order, action_id), commit_version=0)
         needed = set(action.rollout.depends_on)
@@ -158,7 +158,7 @@ class FleetDesk:
         return request_id
 
     def cancel(self, action_id: str, *, device_id: str | None = None, reason: str = "") -> str:
-        """Ask for a cancel of all targets, or of one. Returns the id of the request."""
+        """Request a cancel of all targets, or of one. Returns the id of the request."""
         return self.ask("cancel", action_id, device_id=device_id, reason=reason)
 
     def offer(
@@ -168,9 +168,9 @@ class FleetDesk:
         labels: Mapping[str, str] | None = None,
         device_ids: Sequence[str] | None = None,
     ) -> None:
-        """Insert a row into `artifacts` for a manifest as docs/artifacts.md has it: devices may install it from now
-        on. With `labels` or `device_ids` only those may. Raises SettingsError for what is not such a manifest, or when
-        that name and version are there already."""
+        """Insert a row into `artifacts` for a manifest (format: docs/artifacts.md), which allows devices to install it.
+        With `labels` or `device_ids` only those devices may. Raises SettingsError if it is not a manifest, or if the
+        name and version already exist."""
         try:
             what, signed = manifest["artifact"], manifest.get("signature") or {}
             name, version, sha256, size = (
@@ -184,7 +184,7 @@ class FleetDesk:
             raise SettingsError(f"this is not the manifest of an artifact: {error!r}") from error
         known = self._query("artifacts", "SELECT name, version, tenant FROM artifacts")
         if any((row["name"], row["version"], row["tenant"]) == (name, version, self._tenant) for row in known):
-            raise SettingsError(f"artifact {name} {version} is in the table already; a version is final")
+            raise SettingsError(f"artifact {name} {version} is already in the table: a version is final")
         row = {
             "name": name,
             "version": version,
@@ -201,7 +201,8 @@ class FleetDesk:
         self._append(ARTIFACTS, [row])
 
     def audit(self, action_id: str) -> list[dict[str, Any]]:
-        """Who asked for what and when, and what the engine said, by time. Without what devices and brokers reported."""
+        """Requests with their authors and times, and the engine's events, by time. Without reports of devices and
+        brokers."""
         made = self._query("actions", _where("actions", action_id))
         asked = self._query("action_requests", _where("action_requests", action_id))
         said = self._query("action_events", f"{_where('action_events', action_id)} AND source = 'engine'")
@@ -216,15 +217,15 @@ class FleetDesk:
         return self._query("action_state", f"SELECT * FROM action_state ORDER BY started_at DESC LIMIT {int(limit)}")
 
     def action(self, action_id: str) -> dict[str, Any] | None:
-        """The row of `action_state`, or None while no engine has seen the action."""
+        """The row of `action_state`, or None until an engine has processed the action."""
         return next(iter(self._query("action_state", _where("action_state", action_id))), None)
 
     def device_states(self) -> list[dict[str, Any]]:
-        """The rows of `device_state`, by device id: what each device was last heard to say, and what it runs."""
+        """The rows of `device_state`, by device id: the last report and the firmware of each device."""
         return self._query("device_state", "SELECT * FROM device_state ORDER BY device_id")
 
     def waves(self, action_id: str) -> list[dict[str, Any]]:
-        """How many targets of each wave are in each state: `wave` (from 0), `state`, `number`."""
+        """The number of targets by wave and state: `wave` (from 0), `state`, `number`."""
         select = "SELECT wave, state, count(*) AS number FROM action_targets"
         return self._query("action_targets", f"{select} {_of(action_id)} GROUP BY wave, state ORDER BY wave, state")
 
@@ -246,7 +247,7 @@ class FleetDesk:
         return list(rows_of(queried({name: table}, sql)))
 
     def _missing(self, name: str) -> SetupError:
-        return SetupError(f"there is no table {name} under {self._root}; name the folder of the tables with --root")
+        return SetupError(f"there is no table {name} under {self._root}: give the folder of the tables with --root")
 
 
 def _where(table: str, action_id: str) -> str:

@@ -1,7 +1,7 @@
-"""Which items of a batch make it unfit: the batch is halved until each of them stands alone. Pure.
+"""Finds the items that make a batch fail, by splitting the batch in halves until each bad item stands alone. Pure.
 
-For what no parser foresees. Only what is wrong with the content counts; memory that is short, a disk that is full and
-a module that is missing are not the fault of an item, and end the job.
+For problems that no parser foresees. Only errors of the content count: an item is not the cause of a lack of memory, a
+full disk or a missing module, and those end the job.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 CONTENT_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeError, OverflowError)
-"""What Arrow and Python raise for values that a column cannot hold. Those of I/O and memory have other classes."""
+"""Exceptions of Arrow and Python for values that a column cannot store. Errors of I/O and memory have other classes."""
 
 _SHOWN_MAX = 200
 
@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 
 def fitting(items: Sequence[T], check: Callable[[Sequence[T]], object]) -> tuple[list[T], list[tuple[T, str]]]:
-    """Those that `check` takes, in their order, and the others with what it said of them alone.
+    """The items that `check` accepts, in order, and the others, each with its own error message.
 
-    `check` raises one of `CONTENT_ERRORS` where an item is unfit; any other error passes through.
+    `check` raises one of `CONTENT_ERRORS` for a bad item; any other error passes through.
     """
     if not items:
         return [], []
@@ -41,6 +41,6 @@ def fitting(items: Sequence[T], check: Callable[[Sequence[T]], object]) -> tuple
 def said(error: BaseException) -> str:
     """The error in one short line."""
     line = " ".join(str(error).split()) or type(error).__name__
-    # What it quotes of the item may be what no column can hold.
+    # The message may quote a part of the item that no column can store.
     line = line.encode("utf-8", "backslashreplace").decode()
     return line if len(line) <= _SHOWN_MAX else f"{line[:_SHOWN_MAX]}…"

@@ -1,8 +1,9 @@
-"""The loop around the engine: tables in, decision, commit, publish, places. The deciding is in `actions.engine`.
+"""The loop around the engine: read tables, decide, commit, publish, commit log positions. `actions.engine` decides.
 
-A turn reads what is new, ticks, commits, and only then publishes; the places in the log are committed after that.
-Killed anywhere, the next run finds in `action_targets` what is owed and publishes it again under the same idempotency
-keys. Ticks come by the clock, so that timeouts work without data; a changed table only brings one early.
+A turn reads news, ticks, commits, and only then publishes; the positions in the log are committed after that. If the
+process is killed at any point, the next run finds the owed records in `action_targets` and publishes them again under
+the same idempotency keys. Ticks follow the clock, so that timeouts work without data; a changed table only causes an
+earlier tick.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ log = logging.getLogger(__name__)
 _KEEP_ENDED_US = 600 * 1_000_000
 _BACKOFF_MAX_S = 30.0
 _RECORD_FIELDS = ("topic", "key", "value", "headers", "idempotency_key")
-"""What of a record a broker can refuse, whoever sends it."""
+"""The fields of a record for which a broker may refuse it, whoever sends it."""
 _REFUSED_MAX = 64
-"""Records that one tick gives up at most: each is looked for with some more calls."""
+"""Maximum number of records that one tick gives up: finding each takes several calls."""
 _KNOWN_FREE = 10_000
-"""Ids of actions that are nowhere and may be remembered as that."""
+"""Maximum number of remembered ids of actions that do not exist in any table."""
 
 
 class Publisher(Protocol):
@@ -56,15 +57,15 @@ class Publisher(Protocol):
 @dataclass(frozen=True, slots=True)
 class Pace:
     tick_s: float = 1.0
-    """At least so often the engine looks at the clock."""
+    """Maximum interval between two checks of the clock."""
     poll_s: float = 0.2
-    """So often it looks whether a table has changed."""
+    """Interval between two checks for changed tables."""
     device_state_s: float = 1.0
-    """What devices said of themselves is written at most so often: a MERGE each time."""
+    """Minimum interval between two writes of what devices report about themselves: each is a MERGE."""
 
 
 class ActionJob:
-    """One engine on one set of tables. Not thread-safe: `run` belongs to one thread, `stop` may come from any."""
+    """One engine on one set of tables. Not thread-safe: call `run` from one thread; `stop` may be called from any."""
 
     def __init__(
         self,
@@ -91,15 +92,15 @@ class ActionJob:
         self._report_versions: dict[tuple[str, int, int], int] = {}
         self._read = Versions()
         self._heard_us = 0
-        """Everything that was reported until then is read."""
+        """All reports up to this time have been read."""
         self._heard_next: tuple[int, int] | None = None
-        """Read up to this version, everything until this time is."""
+        """Once reports up to this version have been read, all reports up to this time have been."""
         self._facts: dict[str, DeviceState] = {}
-        """Decided and not yet written. The reports that said so are not settled before it is."""
+        """Decided but not written yet. The reports behind them do not count as settled until then."""
         self._facts_version: int | None = None
         self._facts_from = 0.0
         self._rest: tuple[int, int] | None = None
-        """From when until when, by the engine's clock, a tick without news has nothing to decide."""
+        """The period, by the engine's clock, in which a tick without news would decide nothing."""
         self._failures = 0
         self._publish_from = 0.0
         store.claim()
@@ -114,7 +115,7 @@ class ActionJob:
         self._stop.set()
 
     def run(self) -> None:
-        """Turn until `stop`. Raises TableStoreError when the tables cannot be read or written."""
+        """Runs turns until `stop`. Raises TableStoreError if the tables cannot be read or written."""
         last_tick = 0.0
         while not self._stop.is_set():
             news = self._store.news()
@@ -126,17 +127,17 @@ class ActionJob:
         self.close()
 
     def run_through(self, is_stopped: Callable[[], bool]) -> None:
-        """Turn until what there was at the first look has been read."""
+        """Runs turns until everything that existed at the first check has been read."""
         while not self._heard_us and not is_stopped():
             self.turn()
         self.close()
 
     def close(self) -> None:
-        """Write what is still to be written of devices. What a kill keeps from it is read again."""
+        """Writes pending rows of devices. If a kill prevents this, their reports are read again."""
         self._commit(Decision(waiting=self._state.waiting, devices=self._state.devices), facts_due=True)
 
     def turn(self, news: News | None = None) -> Decision:
-        """One tick with everything around it. Publishing may fail: what is owed stays owed."""
+        """One complete turn. Publishing may fail; owed records then stay owed."""
         news = self._store.news() if news is None else news
         now_us = self._clock_us()
         self._note_heard(news, now_us)
@@ -169,10 +170,11 @@ class ActionJob:
         self._forget()
         return decision
 
-    # -- what is known -----------------------------------------------------------------------------------------------
+    # -- knowledge -----------------------------------------------------------------------------------------------
 
     def _note_heard(self, news: News, now_us: int) -> None:
-        """Reports come in parts, and time is up for a device only when what it had reported by then is read."""
+        """Updates `heard_us`. Reports are read in parts, and a target may only time out after its earlier reports were
+        read."""
         reached = news.read.reports
         if reached >= news.newest_reports:
             self._heard_us, self._heard_next = now_us, None
@@ -183,17 +185,17 @@ class ActionJob:
             self._heard_next = (news.newest_reports, now_us)
 
     def _take(self, news: News) -> list[Report]:
-        """Put the news where the next tick finds them, after loading what the tables say about their actions."""
+        """Stores the news for the next tick, after loading the stored state of their actions."""
         ids = {row.action_id for row in news.actions} | {row.action_id for row in news.requests}
         ids |= {row.action_id for row in news.reports if row.action_id}
         ids |= {id_ for row in news.actions for id_ in row.rollout.depends_on}
         self._load(ids - self._known)
-        # A request may open again what has ended.
+        # A request may reopen an action that has ended.
         self._load(self._needed(row.action_id for row in news.requests) - self._known)
         self._read = news.read
         for action in news.actions:
             rows = self._definitions.setdefault(action.action_id, [])
-            # A loaded row comes again with its version when its insert had not been settled: the version counts.
+            # A loaded row arrives again with its version if its insert had not been settled; the version is needed.
             rows[:] = [row for row in rows if row.digest != action.digest or row.commit_version > 0] + [action]
         for request, version in news.requests.items():
             if self._requests.setdefault(request.request_id, request) is request:
@@ -207,15 +209,15 @@ class ActionJob:
         return list(news.reports)
 
     def _load(self, action_ids: set[str] | frozenset[str]) -> None:
-        """What the tables say of these actions, and of what the open ones among them depend on."""
+        """Loads these actions from the tables, and the actions on which the open ones among them depend."""
         wanted = set(action_ids)
         while wanted:
             self._load_these(wanted)
-            # What has ended waits for nothing any more: a chain of actions is not followed to its beginning.
+            # An ended action waits for nothing, so a chain of actions is not followed to its beginning.
             wanted = self._needed(id_ for id_ in self._definitions if not self._is_over(id_)) - self._known
 
     def _needed(self, action_ids: Iterable[str]) -> set[str]:
-        """What these actions depend on."""
+        """The actions on which these actions depend."""
         return {id_ for one in action_ids for row in self._definitions.get(one, ()) for id_ in row.rollout.depends_on}
 
     def _is_over(self, action_id: str) -> bool:
@@ -228,18 +230,18 @@ class ActionJob:
         started = {row.action_id: row for row in loaded.states}
         for action in loaded.definitions:
             row = started.get(action.action_id)
-            # Rows of actions that were never started come as news, with the version that decides which is first.
+            # Rows of actions that were never started arrive as news, with the version that decides which row is first.
             if row is not None and row.digest == action.digest:
                 self._definitions[action.action_id] = [action]
         for id_, row in started.items():
             if not row.phase.over and id_ not in self._definitions:
-                log.error("the row of action %s is gone from the table actions: nothing more is sent for it", id_)
+                log.error("the row of action %s is no longer in the table actions: nothing more is sent for it", id_)
         decision = Decision(target_updates=loaded.targets, state_updates=loaded.states, waiting=self._state.waiting)
         state = apply(self._state, decision)
         self._state = replace(state, said=state.said | loaded.said, devices=self._state.devices)
 
     def _settle(self, decision: Decision) -> None:
-        """Drop the requests that this decision handles, and the versions of the reports that no longer wait."""
+        """Drops the requests that this decision handles, and the versions of reports that no longer wait."""
         waiting = {report.place for report in decision.waiting}
         if decision.device_updates and self._facts_version is None and self._report_versions:
             self._facts_version = min(self._report_versions.values())
@@ -254,7 +256,7 @@ class ActionJob:
                 self._request_versions.pop(request_id, None)
 
     def _settled(self) -> Versions:
-        """Up to where a restart need not read again: below the oldest request or report that is still undecided."""
+        """The versions up to which a restart need not read again: below the oldest undecided request or report."""
         requests = min((version - 1 for version in self._request_versions.values()), default=self._read.requests)
         versions = [
             *self._report_versions.values(),
@@ -264,12 +266,12 @@ class ActionJob:
         return Versions(actions=self._read.actions, requests=requests, reports=reports)
 
     def _forget(self) -> None:
-        """Let go of actions that ended a while ago; the tables have them if news about them come."""
+        """Forgets actions that ended a while ago; they are loaded again from the tables if news about them arrives."""
         before_us = self._clock_us() - _KEEP_ENDED_US
         state = self._state
         there = state.actions.keys() | self._definitions.keys()
         if len(self._known) > len(there) + _KNOWN_FREE:
-            # Devices may speak of any number of actions that nobody inserted.
+            # Devices may report on any number of actions that do not exist.
             self._known &= there
         old = {id_ for id_, row in state.actions.items() if row.ended_us is not None and row.updated_us < before_us}
         for id_, rows in self._definitions.items():
@@ -287,7 +289,7 @@ class ActionJob:
         )
         self._known -= old
 
-    # -- what is done ------------------------------------------------------------------------------------------------
+    # -- effects -----------------------------------------------------------------------------------------------------
 
     def _commit(self, decision: Decision, *, facts_due: bool = False) -> None:
         self._facts.update((fact.device_id, fact) for fact in decision.device_updates)
@@ -312,15 +314,15 @@ class ActionJob:
             wait_s = min(_BACKOFF_MAX_S, 0.5 * 2 ** min(self._failures, 10))
             self._publish_from = time.monotonic() + wait_s
             left = len(publishes) - len(found) - len(refused)
-            log.warning("%d records for devices wait, next try in %.1f s: %s", left, wait_s, error)
+            log.warning("%d records for devices are waiting, next attempt in %.1f s: %s", left, wait_s, error)
         else:
             self._failures = 0
         if found or refused:
             self._commit(record_places(self._state, found, self._clock_us(), refused=refused))
 
     def _place(self, publishes: Sequence[Publish], found: dict[Publish, Place], refused: dict[Publish, str]) -> None:
-        """Publish, and where the broker refuses a record for what it is, find it and keep the others. Raises what
-        publishing raises; what has a place by then is in `found`."""
+        """Publishes. If the broker refuses a record because of its content, finds that record and publishes the others.
+        Raises the errors of publishing; `found` then holds the records published so far."""
         rows = [Row(topic=p.topic, value=p.value, idempotency_key=p.idempotency_key) for p in publishes]
         try:
             places = self._publisher.publish(rows)
@@ -328,7 +330,7 @@ class ActionJob:
             if error.field not in _RECORD_FIELDS or len(refused) >= _REFUSED_MAX:
                 raise
             if len(publishes) == 1:
-                log.warning("the record %s is given up: %s", publishes[0].idempotency_key, error)
+                log.warning("giving up record %s: %s", publishes[0].idempotency_key, error)
                 refused[publishes[0]] = said(error)
                 return
             middle = len(publishes) // 2
@@ -339,5 +341,5 @@ class ActionJob:
 
 
 def _action_of(event_id: str) -> str:
-    """The action in the id of an event of the engine; whatever else somebody wrote there is no action's."""
+    """The action in the id of an event of the engine. An id written by somebody else matches no action."""
     return event_id.split("/", 2)[1] if event_id.count("/") >= 2 else ""

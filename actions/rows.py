@@ -1,6 +1,6 @@
-"""Rows of the action tables to the engine's values and back. Shapes only: no table is opened here.
+"""Converts rows of the action tables to the engine's values and back. Opens no table.
 
-A column `…_at` of a table is a field `…_us` of a value: a timestamp in UTC, as Unix microseconds.
+A column `…_at` of a table is a field `…_us` of a value: a timestamp in UTC as Unix microseconds.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _REPORT_COLUMNS = ("log_id", "partition", "offset", "device_id", "state", "at", 
 
 
 def action_of(row: Row, *, commit_version: int) -> Action:
-    """Columns that a table of an older version lacks are as good as null."""
+    """Missing columns, as in a table of an older version, count as null."""
     get = row.get
     return Action(
         action_id=get("action_id") or "",
@@ -106,7 +106,7 @@ def _texts(values: list[str | None] | None) -> tuple[str, ...] | None:
 
 
 def request_of(row: Row, *, committed_us: int) -> Request:
-    """`committed_us` stands in for a missing `at`."""
+    """`committed_us` replaces a missing `at`."""
     return Request(
         request_id=row["request_id"] or "",
         tenant=row["tenant"] or DEFAULT_TENANT,
@@ -169,8 +169,8 @@ def report_of(row: Row) -> Report:
 
 
 def reports_of(events: Iterable[Mapping[str, Any]]) -> dict[Report, int]:
-    """The reports of devices and brokers, with the version that brought them. The status job writes whole rows; others
-    may have written to the table, too."""
+    """The reports of devices and brokers, with the table version that added each. The status job writes complete rows,
+    but others may have written to the table too."""
     found: dict[Report, int] = {}
     for row in events:
         if row["source"] == "engine":
@@ -178,7 +178,7 @@ def reports_of(events: Iterable[Mapping[str, Any]]) -> dict[Report, int]:
         lacking = [name for name in _REPORT_COLUMNS if row[name] is None]
         if row["source"] not in ("status", "receipt") or lacking:
             what = f"no {lacking[0]}" if lacking else f"the source {row['source']!r:.60}"
-            log.warning("a row of the table action_events has %s and is left alone: %r", what, row["event_id"])
+            log.warning("ignoring a row of the table action_events with %s: %r", what, row["event_id"])
             continue
         found[report_of(row)] = row["_commit_version"]
     return found
@@ -239,7 +239,7 @@ def events_table(events: Iterable[AuditEvent], *, recorded_us: int) -> pa.Table:
 
 
 def quarantine_table(entries: Iterable[Quarantined], *, quarantined_us: int) -> pa.Table:
-    """A row a record: one that speaks of several actions may have several reasons."""
+    """One row per record; a record about several actions may have several reasons."""
     of_place: dict[tuple[str, int, int], list[Quarantined]] = {}
     for entry in entries:
         of_place.setdefault(entry.report.place, []).append(entry)
@@ -264,13 +264,13 @@ def quarantine_table(entries: Iterable[Quarantined], *, quarantined_us: int) -> 
 
 @functools.lru_cache
 def _columns(kind: Any) -> tuple[tuple[str, str], ...]:
-    """(field, column) of each."""
+    """(field, column) pairs."""
     names = [field.name for field in dataclasses.fields(kind)]
     return tuple((name, f"{name.removesuffix('_us')}_at" if name.endswith("_us") else name) for name in names)
 
 
 def _table(values: Sequence[Any], kind: Any, table: Table) -> pa.Table:
-    """Column by column: an action may have a hundred thousand targets, and a dictionary for each costs seconds."""
+    """Builds columns: an action may have a hundred thousand targets, and one dictionary per row takes seconds."""
     names = {column: name for name, column in _columns(kind)}
     columns = []
     for field in table.arrow_schema():

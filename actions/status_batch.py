@@ -1,5 +1,5 @@
-"""One batch of the status stream into `action_events` and `quarantine`: whole, or without the records that no table
-can hold. A record never ends the job.
+"""Writes one batch of the status stream to `action_events` and `quarantine`: complete, or without records that no table
+can store. A record never ends the job.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ class StatusBatches:
         self._events, self._tenant, self._uplink = events, tenant, uplink
 
     def write(self, records: Sequence[Record], *, recorded_us: int, query_id: str, batch_id: int) -> None:
-        """Raises what reading and writing tables raises, but nothing for what the records hold."""
+        """Raises errors of reading and writing tables, but none because of the contents of a record."""
         try:
             parsed = self._parsed(records, recorded_us)
             self._events.append(parsed.events, parsed.quarantine, query_id=query_id, batch_id=batch_id)
         except CONTENT_ERRORS as error:
-            log.warning("batch %d has a record that the tables cannot hold (%s): looking for it", batch_id, said(error))
+            log.warning(
+                "batch %d has a record that the tables cannot store (%s): looking for it", batch_id, said(error)
+            )
             parsed = self._without_unfit(records, recorded_us)
             self._events.append(parsed.events, parsed.quarantine, query_id=query_id, batch_id=batch_id)
 
@@ -39,7 +41,7 @@ class StatusBatches:
         return parse(records, tenant=self._tenant, recorded_us=recorded_us, uplink=self._uplink)
 
     def _without_unfit(self, records: Sequence[Record], recorded_us: int) -> Parsed:
-        """The batch with the records that cannot be stored in quarantine instead."""
+        """The batch, with records that cannot be stored moved to quarantine."""
 
         def check(some: Sequence[Record]) -> None:
             parsed = self._parsed(some, recorded_us)

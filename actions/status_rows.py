@@ -1,7 +1,7 @@
-"""What devices and brokers say about actions, from log records to rows of `action_events`. Pure: no table, no clock.
+"""Converts reports of devices and brokers from log records to rows of `action_events`. Pure: no table, no clock.
 
-A record that does not say what docs/protocols.md asks for becomes a row of `quarantine` with the reason, and its bytes.
-Whether a report makes sense for its action is the engine's to judge.
+A record that does not follow docs/protocols.md becomes a row of `quarantine` with the reason and its bytes. The engine
+judges whether a report makes sense for its action.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STATUS_BYTES_MAX = 64 * 1024
 DEVICE_ID_BYTES_MAX = 1_024
 """The engine sends nothing to a device with a longer id."""
 ONLINE = "ONLINE"
-"""What a device says after a start, about itself and no action."""
+"""The status of a device after a start, about itself and not about an action."""
 
 Row = dict[str, Any]
 
@@ -42,7 +42,7 @@ class Parsed:
     events: tuple[Row, ...]
     quarantine: tuple[Row, ...]
     foreign: int
-    """Receipts of records that were not published by the engine: nobody waits for them."""
+    """Receipts of records that the engine did not publish: no target waits for them."""
 
 
 def parse(
@@ -52,8 +52,8 @@ def parse(
     recorded_us: int,
     uplink: uplink_status.UplinkTopic | None = None,
 ) -> Parsed:
-    """Rows for records in the canonical schema, `timestamp` as Unix microseconds. `uplink` is where devices in other
-    words speak."""
+    """Rows for records in the canonical schema, `timestamp` as Unix microseconds. `uplink` is the topic of devices that
+    use uplink's format."""
     events: list[Row] = []
     quarantine: list[Row] = []
     foreign = 0
@@ -127,13 +127,13 @@ def _status(record: Mapping[str, Any]) -> Row:
 
 
 def _uplink(record: Mapping[str, Any], device_id: str) -> tuple[list[tuple[str, Row]], list[str]]:
-    """What each response adds to the id of the event, and its columns; then what is wrong with the others."""
+    """For each valid response the suffix of its event id and its columns; then the problems of the others."""
     _refuse_too_large(record)
     _refuse_long_id(device_id)
     found, wrong = uplink_status.responses(record["value"])
     rows = []
     for response in found:
-        # The first one has the id that a record with one status has.
+        # The first response has the id of a record with a single status.
         said: Row = {"source": "status", "device_id": device_id, "boot": None, "result": None, **response.said}
         rows.append((f"/{response.index}" if response.index else "", said))
     return rows, wrong
@@ -141,18 +141,18 @@ def _uplink(record: Mapping[str, Any], device_id: str) -> tuple[list[tuple[str, 
 
 def _refuse_too_large(record: Mapping[str, Any]) -> None:
     if len(record["value"]) > STATUS_BYTES_MAX:
-        raise WrongField(f"the status has {len(record['value'])} bytes; {STATUS_BYTES_MAX} are the limit")
+        raise WrongField(f"the status has {len(record['value'])} bytes; the limit is {STATUS_BYTES_MAX}")
 
 
 def _refuse_long_id(device_id: str) -> None:
     size_bytes = len(device_id.encode())
     if size_bytes > DEVICE_ID_BYTES_MAX:
-        raise WrongField(f"the device's id has {size_bytes} bytes; {DEVICE_ID_BYTES_MAX} are the limit")
+        raise WrongField(f"the device's id has {size_bytes} bytes; the limit is {DEVICE_ID_BYTES_MAX}")
 
 
 def _receipt(record: Mapping[str, Any]) -> Row | None:
     if len(record["value"]) > STATUS_BYTES_MAX:
-        return None  # The keys of the engine are short.
+        return None  # The engine's keys are never this long.
     body = object_of(record["value"])
     key = text(body, "idempotency_key")
     levels = key.split("/") if key else []

@@ -1,8 +1,8 @@
-"""How the action engine reads and writes its tables: the seam `TableStore`, and an implementation without a JVM.
+"""How the action engine reads and writes its tables: the interface `TableStore`, and an implementation without a JVM.
 
-The store knows tables, versions and commits; it decides nothing. Written state is keyed and committed by MERGE; what
-was read is recorded with it as Delta transactions (one id per input table), so a restart reads again exactly what was
-not settled. Reading something twice is harmless: the engine drops repeats by their place in the log.
+The store handles tables, versions and commits, and makes no decisions. State is written by key with MERGE. The read
+versions are recorded with it as Delta transactions (one id per input table), so a restart reads again exactly what was
+not settled. Reading a record twice is harmless: the engine drops repeats by their log position.
 """
 
 from __future__ import annotations
@@ -56,22 +56,21 @@ log = logging.getLogger(__name__)
 
 _APP = "headwater-actions"
 _ENGINE = f"{_APP}:engine"
-"""The Delta transaction that numbers the engines of these tables; a commit needs the newest number."""
+"""The Delta transaction that numbers the engines of these tables; only the newest number may commit."""
 _WRITTEN = ("action_events", "quarantine", "device_state", "action_targets", "action_state")
 _CLAIMS_MAX = 10
 _PRUNE_BY_MAX = 100
 _REPORTS_MAX = 100_000
-"""Rows of `action_events` that one look takes, about: while the engine was away, devices may have reported more than
-its memory holds. The next look goes on."""
+"""Approximate number of rows of `action_events` per read: while the engine was down, devices may have reported more
+than fits into memory. The next read continues."""
 _VERSIONS_AT_ONCE_MAX = 8
 _ASKED_MAX = 1_000
-"""Actions that one statement names. DataFusion goes down a level of its stack for some of them: 100,000 ended the
-process."""
+"""Maximum number of actions in one statement. DataFusion recurses over them: 100,000 crashed the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """Up to which version the input tables are read, or settled; -1 is none."""
+    """The versions up to which the input tables are read, or settled; -1 means none."""
 
     actions: int = -1
     requests: int = -1
@@ -80,19 +79,18 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What the input tables have had since the last look. Requests and reports come with the version that brought
-    them."""
+    """News of the input tables since the last read. Requests and reports come with the version that added them."""
 
     actions: tuple[Action, ...] = ()
     requests: Mapping[Request, int] = field(default_factory=dict)
     reports: Mapping[Report, int] = field(default_factory=dict)
     devices: Mapping[str, Device] | None = None
-    """All devices, when the table has changed."""
+    """All devices, if the table has changed."""
     artifacts: Artifacts | None = None
-    """All artifacts, when the table has changed."""
+    """All artifacts, if the table has changed."""
     read: Versions = Versions()
     newest_reports: int = -1
-    """The version up to which there are reports; one look may take less."""
+    """The version up to which reports exist; one read may return fewer."""
 
     @property
     def empty(self) -> bool:
@@ -102,7 +100,7 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What the tables say about some actions."""
+    """The stored state of some actions."""
 
     definitions: tuple[Action, ...]
     states: tuple[ActionState, ...]
@@ -111,10 +109,10 @@ class Loaded:
 
 
 class TableStore(Protocol):
-    """What the engine needs of its tables. One store, one engine: nobody else writes the tables that it writes."""
+    """The engine's access to its tables. One store per engine; nobody else may write to the tables that it writes."""
 
     def claim(self) -> None:
-        """Take over as the engine of these tables: the commits of an earlier one fail from now on."""
+        """Takes over as the engine of these tables: later commits of an earlier engine fail."""
 
     def running(self) -> frozenset[str]:
         """The ids of actions that are not over, or whose row is older than one of their targets."""
@@ -123,22 +121,22 @@ class TableStore(Protocol):
         """Everything that is stored about these actions."""
 
     def facts(self) -> Mapping[str, DeviceState]:
-        """What is stored of each device, by its id."""
+        """The stored state of each device, by id."""
 
     def news(self) -> News:
-        """What is new since the last call; the first call starts behind what earlier runs have settled."""
+        """The news since the last call; the first call starts after what earlier runs have settled."""
 
     def commit(self, decision: Decision, settled: Versions) -> None:
-        """Write a decision: events, quarantine, devices, targets, states, in this order. Publishes nothing.
+        """Writes a decision: events, quarantine, devices, targets, states, in this order. Publishes nothing.
 
-        A crash in between leaves a prefix of that; the tick that is repeated then writes the rest.
+        A crash in between leaves a prefix of these writes; the repeated tick then writes the rest.
         """
 
 
 class DeltalakeStore:
-    """Delta tables under `root` by path, through deltalake: milliseconds where a MERGE in Spark takes seconds.
+    """Delta tables under `root` by path, through deltalake: takes milliseconds where a MERGE in Spark takes seconds.
 
-    Raises SetupError when a table is missing, TableStoreError when a newer engine has claimed the tables.
+    Raises SetupError if a table is missing, TableStoreError if a newer engine has claimed the tables.
     """
 
     def __init__(self, root: Path | str, *, storage_options: Mapping[str, str] | None = None) -> None:
@@ -165,11 +163,11 @@ class DeltalakeStore:
             try:
                 table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
             except CommitFailedError:
-                table = self._current("action_targets")  # Another engine was quicker: claim after it.
+                table = self._current("action_targets")  # Another engine was faster: claim after it.
                 continue
             self._epoch = epoch
             return
-        raise TableStoreError(f"many engines start at once on the tables under {self._root}; start one")
+        raise TableStoreError(f"many engines start at once on the tables under {self._root}: start only one")
 
     def running(self) -> frozenset[str]:
         tables = {name: self._current(name) for name in ("action_state", "action_targets")}
@@ -199,8 +197,8 @@ class DeltalakeStore:
         )
 
     def _there(self, action_ids: frozenset[str]) -> frozenset[str]:
-        """The ids without those that stand in no table, where they are many: devices may speak of any number of actions
-        that nobody inserted."""
+        """The ids without those that no table contains. Only checked if there are many: devices may report on any
+        number of actions that do not exist."""
         if len(action_ids) <= _ASKED_MAX:
             return action_ids
         known: set[str] = set()
@@ -209,7 +207,7 @@ class DeltalakeStore:
         return action_ids & known
 
     def _as_inserted(self, found: list[Action], started: Iterable[ActionState]) -> tuple[Action, ...]:
-        """With the rows that open actions began with, where somebody has updated or deleted them since."""
+        """The actions, with the rows from which open actions started if somebody has updated or deleted them since."""
         known = {(action.action_id, action.digest) for action in found}
         lost = {row.action_id for row in started if not row.phase.over and (row.action_id, row.digest) not in known}
         if lost:
@@ -226,7 +224,7 @@ class DeltalakeStore:
         actions, actions_read = self._changes("actions", read.actions)
         for row in actions:
             if not row["action_id"]:
-                log.warning("a row of the table actions has no action_id and is left alone: %s", row["name"])
+                log.warning("ignoring a row of the table actions without action_id: %s", row["name"])
         requests, requests_read = self._changes("action_requests", read.requests)
         events, events_read = self._changes("action_events", read.reports, rows_max=_REPORTS_MAX)
         self._read = Versions(actions_read, requests_read, events_read)
@@ -262,7 +260,7 @@ class DeltalakeStore:
                 marks = {"actions": settled.actions, "requests": settled.requests}
                 self._merge("action_state", states_table(decision.state_updates), marks)
         except CommitFailedError as error:
-            message = f"somebody else writes the engine's tables under {self._root}: {error}"
+            message = f"another program writes to the engine's tables under {self._root}: {error}"
             raise TableStoreError(message) from error
         except DeltaError as error:
             raise TableStoreError(f"a table under {self._root} cannot be written: {error}") from error
@@ -274,7 +272,7 @@ class DeltalakeStore:
             return DeltaTable(uri_of(self._root, name), storage_options=self._options)
         except DeltaError as error:
             make = f"sinks.tables.create_by_path({str(self._root)!r})"
-            raise SetupError(f"there is no table {name} under {self._root}; make the tables with {make}") from error
+            raise SetupError(f"there is no table {name} under {self._root}: make the tables with {make}") from error
 
     def _current(self, name: str) -> DeltaTable:
         table = self._tables[name]
@@ -292,18 +290,18 @@ class DeltalakeStore:
             return list(rows_of(queried(tables, sql)))
         except (MemoryError, ImportError):
             raise
-        except Exception as error:  # A file that is gone or cannot be reached is no DeltaError here.
+        except Exception as error:  # A missing or unreachable file does not raise DeltaError here.
             names = " and ".join(tables)
             raise TableStoreError(f"the table {names} under {self._root} cannot be read: {error}") from error
 
     def _changes(self, name: str, after: int, *, rows_max: int | None = None) -> tuple[list[dict[str, Any]], int]:
-        """The rows inserted after version `after`, and the version they reach to: the newest, or one with which they
-        are about `rows_max`."""
+        """The rows inserted after version `after`, and the version that they reach: the newest, or the one at which
+        there are about `rows_max` rows."""
         table = self._current(name)
         version = table.version()
         if version <= after:
             return [], after
-        # Version 0 makes the table and has no rows.
+        # Version 0 creates the table and has no rows.
         start = max(after + 1, 1)
         if start > version:
             return [], version
@@ -319,10 +317,10 @@ class DeltalakeStore:
             version = end
         except (MemoryError, ImportError):
             raise
-        except Exception:  # What a missing file raises has no class of its own.
-            # The log of those versions is gone, or a VACUUM took their files. What is left has no order of commits any
-            # more; what was started is known by its digest, and what was applied is dropped as a repeat.
-            log.warning("the history of %s from version %d on cannot be read: reading all of it", name, start)
+        except Exception:  # A missing file raises no specific class.
+            # The log of those versions is gone, or a VACUUM removed their files. The remaining rows have no commit
+            # order. Started actions are recognized by their digest, and applied reports are dropped as repeats.
+            log.warning("cannot read the history of %s from version %d on: reading the whole table", name, start)
             rows = self._query(name, f"SELECT * FROM {name}")
             stamp = {"_commit_version": version, "_commit_timestamp": now_us()}
             rows = [{**row, **stamp} for row in rows]
@@ -343,10 +341,10 @@ class DeltalakeStore:
             return None
         self._artifacts_version = table.version()
         found = [artifact_of(row) for row in self._query("artifacts", "SELECT * FROM artifacts ORDER BY created_at")]
-        return {artifact.key: artifact for artifact in reversed(found)}  # Of two with one name the first counts.
+        return {artifact.key: artifact for artifact in reversed(found)}  # Of two rows with one name the first counts.
 
     def _not_quarantined(self, entries: Iterable[Quarantined]) -> list[Quarantined]:
-        """Those whose place is not in the table yet: a tick that is repeated after a crash decides them again."""
+        """The entries that are not in the table yet: a tick that is repeated after a crash decides them again."""
         found = list(entries)
         where = near((entry.report.place for entry in found), pipeline="actions")
         rows = self._query("quarantine", f'SELECT log_id, "partition", "offset" FROM quarantine WHERE {where}')
@@ -369,7 +367,7 @@ class DeltalakeStore:
         on = " AND ".join(f"t.{column} = s.{column}" for column in key)
         ids = sorted(set(rows.column(key[0]).to_pylist()))
         if len(ids) <= _PRUNE_BY_MAX:
-            # Written out, the ids let the files of other actions be skipped: a tick does not pay for the past.
+            # With the ids written out, files of other actions are skipped, so old actions do not slow a tick down.
             on += f" AND t.{key[0]} IN {_literals(ids)}"
 
         def write(table: DeltaTable) -> None:
@@ -379,8 +377,8 @@ class DeltalakeStore:
         self._committed(name, write)
 
     def _committed(self, name: str, write: Callable[[DeltaTable], object]) -> None:
-        """Writes to the table as it was read last, and where somebody else's commit got in between (compaction does)
-        as it is by then: unless that was another engine."""
+        """Writes to the last read version of the table. If another commit (such as compaction) came first, retries on
+        the newest version, unless that commit was made by another engine."""
         tries = 0
 
         def again() -> None:
@@ -394,7 +392,7 @@ class DeltalakeStore:
         committed(again, f"a write to {name}")
 
     def _transactions(self, marks: Mapping[str, int]) -> list[Transaction]:
-        """Marks that have moved; a Delta transaction version must not be written twice by one commit or go back."""
+        """Marks that have moved. One commit must not write a Delta transaction version twice or decrease it."""
         moved = {name: version for name, version in marks.items() if version > getattr(self._recorded, name)}
         recorded = {name: getattr(self._recorded, name) for name in ("actions", "requests", "reports")}
         self._recorded = Versions(**{**recorded, **moved})
@@ -410,5 +408,5 @@ def _settled(table: DeltaTable, name: str) -> int:
 
 
 def _literals(texts: Sequence[str]) -> str:
-    """A list for SQL's IN."""
+    """A list for SQL IN."""
     return f"({', '.join(literal(text) for text in texts)})"

@@ -1,7 +1,7 @@
-"""Statuses in the words of Bytebeam's uplink, as fields of `action_events` rows (docs/protocols.md §5). Pure.
+"""Parses statuses in the format of Bytebeam's uplink into fields of `action_events` rows (docs/protocols.md §5). Pure.
 
-A record is an array of responses. It has one place in the log, so of several responses about one attempt the last one
-counts; what a response cannot say (boot, result) stays empty.
+A record is an array of responses with a single log position, so of several responses about one attempt the last one
+counts. Fields that the format does not have (boot, result) stay empty.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _FAILURES = ("FAILED", "REJECTED")
 
 @dataclass(frozen=True, slots=True)
 class UplinkTopic:
-    """Where such devices speak: a topic with a level `{id}`, and `{tenant}` for a level that may be anything.
+    """The status topic of such devices: with a level `{id}`, and `{tenant}` for a level of any value.
 
-    Raises ValueError for a text that is no such topic.
+    Raises ValueError for a text that is not such a topic.
     """
 
     template: str
@@ -51,14 +51,14 @@ class UplinkTopic:
         levels = self.template.split("/")
         fixed = [level for level in levels if level not in ("{id}", "{tenant}")]
         if levels.count("{id}") != 1 or any(set(level) & set("+#{}$") for level in fixed):
-            raise ValueError(f"{self.template!r} is no topic with one level {{id}}, such as {TOPIC}")
+            raise ValueError(f"{self.template!r} is not a topic with one level {{id}}, such as {TOPIC}")
 
     @property
     def filter(self) -> str:
         return self.template.replace("{tenant}", "+").replace("{id}", "+")
 
     def device_of(self, topic: str) -> str | None:
-        """The device that speaks on `topic`; None when the topic is another one."""
+        """The device that publishes on `topic`; None for any other topic."""
         levels, wanted = topic.split("/"), self.template.split("/")
         if len(levels) != len(wanted):
             return None
@@ -69,14 +69,14 @@ class UplinkTopic:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """`index` is its place in the array; `said` the columns that follow from it."""
+    """`index` is its position in the array; `said` holds the resulting columns."""
 
     index: int
     said: Mapping[str, Any]
 
 
 def responses(value: bytes) -> tuple[list[Response], list[str]]:
-    """What counts of a record, and what is wrong with the rest. Raises WrongField when all of it is wrong."""
+    """The responses of a record that count, and the problems of the others. Raises WrongField if none is valid."""
     body = loaded(value)
     if not isinstance(body, list) or not body:
         raise WrongField("the payload is not a JSON array of responses")
@@ -119,7 +119,7 @@ def _attempt(id_: str) -> tuple[str, int]:
     if not action_id or attempt is None:
         raise WrongField(f"id must be <action_id> or <action_id>/<attempt>, not {short(id_)}")
     if len(action_id) > ACTION_ID_MAX:
-        raise WrongField(f"the action's id has {len(action_id)} characters; {ACTION_ID_MAX} are the limit")
+        raise WrongField(f"the action's id has {len(action_id)} characters; the limit is {ACTION_ID_MAX}")
     return action_id, attempt
 
 

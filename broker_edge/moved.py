@@ -1,7 +1,7 @@
-"""Import paths of the release before, for one release: what they name now, said by a DeprecationWarning.
+"""Keeps old import paths working for one release, with a DeprecationWarning that names the new path.
 
-A module found under an old path is the new module itself, so that classes stay the same classes; `python -m` with an
-old path runs the new module. Importing `broker_edge` installs this, and each other package imports that.
+A module imported by its old path is the new module itself, so classes stay identical; `python -m` with an old path runs
+the new module. Importing `broker_edge` installs this, and every other package imports `broker_edge`.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ MOVED: Mapping[str, tuple[str, ...]] = {
     "sources.errors": ("broker_edge.errors",),
     "sources.flight": ("sources.log_server",),
 }
-"""Old module to new ones; of several, each name is looked for in this order. Modules below one that moved went with
-it."""
+"""Old module to new ones; if there are several, each name is searched in this order. The submodules of a moved package
+moved with it."""
 
 RENAMED: Mapping[str, str] = {"sources.errors.SourceError": "HeadwaterError"}
 """Old name in a module that moved to its name in the new one."""
@@ -60,14 +60,14 @@ _ROOTS = frozenset(old.partition(".")[0] for old in MOVED)
 
 
 def install() -> None:
-    """Makes the old paths importable. Once is enough; more does no harm."""
+    """Makes the old paths importable. Repeated calls are harmless."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        # First: below a package that moved, the usual finder would load each file again under its old name.
+        # First, because below a moved package the default finder would load each file again under its old name.
         sys.meta_path.insert(0, _Finder())
 
 
 def new_names(old: str) -> tuple[str, ...]:
-    """The modules that hold what `old` held; none for a path that did not move."""
+    """The modules that now contain what `old` contained; empty if the path did not move."""
     parent, below = old, ""
     while parent:
         if parent in MOVED:
@@ -108,7 +108,7 @@ class _Loader(Loader):
         module.__dict__["__getattr__"] = of_one
 
     def get_code(self, fullname: str) -> CodeType:
-        """What `python -m` runs."""
+        """The code that `python -m` runs."""
         _warn(fullname, self._news)
         run = f"import runpy; runpy.run_module({self._news[0]!r}, run_name='__main__', alter_sys=True)"
         return compile(run, fullname, "exec")
@@ -116,5 +116,5 @@ class _Loader(Loader):
 
 def _warn(old: str, news: tuple[str, ...]) -> None:
     warnings.warn(
-        f"{old} is now {' and '.join(news)}; the old path goes with the next release", DeprecationWarning, stacklevel=3
+        f"{old} is now {' and '.join(news)}; the next release removes the old path", DeprecationWarning, stacklevel=3
     )

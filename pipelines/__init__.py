@@ -1,4 +1,4 @@
-"""Jobs of headwater: they wire `sources` to `sinks` and hold no logic of their own beyond that.
+"""Jobs of headwater: they connect `sources` to `sinks` and contain no other logic.
 
 Every job is a module with a command line (`python -m pipelines.telemetry --help`).
 """

@@ -1,4 +1,4 @@
-"""The job of the action engine: its settings, its tables, its publisher. The loop is `actions.job`."""
+"""The job of the action engine: its settings, its tables, its publisher. `actions.job` is the loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def limits_of(given: ActionsSection) -> Limits:
-    """The engine's limits, as the settings have them."""
+    """The engine's limits from the settings."""
     return Limits(
         publish_max=given.publish_max,
         queued_s=given.queued_s,
@@ -36,7 +36,8 @@ def limits_of(given: ActionsSection) -> Limits:
 
 
 def run_engine(settings: Settings, stop: Callable[[float], bool], *, once: bool = False) -> None:
-    """The engine until `stop(seconds)`, which waits so long at most, says so; `once` ends when all there is is read."""
+    """Runs the engine until `stop(seconds)`, which waits at most that long, returns True; `once` ends when everything
+    is read."""
     given = settings.actions
     with closing(DevicePublisher(settings.servers[0])) as publisher:
         pace = Pace(tick_s=given.tick_s, poll_s=given.poll_s, device_state_s=given.device_state_s)
@@ -62,9 +63,9 @@ def run_engine(settings: Settings, stop: Callable[[float], bool], *, once: bool 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until SIGINT or SIGTERM; an error of the tables that passes is lived through. Exit codes: 0 stopped,
-    1 failed, 5 a setting is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m pipelines.actions", description="The action engine.")
+    """Runs until SIGINT or SIGTERM; survives temporary errors of the tables. Exit codes: 0 stopped, 1 failed, 5 a
+    setting is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m pipelines.actions", description="Runs the action engine.")
     parser.add_argument("--config", type=Path, help="settings file (default: the defaults of conf/pipelines.yaml)")
     parser.add_argument("--root", help="folder or object store address of the action tables")
     parser.add_argument("--server", help="the broker's Flight address, grpc://host:port")

@@ -1,6 +1,6 @@
-"""The jobs as entry points of the wheel, for platforms that call a function by its name (`databricks.yml`).
+"""The jobs as entry points of the wheel, for platforms that call a function by name (`databricks.yml`).
 
-A job that ended well returns, because such platforms take any SystemExit for a failure, even that of code 0.
+A successful job returns, because such platforms treat any SystemExit as a failure, even with code 0.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Writers of Delta tables, and what the tables hold. Each makes a replayed batch harmless; none decides what is
-written. What needs Spark is imported when it is first used: the tables of actions are written without it.
+"""Writers of Delta tables, and the tables' contents. Each writer makes a replayed batch harmless; none decides what is
+written. Modules that need Spark are imported on first use, because the tables of actions are written without Spark.
 """
 
 from __future__ import annotations

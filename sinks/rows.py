@@ -1,6 +1,6 @@
-"""Rows of Delta tables as dictionaries and back: timestamps are Unix microseconds, maps are dictionaries.
+"""Converts rows of Delta tables to dictionaries and back: timestamps are Unix microseconds, maps are dictionaries.
 
-No table is opened here.
+Opens no table.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def _listed(table: pa.Table) -> list[dict[str, Any]]:
     try:
         found: list[dict[str, Any]] = table.to_pylist()
     except UnicodeDecodeError:
-        # Whoever wrote it did not look: such bytes become U+FFFD, and the row is judged as any other.
+        # The writer did not check the encoding: invalid bytes become U+FFFD, and the row is judged like any other.
         found = valid_texts(table).to_pylist()
     return found
 
 
 def arrow_of(rows: Iterable[Row], table: Table) -> pa.Table:
-    """The rows in the schema of `table`; columns that a row lacks are null."""
+    """The rows in the schema of `table`; missing columns are null."""
     schema = table.arrow_schema()
     taken = list(rows)
     columns = []

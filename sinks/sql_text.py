@@ -1,4 +1,4 @@
-"""Texts and places from outside in SQL for deltalake."""
+"""Quotes outside texts and log positions in SQL for deltalake."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 
 def literal(text: str) -> str:
-    """A text as a literal of DataFusion's SQL, in which a backslash is an ordinary character."""
+    """A text as a literal of DataFusion's SQL, where a backslash is an ordinary character."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def near(places: Iterable[tuple[str, int, int]], *, pipeline: str) -> str:
-    """A condition on `quarantine` that holds for what `pipeline` put there of these places (log id, partition, offset),
-    and for little else: the table may be large by now, and is not read whole."""
+    """A condition on `quarantine` that selects the rows that `pipeline` wrote for these positions (log id, partition,
+    offset), and few others: the table may be large, and must not be read completely."""
     ranges: dict[tuple[str, int], tuple[int, int]] = {}
     for log_id, partition, offset in places:
         low, high = ranges.get((log_id, partition), (offset, offset))

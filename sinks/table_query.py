@@ -1,7 +1,7 @@
-"""SQL over Delta tables without a JVM, whoever wrote them.
+"""SQL over Delta tables without a JVM, whatever program wrote them.
 
-Spark writes any bytes as a string (`CAST(X'FF' AS STRING)`), and DataFusion refuses a whole table for one of them. Then
-a copy is asked in which each such text has U+FFFD where its bytes are no UTF-8.
+Spark can write arbitrary bytes as a string (`CAST(X'FF' AS STRING)`), and DataFusion refuses a whole table because of
+one. In that case the query runs on a copy in which invalid UTF-8 is replaced by U+FFFD.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 log = logging.getLogger(__name__)
 
 _NO_UTF8 = "utf-8"
-"""What the error says, in one spelling or the other."""
+"""Parts of the error message, in both spellings."""
 
 
 def queried(tables: Mapping[str, DeltaTable], sql: str) -> pa.Table:
-    """What `sql` finds in tables without deletion vectors. Raises what DataFusion raises: of no class of its own."""
+    """The result of `sql` on tables without deletion vectors. Raises DataFusion's errors, which have no specific
+    class."""
     try:
         return _asked(tables, sql)
     except Exception as error:
         if _NO_UTF8 not in str(error).lower():
             raise
-        log.warning("a text of the table %s is no UTF-8: such bytes are read as U+FFFD", " or ".join(tables))
+        log.warning("the table %s contains invalid UTF-8: such bytes are read as U+FFFD", " or ".join(tables))
     with TemporaryDirectory(prefix="headwater-utf8-") as folder:
         copies = {}
         for name, table in tables.items():
@@ -45,7 +46,7 @@ def _asked(tables: Mapping[str, DeltaTable], sql: str) -> pa.Table:
 
 
 def valid_texts(table: pa.Table) -> pa.Table:
-    """The table with every text as UTF-8."""
+    """The table with every string as valid UTF-8."""
     columns = [_valid(column) for column in table.columns]
     return pa.Table.from_arrays(columns, schema=table.schema)
 

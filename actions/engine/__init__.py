@@ -1,7 +1,7 @@
-"""The action engine: which device owes what, decided by one pure function.
+"""The action engine: one pure function decides which records are owed to which devices.
 
-`tick` takes what is known (state, actions, requests, reports, devices, the time) and answers with a `Decision`: rows to
-write, records to publish. It reads no table, publishes nothing and asks no clock: `pipelines.actions` does, around it.
+`tick` takes the known state (state, actions, requests, reports, devices, the time) and returns a `Decision`: rows to
+write and records to publish. It reads no table, publishes nothing and asks no clock; `actions.job` does that.
 """
 
 from .action import Action, Artifact, Artifacts, Device, Ota, Request, Rollout, Selector, Timeouts

@@ -1,7 +1,7 @@
-"""What people say: actions, requests, devices, artifacts. Values only; `validity` judges whether they make sense.
+"""User input: actions, requests, devices, artifacts. Values only; `validity` judges whether they make sense.
 
-Times are Unix microseconds in UTC. Texts that have a grammar (waves, windows, label expressions) stay texts here, as
-they were written; the modules of their names parse them, and keep what they parsed.
+Times are Unix microseconds in UTC. Texts that have a grammar (waves, windows, label expressions) are stored here as
+they were written; the modules of the same names parse them and cache the results.
 """
 
 from __future__ import annotations
@@ -17,39 +17,41 @@ _SENTENCE_MAX = 1_000
 
 
 def shortened(sentence: str) -> str:
-    """A sentence that may quote what somebody wrote, within bounds: it stands in many rows."""
+    """A bounded sentence. It may quote user input, and it is stored in many rows."""
     return sentence if len(sentence) <= _SENTENCE_MAX else f"{sentence[:_SENTENCE_MAX]}…"
 
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Which devices an action is for: those that meet every criterion given. `None` is a criterion not given."""
+    """Which devices an action is for: those that meet every criterion given. `None` means that a criterion is not
+    given."""
 
     device_ids: tuple[str, ...] | None = None
     labels: Mapping[str, str] | None = None
     percentage: float | None = None
     groups: tuple[str, ...] | None = None
-    """In any of these."""
+    """Devices in any of these groups."""
     label_expression: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long a target may stay where it is, in seconds. `None` takes the default of `Limits`."""
+    """How long a target may stay in a state, in seconds. `None` means the default of `Limits`."""
 
     queued_s: int | None = None
-    """From the command's way into the log until the device has it; from a cancel in the log to its answer."""
+    """From the append of the command to the log until the device has it; for a cancel, from its append to its
+    answer."""
     delivered_s: int | None = None
-    """From there until the device says that it has begun (DELIVERED, ACCEPTED)."""
+    """From then until the device reports that it has begun (DELIVERED, ACCEPTED)."""
     in_progress_s: int | None = None
-    """From the beginning to the end."""
+    """From the beginning to the end of the work."""
     step_s: int | None = None
     """Between two reports of progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """How an action goes to its devices: in which order, how fast, and when it stops by itself."""
+    """How an action is rolled out: in which order, how fast, and when it stops by itself."""
 
     membership: str = "static"
     waves: str | None = None
@@ -74,7 +76,7 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Ota:
-    """What an action of type `ota` installs, and for whom."""
+    """The artifact that an action of type `ota` installs, and its conditions."""
 
     artifact_name: str | None = None
     artifact_version: str | None = None
@@ -86,7 +88,7 @@ class Ota:
 
 @dataclass(frozen=True)
 class Action:
-    """A row of `actions`: what, to whom, how. `commit_version` is the table version that brought it."""
+    """A row of `actions`: command, devices, rollout. `commit_version` is the table version that added it."""
 
     action_id: str
     tenant: str
@@ -108,14 +110,15 @@ class Action:
 
     @property
     def target_version(self) -> str | None:
-        """What a device must name as its version to have SUCCEEDED; None for a command."""
+        """The version that a device must report to count as SUCCEEDED; None for a command."""
         return (self.ota.target_version or self.ota.artifact_version) if self.is_ota else None
 
     @cached_property
     def digest(self) -> str:
-        """Names the content of the row, so that a restarted engine knows which of two rows with one id came first.
+        """Identifies the content of the row, so that a restarted engine knows which of two rows with the same id came
+        first.
 
-        Columns that a row does not use do not count, so that a column added later changes no digest.
+        Unused columns do not count, so a column that is added later does not change any digest.
         """
         body: list[object] = [
             self.tenant,
@@ -144,7 +147,7 @@ def _given(value: Rollout | Ota) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A row of `action_requests`: somebody wants to change a running action. `device_id` None means all its targets."""
+    """A row of `action_requests`: a user wants to change a running action. `device_id` None means all its targets."""
 
     request_id: str
     tenant: str
@@ -157,13 +160,13 @@ class Request:
 
     @property
     def who(self) -> str:
-        """For a sentence: who asked, and why."""
+        """For a sentence: the user who asked, and the reason."""
         return shortened(f"{self.by or 'somebody'}" + (f": {self.reason}" if self.reason else ""))
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A row of `devices`, as people describe it."""
+    """A row of `devices`, written by users."""
 
     device_id: str
     tenant: str
@@ -174,7 +177,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A row of `artifacts`: what may be installed, and by which devices (`None`: any)."""
+    """A row of `artifacts`: an artifact that may be installed, and the devices that may install it (`None`: any)."""
 
     name: str
     version: str
@@ -191,7 +194,7 @@ class Artifact:
         return (self.tenant, self.name, self.version)
 
     def lacking(self, device: Device) -> str | None:
-        """What keeps this device from installing it, or None."""
+        """Why this device may not install it, or None."""
         if self.device_ids is not None and device.device_id not in self.device_ids:
             return "it is not among the devices that may have it"
         for label, value in (self.labels or {}).items():

@@ -1,4 +1,4 @@
-"""How actions begin, and how devices come and go while they run."""
+"""How actions start, and how devices join and leave while they run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .work import Work
 
 _NO_CHARACTERS = "".join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
 _NO_LEVEL = re.compile(rf"[/+#\x00-\x1f\x7f-\x9f\ufdd0-\ufdef{_NO_CHARACTERS}]|^$")
-"""What a broker takes in no topic (MQTT 5, 1.5.4)."""
+"""Characters that a broker does not accept in a topic (MQTT 5, 1.5.4)."""
 _ID_BYTES_MAX = 1_024
 
 
 def admit(work: Work, actions: Collection[Action]) -> None:
-    """Take each action by the row that was committed first, and give new ones their targets."""
+    """Accepts each action by the row that was committed first, and creates the targets of new actions."""
     rows: dict[str, list[Action]] = {}
     for action in actions:
         rows.setdefault(action.action_id, []).append(action)
@@ -31,7 +31,7 @@ def admit(work: Work, actions: Collection[Action]) -> None:
         candidates = sorted(rows[action_id], key=lambda row: (row.commit_version, row.digest))
         first = candidates[0]
         if started is not None:
-            # The row that started it, if it is among them; what is stored outranks what is found.
+            # The row that started it, if it is among them: the stored digest takes precedence over the order.
             matching = [row for row in candidates if row.digest == started.digest]
             if matching:
                 first = matching[0]
@@ -51,7 +51,7 @@ def _say_duplicate(work: Work, action: Action) -> None:
             tenant=action.tenant,
             action_id=action.action_id,
             state="REFUSED",
-            message=f"a row with action_id {action.action_id} was committed earlier and counts; use another id",
+            message=f"a row with action_id {action.action_id} was committed earlier and is used: choose another id",
             at_us=work.now_us,
         )
     )
@@ -96,7 +96,7 @@ def _start(work: Work, action: Action) -> None:
 def _unknown_dependency(work: Work, action: Action) -> str | None:
     for action_id in action.rollout.depends_on:
         if work.row(action_id) is None and action_id not in work.actions:
-            return f"depends_on names action {action_id}, which is not known (insert it first)"
+            return f"depends_on names action {action_id}, which does not exist: insert it first"
     return None
 
 
@@ -118,7 +118,7 @@ def _new(work: Work, action: Action, device_id: str, wave: int) -> Target:
 
 
 def follow_devices(work: Work) -> None:
-    """Remove the targets of devices that have left, and let dynamic actions take in those that have come."""
+    """Removes the targets of devices that have left, and adds new devices to dynamic actions."""
     if work.state.devices is work.devices:
         return
     for action, row in list(work.open_actions()):

@@ -1,4 +1,4 @@
-"""Which pending targets become owed in this tick: by priority and age, as far as every limit allows."""
+"""Selects the pending targets whose commands become owed in this tick: by priority and age, within every limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .work import Work
 
 
 def fill_outbox(work: Work) -> None:
-    """Let pending targets become owed. At most `publish_max` are owed at once, over all actions."""
+    """Marks commands of pending targets as owed. At most `publish_max` records are owed at once, over all actions."""
     for action, row in list(work.open_actions()):
         late = work.late[action.action_id]
         if late and action.rollout.rate_per_minute is not None:
@@ -26,12 +26,12 @@ def fill_outbox(work: Work) -> None:
 
 
 _BYTES_MAX = 64 * 1024 * 1024
-"""About as much of one action may become owed in a tick: all of it is made at once, to be published."""
+"""Approximate bytes of one action that may become owed in a tick: all of them are built at once for publishing."""
 _RECORD_BYTES = 512
 
 
 class _Round:
-    """The sending of one tick. `free` is what is left of `publish_max`."""
+    """The dispatch of one tick. `free` is the remaining part of `publish_max`."""
 
     def __init__(self, work: Work, actions: list[tuple[Action, ActionState]], free: int) -> None:
         self._work = work
@@ -88,7 +88,7 @@ class _Round:
         return sent
 
     def _is_free(self, target: Target, action: Action, row: ActionState) -> bool:
-        """Whether the device has no other OTA under way; an action that supersedes takes it away from older ones."""
+        """Whether the device has no other OTA in progress. A superseding action cancels older ones first."""
         if not action.ota.supersede:
             return True
         work, free = self._work, True

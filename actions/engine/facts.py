@@ -1,4 +1,4 @@
-"""What is known of each device from its own statuses: the rows of `device_state`. Pure."""
+"""What each device has reported about itself: the rows of `device_state`. Pure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import replace
 from .model import DeviceState, Report
 
 ONLINE = "ONLINE"
-"""What a device says after a start, without an action."""
+"""The status of a device after a start, without an action."""
 
 
 def with_report(known: DeviceState | None, report: Report, now_us: int) -> DeviceState | None:
-    """The row after a status, or None when it says nothing newer.
+    """The row after a status, or None if the status is not newer.
 
-    Within a partition the offset decides. A device that has moved to another broker or partition is newest where the
-    log's own time is: there the two places cannot be compared.
+    Within a partition the offset decides. If a device has moved to another broker or partition, offsets cannot be
+    compared, and the time of the record in the log decides.
     """
     if known is not None and not _newer(known, report):
         return None

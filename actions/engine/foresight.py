@@ -1,4 +1,4 @@
-"""What an action would do, before anything is sent: the engine's own admission and rules, on a state of their own."""
+"""Previews an action before anything is sent: runs the engine's own admission and rules on a separate state."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .work import Work
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One device: the wave it would be in (from 0), and why nothing would be sent to it, if so."""
+    """One device: the wave it would be in (from 0), and why it would be skipped, if so."""
 
     device_id: str
     wave: int
     skipped: str | None = None
     waits: bool = False
-    """It would not be sent at once: outside its window, or behind another action."""
+    """The command would not be sent at once: outside the window, or waiting for another action."""
 
 
 @dataclass(frozen=True, slots=True)
 class Foresight:
-    """`refused` is why the row would be refused, `message` why it would end at once."""
+    """`refused` says why the row would be refused, `message` why the action would end at once."""
 
     refused: str | None
     message: str
@@ -41,12 +41,12 @@ def foresee(
     *,
     limits: Limits | None = None,
 ) -> Foresight:
-    """`state` holds what is known of devices, and of the actions that this one depends on."""
+    """`state` holds what is known about devices, and about the actions on which this one depends."""
     work = Work(state, devices, artifacts, now_us, limits or Limits())
     admit(work, [action])
     row = work.row(action.action_id)
     if row is None:
-        raise ValueError(f"action {action.action_id} was admitted and has no row")
+        raise ValueError(f"action {action.action_id} was admitted but has no row")
     if row.phase is ActionPhase.REFUSED:
         return Foresight(refused=row.message, message=row.message, devices=())
     around = Around(now_us, devices, state.facts, artifacts, work.target, work.over, installing={})

@@ -1,8 +1,8 @@
-"""Fields of JSON that devices and brokers sent, checked one by one; a wrong one is named with what it should be.
+"""Checks fields of JSON from devices and brokers one by one; an error names the field and what it should be.
 
-`WrongField` is the only error that what was sent can cause here. Numbers, depth and texts are bounded before they are
-used: Python refuses to read or print a number of some thousand digits, recursion ends where the stack does, and JSON
-can spell characters (`"\\ud800"`) that no table can hold.
+Input can cause no other error than `WrongField` here. Numbers, depth and texts are bounded before use: Python refuses
+to parse or print a number of some thousand digits, recursion is limited by the stack, and JSON can express characters
+(`"\\ud800"`) that no table can store.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from typing import Any
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 TIME_MAX_US = 253_402_300_799 * 1_000_000
-"""The end of year 9999, where timestamps of Spark and Arrow end."""
+"""The end of the year 9999, the latest timestamp of Spark and Arrow."""
 ACTION_ID_MAX = 256
-"""Characters; the engine refuses an action with a longer id, so nobody can speak of one."""
+"""Characters. The engine refuses an action with a longer id, so no valid report can have one."""
 DEPTH_MAX = 100
-"""Far from where Python's recursion ends, whoever calls."""
+"""Far below the depth at which Python's recursion fails, whatever the depth of the caller."""
 DIGITS_MAX = 1_000
-"""Of a whole number; Spark's JSON reader takes no longer one either."""
+"""Digits of a whole number; Spark's JSON reader does not accept longer ones either."""
 
 
 _REASONS_MAX = 5
 
 
 class WrongField(ValueError):
-    """Why what was sent cannot be used; becomes the reason in `quarantine`."""
+    """Why the input cannot be used. The text becomes the reason in `quarantine`."""
 
 
 def loaded(value: bytes) -> Any:
-    """The JSON in `value`, no deeper than `DEPTH_MAX`. Its texts may still have characters that are not Unicode."""
+    """The JSON in `value`, not deeper than `DEPTH_MAX`. Its strings may still contain characters that are not
+    Unicode."""
     try:
         body = json.loads(value, parse_int=_whole)
     except WrongField:
@@ -45,12 +46,12 @@ def loaded(value: bytes) -> Any:
 
 def _whole(digits: str) -> int:
     if len(digits) > DIGITS_MAX:
-        raise WrongField(f"the payload has a number of {len(digits)} digits; {DIGITS_MAX} are the limit")
+        raise WrongField(f"the payload has a number of {len(digits)} digits; the limit is {DIGITS_MAX}")
     return int(digits)
 
 
 def is_deeper(body: Any, limit: int) -> bool:
-    """Whether lists and objects are nested deeper than `limit`. Without recursion: that is what it protects."""
+    """Whether lists and objects are nested deeper than `limit`. Not recursive, because it protects recursive code."""
     level: list[Any] = [body]
     for _ in range(limit):
         below: list[Any] = []
@@ -71,7 +72,7 @@ def object_of(value: bytes) -> Mapping[str, Any]:
 
 
 def text(body: Mapping[str, Any], name: str, *, required: bool = False, longest: int | None = None) -> str | None:
-    """`longest` in characters."""
+    """`longest` is in characters."""
     value = body.get(name)
     if value is None and not required:
         return None
@@ -79,7 +80,7 @@ def text(body: Mapping[str, Any], name: str, *, required: bool = False, longest:
         raise WrongField(f"{name} must be a text, not {short(value)}")
     _refuse_no_unicode(name, value)
     if longest is not None and len(value) > longest:
-        raise WrongField(f"{name} has {len(value)} characters; {longest} are the limit")
+        raise WrongField(f"{name} has {len(value)} characters; the limit is {longest}")
     return value
 
 
@@ -93,7 +94,7 @@ def number(body: Mapping[str, Any], name: str, low: int, high: int, *, required:
 
 
 def json_text(body: Mapping[str, Any], name: str) -> str | None:
-    """Any value as JSON again. NaN and infinities, for which JSON has no words, become null."""
+    """Any value, serialized again. NaN and infinities, which JSON does not have, become null."""
     value = body.get(name)
     if value is None:
         return None
@@ -107,7 +108,7 @@ def json_text(body: Mapping[str, Any], name: str) -> str | None:
 
 
 def whole_number(digits: str, low: int, high: int) -> int | None:
-    """The number that ASCII digits spell, or None where they are something else or it is out of these bounds."""
+    """The number written in ASCII digits, or None if the text is something else or the number is out of bounds."""
     if not digits.isascii() or not digits.isdigit() or len(digits) > len(str(high)):
         return None
     found = int(digits)
@@ -115,13 +116,13 @@ def whole_number(digits: str, low: int, high: int) -> int | None:
 
 
 def short(value: Any) -> str:
-    """A value in a sentence. It must come from `loaded`, which bounds what there is to show."""
+    """A value for use in a sentence. It must come from `loaded`, which bounds its size."""
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
 def in_short(reasons: Sequence[str]) -> str:
-    """What is wrong with a record, in one sentence: a record may have thousands of parts."""
+    """The problems of a record in one sentence. A record may have thousands of parts, so only the first are listed."""
     more = len(reasons) - _REASONS_MAX
     return "; ".join(reasons[:_REASONS_MAX]) + (f"; and {more} more" if more > 0 else "")
 
@@ -130,4 +131,4 @@ def _refuse_no_unicode(name: str, value: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise WrongField(f"{name} has characters that are not Unicode: {error.reason}") from error
+        raise WrongField(f"{name} contains characters that are not Unicode: {error.reason}") from error

@@ -1,10 +1,11 @@
-"""Label expressions: `site = roof and not (fw in (1.2, "1.3") or old)`. From text to a function of a device's labels.
+"""Label expressions: `site = roof and not (fw in (1.2, "1.3") or old)`. Compiles text to a function of a device's
+labels.
 
     either = both {"or" both}          both = one {"and" one}          one = "not" one | "(" either ")" | test
     test = name | name "=" value | name "!=" value | name ["not"] "in" "(" value {"," value} ")"
 
-A name alone asks whether the label is there. `!=` and `not in` also hold for a device without the label. Words with
-other characters than letters, digits and `_.:/-` are quoted.
+A name alone tests whether the label exists. `!=` and `not in` also hold for a device without the label. Words with
+characters other than letters, digits and `_.:/-` must be quoted.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ class ExpressionError(ValueError):
 
 @lru_cache(maxsize=256)
 def compiled(text: str) -> Test:
-    """Raises ExpressionError."""
+    """The compiled expression. Raises ExpressionError."""
     return _Parser(text).parsed()
 
 
 class _Parser:
     def __init__(self, text: str) -> None:
         if len(text) > _LENGTH_MAX:
-            raise ExpressionError(f"has {len(text)} characters; {_LENGTH_MAX} are the limit")
+            raise ExpressionError(f"has {len(text)} characters; the limit is {_LENGTH_MAX}")
         self._tokens = list(_tokens(text))
         self._next = 0
         self._depth = 0
@@ -129,7 +130,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
     while place < end:
         match = _TOKEN.match(text, place)
         if match is None:
-            raise ExpressionError(f"has {text[place:].strip()[:1]!r}, which it cannot have outside of quotes")
+            raise ExpressionError(f"has {text[place:].strip()[:1]!r}, which must be quoted")
         kind = match.lastgroup or ""
         word = match.group(kind)
         if kind == "word" and word in _KEYWORDS:

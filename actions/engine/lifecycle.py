@@ -1,7 +1,7 @@
-"""How one target moves: by a report of its device, the receipt of its command, a cancel, time, another try. No tables.
+"""State changes of one target: by a report, a receipt, a cancel, a timeout, or a further attempt. Without tables.
 
-Order comes from (attempt, place of the report in its partition) and never from a clock. A device's (boot, seq) only
-removes repeats. Within an attempt the first terminal state stands, but a late SUCCEEDED replaces TIMED_OUT.
+The order follows from (attempt, offset of the report in its partition), never from a clock. A device's (boot, seq) only
+removes repeats. Within an attempt the first terminal state stands, except that a late SUCCEEDED replaces TIMED_OUT.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from .model import LATE_US, SECOND_US, DeviceState, Limits, Report, Target, Targ
 S = TargetState
 
 PROGRESS = (S.PENDING, S.QUEUED, S.DELIVERED, S.ACCEPTED, S.IN_PROGRESS)
-"""The open states in the order in which a target passes them; a later one implies the earlier ones."""
+"""The open states in the order in which a target passes them; a later state implies the earlier ones."""
 
 _RANK = {state: rank for rank, state in enumerate(PROGRESS)}
 
 REPORTABLE = frozenset({S.ACCEPTED, S.IN_PROGRESS, S.SUCCEEDED, S.FAILED, S.REJECTED, S.CANCELLED})
-"""What a device may report."""
+"""The states that a device may report."""
 
 _BACKOFF_MAX_S = 24 * 3600
 
 
 def is_repeat(target: Target, report: Report) -> bool:
-    """Whether what this status says is already in the target: same place, or a lower or equal seq of the same boot."""
+    """Whether the target already reflects this status: same log position, or a lower or equal seq of the same boot."""
     same_boot = report.boot is not None and report.boot == target.boot
     if same_boot and report.seq is not None and target.seq is not None and report.seq <= target.seq:
         return True
@@ -37,12 +37,12 @@ def is_repeat(target: Target, report: Report) -> bool:
 
 
 def proof_of(target: Target, action: Action | None) -> str | None:
-    """The version that this device has to name to have SUCCEEDED, or None when its word is enough."""
+    """The version that this device must report to count as SUCCEEDED, or None if its SUCCEEDED is sufficient."""
     return action.target_version if action is not None and target.mode in ("forced", "soft") else None
 
 
 def with_status(target: Target, report: Report, now_us: int, *, proof: str | None = None) -> Target:
-    """The target after a status of the same attempt. Returns the very same object when it changes nothing."""
+    """The target after a status of the same attempt. Returns the same object if nothing changes."""
     if is_repeat(target, report):
         return target
     state = TargetState(report.state)
@@ -50,9 +50,9 @@ def with_status(target: Target, report: Report, now_us: int, *, proof: str | Non
     message = report.message
     if proof is not None and claimed and report.version != proof and state in (S.SUCCEEDED, S.IN_PROGRESS, S.ACCEPTED):
         if report.version is not None and state is S.SUCCEEDED:
-            state, message = S.FAILED, f"it says that it succeeded, but it runs version {report.version}, not {proof}"
+            state, message = S.FAILED, f"it reported success, but it runs version {report.version}, not {proof}"
         else:
-            state, message = S.IN_PROGRESS, f"it says that it succeeded; that it runs version {proof} is awaited"
+            state, message = S.IN_PROGRESS, f"it reported success; it must still report version {proof}"
     elif proof is not None and target.claimed and report.version == proof:
         state = S.SUCCEEDED
     late = target.state is S.TIMED_OUT and state is S.SUCCEEDED
@@ -83,7 +83,7 @@ def with_status(target: Target, report: Report, now_us: int, *, proof: str | Non
 
 
 def confirmed(target: Target, fact: DeviceState | None, proof: str | None, now_us: int) -> Target:
-    """The target once the device, whatever else it talked about, named the version that proves what it claimed."""
+    """The target after the device, in any status, reported the version that proves its claimed success."""
     if not target.claimed or target.final or proof is None or fact is None or fact.version != proof:
         return target
     said = f"it runs version {proof}"
@@ -95,7 +95,8 @@ def settled_by_earlier(
 ) -> Target:
     """The target whose next attempt has not been sent, after a SUCCEEDED of an attempt that had been given up.
 
-    What was wanted has happened, so it is not asked for again. Once the next attempt is sent, its own answer counts.
+    The goal has been reached, so the command is not sent again. Once the next attempt has been sent, its own answer
+    counts.
     """
     if not target.unsent or TargetState(report.state) is not S.SUCCEEDED:
         return target
@@ -121,11 +122,11 @@ def settled_by_earlier(
 
 
 def runs_it_already(target: Target, action: Action, fact: DeviceState | None, now_us: int) -> Target:
-    """The target whose next attempt has not been sent, of a device that names the target version meanwhile."""
+    """The target whose next attempt has not been sent, if the device now reports the target version."""
     again = target.unsent and target.attempt > 1 and (action.ota.mode != "download_only" or target.forced)
     if not again or fact is None or fact.version != action.target_version:
         return target
-    message = f"it runs version {fact.version} since an attempt that had been given up"
+    message = f"it runs version {fact.version} after an attempt that had been given up"
     return _finished(
         target, S.SUCCEEDED, fact.last_seen_us, late=True, message=message, retry_us=None, updated_us=now_us
     )
@@ -144,7 +145,8 @@ def with_receipt(target: Target, report: Report, now_us: int) -> Target:
 
 
 def owing(target: Target, action: Action, *, forced: bool, now_us: int) -> Target:
-    """The target once its command is owed to the device. What the command's bytes depend on is fixed here."""
+    """The target when its command becomes owed to the device. Everything that the command's bytes depend on is fixed
+    here."""
     forced = forced or target.forced
     mode = None
     if action.is_ota:
@@ -162,7 +164,7 @@ def owing(target: Target, action: Action, *, forced: bool, now_us: int) -> Targe
 
 
 def with_place(target: Target, kind: str, partition: int, offset: int, now_us: int) -> Target:
-    """The target once the log has the record that was owed."""
+    """The target when the log has the owed record."""
     if target.outbox != kind:
         return target
     if kind == "cancel":
@@ -179,18 +181,19 @@ def with_place(target: Target, kind: str, partition: int, offset: int, now_us: i
 
 
 def unplaceable(target: Target, kind: str, reason: str, now_us: int) -> Target:
-    """The target whose record the broker never takes, as it is: an id or params that no topic or record can have."""
+    """The target whose record the broker refuses permanently, because its id or params do not fit a topic or record."""
     if target.outbox != kind:
         return target
     if kind == "command":
-        return skipped(target, f"the broker refuses its command: {reason}", now_us)
-    # What was sent is governed by its timeouts.
-    message = f"the broker refuses its {kind}: {reason}"
+        return skipped(target, f"the broker refused its command: {reason}", now_us)
+    # Timeouts decide about a record that was sent.
+    message = f"the broker refused its {kind}: {reason}"
     return replace(target, outbox=None, since_us=now_us, updated_us=now_us, message=message)
 
 
 def cancelled(target: Target, reason: str, now_us: int) -> Target:
-    """The target after a cancel: ended at once if nothing can have been published, else the device is asked."""
+    """The target after a cancel: ended at once if nothing can have been published, otherwise the device is asked to
+    stop."""
     if target.final or target.state is S.CANCELLING:
         return target
     if target.unsent:
@@ -199,7 +202,8 @@ def cancelled(target: Target, reason: str, now_us: int) -> Target:
 
 
 def removed(target: Target, reason: str, now_us: int) -> Target:
-    """The target of a device that has left: at once if nothing can have been published, else behind its cancel."""
+    """The target of a device that has left: removed at once if nothing can have been published, otherwise after its
+    cancel."""
     if target.final or target.leaving:
         return target
     if target.unsent or (target.state is S.CANCELLING and target.outbox is None):
@@ -208,18 +212,18 @@ def removed(target: Target, reason: str, now_us: int) -> Target:
 
 
 def skipped(target: Target, reason: str, now_us: int) -> Target:
-    # What it quotes is what people wrote, and is kept with each target.
+    # The reason may quote user input, and is stored with each target.
     return _finished(target, S.SKIPPED, now_us, message=shortened(reason), updated_us=now_us)
 
 
 def forced(target: Target, reason: str, now_us: int) -> Target:
-    """The target that somebody forces: see docs/actions.md §4."""
+    """The target that a user forces: see docs/actions.md §4."""
     if target.final:
         return target
     if target.state is S.CANCELLING:
         if target.outbox == "cancel":
-            return target  # Without the cancel in the log the device would still carry the command out.
-        message = f"{target.message}; not waited for its answer, forced by {reason}"
+            return target  # Until the cancel is in the log, the device would still execute the command.
+        message = f"{target.message}; ended without its answer, forced by {reason}"
         return _finished(target, S.CANCELLED, now_us, message=message, updated_us=now_us)
     if target.forced:
         return target
@@ -228,7 +232,7 @@ def forced(target: Target, reason: str, now_us: int) -> Target:
 
 
 def next_attempt(target: Target, *, pause_s: int, reason: str, now_us: int) -> Target:
-    """The target before another try. What the last one left behind is in `action_events`."""
+    """The target before another attempt. The results of the previous one are in `action_events`."""
     return Target(
         action_id=target.action_id,
         tenant=target.tenant,
@@ -246,7 +250,7 @@ def next_attempt(target: Target, *, pause_s: int, reason: str, now_us: int) -> T
 
 
 def retried(target: Target, action: Action, now_us: int) -> Target:
-    """The target that has just FAILED or TIMED_OUT, or its next attempt if it has one left."""
+    """The target that has just FAILED or TIMED_OUT, or its next attempt if there is one left."""
     rollout = action.rollout
     if target.state not in (S.FAILED, S.TIMED_OUT) or target.attempt > rollout.retries:
         return target
@@ -259,7 +263,7 @@ def retried(target: Target, action: Action, now_us: int) -> Target:
 
 
 def timed_out(target: Target, action: Action, limits: Limits, now_us: int) -> Target:
-    """The target after a look at the clock: TIMED_OUT when its state has lasted too long or the deadline has passed."""
+    """The target after a check of the clock: TIMED_OUT if its state has lasted too long or the deadline has passed."""
     if target.final:
         return target
     if action.deadline_us is not None and now_us >= action.deadline_us:
@@ -273,13 +277,14 @@ def timed_out(target: Target, action: Action, limits: Limits, now_us: int) -> Ta
 
 
 def times_out_us(target: Target, action: Action, limits: Limits) -> int:
-    """When `timed_out` ends a target that was sent, if nothing else comes; the deadline left aside."""
+    """When `timed_out` ends a sent target if no report arrives; ignores the deadline."""
     moments = [since_us + limit_s * SECOND_US for since_us, limit_s, _ in _limits(target, action, limits)]
     return min(moments, default=target.since_us)
 
 
 def _limits(target: Target, action: Action, limits: Limits) -> list[tuple[int, int, str]]:
-    """(since when, how many seconds, what has not happened). What was not sent waits for people, not for its device."""
+    """(start, limit in seconds, what has not happened). Unsent commands have no timeout: they do not wait for the
+    device."""
     timeouts, state = action.timeouts, target.state
     if target.unsent:
         return []
@@ -292,7 +297,7 @@ def _limits(target: Target, action: Action, limits: Limits) -> list[tuple[int, i
     queued_s = timeouts.queued_s or limits.queued_s
     if state is not S.CANCELLING:
         return [(target.since_us, queued_s, "the device did not take the command")]
-    # A cancel that is not in the log yet cannot have been answered; without it the command would be carried out.
+    # A cancel that is not in the log yet cannot have been answered; without it the device would execute the command.
     return [] if target.outbox == "cancel" else [(target.since_us, queued_s, "the device did not answer the cancel")]
 
 
@@ -303,14 +308,14 @@ def _is_milder(target: Target) -> bool:
 def _advanced(
     target: Target, state: TargetState, at_us: int, marks: Mapping[str, Any] = MappingProxyType({})
 ) -> Target:
-    """At least at `state`, with the times of the states that it implies, and `marks` set. Never goes back."""
+    """The target at `state` or a later one, with the times of implied states, and `marks` set. Never goes back."""
     times = _implied_times(target, _RANK[state], at_us)
     if target.state is S.CANCELLING:
         return replace(target, **times, **marks) if times or marks else target
     if _RANK[state] <= _RANK[target.state] and not times:
         return replace(target, **marks) if marks else target
     higher = state if _RANK[state] > _RANK[target.state] else target.state
-    # The device has the command, or the log does: it is not owed any more. That it is to be forced may be.
+    # The device has the command, or the log does, so it is no longer owed. A force record may still be owed.
     still: Literal["force"] | None = "force" if target.forced and _is_milder(target) else None
     return replace(target, state=higher, outbox=still, **times, **marks)
 

@@ -1,8 +1,8 @@
-"""The engine's own values: targets, states, reports, decisions. No behaviour beyond what a value knows about itself.
+"""The engine's own values: targets, states, reports, decisions. They have no behaviour beyond their own fields.
 
-Times are Unix microseconds in UTC. Two clocks appear and are never compared with each other: what a device or the
-broker reported carries the time of the broker's record, everything else the engine's own `now`. Timeouts use
-`since_us`, which is the engine's; the order of reports uses neither (see `lifecycle`).
+Times are Unix microseconds in UTC. Two clocks are used and never compared with each other: reports of devices and
+brokers carry the time of the broker's record; everything else uses the engine's own `now`. Timeouts use `since_us`,
+which is the engine's time; the order of reports uses neither (see `lifecycle`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .action import Device
 SECOND_US = 1_000_000
 
 LATE_US = SECOND_US
-"""A command that is owed for so long may have reached the log at any time since: its rate is counted once more."""
+"""A command that is owed for this long may have reached the log at any time since, so it counts for the rate again."""
 
 
 class TargetState(StrEnum):
-    """Where one device stands with one action."""
+    """The state of one action on one device."""
 
     PENDING = "PENDING"
     QUEUED = "QUEUED"
@@ -52,21 +52,21 @@ TERMINAL = frozenset(
 
 
 ERRORS = frozenset({TargetState.FAILED, TargetState.REJECTED, TargetState.TIMED_OUT})
-"""What counts against an action; the others that are not SUCCEEDED count neither way."""
+"""States that count as errors of an action. Of the other final states only SUCCEEDED counts, as success."""
 
 
 class ActionPhase(StrEnum):
     RUNNING = "RUNNING"
     PAUSED = "PAUSED"
-    """Somebody paused it: nothing more is sent; what is out goes on."""
+    """A user paused it: nothing more is sent; commands already sent continue."""
     WAITING_APPROVAL = "WAITING_APPROVAL"
-    """The next wave waits for somebody's approval."""
+    """The next wave waits for an approval."""
     STOPPING = "STOPPING"
     """Aborted or cancelled: nothing more is sent; it ends with the last answer."""
     ENDED = "ENDED"
-    """Every target is in a terminal state, or there was none."""
+    """Every target is in a terminal state, or there were no targets."""
     REFUSED = "REFUSED"
-    """The row itself was wrong; nothing was sent."""
+    """The row itself was invalid; nothing was sent."""
 
     @property
     def over(self) -> bool:
@@ -77,7 +77,7 @@ class ActionPhase(StrEnum):
 class Report:
     """A row of `action_events` that came from the broker: a device's status, or the receipt of a command.
 
-    (log_id, partition, offset) is the place of the *report*. A receipt also carries the place of the command.
+    (log_id, partition, offset) is the position of the *report*. A receipt also carries the position of the command.
     """
 
     source: Literal["status", "receipt"]
@@ -90,7 +90,7 @@ class Report:
     state: str
     at_us: int
     recorded_us: int
-    """When the row entered the table; a report that matches nothing waits from here on."""
+    """When the row was added to the table; the waiting time of a report without a matching target starts here."""
     tenant: str = "default"
     boot: str | None = None
     seq: int | None = None
@@ -98,7 +98,7 @@ class Report:
     message: str | None = None
     result: str | None = None
     version: str | None = None
-    """The firmware that the device runs, by its own word."""
+    """The firmware version that the device reports."""
     command_partition: int | None = None
     command_offset: int | None = None
 
@@ -108,7 +108,7 @@ class Report:
 
     @property
     def about_bytes(self) -> int:
-        """About how much memory it takes."""
+        """Its approximate size in memory."""
         texts = (self.device_id, self.action_id, self.state, self.boot, self.message, self.result, self.version)
         return 500 + sum(len(text) for text in texts if text is not None)
 
@@ -117,8 +117,9 @@ class Report:
 class Target:
     """A row of `action_targets`: one device of one action.
 
-    `outbox` is what the engine owes the device and has not seen in the log yet: it is committed before the publish and
-    cleared after it, so a restart publishes again under the same idempotency key, which adds nothing.
+    `outbox` is the record that the engine owes the device and has not seen in the log yet. It is committed before the
+    publish and cleared after it. A restart therefore publishes again under the same idempotency key, which has no
+    effect.
     """
 
     action_id: str
@@ -132,19 +133,19 @@ class Target:
     wave: int = 0
     outbox: Literal["command", "cancel", "force"] | None = None
     mode: str | None = None
-    """How the device was asked to install, set when the command becomes owed: the bytes of the command follow."""
+    """The installation mode, set when the command becomes owed, because the bytes of the command depend on it."""
     forced: bool = False
-    """Somebody forced it: the window does not count, and a mode other than `forced` is to be replaced."""
+    """A user forced it: windows are ignored, and a mode other than `forced` will be replaced."""
     leaving: bool = False
-    """The device is to be REMOVED once its cancel is in the log."""
+    """The target becomes REMOVED once its cancel is in the log."""
     claimed: bool = False
-    """The device said SUCCEEDED and has not named the version that proves it."""
+    """The device reported SUCCEEDED, but not yet the version that proves it."""
     retry_us: int | None = None
-    """Not to be sent before."""
+    """The command must not be sent before this time."""
     sent_us: int | None = None
     """By the engine's clock: when the command became owed, then when the log had it."""
     begun_us: int | None = None
-    """By the engine's clock: when it was seen in progress first."""
+    """By the engine's clock: when it was first seen in progress."""
     partition: int | None = None
     offset: int | None = None
     queued_us: int | None = None
@@ -178,7 +179,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ActionState:
-    """A row of `action_state`. `requests_done` is written last, so a request is never taken as handled too early."""
+    """A row of `action_state`. `requests_done` is written last, so a request never counts as handled too early."""
 
     action_id: str
     tenant: str
@@ -193,22 +194,22 @@ class ActionState:
     updated_us: int
     requests_done: tuple[str, ...] = ()
     wave: int = 0
-    """The wave that is open; -1 before the approval that the action begins with."""
+    """The open wave; -1 before the approval with which the action begins."""
     waves: int = 1
     gate_us: int | None = None
-    """Since when the open wave has the successes that the next one asks for."""
+    """Since when the open wave has the successes that the next one requires."""
     approved: int = -1
-    """The highest wave that somebody let begin."""
+    """The highest wave that a user has approved."""
     stopped: str | None = None
-    """Why nothing more is sent, for good."""
+    """Why nothing more is sent; final."""
     forced: bool = False
     sent: Mapping[str, int] = field(default_factory=dict)
-    """Commands by the second (Unix) in which they became owed, of the last minute; kept where there is a rate."""
+    """Commands of the last minute by the Unix second in which they became owed; kept only if there is a rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceState:
-    """A row of `device_state`: what a device was last heard to say. The place is that of its newest status."""
+    """A row of `device_state`: what a device last reported about itself. The position is that of its newest status."""
 
     device_id: str
     tenant: str
@@ -225,7 +226,8 @@ class DeviceState:
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """A row that the engine adds to `action_events`. The id is derived from the cause: the same cause, the same id."""
+    """A row that the engine adds to `action_events`. The id is derived from the cause, so a repeated event has the same
+    id."""
 
     event_id: str
     tenant: str
@@ -253,7 +255,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the log has a published record."""
+    """The position of a published record in the log."""
 
     partition: int
     offset: int
@@ -268,20 +270,20 @@ class Quarantined:
 @dataclass(frozen=True, slots=True)
 class Limits:
     publish_max: int = 5_000
-    """Commands and cancels that may be owed at once: what one tick publishes, and the memory it takes."""
+    """Commands and cancels that may be owed at once. Limits the publishes of one tick and their memory."""
     wait_unmatched_s: int = 600
     queued_s: int = 7 * 24 * 3600
     delivered_s: int = 3600
     in_progress_s: int = 24 * 3600
     step_s: int = 24 * 3600
     waiting_max: int = 50_000
-    """Reports that may wait for their action; more go to quarantine at once."""
+    """Reports that may wait for their action; further ones go to quarantine at once."""
     waiting_bytes_max: int = 64 * 1024 * 1024
-    """About as much memory they may take: any device may say much about an action that is not there."""
+    """Approximate limit for their memory: any device may send many reports about actions that do not exist."""
     allow_unsigned: bool = False
     """Whether artifacts without a signature may be installed."""
     trusted_keys: frozenset[str] = frozenset()
-    """The ids of keys whose signatures count; empty: any."""
+    """The ids of trusted signing keys; empty: any key."""
 
 
 Targets = Mapping[str, Mapping[str, Target]]
@@ -290,23 +292,24 @@ Targets = Mapping[str, Mapping[str, Target]]
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """What the tables say, as far as open actions and news about them need it."""
+    """The contents of the tables, as far as open actions and their news need them."""
 
     actions: Mapping[str, ActionState] = field(default_factory=dict)
     targets: Targets = field(default_factory=dict)
     waiting: tuple[Report, ...] = ()
-    """Reports that match no target yet. Not stored: they are read again from `action_events` after a restart."""
+    """Reports that match no target yet. Not stored: after a restart they are read again from `action_events`."""
     said: frozenset[str] = frozenset()
-    """Ids of the audit events that `action_events` already has from the engine."""
+    """Ids of the engine's audit events that are already in `action_events`."""
     facts: Mapping[str, DeviceState] = field(default_factory=dict)
     """By device id."""
     devices: Mapping[str, Device] | None = field(default=None, compare=False)
-    """The mapping that the last tick was given: where it is the same object, nobody has come or gone."""
+    """The mapping given to the last tick. If it is the same object again, no device was added or removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a tick wants done, in this order: events, quarantine, devices, targets, states, only then publishes."""
+    """The results of a tick, to be applied in this order: events, quarantine, devices, targets, states, then
+    publishes."""
 
     target_updates: tuple[Target, ...] = ()
     state_updates: tuple[ActionState, ...] = ()

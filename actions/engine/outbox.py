@@ -1,4 +1,5 @@
-"""What is owed to devices: the records to publish, and the target once the log has them. Publishes nothing itself."""
+"""Records owed to devices: builds the records to publish, and updates targets once the log has them. Publishes
+nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def idempotency_key(target: Target) -> str:
 
 
 def owed(target: Target, action: Action, artifacts: Artifacts) -> Publish:
-    """The record that `target.outbox` stands for. Its bytes depend on the rows only, never on when it is made."""
+    """The record for `target.outbox`. Its bytes depend only on the rows, never on the time."""
     if target.outbox is None:
         raise ValueError(f"nothing is owed to device {target.device_id} for action {target.action_id}")
     command = target.outbox == "command"
@@ -53,7 +54,7 @@ def owed(target: Target, action: Action, artifacts: Artifacts) -> Publish:
 
 @lru_cache(maxsize=64)
 def _params(text: str) -> Any:
-    """Not to be changed: the devices of an action share it."""
+    """The result is shared by all devices of an action and must not be changed."""
     return json.loads(text or "{}")
 
 
@@ -76,8 +77,8 @@ def record_places(
     *,
     refused: Mapping[Publish, str] = _NOTHING_REFUSED,
 ) -> Decision:
-    """The rows to write after a publish: QUEUED with the place in the log, or the cancel no longer owed. `refused` are
-    the records that the broker will never take, with its words."""
+    """The rows to write after a publish: QUEUED with the log position, or the cancel no longer owed. `refused` maps
+    records that the broker refuses permanently to its reasons."""
     updates: dict[str, dict[str, Target]] = {}
     for publish, reason in refused.items():
         target = state.targets[publish.action_id][publish.device_id]
@@ -98,7 +99,7 @@ def record_places(
         before = state.actions[action_id]
         after = summarized(before, {**state.targets[action_id], **rows}.values(), now_us, lasting=True)
         if before.sent and overdue[action_id]:
-            # Its rate was counted when it became owed; it has reached the log only now.
+            # It counted for the rate when it became owed, but reached the log only now.
             after = replace(after, sent=counted(before.sent, overdue[action_id], now_us))
         if after != before:
             states.append(after)

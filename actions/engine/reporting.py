@@ -1,4 +1,4 @@
-"""What devices and brokers reported, applied to targets in the order of the log; what matches nothing waits."""
+"""Applies reports of devices and brokers to targets in log order; reports without a matching target wait."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from .model import SECOND_US, Quarantined, Report, Target, TargetState
 from .work import Work
 
 _WAITING_SHARE = 8
-"""One device has an eighth of what may wait: its reports about actions that nobody inserted leave room for others'."""
+"""One device may use an eighth of the waiting room, so that its reports about unknown actions leave room for other
+devices."""
 _SHOWN_MAX = 100
-"""Characters of what a device says that a sentence repeats."""
+"""Characters of a device's text that a sentence quotes."""
 
 
 def apply_reports(work: Work, reports: Iterable[Report]) -> None:
-    """Move targets by the reports that waited and the new ones, in the order of their places in the log."""
-    # A record may speak of several attempts, and of each once.
+    """Updates targets with the waiting and the new reports, in the order of their log positions."""
+    # A record may report on several attempts, but on each only once.
     unique = {(*report.place, report.action_id, report.attempt): report for report in (*work.state.waiting, *reports)}
     for place in sorted(unique):
         report = unique[place]
@@ -36,7 +37,7 @@ def apply_reports(work: Work, reports: Iterable[Report]) -> None:
         elif report.attempt == target.attempt:
             _apply(work, target, report)
         elif report.source == "status":
-            # An older attempt is history, unless it makes the next one needless.
+            # A report on an older attempt changes nothing, unless it makes the next attempt unnecessary.
             fact = work.fact(report.device_id)
             action = work.actions.get(report.action_id)
             _put_late(work, target, settled_by_earlier(target, report, action, fact, work.now_us))
@@ -44,7 +45,7 @@ def apply_reports(work: Work, reports: Iterable[Report]) -> None:
 
 
 def _note(work: Work, report: Report) -> None:
-    """What it says of the device itself. Devices that nobody described are not kept: anybody may send a status."""
+    """Records what the device reports about itself. Unknown devices are ignored: anybody may send a status."""
     device = work.devices.get(report.device_id)
     if device is None:
         return
@@ -64,10 +65,10 @@ def _wait(work: Work, report: Report) -> None:
     count, bytes_ = work.waiting_of.get(report.device_id, (0, 0))
     most, most_bytes = work.limits.waiting_max, work.limits.waiting_bytes_max
     if len(work.waiting) >= most or work.waiting_bytes + size > most_bytes:
-        reason = f"no target matches, and {len(work.waiting)} reports wait already: {what}"
+        reason = f"no target matches, and {len(work.waiting)} reports are already waiting: {what}"
         work.quarantine.append(Quarantined(report, reason))
     elif count >= max(1, most // _WAITING_SHARE) or (count and bytes_ + size > most_bytes // _WAITING_SHARE):
-        reason = f"no target matches, and {count} reports of this device wait already: {what}"
+        reason = f"no target matches, and {count} reports of this device are already waiting: {what}"
         work.quarantine.append(Quarantined(report, reason))
     else:
         work.waiting.append(report)
@@ -90,8 +91,8 @@ def _put_late(work: Work, target: Target, after: Target) -> None:
 
 
 def _confirm(work: Work) -> None:
-    """End what is proved by now, maybe by a status about something else: what was claimed, and what would be tried
-    again."""
+    """Ends targets whose success is now proven, possibly by a status about something else: claimed successes, and
+    attempts that would otherwise be repeated."""
     for action, _ in list(work.open_actions()):
         if not action.is_ota:
             continue

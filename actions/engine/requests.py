@@ -1,4 +1,4 @@
-"""What people ask for while an action runs: pause, resume, cancel, force, retry, approve. Each is answered, once."""
+"""Requests of users during an action: pause, resume, cancel, force, retry, approve. Each is answered once."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .model import ERRORS, SECOND_US, ActionPhase, ActionState, Target, TargetSt
 from .work import Work
 
 _RETRIED_BY_NAME = ERRORS | {TargetState.CANCELLED, TargetState.SKIPPED}
-"""What a retry takes up when it names the device; of all devices only what ended in error."""
+"""States that a retry of a named device accepts; a retry of all devices only accepts errors."""
 
 
 class _Refused(Exception):
-    """Why a request is not carried out."""
+    """Why a request is refused."""
 
 
 def answer_requests(work: Work, requests: Collection[Request]) -> None:
-    """Carry out what people asked for, in the order of asking; whatever cannot be done is answered with the reason."""
+    """Executes requests in order; a request that cannot be executed is answered with the reason."""
     for request in sorted(requests, key=lambda row: (row.at_us, row.request_id)):
         row = work.row(request.action_id)
         if row is None or row.tenant != request.tenant:
@@ -49,7 +49,7 @@ def _carry_out(work: Work, request: Request, row: ActionState) -> str:
         raise _Refused(f"unknown kind {request.kind!r}; the kinds are {', '.join(steps)}")
     action = work.actions.get(request.action_id)
     if action is None:
-        raise _Refused(f"the row of action {request.action_id} is gone from the table actions")
+        raise _Refused(f"the row of action {request.action_id} no longer exists in the table actions")
     if row.phase is ActionPhase.REFUSED:
         raise _Refused("the action itself was refused, nothing was sent")
     return steps[request.kind](work, request, row, action)
@@ -92,7 +92,7 @@ def _resume(work: Work, request: Request, row: ActionState, action: Action) -> s
     if row.phase is not ActionPhase.PAUSED:
         raise _Refused(f"the action is {row.phase}, not {ActionPhase.PAUSED}")
     work.put_row(replace(row, phase=ActionPhase.RUNNING))
-    return "it goes on"
+    return "the action continues"
 
 
 def _force(work: Work, request: Request, row: ActionState, action: Action) -> str:
@@ -108,7 +108,7 @@ def _force(work: Work, request: Request, row: ActionState, action: Action) -> st
 
 def _retry(work: Work, request: Request, row: ActionState, action: Action) -> str:
     if row.stopped is not None:
-        raise _Refused(f"the action was stopped ({row.stopped}); insert a new one")
+        raise _Refused(f"the action was stopped ({row.stopped}): insert a new one")
     if action.deadline_us is not None and work.now_us >= action.deadline_us:
         raise _Refused("the deadline of the action has passed")
     wanted = ERRORS if request.device_id is None else _RETRIED_BY_NAME
@@ -124,15 +124,15 @@ def _retry(work: Work, request: Request, row: ActionState, action: Action) -> st
 def _approve(work: Work, request: Request, row: ActionState, action: Action) -> str:
     _of_all(request)
     if row.phase is not ActionPhase.WAITING_APPROVAL:
-        raise _Refused(f"the action is {row.phase}, nothing waits for approval")
+        raise _Refused(f"the action is {row.phase}: nothing waits for approval")
     if not request.by.strip():
-        raise _Refused("an approval names who gives it, in by")
+        raise _Refused("an approval must name its author in the column by")
     if request.by.strip().casefold() == action.created_by.strip().casefold():
-        raise _Refused(f"{request.by} made the action; somebody else has to approve it")
+        raise _Refused(f"{request.by} created the action: another person must approve it")
     work.put_row(replace(row, approved=row.wave + 1))
-    return f"wave {row.wave + 2} of {row.waves} may begin, says {request.who}"
+    return f"wave {row.wave + 2} of {row.waves} may begin, approved by {request.who}"
 
 
 def _of_all(request: Request) -> None:
     if request.device_id is not None:
-        raise _Refused(f"{request.kind} is for the whole action; leave device_id null")
+        raise _Refused(f"{request.kind} applies to the whole action: leave device_id null")

@@ -1,6 +1,6 @@
-"""Until when nothing can happen by the clock alone, so that a tick without news need not look at every target. Pure.
+"""Computes until when the clock alone changes nothing, so that a tick without news need not check every target. Pure.
 
-It errs towards too early: a tick that finds nothing costs time, one that is left out would cost a timeout.
+It errs on the early side: a tick without effect only costs time, while a missed one would delay a timeout.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .sending import SENDING, rate_eases_us
 from .waves import soaked_us
 
 _REST_MAX_US = 60 * SECOND_US
-"""A tick looks at everything at least so often."""
+"""Maximum time between two complete ticks."""
 
 
 def rests_until_us(
@@ -22,8 +22,8 @@ def rests_until_us(
 ) -> int:
     """The first moment at which a tick may decide something without news.
 
-    To be asked after a tick that decided nothing at `now_us`, about the state that it left, with the rows and requests
-    that it was given. `now_us` itself when anything stands in the way of resting.
+    Call it after a tick that decided nothing at `now_us`, with the resulting state and with the rows and requests of
+    that tick. Returns `now_us` itself if anything prevents resting.
     """
     wait_us = limits.wait_unmatched_s * SECOND_US
     until = min(
@@ -51,7 +51,7 @@ def _of_action(
     if action.deadline_us is not None:
         until = min(until, action.deadline_us)
     soaked = soaked_us(action, row)
-    if soaked is not None and soaked > now_us:  # What is past was judged, and waits for a person.
+    if soaked is not None and soaked > now_us:  # A past soak was already judged and now waits for a user.
         until = min(until, soaked)
     sends = row.phase in SENDING and row.stopped is None
     not_before_us = action.rollout.not_before_us
@@ -75,7 +75,7 @@ def _of_action(
 
 
 def _lets_go_us(action: Action, row: ActionState, targets: Collection[Target], now_us: int) -> int:
-    """When the clock may let a target go whose turn it is; for what it waits for besides, there is news."""
+    """When the clock may release a target whose turn it is. Its other conditions change only with news."""
     if action.rollout.maintenance_window is not None:
         return now_us
     if action.rollout.rate_per_minute is not None:

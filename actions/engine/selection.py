@@ -1,4 +1,4 @@
-"""Which devices an action is for. Looks at values only; whether the selector makes sense is `validity`'s to judge."""
+"""Selects the devices of an action. Works on values only; `validity` judges whether the selector makes sense."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ BUCKETS = 10_000
 class Selection:
     selected: tuple[str, ...]
     unknown: tuple[str, ...]
-    """Ids that the action lists and the table `devices` of this tenant does not have."""
+    """Ids that the action lists but that the table `devices` of this tenant does not contain."""
 
 
 def bucket(action_id: str, device_id: str) -> int:
-    """The place of a device in [0, 10000) for this action. A device is in `percentage` p when it is below 100·p.
+    """The position of a device in [0, 10000) for this action. A device is in `percentage` p if it is below 100·p.
 
-    It is the first 8 bytes of sha256("<action_id>/<device_id>"), big-endian, modulo 10000, and so depends on the two
-    ids only: adding or removing devices never changes whether another one is selected, and a larger percentage of the
-    same action always contains the smaller one.
+    It is the first 8 bytes of sha256("<action_id>/<device_id>"), big-endian, modulo 10000, and therefore depends only
+    on the two ids: adding or removing devices never changes whether another one is selected, and a larger percentage of
+    the same action always contains a smaller one.
     """
     digest = hashlib.sha256(f"{action_id}/{device_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big") % BUCKETS
@@ -44,7 +44,7 @@ def select(action: Action, devices: Mapping[str, Device]) -> Selection:
 
 
 def _tester(action: Action) -> Callable[[Device], bool]:
-    """Everything but ids and tenant, with what is the same for all devices looked up once."""
+    """A test of all criteria except ids and tenant. Looks up everything that is the same for all devices once."""
     selector: Selector = action.selector
     tests: list[Callable[[Device], bool]] = []
     if selector.labels is not None:
@@ -63,7 +63,7 @@ def _tester(action: Action) -> Callable[[Device], bool]:
 
 
 def describe(action: Action) -> str:
-    """The selector as a clause for a sentence: "labels site=roof and percentage 10"."""
+    """The selector as part of a sentence: "labels site=roof and percentage 10"."""
     selector = action.selector
     parts = []
     if selector.device_ids is not None:

@@ -1,6 +1,6 @@
-"""Whose command goes out next: rate, devices in flight, windows, and what else an action has to wait for. Pure.
+"""Decides which command is sent next: rate, devices in flight, windows, and other conditions of an action. Pure.
 
-Every rule here is a condition on sending. What was sent is governed by timeouts alone (`lifecycle.timed_out`).
+Every rule here is a condition for sending. After sending, only timeouts apply (`lifecycle.timed_out`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .model import SECOND_US, ActionPhase, ActionState, DeviceState, Target, Tar
 from .windows import is_open
 
 SENDING = (ActionPhase.RUNNING, ActionPhase.WAITING_APPROVAL)
-"""An action that waits for approval still sends to the waves that are open."""
+"""Phases that send. An action that waits for approval still sends to its open waves."""
 
 _RATE_S = 60
 
@@ -26,12 +26,12 @@ class Verdict(Enum):
 
 
 Skip = str
-"""Why a device is not sent anything, for good."""
+"""Why nothing is sent to a device; final."""
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What a target may have to wait for, besides its own action."""
+    """What a target may have to wait for outside its own action."""
 
     now_us: int
     devices: Mapping[str, Device]
@@ -40,13 +40,13 @@ class Around:
     other: Callable[[str, str], Target | None]
     """(action_id, device_id) → that target."""
     over: Callable[[str], bool | None]
-    """Whether an action has ended; None where there is none."""
+    """Whether an action has ended; None if it does not exist."""
     installing: Mapping[str, str]
-    """device_id → the action of the OTA that it has under way."""
+    """device_id → the action of the OTA in progress on that device."""
 
 
 def room(action: Action, row: ActionState, targets: Collection[Target], now_us: int) -> int | None:
-    """How many commands the action's own limits allow now; None without a limit."""
+    """How many commands the action's own limits allow now; None if there is no limit."""
     limits = []
     if action.rollout.max_in_flight is not None:
         in_flight = sum(1 for target in targets if not target.final and not target.unsent)
@@ -57,8 +57,8 @@ def room(action: Action, row: ActionState, targets: Collection[Target], now_us: 
 
 
 def _used(row: ActionState, targets: Collection[Target], now_us: int) -> int:
-    """How many commands went out lately. The row knows of attempts that another one has followed, the targets of what
-    a crash kept from the row, and of what is owed and may reach the log at any moment."""
+    """The number of recent commands. The row counts attempts that later ones have replaced. The targets show commands
+    that a crash kept from the row, and owed ones that may reach the log at any moment."""
     counted_ = recent(row.sent, now_us)
     since = _since(now_us)
     seen: Counter[str] = Counter()
@@ -73,7 +73,7 @@ def _used(row: ActionState, targets: Collection[Target], now_us: int) -> int:
 
 
 def rate_eases_us(row: ActionState, targets: Iterable[Target], now_us: int) -> int | None:
-    """When the first of the commands that count for the rate no longer does; None when none counts."""
+    """When the oldest command that counts for the rate stops counting; None if none counts."""
     since = _since(now_us)
     seconds = [int(second) for second in recent(row.sent, now_us)]
     seconds += [second for target in targets if (second := (target.sent_us or 0) // SECOND_US) >= since]
@@ -81,7 +81,7 @@ def rate_eases_us(row: ActionState, targets: Iterable[Target], now_us: int) -> i
 
 
 def _since(now_us: int) -> int:
-    """The first second that counts. Two more than a minute, because a second is counted as a whole, and a command may
+    """The first second that counts. Two seconds more than a minute: a second is counted as a whole, and a command may
     have reached the log up to `LATE_US` after it was counted."""
     return now_us // SECOND_US - _RATE_S - 1
 
@@ -93,7 +93,7 @@ def recent(sent: Mapping[str, int], now_us: int) -> dict[str, int]:
 
 
 def counted(sent: Mapping[str, int], number: int, now_us: int) -> dict[str, int]:
-    """`recent` with so many more in this second."""
+    """`recent`, plus this number of commands in the current second."""
     after = recent(sent, now_us)
     second = str(now_us // SECOND_US)
     after[second] = after.get(second, 0) + number
@@ -101,7 +101,7 @@ def counted(sent: Mapping[str, int], number: int, now_us: int) -> dict[str, int]
 
 
 def candidates(row: ActionState, targets: Iterable[Target], now_us: int) -> list[Target]:
-    """Those whose turn it is, in the order in which they go: earlier waves first, then by device id."""
+    """The targets whose turn it is, in sending order: earlier waves first, then by device id."""
     found = [
         target
         for target in targets
@@ -112,7 +112,8 @@ def candidates(row: ActionState, targets: Iterable[Target], now_us: int) -> list
 
 
 def under_way(target: Target) -> bool:
-    """Whether the device may be at it. A cancel that the log has before the device took the command settles it."""
+    """Whether the device may be working on it. Not if the log has a cancel from before the device received the
+    command."""
     if target.final or target.unsent:
         return False
     overtaken = target.state is TargetState.CANCELLING and target.outbox is None and target.delivered_us is None
@@ -123,7 +124,7 @@ def verdict(target: Target, action: Action, row: ActionState, around: Around) ->
     """Whether this target's command may go out now."""
     device = around.devices.get(target.device_id)
     if device is None:
-        return Verdict.WAIT  # It has left; its removal follows.
+        return Verdict.WAIT  # The device has left; its target will be removed.
     waits, reason = _depends(target, action, around)
     if reason is not None:
         return reason
@@ -160,14 +161,14 @@ def _unfit(action: Action, device: Device, around: Around) -> Skip | None:
         return f"{what} is no longer in the table artifacts"
     lacking = artifact.lacking(device)
     if lacking is not None:
-        return f"no right to {what}: {lacking}"
+        return f"not allowed to install {what}: {lacking}"
     fact = around.facts.get(device.device_id)
     version = fact.version if fact is not None else None
     if version is not None and version == action.target_version and ota.mode != "download_only":
-        return f"it runs version {version} already"
+        return f"it already runs version {version}"
     if ota.requires_versions is None or version in ota.requires_versions:
         return None
     wanted = " or ".join(ota.requires_versions)
     if version is None:
-        return f"version {wanted} is required, and it has not told which one it runs"
-    return f"version {wanted} is required, and it runs {version}"
+        return f"version {wanted} is required, but it has not reported its version"
+    return f"version {wanted} is required, but it runs {version}"

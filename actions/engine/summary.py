@@ -1,4 +1,4 @@
-"""The row of `action_state` that follows from an action's targets: counts, phase, and one sentence for people."""
+"""The row of `action_state` derived from an action's targets: counts, phase, and a sentence for users."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _NOBODY = "selects nobody"
 
 
 def said_of_nobody(action: Action, unknown: int) -> str:
-    """Why an action ended before it began."""
+    """Why an action ended without selecting a device."""
     if unknown and unknown == len(set(action.selector.device_ids or ())):
         return f"{_NOBODY}: none of the {unknown} listed ids is in the table devices; nothing was sent"
     return f"{_NOBODY}: no device of tenant {action.tenant} matches {describe(action)}; nothing was sent"
 
 
 def summarized(row: ActionState, targets: Collection[Target], now_us: int, *, lasting: bool = False) -> ActionState:
-    """`row` brought up to date with the targets. Keeps `updated_us` when nothing changed.
+    """`row` updated from the targets. Keeps `updated_us` if nothing changed.
 
-    A `lasting` action does not end with its last target, because devices may still come.
+    A `lasting` action does not end with its last target, because devices may still join.
     """
     if row.phase is ActionPhase.REFUSED:
         return row

@@ -1,6 +1,6 @@
-"""One tick of the action engine, as a pure function of what the tables say and the time.
+"""One tick of the action engine, as a pure function of the table contents and the time.
 
-It changes nothing it is given, and the same arguments give the same decision: a tick that is repeated after a crash
+It does not modify its arguments, and the same arguments give the same decision: a tick that is repeated after a crash
 decides the same rows and the same records under the same idempotency keys.
 """
 
@@ -40,9 +40,9 @@ def tick(
     """What to write and to publish now.
 
     `actions` holds the rows of every open action and the new ones, `requests` those not known to be handled, `reports`
-    the new rows of `action_events` (repeats do no harm), `devices` the whole table by device id: the same object as
-    long as the table has not changed, and never changed in place. `artifacts` is that whole table. Until `heard_us`
-    everything that was reported is in `reports` or was in those of an earlier tick; None is now.
+    the new rows of `action_events` (repeats are harmless), `devices` the whole table by device id: the same object as
+    long as the table is unchanged, and never modified in place. `artifacts` is that whole table. All reports up to
+    `heard_us` are in `reports` or were in those of an earlier tick; None means now.
     """
     work = Work(state, devices, artifacts, now_us, limits, heard_us)
     admit(work, actions)
@@ -58,7 +58,7 @@ def tick(
 
 
 def apply(state: EngineState, decision: Decision) -> EngineState:
-    """The state once the decision has been committed."""
+    """The state after the decision has been committed."""
     targets = dict(state.targets)
     by_action: dict[str, dict[str, Target]] = {}
     for target in decision.target_updates:
@@ -76,7 +76,8 @@ def apply(state: EngineState, decision: Decision) -> EngineState:
 
 
 def _expire(work: Work) -> None:
-    """End what has lasted too long, as far as is known: what is not read yet may say that it had ended in time."""
+    """Ends targets that have lasted too long. Only considers the time up to which reports are known: an unread report
+    may say that a target ended in time."""
     for action, _ in work.open_actions():
         soonest_us = _soonest_us(action, work.limits)
         at_deadline = action.deadline_us is not None and work.heard_us >= action.deadline_us
@@ -95,14 +96,14 @@ def _expire(work: Work) -> None:
 
 
 def _soonest_us(action: Action, limits: Limits) -> int:
-    """No target that has not begun can time out sooner after its last news."""
+    """No target that has not begun can time out sooner than this after its last news."""
     timeouts = action.timeouts
     queued_s, delivered_s = timeouts.queued_s or limits.queued_s, timeouts.delivered_s or limits.delivered_s
     return min(queued_s, delivered_s, timeouts.step_s or limits.step_s) * SECOND_US
 
 
 def _try_again(work: Work) -> None:
-    """Give what has just ended in error its next attempt, where the action has one and still runs."""
+    """Starts the next attempt of targets that have just ended in error, if the action allows one and still runs."""
     for action_id, changed in work.changed.items():
         action, row = work.actions.get(action_id), work.row(action_id)
         if action is None or row is None or row.stopped is not None or not action.rollout.retries:
@@ -112,7 +113,7 @@ def _try_again(work: Work) -> None:
 
 
 def _judge(work: Work) -> None:
-    """Stop what went wrong, and open the next wave of what went well."""
+    """Stops actions with too many errors, and opens the next wave of successful ones."""
     for action, row in list(work.open_actions()):
         waves = waves_of(action)
         ruled = len(waves) > 1 or waves[0].error_percentage is not None or action.rollout.abort_percentage is not None
@@ -139,7 +140,7 @@ def _say_gate(work: Work, action: Action, before: ActionState, after: ActionStat
 
 
 def _stop(work: Work) -> None:
-    """Cancel what is left of actions that have been stopped."""
+    """Cancels the remaining targets of stopped actions."""
     for action, row in list(work.open_actions()):
         if row.stopped is None:
             continue
@@ -154,7 +155,8 @@ def _decision(work: Work) -> Decision:
     touched = work.states.keys() | work.changed.keys()
     touched |= {row.action_id for _, row in open_ if row.open == 0}
     if work.state.devices is None:
-        # The first tick after a start: the last one may have been killed between the targets and their action's row.
+        # First tick after a start: the previous run may have been killed between writing targets and their action's
+        # row.
         touched |= work.state.actions.keys()
     states = []
     for action_id in sorted(touched):
@@ -185,7 +187,7 @@ def _decision(work: Work) -> Decision:
 
 
 def _lasts(action: Action | None, row: ActionState, now_us: int) -> bool:
-    """Whether devices may still come."""
+    """Whether devices may still join."""
     if action is None or not action.rollout.dynamic or row.stopped is not None:
         return False
     return action.deadline_us is None or now_us < action.deadline_us

@@ -1,4 +1,4 @@
-"""What makes a row of `actions` wrong, as a sentence that names the column. Looks at values only."""
+"""Finds errors in a row of `actions`, as a sentence that names the column. Works on values only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .windows import WindowError, spans
 
 _NAME_MAX = 256
 _PARAMS_BYTES_MAX = 256 * 1024
-"""Below what a broker takes as one message by default."""
+"""Below the default size limit of a broker for one message."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _LIST_MAX = 100_000
 _DEPENDS_MAX = 16
@@ -31,7 +31,7 @@ _SIGNATURE_BYTES = 64
 
 
 def refusal(action: Action, artifacts: Artifacts | None = None, limits: Limits | None = None) -> str | None:
-    """Why this row cannot be acted on, or None. Without `artifacts` it is not asked whether the artifact is there."""
+    """Why this row cannot be executed, or None. Without `artifacts`, the existence of the artifact is not checked."""
     checks: tuple[Callable[[Action], Iterator[str]], ...] = (_identity, _selector, _content, _rollout, _ota)
     for check in checks:
         for wrong in check(action):
@@ -65,7 +65,7 @@ def _selector(action: Action) -> Iterator[str]:
         if ids is not None and not all(ids):
             yield f"{column} contains an empty {'id' if column == 'device_ids' else 'name'}"
         if ids is not None and len(ids) > _LIST_MAX:
-            yield f"{column} has {len(ids)} entries; {_LIST_MAX} are the limit"
+            yield f"{column} has {len(ids)} entries; the limit is {_LIST_MAX}"
     if selector.labels is not None and not selector.labels:
         yield "labels is an empty map; leave it null or name labels"
     if selector.percentage is not None and not 0 < selector.percentage <= 100:
@@ -79,10 +79,10 @@ def _selector(action: Action) -> Iterator[str]:
 
 def _content(action: Action) -> Iterator[str]:
     if len(action.params) > _PARAMS_BYTES_MAX:
-        yield f"params has {len(action.params)} characters; {_PARAMS_BYTES_MAX} bytes are the limit"
+        yield f"params has {len(action.params)} characters; the limit is {_PARAMS_BYTES_MAX} bytes"
     try:
         params = json.loads(action.params or "{}", parse_constant=_no_number, parse_float=_finite)
-        # As devices get it, which may be longer: 1e15 becomes 1000000000000000.0.
+        # The size that devices receive, which may be larger: 1e15 becomes 1000000000000000.0.
         size_bytes = len(json.dumps(params, ensure_ascii=False, separators=(",", ":")).encode())
     except (ValueError, RecursionError) as error:
         yield f"params is not JSON: {error}"
@@ -92,7 +92,7 @@ def _content(action: Action) -> Iterator[str]:
     if is_deeper(params, DEPTH_MAX):
         yield f"params is nested deeper than {DEPTH_MAX}"
     if size_bytes > _PARAMS_BYTES_MAX:
-        yield f"params has {size_bytes} bytes; {_PARAMS_BYTES_MAX} are the limit"
+        yield f"params has {size_bytes} bytes; the limit is {_PARAMS_BYTES_MAX}"
     for column, seconds in (
         ("timeout_queued_s", action.timeouts.queued_s),
         ("timeout_delivered_s", action.timeouts.delivered_s),
@@ -104,13 +104,13 @@ def _content(action: Action) -> Iterator[str]:
 
 
 def _no_number(word: str) -> None:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")
 
 
 def _finite(digits: str) -> float:
     found = float(digits)
     if math.isinf(found):
-        raise ValueError(f"{digits[:20]} is beyond the numbers that devices can read")
+        raise ValueError(f"{digits[:20]} exceeds the numbers that devices can read")
     return found
 
 
@@ -130,15 +130,15 @@ def _rollout(action: Action) -> Iterator[str]:
     if not 0 <= rollout.retries <= _RETRIES_MAX:
         yield f"retries must be from 0 to {_RETRIES_MAX}, not {rollout.retries}"
     if rollout.retry_backoff_s < 0:
-        yield f"retry_backoff_s must not be below 0, but is {rollout.retry_backoff_s}"
+        yield f"retry_backoff_s must be at least 0, not {rollout.retry_backoff_s}"
     if len(rollout.depends_on) > _DEPENDS_MAX:
-        yield f"depends_on has {len(rollout.depends_on)} entries; {_DEPENDS_MAX} are the limit"
+        yield f"depends_on has {len(rollout.depends_on)} entries; the limit is {_DEPENDS_MAX}"
     if action.action_id in rollout.depends_on:
         yield "depends_on names the action itself"
     if rollout.needs_approval and not action.created_by:
-        yield "needs_approval asks for somebody else than created_by, which is empty"
+        yield "needs_approval requires another person than created_by, which is empty"
     if action.deadline_us is not None and (rollout.not_before_us or 0) >= action.deadline_us:
-        yield "not_before is not before deadline"
+        yield "not_before must be earlier than deadline"
     if rollout.waves is not None:
         try:
             waves = parsed(rollout.waves)
@@ -146,7 +146,7 @@ def _rollout(action: Action) -> Iterator[str]:
             yield f"waves {error}"
             return
         if any(wave.approve for wave in waves) and not action.created_by:
-            yield "waves asks for the approval of somebody else than created_by, which is empty"
+            yield "waves requires approval by another person than created_by, which is empty"
     if rollout.maintenance_window is not None:
         try:
             spans(rollout.maintenance_window)
@@ -158,9 +158,9 @@ def _ota(action: Action) -> Iterator[str]:
     ota = action.ota
     if not action.is_ota:
         if ota.artifact_name is not None or ota.artifact_version is not None:
-            yield "artifact_name and artifact_version are for type 'ota'"
+            yield "artifact_name and artifact_version are only for type 'ota'"
         if ota.supersede:
-            yield "supersede is for type 'ota'"
+            yield "supersede is only for type 'ota'"
         return
     for column, value in (("artifact_name", ota.artifact_name), ("artifact_version", ota.artifact_version)):
         if not value:
@@ -171,7 +171,7 @@ def _ota(action: Action) -> Iterator[str]:
         ("target_version", ota.target_version),
     ):
         if value is not None and len(value) > _NAME_MAX:
-            yield f"{column} has {len(value)} characters; {_NAME_MAX} are the limit"
+            yield f"{column} has {len(value)} characters; the limit is {_NAME_MAX}"
     if ota.mode not in _MODES:
         yield f"mode must be one of {', '.join(_MODES)}, not {ota.mode!r}"
 

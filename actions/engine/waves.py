@@ -1,7 +1,7 @@
-"""Waves: who goes first, when the next ones may, and when an action stops by itself. Pure; sends nothing.
+"""Waves: which devices go first, when the next wave may begin, and when an action stops by itself. Pure; sends nothing.
 
-Everything is judged from the rows of the targets. `action_state` adds what does not follow from them: which wave is
-open, since when its successes are there, what somebody approved.
+Everything is judged from the rows of the targets. `action_state` adds what does not follow from them: the open wave,
+since when it has its successes, and approvals.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class WavesError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """Up to `percentage` of the devices (with the waves before it), and what the wave after it waits for."""
+    """Up to `percentage` of the devices (including earlier waves), and the conditions for the next wave."""
 
     percentage: float
     success_percentage: float = 100
@@ -41,7 +41,7 @@ _ONE = (Wave(percentage=100, success_percentage=0),)
 
 @lru_cache(maxsize=256)
 def parsed(text: str) -> tuple[Wave, ...]:
-    """Raises WavesError."""
+    """The waves in the text. Raises WavesError."""
     try:
         rows = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -51,7 +51,7 @@ def parsed(text: str) -> tuple[Wave, ...]:
     waves = tuple(_wave(number, row) for number, row in enumerate(rows, start=1))
     shares = [wave.percentage for wave in waves]
     if shares != sorted(set(shares)) or shares[-1] != 100:
-        raise WavesError("must rise from one percentage to the next, and end with 100")
+        raise WavesError("must have increasing percentages that end with 100")
     return waves
 
 
@@ -61,7 +61,7 @@ def _wave(number: int, row: object) -> Wave:
     known = [field.name for field in fields(Wave)]
     unknown = sorted(set(row) - set(known))
     if unknown:
-        raise WavesError(f"has {unknown[0]!r} in wave {number}; known are {', '.join(known)}")
+        raise WavesError(f"has the unknown key {unknown[0]!r} in wave {number}; known are {', '.join(known)}")
     for name in ("percentage", "success_percentage", "error_percentage"):
         value = row.get(name, None if name != "percentage" else "nothing")
         if value is None:
@@ -73,7 +73,7 @@ def _wave(number: int, row: object) -> Wave:
     for name, low in (("min_reported", 1), ("soak_s", 0)):
         value = row.get(name, low)
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise WavesError(f"has {name} {value!r} in wave {number}; write a whole number from {low} on")
+            raise WavesError(f"has {name} {value!r} in wave {number}; write a whole number of at least {low}")
     if not isinstance(row.get("approve", False), bool):
         raise WavesError(f"has approve {row['approve']!r} in wave {number}; write true or false")
     return Wave(**{name: value for name, value in row.items() if value is not None})
@@ -84,7 +84,7 @@ def waves_of(action: Action) -> tuple[Wave, ...]:
 
 
 def placed(action: Action, device_ids: Iterable[str]) -> dict[str, int]:
-    """The wave of each device chosen at the start: of each share the first ones by their hash, rounded up."""
+    """The wave of each device selected at the start: devices are sorted by hash, and each share is rounded up."""
     waves = waves_of(action)
     if len(waves) == 1:
         return dict.fromkeys(device_ids, 0)
@@ -97,20 +97,20 @@ def placed(action: Action, device_ids: Iterable[str]) -> dict[str, int]:
 
 
 def placed_later(action: Action, device_id: str) -> int:
-    """The wave of a device that came after the start: by its hash alone, so that it moves nobody."""
+    """The wave of a device that joined after the start: by its hash alone, so that no other device moves."""
     at = _hash(action, device_id)
     waves = waves_of(action)
     return next((number for number, wave in enumerate(waves) if at < wave.percentage * BUCKETS / 100), len(waves) - 1)
 
 
 def _hash(action: Action, device_id: str) -> int:
-    # Not the hash of `percentage`: else a wave would be a cut through the same order, and its share another one.
+    # Not the hash of `percentage`: a wave would then be a prefix of the same order, and its share would be wrong.
     return bucket(f"{action.action_id}/wave", device_id)
 
 
 @dataclass(slots=True)
 class Tally:
-    """How the targets of one wave stand. `counted` leaves out SKIPPED, REMOVED and CANCELLED."""
+    """Counts of the targets of one wave. `counted` excludes SKIPPED, REMOVED and CANCELLED."""
 
     counted: int = 0
     open: int = 0
@@ -134,7 +134,7 @@ class Tally:
 
 
 def tallied(action: Action, targets: Iterable[Target]) -> list[Tally]:
-    """One for each wave."""
+    """One tally for each wave."""
     tallies = [Tally() for _ in waves_of(action)]
     for target in targets:
         tallies[min(target.wave, len(tallies) - 1)].add(target)
@@ -142,7 +142,7 @@ def tallied(action: Action, targets: Iterable[Target]) -> list[Tally]:
 
 
 def abort_reason(action: Action, row: ActionState, tallies: Sequence[Tally]) -> str | None:
-    """Why the action has to stop now, or None."""
+    """Why the action must stop now, or None."""
     limit = action.rollout.abort_percentage
     if limit is not None:
         errors, ended = sum(t.errors for t in tallies), sum(t.ended for t in tallies)
@@ -162,7 +162,7 @@ def _over(errors: int, ended: int, percentage: float, min_reported: int) -> bool
 
 
 def advanced(action: Action, row: ActionState, tallies: Sequence[Tally], now_us: int) -> ActionState:
-    """`row` with the wave that may be open now. Call it for an action that is RUNNING or WAITING_APPROVAL."""
+    """`row` with the wave that may be open now. For an action that is RUNNING or WAITING_APPROVAL."""
     waves = waves_of(action)
     while row.wave < len(waves) - 1:
         if row.approved <= row.wave:
@@ -174,7 +174,7 @@ def advanced(action: Action, row: ActionState, tallies: Sequence[Tally], now_us:
 
 
 def soaked_us(action: Action, row: ActionState) -> int | None:
-    """When the soak of the open wave is over, if one is on."""
+    """When the soak of the open wave ends, if there is one."""
     if row.gate_us is None or row.wave < 0:
         return None
     return row.gate_us + waves_of(action)[min(row.wave, row.waves - 1)].soak_s * SECOND_US
@@ -183,7 +183,7 @@ def soaked_us(action: Action, row: ActionState) -> int | None:
 def _at_gate(
     row: ActionState, wave: Wave | None, tallies: Sequence[Tally], now_us: int
 ) -> tuple[ActionState, ActionPhase | None]:
-    """What the gate behind `wave` waits for: None when it is open. No wave is the gate before the first one."""
+    """What the gate after `wave` waits for; None if it is open. Without a wave: the gate before the first one."""
     if wave is None:
         return row, ActionPhase.WAITING_APPROVAL
     tally = tallies[row.wave]

@@ -1,6 +1,6 @@
-"""Maintenance windows: `Mon-Fri 22:00-06:00, Sun 00:00-24:00`, by the device's local time. Reads no clock.
+"""Maintenance windows: `Mon-Fri 22:00-06:00, Sun 00:00-24:00`, in the device's local time. Reads no clock.
 
-A span that passes midnight belongs to the day on which it begins. Days may be left out: every day.
+A span that passes midnight belongs to the day on which it begins. Without days it applies to every day.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class WindowError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Minutes of the week [start, end); `end` may lie in the next week."""
+    """Minutes of the week [start, end); `end` may be in the next week."""
 
     start_min: int
     end_min: int
@@ -32,20 +32,20 @@ class Span:
 
 @lru_cache(maxsize=256)
 def spans(text: str) -> tuple[Span, ...]:
-    """Raises WindowError."""
+    """The spans in the text. Raises WindowError."""
     found: list[Span] = []
     parts = text.split(",")
     if len(parts) > _SPANS_MAX:
-        raise WindowError(f"has {len(parts)} spans; {_SPANS_MAX} are the limit")
+        raise WindowError(f"has {len(parts)} spans; the limit is {_SPANS_MAX}")
     for part in parts:
         match = _SPAN.fullmatch(part.strip())
         if match is None:
-            raise WindowError(f"has {part.strip()!r}, which is not like 'Mon-Fri 22:00-06:00'")
+            raise WindowError(f"has {part.strip()!r}, which does not look like 'Mon-Fri 22:00-06:00'")
         first, last, *clock = match.groups()
         hour, minute, end_hour, end_minute = map(int, clock)
         start, end = hour * 60 + minute, end_hour * 60 + end_minute
         if minute > 59 or end_minute > 59 or start >= _DAY_MIN or end > _DAY_MIN or start == end:
-            raise WindowError(f"has {part.strip()!r}: times go from 00:00 to 24:00, and an empty span never comes")
+            raise WindowError(f"has {part.strip()!r}: times are from 00:00 to 24:00, and a span must not be empty")
         if end < start:
             end += _DAY_MIN
         found += [Span(day * _DAY_MIN + start, day * _DAY_MIN + end) for day in _days(first, last)]
@@ -64,13 +64,13 @@ def _days(first: str | None, last: str | None) -> list[int]:
 
 
 def is_open(text: str, time_zone: str | None, now_us: int) -> bool:
-    """Whether it is the time. A zone that this machine does not know counts as UTC."""
+    """Whether the window is open. A time zone unknown to this machine counts as UTC."""
     return _is_open(text, time_zone, now_us // 60_000_000)
 
 
 @lru_cache(maxsize=4_096)
 def _is_open(text: str, time_zone: str | None, minute_of_time: int) -> bool:
-    """The same for all devices of a zone, of which there may be a hundred thousand in a tick."""
+    """Cached by time zone, because a tick may ask for a hundred thousand devices."""
     local = datetime.fromtimestamp(minute_of_time * 60, zone(time_zone))
     minute = local.weekday() * _DAY_MIN + local.hour * 60 + local.minute
     return any(span.start_min <= at < span.end_min for span in spans(text) for at in (minute, minute + _WEEK_MIN))
@@ -82,5 +82,5 @@ def zone(name: str | None) -> tzinfo:
         return UTC
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # Not known, not a name, or a folder: whoever wrote it gets UTC.
+    except (KeyError, ValueError, OSError):  # Unknown, not a name, or a folder: use UTC.
         return UTC

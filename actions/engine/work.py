@@ -1,6 +1,6 @@
-"""The scratch pad of one tick: the state below, what changed above, what is to be said. Lives for one call.
+"""The working state of one tick: lookups, changes, and events to write. Lives for one call.
 
-It looks up and it notes; which target moves and why is decided by the steps that use it.
+It only looks up and records; the steps that use it decide which target changes and why.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .model import (
 
 
 class Work:
-    """`actions` holds the definitions of this tick, by id; the rest is reached through methods."""
+    """`actions` holds the definitions of this tick, by id; methods give access to everything else."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Work:
         self.now_us = now_us
         self.limits = limits
         self.heard_us = now_us if heard_us is None else min(heard_us, now_us)
-        """What was reported until then is known."""
+        """Reports up to this time are known."""
         self.actions: dict[str, Action] = {}
         self.changed: dict[str, dict[str, Target]] = {}
         self.states: dict[str, ActionState] = {}
@@ -52,10 +52,10 @@ class Work:
         self.waiting: list[Report] = []
         self.waiting_bytes = 0
         self.waiting_of: dict[str, tuple[int, int]] = {}
-        """By device: how many of its reports wait, and their bytes."""
+        """By device: the number and the bytes of its waiting reports."""
         self.quarantine: list[Quarantined] = []
         self.late: Counter[str] = Counter()
-        """By action: commands that were owed for long and are no more, so that they count for the rate now."""
+        """By action: commands that were owed for a long time and no longer are, so that they count for the rate now."""
         self._merged: dict[str, dict[str, Target]] = {}
 
     # -- looking up --------------------------------------------------------------------------------------------------
@@ -68,14 +68,15 @@ class Work:
         return changed or self.state.targets.get(action_id, {}).get(device_id)
 
     def targets(self, action_id: str) -> ValuesView[Target]:
-        """All targets of the action as they stand now. Not to be held while targets change."""
+        """All targets of the action in their current state. Do not hold it while targets change."""
         return self._view(action_id).values()
 
     def fact(self, device_id: str) -> DeviceState | None:
         return self.facts.get(device_id) or self.state.facts.get(device_id)
 
     def open_actions(self) -> Iterator[tuple[Action, ActionState]]:
-        """Those that are not over and whose definition is known, by id, so that a repeated tick does the same."""
+        """The actions that are not over and whose definition is known, sorted by id, so that a repeated tick does the
+        same."""
         for action_id in sorted(self.actions):
             row = self.row(action_id)
             if row is not None and not row.phase.over:
@@ -96,7 +97,7 @@ class Work:
     # -- changing ----------------------------------------------------------------------------------------------------
 
     def put(self, before: Target | None, after: Target) -> bool:
-        """Note the target if it is another than before. Says whether it was."""
+        """Records the target if it differs from before; returns whether it does."""
         if after is before or after == before:
             return False
         if before is not None and before.outbox == "command" != after.outbox:
@@ -113,7 +114,7 @@ class Work:
         return proof_of(target, self.actions.get(target.action_id))
 
     def stop(self, row: ActionState, reason: str) -> None:
-        """Nothing more is sent for this action, from this tick on."""
+        """Sends nothing more for this action from this tick on."""
         self.put_row(replace(row, stopped=row.stopped or reason, phase=ActionPhase.STOPPING))
 
     # -- saying ------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The tables beside silver: what is gone, and what quality was found; and where these and silver itself are.
+"""The companion tables of silver (gaps and quality results), and where these and silver itself are.
 
 `quarantine` is the same table that the jobs of actions use; its columns are in `sinks.tables`.
 """
@@ -19,14 +19,14 @@ from sinks.tables import BESIDE_SILVER, uri_of
 
 @dataclass(frozen=True, slots=True)
 class TablePlace:
-    """Where tables are: under a folder, or in a schema of a catalog. Exactly one of the two is set."""
+    """Where the tables are: in a folder, or in a schema of a catalog. Exactly one of the two is set."""
 
     root: str | None = None
     catalog_schema: str | None = None
 
     def __post_init__(self) -> None:
         if (self.root is None) == (self.catalog_schema is None):
-            raise SettingsError("tables are under a root or in a catalog_schema: give one of the two")
+            raise SettingsError("tables are under a root or in a catalog_schema: give only one of the two")
 
     @classmethod
     def of(cls, settings: SilverSettings) -> TablePlace:
@@ -38,12 +38,12 @@ class TablePlace:
         return SinkTable.named(f"{self.catalog_schema}.{name}")
 
     def make(self, spark: SparkSession | None, wanted: Iterable[tables.Table] = BESIDE_SILVER) -> None:
-        """Makes the tables that are not there yet. Tables with names need a session."""
+        """Creates missing tables. Tables given by name need a session."""
         if self.root is not None:
             tables.create_by_path(self.root, tables=wanted)
         elif spark is not None:
             tables.create_by_name(spark, self.catalog_schema or "", tables=wanted)
         else:
             raise SettingsError(
-                f"the tables of {self.catalog_schema} have names, and only a Spark session can write them"
+                f"the tables of {self.catalog_schema} are given by name, and only a Spark session can write them"
             )

@@ -231,7 +231,7 @@ def test_bars_show_every_state_that_is_there() -> None:
         (("create", "echo", "--params", "[]"), 2, "--params must be a JSON object"),
         (("create", "echo", "--label", "roof"), 2, "--label roof: write KEY=VALUE"),
         (("create", "echo", "--device", "d1", "--wave", "1,sook=3"), 2, "--wave 1,sook=3: write PERCENT"),
-        (("create", "echo", "--device", "d1", "--wave", "10"), 5, "waves must rise from one percentage to the next"),
+        (("create", "echo", "--device", "d1", "--wave", "10"), 5, "waves must have increasing percentages"),
         (("create", "echo", "--device", "d1", "--deadline", "soon"), 2, "--deadline soon: write a time such as"),
         (("create", "echo", "--where", "site ="), 5, "label_expression has its end where a value should be"),
         (("create", "fw", "--device", "d1", "--artifact", "fw"), 2, "--artifact fw: write NAME:VERSION"),

@@ -88,7 +88,7 @@ def test_second_row_of_an_id_in_the_same_commit_is_named_and_the_first_stays_aft
     world.job().turn()
     world.job().turn()
     (refused,) = [row["message"] for row in world.rows("action_events") if row["state"] == "REFUSED"]
-    assert "was committed earlier and counts; use another id" in refused
+    assert "was committed earlier and is used: choose another id" in refused
     assert len({value.split(b'"name":')[1][:7] for value in world.log.values.values()}) == 1
     assert len(world.log.keys) == 2
 

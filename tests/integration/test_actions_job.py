@@ -237,7 +237,7 @@ def test_ended_action_is_not_started_again_by_a_second_row(world: World) -> None
     world.job().turn()
     assert len(world.commands()) == 1
     (event,) = [row for row in world.rows(tables.ACTION_EVENTS) if row["source"] == "engine"]
-    assert "was committed earlier and counts" in event["message"]
+    assert "was committed earlier and is used" in event["message"]
 
 
 def test_first_committed_row_wins_across_a_restart(world: World) -> None:

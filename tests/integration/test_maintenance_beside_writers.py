@@ -141,7 +141,7 @@ def test_control_without_another_try_the_engine_and_compaction_would_fail(
     assert "Commit failed" in (world.tend("action_targets").problem or "")
     world.status("a2")
     world.tend("action_state")
-    with pytest.raises(TableStoreError, match="somebody else writes the engine's tables"):
+    with pytest.raises(TableStoreError, match="another program writes to the engine's tables"):
         world.job.turn()
 
 

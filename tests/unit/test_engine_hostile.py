@@ -127,11 +127,11 @@ def test_any_request_is_answered_or_left_alone(row: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"params": '{"x": NaN}'}, "params is not JSON: NaN is no number"),
-        ({"params": '{"x": -Infinity}'}, "params is not JSON: -Infinity is no number"),
+        ({"params": '{"x": NaN}'}, "params is not JSON: NaN is not a number"),
+        ({"params": '{"x": -Infinity}'}, "params is not JSON: -Infinity is not a number"),
         ({"params": '{"x": "\\ud800"}'}, "params is not JSON"),
-        ({"params": '{"x": "' + "é" * 200_000 + '"}'}, "params has 400008 bytes; 262144 are the limit"),
-        ({"params": '{"x": [' + ",".join(["1e15"] * 50_000) + "]}"}, "bytes; 262144 are the limit"),
+        ({"params": '{"x": "' + "é" * 200_000 + '"}'}, "params has 400008 bytes; the limit is 262144"),
+        ({"params": '{"x": [' + ",".join(["1e15"] * 50_000) + "]}"}, "bytes; the limit is 262144"),
         ({"params": "[" * 100_000}, "params is not JSON"),
         ({"action_id": "a\nb"}, "action_id must not contain control characters"),
         ({"type": "x" * 10_000}, "type 'xxx"),
@@ -194,7 +194,7 @@ def test_two_rows_of_one_id_in_one_commit_are_one_action_and_a_named_refusal_wha
         (publish,), (said,) = engine.last.publishes, engine.said()
         found.append((publish.value, said))
     assert found[0] == found[1]
-    assert "was committed earlier and counts; use another id" in found[0][1]
+    assert "was committed earlier and is used: choose another id" in found[0][1]
 
 
 def test_pause_twice_retry_without_errors_and_cancel_twice_are_answered_with_what_is() -> None:
@@ -209,12 +209,12 @@ def test_pause_twice_retry_without_errors_and_cancel_twice_are_answered_with_wha
         ("retry", "refused: no device ended in error"),
         ("pause", "pause: nothing more is sent until it is resumed"),
         ("pause", "refused: the action is PAUSED"),
-        ("resume", "resume: it goes on"),
+        ("resume", "resume: the action continues"),
         ("resume", "refused: the action is RUNNING, not PAUSED"),
         ("cancel", "cancel: 0 ended at once, 1 asked to stop, 0 already ended"),
         ("cancel", "cancel: 0 ended at once, 1 asked to stop, 0 already ended"),
         ("pause", "refused: the action is STOPPING"),
-        ("approve", "refused: the action is STOPPING, nothing waits for approval"),
+        ("approve", "refused: the action is STOPPING: nothing waits for approval"),
     ]
     assert engine.published == ["a1/d1/1", "a1/d1/1/cancel"]
 

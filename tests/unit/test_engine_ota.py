@@ -53,7 +53,7 @@ def test_success_without_the_target_version_waits_for_the_version() -> None:
     engine = updating()
     engine.tick(engine.report("SUCCEEDED", 1))
     assert engine.target().state is S.IN_PROGRESS
-    assert "that it runs version 2.0 is awaited" in (engine.target().message or "")
+    assert "it must still report version 2.0" in (engine.target().message or "")
     online(engine, 2, "1.0")
     assert engine.target().state is S.IN_PROGRESS
     online(engine, 3, "2.0")
@@ -81,7 +81,7 @@ def test_device_without_the_right_to_the_artifact_is_skipped() -> None:
     order(engine, "a1")
     engine.tick()
     assert engine.sent() == ["d1"]
-    assert engine.target("d2").message == "no right to artifact fw 2.0: it is for devices with hw=b"
+    assert engine.target("d2").message == "not allowed to install artifact fw 2.0: it is for devices with hw=b"
     engine = updating("d1", "d2", artifact=replace(SIGNED, device_ids=frozenset({"d2"})))
     assert engine.sent() == ["d2"]
 
@@ -95,9 +95,9 @@ def test_preconditions_look_at_what_the_device_runs() -> None:
     engine.tick()
     said = {id_: target.message for id_, target in engine.state.targets["a1"].items()}
     assert engine.sent() == ["d1"]
-    assert said["d2"] == "version 1.0 is required, and it runs 0.9"
-    assert said["d3"] == "it runs version 2.0 already"
-    assert said["d4"] == "version 1.0 is required, and it has not told which one it runs"
+    assert said["d2"] == "version 1.0 is required, but it runs 0.9"
+    assert said["d3"] == "it already runs version 2.0"
+    assert said["d4"] == "version 1.0 is required, but it has not reported its version"
 
 
 def test_one_ota_is_under_way_per_device() -> None:
@@ -186,8 +186,8 @@ def test_unsigned_artifact_is_installed_where_the_operator_allows_it() -> None:
     [
         ({"type": "ota"}, "type 'ota' needs artifact_name"),
         ({"type": "ota", "ota": Ota("fw", "2.0", mode="gentle")}, "mode must be one of forced, soft, download_only"),
-        ({"ota": Ota("fw", "2.0")}, "artifact_name and artifact_version are for type 'ota'"),
-        ({"ota": Ota(supersede=True)}, "supersede is for type 'ota'"),
+        ({"ota": Ota("fw", "2.0")}, "artifact_name and artifact_version are only for type 'ota'"),
+        ({"ota": Ota(supersede=True)}, "supersede is only for type 'ota'"),
         ({"type": "dance"}, "type 'dance' is not supported"),
     ],
 )

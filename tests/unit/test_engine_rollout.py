@@ -104,7 +104,7 @@ def test_retry_of_what_failed_lets_a_held_wave_go_on() -> None:
 def test_nobody_approves_their_own_action() -> None:
     engine = rolling(2, needs_approval=True)
     assert (engine.phase(), engine.sent()) == ("WAITING_APPROVAL", [])
-    for by, said in (("ann", "ann made the action; somebody else has to approve it"), ("", "names who gives it")):
+    for by, said in (("ann", "ann created the action: another person must approve it"), ("", "must name its author")):
         engine.ask("approve", by=by)
         engine.tick()
         assert said in engine.said()[0]
@@ -298,7 +298,7 @@ def test_force_ends_a_cancel_that_hangs() -> None:
     engine.ask("force", by="bob", reason="it is in a drawer")
     engine.tick()
     assert (engine.target("d000").state, engine.phase()) == (S.CANCELLED, "ENDED")
-    assert "not waited for its answer, forced by bob: it is in a drawer" in (engine.target("d000").message or "")
+    assert "ended without its answer, forced by bob: it is in a drawer" in (engine.target("d000").message or "")
 
 
 def test_device_that_leaves_is_removed_and_asked_to_stop_if_it_may_have_the_command() -> None:
@@ -345,14 +345,14 @@ def test_static_action_takes_nobody_in_later() -> None:
     [
         (Rollout(waves="{"), "waves is not JSON"),
         (Rollout(waves="[]"), "waves must be a list of 1 to 100 objects"),
-        (Rollout(waves='[{"percentage": 10}]'), "waves must rise from one percentage to the next, and end with 100"),
-        (Rollout(waves='[{"percentage": 10, "sok_s": 1}, {"percentage": 100}]'), "waves has 'sok_s' in wave 1"),
+        (Rollout(waves='[{"percentage": 10}]'), "waves must have increasing percentages that end with 100"),
+        (Rollout(waves='[{"percentage": 10, "sok_s": 1}, {"percentage": 100}]'), "waves has the unknown key 'sok_s' in wave 1"),
         (Rollout(waves='[{"percentage": "all"}]'), "waves has percentage 'all' in wave 1"),
         (Rollout(maintenance_window="sometimes"), "maintenance_window has 'sometimes'"),
         (Rollout(rate_per_minute=0), "rate_per_minute must be above 0"),
         (Rollout(membership="loose"), "membership must be 'static' or 'dynamic', not 'loose'"),
-        (Rollout(needs_approval=True), "needs_approval asks for somebody else than created_by, which is empty"),
-        (Rollout(depends_on=("a0",)), "depends_on names action a0, which is not known"),
+        (Rollout(needs_approval=True), "needs_approval requires another person than created_by, which is empty"),
+        (Rollout(depends_on=("a0",)), "depends_on names action a0, which does not exist"),
         (Rollout(depends_on=("a1",)), "depends_on names the action itself"),
         (Rollout(retries=1_000), "retries must be from 0 to 100"),
         (Rollout(abort_percentage=101), "abort_percentage must be from 0 to 100"),

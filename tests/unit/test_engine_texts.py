@@ -45,9 +45,9 @@ def test_expression_selects_by_labels(text: str, holds: bool) -> None:
         ("site = roof old", "has 'old' where it should end"),
         ("(site", "has its end where ')' should be"),
         ("fw in 1.2", "has '1.2' where '(' should be"),
-        ("site & old", "has '&', which it cannot have outside of quotes"),
+        ("site & old", "has '&', which must be quoted"),
         ("(" * 100 + "a" + ")" * 100, "is nested deeper than 32"),
-        ("a" * 5_000, "4096 are the limit"),
+        ("a" * 5_000, "the limit is 4096"),
     ],
 )
 def test_wrong_expression_says_where(text: str, said: str) -> None:

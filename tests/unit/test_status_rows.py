@@ -62,7 +62,7 @@ def test_receipt_of_what_the_engine_did_not_publish_is_left_alone(key: str | Non
         (b"\xff\xfe", "the payload is not JSON"),
         (b"", "the payload is not JSON"),
         (b"[" * 60_000, "the payload is not JSON"),
-        (b"[" * 100_000, "the status has 100000 bytes; 65536 are the limit"),
+        (b"[" * 100_000, "the status has 100000 bytes; the limit is 65536"),
         ([], "the payload is not a JSON object"),
         ({**STATUS, "action_id": None}, "action_id must be a text, not None"),
         ({**STATUS, "attempt": "1"}, "attempt must be a whole number from 1 to 2147483647, not '1'"),
@@ -70,7 +70,7 @@ def test_receipt_of_what_the_engine_did_not_publish_is_left_alone(key: str | Non
         ({**STATUS, "seq": 2**63}, "seq must be a whole number"),
         ({**STATUS, "progress": 101}, "progress must be a whole number from 0 to 100, not 101"),
         ({**STATUS, "ts": 1e9}, "ts must be a whole number"),
-        ({**STATUS, "message": "\ud800"}, "message has characters that are not Unicode"),
+        ({**STATUS, "message": "\ud800"}, "message contains characters that are not Unicode"),
         ({}, "action_id must be a text"),
     ],
 )

@@ -72,7 +72,7 @@ def test_both_ways_to_word_a_status_become_the_same_row(status: Said) -> None:
     [
         (b"\xff", "the payload is not JSON"),
         (b"[" * 60_000, "the payload is not JSON"),
-        (b"[" * 100_000, "the status has 100000 bytes; 65536 are the limit"),
+        (b"[" * 100_000, "the status has 100000 bytes; the limit is 65536"),
         ({}, "the payload is not a JSON array of responses"),
         ([], "the payload is not a JSON array of responses"),
         ([7], "response 1 of 1: it must be an object, not 7"),
@@ -88,7 +88,7 @@ def test_both_ways_to_word_a_status_become_the_same_row(status: Said) -> None:
         ([{**RESPONSE, "progress": 101}], "response 1 of 1: progress must be a whole number from 0 to 100"),
         ([{**RESPONSE, "state": "Failed", "errors": "x"}], "response 1 of 1: errors must be a list of texts"),
         ([{**RESPONSE, "state": "Failed", "errors": [3]}], "response 1 of 1: errors must be a text, not 3"),
-        ([{**RESPONSE, "id": "\ud800"}], "response 1 of 1: id has characters that are not Unicode"),
+        ([{**RESPONSE, "id": "\ud800"}], "response 1 of 1: id contains characters that are not Unicode"),
         ([7] * 9, "response 1 of 9: it must be an object, not 7; response 2 of 9"),
     ],
 )
