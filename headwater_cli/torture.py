@@ -55,7 +55,7 @@ def torture(
         raise ConfigError(f"{program} is missing: name the broker with --broker or HEADWATERD")
     faults_program = faults_binary(program)
     if hurts is not None:
-        say("--hurts is now --faults; the old name goes with the next release")
+        say("--hurts is now --faults; the next release removes the old name")
     names = _chosen(hurts if faults is None else faults, sabotage, has_faults=faults_program.exists())
     wanted = Run(
         folder=(data_dir or Path(tempfile.mkdtemp(prefix="headwater-torture-"))).absolute(),

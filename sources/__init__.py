@@ -53,7 +53,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name == "SourceError":
-        message = "sources.SourceError is now broker_edge.HeadwaterError; the old name goes with the next release"
+        message = "sources.SourceError is now broker_edge.HeadwaterError; the next release removes the old name"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         return HeadwaterError
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

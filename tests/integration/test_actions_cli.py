@@ -211,7 +211,7 @@ def test_artifact_is_offered_from_what_the_broker_has(run: Run, root: str, fligh
         client.produce([Row(topic="artifacts/pump/1.4.0/manifest", value=json.dumps(manifest).encode())])
     assert run("actions", "offer", "pump", "1.4.0", *options)[0] == 0
     code, _, err = run("actions", "offer", "pump", "1.4.0", *options)
-    assert (code, "is in the table already; a version is final" in err) == (5, True)
+    assert (code, "is already in the table: a version is final" in err) == (5, True)
     code, out, _ = run(
         "actions", "plan", "fw", "--root", root, "--percentage", "100", "--artifact", "pump:1.4.0", "--json"
     )
@@ -251,7 +251,7 @@ def test_wrong_use_is_one_sentence(run: Run, root: str, arguments: tuple[str, ..
 def test_missing_tables_are_one_sentence(run: Run, tmp_path: Path) -> None:
     code, _, err = run("actions", "list", "--root", str(tmp_path))
     assert code == 5
-    assert f"there is no table action_state under {tmp_path}; name the folder of the tables with --root" in err
+    assert f"there is no table action_state under {tmp_path}: give the folder of the tables with --root" in err
 
 
 def test_simulated_devices_publish_the_series_and_count(run: Run, tmp_path: Path) -> None:

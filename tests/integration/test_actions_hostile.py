@@ -103,7 +103,7 @@ def test_row_without_an_id_is_left_alone_and_said_in_the_log(
     )
     world.job().turn()
     assert world.log.keys == ["a1/d1/1"]
-    assert "has no action_id and is left alone: nameless" in caplog.text
+    assert "ignoring a row of the table actions without action_id: nameless" in caplog.text
 
 
 def test_older_of_two_engines_writes_and_publishes_nothing_more(world: EngineWorld) -> None:

@@ -325,7 +325,7 @@ def test_second_row_of_an_action_id_is_answered_once() -> None:
     engine = started()
     engine.actions.append(action_of(name="other", commit_version=9))
     (event,) = engine.tick().events
-    assert (event.state, "use another id" in event.message) == ("REFUSED", True)
+    assert (event.state, "choose another id" in event.message) == ("REFUSED", True)
     assert engine.tick().events == ()
 
 

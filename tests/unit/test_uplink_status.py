@@ -156,5 +156,5 @@ def test_topic_is_a_setting_that_is_checked(tmp_path: Any) -> None:
     assert load_settings(file).status.uplink_topic is None
     for wrong in ("a/+/{id}", "a/b", "{id}/{id}", "$a/{id}"):
         file.write_text(json.dumps({"status": {"uplink_topic": wrong}}))
-        with pytest.raises(SettingsError, match="is no topic with one level"):
+        with pytest.raises(SettingsError, match="is not a topic with one level"):
             load_settings(file)
