@@ -346,7 +346,10 @@ def test_static_action_takes_nobody_in_later() -> None:
         (Rollout(waves="{"), "waves is not JSON"),
         (Rollout(waves="[]"), "waves must be a list of 1 to 100 objects"),
         (Rollout(waves='[{"percentage": 10}]'), "waves must have increasing percentages that end with 100"),
-        (Rollout(waves='[{"percentage": 10, "sok_s": 1}, {"percentage": 100}]'), "waves has the unknown key 'sok_s' in wave 1"),
+        (
+            Rollout(waves='[{"percentage": 10, "sok_s": 1}, {"percentage": 100}]'),
+            "waves has the unknown key 'sok_s' in wave 1",
+        ),
         (Rollout(waves='[{"percentage": "all"}]'), "waves has percentage 'all' in wave 1"),
         (Rollout(maintenance_window="sometimes"), "maintenance_window has 'sometimes'"),
         (Rollout(rate_per_minute=0), "rate_per_minute must be above 0"),
