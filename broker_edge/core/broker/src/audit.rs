@@ -27,14 +27,14 @@ const CLIENT_ID_CHARS_MAX: usize = 64;
 /// The listener at which something was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Door {
+pub enum Interface {
     Mqtt,
     WebSocket,
     Flight,
     Admin,
 }
 
-impl Door {
+impl Interface {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mqtt => "mqtt",
@@ -48,7 +48,7 @@ impl Door {
 /// One refusal.
 #[derive(Debug, Clone, Copy)]
 pub struct Refused<'a> {
-    pub door: Door,
+    pub door: Interface,
     /// The refused action: `connect`, `publish`, `subscribe`, `call`, …
     pub act: &'static str,
     /// Why it was refused: `acl`, `busy`, `quota_sessions`, `origin`, …
@@ -59,7 +59,7 @@ pub struct Refused<'a> {
     pub client_id: Option<&'a str>,
 }
 
-type Kind = (Door, &'static str, &'static str);
+type Kind = (Interface, &'static str, &'static str);
 
 #[derive(Debug, Default)]
 struct Row {
@@ -270,7 +270,7 @@ mod tests {
 
     fn refused<'a>(user: Option<&'a str>, reason: &'static str) -> Refused<'a> {
         Refused {
-            door: Door::Mqtt,
+            door: Interface::Mqtt,
             act: "publish",
             reason,
             user,

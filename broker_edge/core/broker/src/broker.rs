@@ -12,14 +12,14 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::auth::{self, Keeper};
 use crate::config::{Ack, ClassSettings, Config, Disk, DiskAction, LogSettings, Sync, TlsSettings};
-use crate::data_plane::{self, DataPlane, DataPlaneConfig, Seat};
+use crate::data_plane::{self, DataPlane, DataPlaneConfig, LoopParts};
 use crate::hosts::{Hosts, Origins};
 use crate::metrics::Metrics;
 use crate::reload::Reloads;
-use crate::service::{self, Service, ServiceConfig, ServiceDoor, Ties};
+use crate::service::{self, Service, ServiceConfig, ServiceContext, ServiceEndpoint};
 use crate::state::{Compaction, StateError, StateStore};
 use crate::transport::certificates::{Certificates, TlsError};
-use crate::transport::{BACKLOG, Bound, Speaks};
+use crate::transport::{BACKLOG, BoundListener, ListenerProtocol};
 
 /// State records are compacted only above this size.
 const COMPACT_AFTER_BYTES: u64 = 4 << 20;
@@ -87,11 +87,11 @@ impl Broker {
         let admin = listen("admin", config.listeners.admin.bind.0)?;
         let (flight_at, admin_at) = (address(&flight)?, address(&admin)?);
         let (flight_tls, admin_tls) = (&config.listeners.flight.tls, &config.listeners.admin.tls);
-        let flight = ServiceDoor {
+        let flight = ServiceEndpoint {
             listener: flight,
             tls: certificates.load("flight", flight_tls, &["h2"])?,
         };
-        let admin = ServiceDoor {
+        let admin = ServiceEndpoint {
             listener: admin,
             tls: certificates.load("admin", admin_tls, &["http/1.1"])?,
         };
@@ -220,19 +220,19 @@ fn start_on(
     config: &Config,
     log: &Log,
     parts: Parts,
-    mqtt: Vec<Bound>,
-    flight: ServiceDoor,
-    admin: ServiceDoor,
+    mqtt: Vec<BoundListener>,
+    flight: ServiceEndpoint,
+    admin: ServiceEndpoint,
 ) -> Result<Running, StartError> {
     let thread = |what| move |reason| StartError::Thread { what, reason };
     let state = Arc::new(StateStore::open(log, COMPACT_AFTER_BYTES)?);
     let metrics = parts.metrics;
     let compaction = Compaction::start(&state).map_err(thread("compaction of the state"))?;
-    let seat = Seat::new().map_err(thread("MQTT data plane"))?;
+    let loop_parts = LoopParts::new().map_err(thread("MQTT data plane"))?;
     let service_config = ServiceConfig::new(config);
-    let ties = Ties {
+    let context = ServiceContext {
         metrics: Arc::clone(&metrics),
-        commands: seat.commands(),
+        commands: loop_parts.commands(),
         auth: Arc::clone(&parts.auth),
         reloads: parts.reloads,
     };
@@ -240,7 +240,7 @@ fn start_on(
         service_config,
         log.clone(),
         Arc::clone(&state),
-        ties,
+        context,
         flight,
         admin,
     )
@@ -253,7 +253,7 @@ fn start_on(
         sys_interval: config.sys.interval.0,
     };
     let data_plane = data_plane::start(
-        seat,
+        loop_parts,
         data_plane_config,
         log.clone(),
         state,
@@ -272,7 +272,7 @@ fn start_on(
 }
 
 /// Binds the listeners of the data plane and reads their certificates.
-fn listen_mqtt(config: &Config) -> Result<(Vec<Bound>, Certificates), StartError> {
+fn listen_mqtt(config: &Config) -> Result<(Vec<BoundListener>, Certificates), StartError> {
     let listeners = &config.listeners;
     let hosts = Hosts::new(&config.admin.hosts);
     let mut bound = Vec::new();
@@ -308,9 +308,9 @@ fn listen_mqtt(config: &Config) -> Result<(Vec<Bound>, Certificates), StartError
         let tls = certificates.load(name, tls, &[])?;
         let origins = Arc::new(Origins::new(origins, &hosts));
         for address in &bind.0 {
-            bound.push(Bound {
+            bound.push(BoundListener {
                 listener: reserve(name, *address)?,
-                speaks: Speaks {
+                speaks: ListenerProtocol {
                     proxy,
                     tls: tls.clone(),
                     websocket: matches!(name, "ws" | "wss"),

@@ -9,7 +9,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::config::{self, Config, ConfigError, Source};
-use crate::{Broker, VERSION, changes, log_cli, talk, users_cli};
+use crate::{Broker, VERSION, changes, log_cli, logging, users_cli};
 
 pub const EXIT_OK: i32 = 0;
 pub const EXIT_FAILED: i32 = 1;
@@ -106,7 +106,7 @@ fn exit_code(error: &ConfigError) -> i32 {
 }
 
 fn serve(config: Config) -> i32 {
-    talk::start(config.broker.log_format);
+    logging::start(config.broker.log_format);
     raise_open_files();
     // Registered before the start, so that an early signal is not lost.
     let mut signals = match Signals::new([SIGHUP, SIGINT, SIGTERM]) {

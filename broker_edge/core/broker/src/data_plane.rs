@@ -22,7 +22,7 @@ use crate::event_loop::{
 };
 use crate::metrics::Metrics;
 use crate::state::StateStore;
-use crate::transport::Bound;
+use crate::transport::BoundListener;
 
 /// The settings of the data plane.
 #[derive(Clone, Debug)]
@@ -42,14 +42,14 @@ pub struct DataPlane {
 }
 
 /// The poll and the command queue of a loop, created early so that other parts can already get its [`CommandSender`].
-pub struct Seat {
+pub struct LoopParts {
     poll: Poll,
     waker: Arc<LoopWaker>,
     sender: CommandSender,
     commands: Commands,
 }
 
-impl Seat {
+impl LoopParts {
     /// # Errors
     /// The system refuses a poll.
     pub fn new() -> io::Result<Self> {
@@ -75,20 +75,20 @@ impl Seat {
 /// # Errors
 /// The system refuses a thread or a poll, or retained messages cannot be read from the log.
 pub(crate) fn start(
-    seat: Seat,
+    loop_parts: LoopParts,
     config: DataPlaneConfig,
     log: Log,
     state: Arc<StateStore>,
     metrics: Arc<Metrics>,
     auth: Arc<Keeper>,
-    listeners: Vec<Bound>,
+    listeners: Vec<BoundListener>,
 ) -> io::Result<DataPlane> {
-    let Seat {
+    let LoopParts {
         poll,
         waker,
         sender,
         commands,
-    } = seat;
+    } = loop_parts;
     for partition in log.partitions() {
         let waker = Arc::clone(&waker);
         partition.watch(Arc::new(move || waker.wake()));
@@ -105,7 +105,7 @@ pub(crate) fn start(
                 .map_err(io::Error::other)
                 .and_then(|mut engine| {
                     let own = Arc::clone(&waker);
-                    engine.guard_with(auth, Arc::new(move || own.wake()));
+                    engine.set_auth(auth, Arc::new(move || own.wake()));
                     EventLoop::new(
                         poll,
                         waker,

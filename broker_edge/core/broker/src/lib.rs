@@ -18,13 +18,13 @@ mod event_loop;
 pub mod filter;
 mod hosts;
 mod log_cli;
+mod logging;
 pub mod metrics;
 pub mod pattern;
 pub mod peer;
 pub mod reload;
 pub mod service;
 pub mod state;
-mod talk;
 mod transport;
 
 mod broker;

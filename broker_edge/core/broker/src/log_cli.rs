@@ -16,7 +16,7 @@ use headwater_log::{Class, Offset, Seams};
 use serde_json::{Value, json};
 use signal_hook::consts::SIGINT;
 
-use self::arguments::{Arguments, Ended};
+use self::arguments::{Arguments, Exit};
 use self::shown::{dumped, repair_text, verify_text};
 use crate::cli::{EXIT_FAILED, EXIT_OK, EXIT_USAGE, print};
 use crate::filter::Filters;
@@ -68,21 +68,21 @@ pub fn run(arguments: &[String]) -> i32 {
     }
     match ended {
         Ok(code) => code,
-        Err(Ended::Usage(reason)) => {
+        Err(Exit::Usage(reason)) => {
             say(&format!(
                 "headwater log {verb}: {reason}\n{}",
                 USAGE.trim_end()
             ));
             EXIT_USAGE
         }
-        Err(Ended::Failed(error)) => {
+        Err(Exit::Failed(error)) => {
             say(&format!("headwater log {verb}: {error}"));
             exit_code(&error)
         }
     }
 }
 
-fn with_work(verb: &str, rest: &[String], stop: &AtomicBool) -> Result<i32, Ended> {
+fn with_work(verb: &str, rest: &[String], stop: &AtomicBool) -> Result<i32, Exit> {
     let seams = Seams::system();
     let shown = AtomicU64::new(u64::MAX);
     let is_terminal = std::io::stderr().is_terminal();
@@ -107,7 +107,7 @@ fn with_work(verb: &str, rest: &[String], stop: &AtomicBool) -> Result<i32, Ende
         "restore" => restore(rest, work),
         "purge" => purge(rest, work),
         "--help" | "-h" | "help" => Ok(print(USAGE)),
-        _ => Err(Ended::Usage(format!("there is no verb `{verb}`"))),
+        _ => Err(Exit::Usage(format!("there is no verb `{verb}`"))),
     }
 }
 
@@ -119,7 +119,7 @@ fn exit_code(error: &ToolError) -> i32 {
     }
 }
 
-fn verify(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
+fn verify(rest: &[String], work: Work<'_>) -> Result<i32, Exit> {
     let arguments = Arguments::parse(rest, &[], &["--online", "--json"])?;
     let [dir] = arguments.places("the data folder")?;
     let report = tools::verify(dir, arguments.access(), work)?;
@@ -136,7 +136,7 @@ fn verify(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
     Ok(code.max(printed))
 }
 
-fn dump(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
+fn dump(rest: &[String], work: Work<'_>) -> Result<i32, Exit> {
     let options = ["--partition", "--from", "--until", "--filter", "--limit"];
     let arguments = Arguments::parse(rest, &options, &["--online", "--json"])?;
     let [dir] = arguments.places("the data folder")?;
@@ -162,7 +162,7 @@ fn dump(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
     })
 }
 
-fn repair(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
+fn repair(rest: &[String], work: Work<'_>) -> Result<i32, Exit> {
     let arguments = Arguments::parse(rest, &["--template"], &["--dry-run", "--json"])?;
     let [dir] = arguments.places("the data folder")?;
     let mut templates = BTreeMap::new();
@@ -182,7 +182,7 @@ fn repair(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
     })
 }
 
-fn backup(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
+fn backup(rest: &[String], work: Work<'_>) -> Result<i32, Exit> {
     let arguments = Arguments::parse(rest, &[], &["--json"])?;
     let [dir, dest] = arguments.places("the data folder and the folder of the backup")?;
     let report = tools::backup(dir, dest, work)?;
@@ -206,7 +206,7 @@ fn backup(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
     Ok(print(&text))
 }
 
-fn restore(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
+fn restore(rest: &[String], work: Work<'_>) -> Result<i32, Exit> {
     let arguments = Arguments::parse(rest, &[], &["--same-id", "--json"])?;
     let [source, dir] = arguments.places("the folder of the backup and the new data folder")?;
     let report = tools::restore(source, dir, arguments.has("--same-id"), work)?;
@@ -227,7 +227,7 @@ fn restore(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
     Ok(print(&text))
 }
 
-fn purge(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
+fn purge(rest: &[String], work: Work<'_>) -> Result<i32, Exit> {
     let arguments = Arguments::parse(rest, &["--device", "--filter"], &["--json"])?;
     let [dir] = arguments.places("the data folder")?;
     let (devices, filters) = (arguments.all("--device"), arguments.all("--filter"));
@@ -238,7 +238,7 @@ fn purge(rest: &[String], work: Work<'_>) -> Result<i32, Ended> {
             tools::purge(dir, PurgeWhat::Topics(&|topic| filters.wants(topic)), work)?
         }
         _ => {
-            return Err(Ended::Usage(
+            return Err(Exit::Usage(
                 "one --device or a --filter is needed".to_owned(),
             ));
         }

@@ -5,8 +5,8 @@
 
 mod auth;
 mod detail;
-mod doors;
 mod durations;
+mod listeners;
 mod log;
 mod transport;
 
@@ -22,8 +22,8 @@ use crate::audit::Audit;
 
 pub use auth::AuthMetrics;
 pub use detail::{DetailMetrics, OfStatus};
-pub use doors::{Closed, DoorMetrics};
 pub use durations::Durations;
+pub use listeners::{Closed, ListenerMetrics};
 pub use log::LogMetrics;
 pub use transport::{ConnectFailure, TransportMetrics};
 
@@ -37,7 +37,7 @@ pub struct Metrics {
     pub audit: Audit,
     pub transport: TransportMetrics,
     pub detail: DetailMetrics,
-    pub doors: DoorMetrics,
+    pub listeners: ListenerMetrics,
     partitions: PartitionMetrics,
     pub log: LogMetrics,
 }
@@ -178,7 +178,7 @@ impl Metrics {
         self.partitions
             .register_damage(registry.sub_registry_with_prefix("log"));
         self.detail.register(&mut registry);
-        self.doors.register(&mut registry);
+        self.listeners.register(&mut registry);
         self.log.register(&mut registry);
         self.transport.register(&mut registry);
         registry

@@ -64,11 +64,11 @@ pub struct StateStore {
     compact_after_bytes: u64,
     inner: Mutex<Inner>,
     /// Notified when compaction may be due and when the high watermark has moved.
-    moved: Arc<Moved>,
+    moved: Arc<ProgressSignal>,
 }
 
 #[derive(Default)]
-struct Moved {
+struct ProgressSignal {
     condition: Condvar,
     /// Counts moves, so that a wait never misses one.
     count: Mutex<u64>,
@@ -97,7 +97,7 @@ impl StateStore {
             .clone();
         let inner = Mutex::new(replay(&partition)?);
         failpoint!("state-replayed");
-        let moved = Arc::new(Moved::default());
+        let moved = Arc::new(ProgressSignal::default());
         let on_move = Arc::clone(&moved);
         partition.watch(Arc::new(move || on_move.notify()));
         Ok(StateStore {
@@ -218,7 +218,7 @@ impl StateStore {
     }
 }
 
-impl Moved {
+impl ProgressSignal {
     fn notify(&self) {
         *self.count.lock() += 1;
         self.condition.notify_all();

@@ -36,10 +36,10 @@ Exit codes: 0 done, 1 failed or not the password, 2 usage, 4 refused.
 ";
 
 /// Why a verb did not end well, with its exit code.
-struct Ended(i32, String);
+struct Exit(i32, String);
 
-fn failed(reason: impl ToString) -> Ended {
-    Ended(EXIT_FAILED, reason.to_string())
+fn failed(reason: impl ToString) -> Exit {
+    Exit(EXIT_FAILED, reason.to_string())
 }
 
 /// Runs `users` with the arguments after it and returns the exit code.
@@ -54,11 +54,11 @@ pub fn run(arguments: &[String]) -> i32 {
         ["list", file, "--json"] => list(Path::new(file), true),
         ["verify", file, user] => verify(Path::new(file), user),
         ["--help" | "-h"] => return print(USAGE),
-        _ => Err(Ended(EXIT_USAGE, USAGE.trim_end().to_owned())),
+        _ => Err(Exit(EXIT_USAGE, USAGE.trim_end().to_owned())),
     };
     match done {
         Ok(()) => EXIT_OK,
-        Err(Ended(code, reason)) => {
+        Err(Exit(code, reason)) => {
             // There is nowhere left to say that stderr is closed.
             let _ = writeln!(std::io::stderr(), "headwater users: {reason}");
             code
@@ -66,13 +66,13 @@ pub fn run(arguments: &[String]) -> i32 {
     }
 }
 
-fn add(file: &Path, user: &str, with_scram: bool) -> Result<(), Ended> {
-    check_name(user).map_err(|reason| Ended(EXIT_REFUSED, reason.to_owned()))?;
+fn add(file: &Path, user: &str, with_scram: bool) -> Result<(), Exit> {
+    check_name(user).map_err(|reason| Exit(EXIT_REFUSED, reason.to_owned()))?;
     let text = read_or_begin(file)?;
     let password = read_password()?;
     if password.is_empty() {
         let reason = "the password is empty; write it on stdin".to_owned();
-        return Err(Ended(EXIT_REFUSED, reason));
+        return Err(Exit(EXIT_REFUSED, reason));
     }
     let lines = new_lines(user, &password, with_scram).map_err(failed)?;
     let mut text = without(&text, user);
@@ -80,7 +80,7 @@ fn add(file: &Path, user: &str, with_scram: bool) -> Result<(), Ended> {
     replace(file, &text)
 }
 
-fn read_or_begin(file: &Path) -> Result<String, Ended> {
+fn read_or_begin(file: &Path) -> Result<String, Exit> {
     match std::fs::read_to_string(file) {
         Ok(text) => Ok(text),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
@@ -88,7 +88,7 @@ fn read_or_begin(file: &Path) -> Result<String, Ended> {
     }
 }
 
-fn generate(file: &Path) -> Result<(), Ended> {
+fn generate(file: &Path) -> Result<(), Exit> {
     let mut text = String::new();
     let mut stdin = std::io::stdin().lock().take(NAMES_BYTES_MAX + 1);
     stdin
@@ -96,12 +96,12 @@ fn generate(file: &Path) -> Result<(), Ended> {
         .map_err(|error| failed(format!("cannot read user names from stdin: {error}")))?;
     if text.len() as u64 > NAMES_BYTES_MAX {
         let reason = "there are more than 64 MiB of user names; give them in parts".to_owned();
-        return Err(Ended(EXIT_REFUSED, reason));
+        return Err(Exit(EXIT_REFUSED, reason));
     }
     let names: BTreeSet<&str> = text.lines().filter(|line| !line.is_empty()).collect();
     if names.is_empty() {
         let reason = "no user is named; write names on stdin, one a line".to_owned();
-        return Err(Ended(EXIT_REFUSED, reason));
+        return Err(Exit(EXIT_REFUSED, reason));
     }
     let old = read_or_begin(file)?;
     let is_theirs = |line: &&str| {
@@ -112,9 +112,8 @@ fn generate(file: &Path) -> Result<(), Ended> {
     let mut lines: String = kept.map(|line| format!("{line}\n")).collect();
     let mut told = String::new();
     for name in &names {
-        check_name(name).map_err(|reason| {
-            Ended(EXIT_REFUSED, format!("`{}`: {reason}", name.escape_debug()))
-        })?;
+        check_name(name)
+            .map_err(|reason| Exit(EXIT_REFUSED, format!("`{}`: {reason}", name.escape_debug())))?;
         let (password, line) = users::generate(name).map_err(failed)?;
         lines.push_str(&line);
         told.push_str(&format!("{name}:{password}\n"));
@@ -122,25 +121,25 @@ fn generate(file: &Path) -> Result<(), Ended> {
     // In this order nobody is given a password that is written down nowhere else.
     match print(&told) {
         EXIT_OK => replace(file, &lines),
-        code => Err(Ended(
+        code => Err(Exit(
             code,
             "stdout is closed, nothing was changed".to_owned(),
         )),
     }
 }
 
-fn remove(file: &Path, user: &str) -> Result<(), Ended> {
+fn remove(file: &Path, user: &str) -> Result<(), Exit> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| failed(format!("cannot read {}: {error}", file.display())))?;
     let left = without(&text, user);
     if left == text {
         let reason = format!("there is no user `{user}` in {}", file.display());
-        return Err(Ended(EXIT_REFUSED, reason));
+        return Err(Exit(EXIT_REFUSED, reason));
     }
     replace(file, &left)
 }
 
-fn list(file: &Path, as_json: bool) -> Result<(), Ended> {
+fn list(file: &Path, as_json: bool) -> Result<(), Exit> {
     let users = Users::load(file).map_err(failed)?;
     let mut rows: Vec<_> = users.iter().collect();
     rows.sort_by_key(|(name, _)| *name);
@@ -157,11 +156,11 @@ fn list(file: &Path, as_json: bool) -> Result<(), Ended> {
     }
     match print(&text) {
         EXIT_OK => Ok(()),
-        code => Err(Ended(code, "stdout is closed".to_owned())),
+        code => Err(Exit(code, "stdout is closed".to_owned())),
     }
 }
 
-fn verify(file: &Path, user: &str) -> Result<(), Ended> {
+fn verify(file: &Path, user: &str) -> Result<(), Exit> {
     let users = Users::load(file).map_err(failed)?;
     let password = read_password()?;
     let stored = users.get(user).and_then(|user| user.password.as_ref());
@@ -171,7 +170,7 @@ fn verify(file: &Path, user: &str) -> Result<(), Ended> {
     }
 }
 
-fn read_password() -> Result<String, Ended> {
+fn read_password() -> Result<String, Exit> {
     let mut line = String::new();
     let read = std::io::stdin()
         .lock()
@@ -180,7 +179,7 @@ fn read_password() -> Result<String, Ended> {
     read.map_err(|error| failed(format!("cannot read the password from stdin: {error}")))?;
     if line.len() as u64 > PASSWORD_BYTES_MAX {
         let reason = format!("a password has at most {PASSWORD_BYTES_MAX} bytes");
-        return Err(Ended(EXIT_REFUSED, reason));
+        return Err(Exit(EXIT_REFUSED, reason));
     }
     Ok(line.trim_end_matches(['\n', '\r']).to_owned())
 }
@@ -197,7 +196,7 @@ fn without(text: &str, user: &str) -> String {
 }
 
 /// Writes the whole file beside the old one and puts it in its place. A new one can be read by its owner only.
-fn replace(file: &Path, text: &str) -> Result<(), Ended> {
+fn replace(file: &Path, text: &str) -> Result<(), Exit> {
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
     let describe = |error| failed(format!("cannot write {}: {error}", file.display()));
     let mut name = file.file_name().unwrap_or_default().to_owned();

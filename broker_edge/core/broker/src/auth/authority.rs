@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::acl::Acl;
-use super::remembered::Remembered;
+use super::password_cache::PasswordCache;
 use super::rights::Rights;
 use super::token::{TOKEN_BYTES_MAX, Tokens};
 use super::users::{Fingerprint, Users};
@@ -54,7 +54,7 @@ impl Check {
     pub fn run(self) -> Answer {
         let authority = &self.authority;
         if let Some(tokens) = authority.tokens_for(&self.password) {
-            return tokens.identify(&self.password).map(Arc::new);
+            return tokens.authenticate(&self.password).map(Arc::new);
         }
         // Another check of the same password may have finished meanwhile.
         if let Some(answer) = authority.recall(&self.user, &self.password) {
@@ -67,7 +67,9 @@ impl Check {
         let password = stored.map_or_else(|| users.decoy(&self.user), |stored| &stored.value);
         match (password.is(&self.password), stored) {
             (true, Some(stored)) => {
-                authority.remembered.remember(&self.user, &self.password);
+                authority
+                    .password_cache
+                    .remember(&self.user, &self.password);
                 Ok(Arc::new(identity(
                     &self.user,
                     Proof::Password(stored.fingerprint),
@@ -75,7 +77,7 @@ impl Check {
             }
             _ => {
                 authority
-                    .remembered
+                    .password_cache
                     .remember_wrong(&self.user, &self.password);
                 Err(Denied::BadCredentials)
             }
@@ -105,7 +107,7 @@ pub struct Authority {
     admits_anybody: bool,
     /// Some authentication method is configured.
     pub(super) is_configured: bool,
-    remembered: Remembered,
+    password_cache: PasswordCache,
     /// Every caller is an operator: nothing is configured, and only this machine can connect.
     opens_operation: bool,
     /// The secret from which the SCRAM keys of unknown users are derived.
@@ -153,7 +155,7 @@ impl Authority {
             operators: settings.operators.clone(),
             admits_anybody: settings.allow_anonymous || !settings.is_configured(),
             is_configured: settings.is_configured(),
-            remembered: Remembered::default(),
+            password_cache: PasswordCache::default(),
             scram_secret,
         })
     }
@@ -211,7 +213,7 @@ impl Authority {
 
     /// The remembered answer for these credentials. The lookup is the same whether the user exists or not.
     fn recall(&self, user: &str, password: &[u8]) -> Option<Answer> {
-        let is_right = self.remembered.recall(user, password)?;
+        let is_right = self.password_cache.recall(user, password)?;
         let stored = self.users.as_ref()?.get(user);
         let stored = stored.and_then(|user| user.password.as_ref());
         Some(match stored.filter(|_| is_right) {

@@ -10,7 +10,7 @@ mod certificate;
 pub(crate) mod file;
 mod keeper;
 mod password;
-mod remembered;
+mod password_cache;
 mod rights;
 mod rules;
 pub mod scram;

@@ -95,7 +95,7 @@ impl Tokens {
     ///
     /// # Errors
     /// The token is malformed, expired, not yet valid, for another audience, or not signed by a key of the file.
-    pub fn identify(&self, token: &[u8]) -> Result<Identity, Denied> {
+    pub fn authenticate(&self, token: &[u8]) -> Result<Identity, Denied> {
         let header = jsonwebtoken::decode_header(token).map_err(|_| Denied::BadToken)?;
         let named = |key: &&SigningKey| {
             key.algorithm == header.alg && (key.id.is_none() || key.id == header.kid)

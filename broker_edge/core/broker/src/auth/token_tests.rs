@@ -87,7 +87,7 @@ fn tokens(keys: &[Value], settings: &TokenSettings) -> Tokens {
 
 fn user(tokens: &Tokens, token: &str) -> Result<String, Denied> {
     tokens
-        .identify(token.as_bytes())
+        .authenticate(token.as_bytes())
         .map(|identity| identity.user.unwrap_or_default().to_string())
 }
 
@@ -97,7 +97,7 @@ fn a_token_of_a_known_key_names_its_bearer_and_says_how_long() {
     let tokens = tokens(&[issuer.jwk(None)], &TokenSettings::default());
     let token = issuer.token(&json!({"sub": "ann", "exp": FAR_S}));
     assert!(Tokens::is_token(token.as_bytes()) && !Tokens::is_token(b"secret.with.dots"));
-    let identity = tokens.identify(token.as_bytes()).unwrap();
+    let identity = tokens.authenticate(token.as_bytes()).unwrap();
     assert_eq!(identity.user.as_deref(), Some("ann"));
     assert_eq!(
         identity.expires_us,
@@ -216,7 +216,7 @@ fn lists_of_filters_in_a_token_are_its_rights() {
     let acl = json!({"publish": ["devices/%c/#"], "subscribe": ["news/#"], "replay": []});
     let token = issuer.token(&json!({"sub": "ann", "exp": FAR_S, "acl": acl}));
     let section = tokens
-        .identify(token.as_bytes())
+        .authenticate(token.as_bytes())
         .unwrap()
         .own_section
         .unwrap();
@@ -236,7 +236,9 @@ fn a_token_says_what_is_its_bearers_own_in_the_words_of_the_file() {
     let tokens = tokens(&[issuer.jwk(None)], &TokenSettings::default());
     let section_of = |acl: serde_json::Value| {
         let token = issuer.token(&json!({"sub": "ann", "exp": FAR_S, "acl": acl}));
-        tokens.identify(token.as_bytes()).map(|ann| ann.own_section)
+        tokens
+            .authenticate(token.as_bytes())
+            .map(|ann| ann.own_section)
     };
     let acl =
         json!({"client-id": ["pump-*"], "group": ["bronze"], "tenant": "north", "viewer": true});

@@ -9,9 +9,9 @@ use std::collections::VecDeque;
 use headwater_log::Offset;
 use headwater_mqtt::ReasonCode;
 
-use super::exactly_once::Round;
-use super::seldom::Seldom;
+use super::lazy_box::LazyBox;
 use super::stage::{PartitionIndex, Ticket};
+use super::state_commit::CommitSeq;
 
 /// How a publish is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub enum Reply {
         reason: ReasonCode,
     },
     /// A PUBCOMP, which waits until the release of its packet id is durable.
-    Pubcomp { packet_id: u16, after: Round },
+    Pubcomp { packet_id: u16, after: CommitSeq },
     /// An encoded packet that waits until the internal partition is durable up to `after`.
     Packet {
         after: Option<Offset>,
@@ -76,12 +76,12 @@ pub trait Settled {
     fn tickets(&self, partition: PartitionIndex) -> Ticket;
     fn state(&self) -> Offset;
     /// Changes of QoS 2 state made in this round or before are durable.
-    fn round(&self) -> Round;
+    fn commit_seq(&self) -> CommitSeq;
 }
 
 #[derive(Debug, Default)]
 pub struct AckFifo {
-    replies: Seldom<VecDeque<Reply>>,
+    replies: LazyBox<VecDeque<Reply>>,
 }
 
 impl AckFifo {
@@ -190,7 +190,7 @@ impl AckFifo {
                 }
             }
             Reply::Pubcomp { after, .. } => {
-                if settled.round() < *after {
+                if settled.commit_seq() < *after {
                     return None;
                 }
             }

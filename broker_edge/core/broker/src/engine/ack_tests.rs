@@ -2,23 +2,23 @@
 
 use super::*;
 
-struct Marks([u64; 2], u64);
-impl Settled for Marks {
+struct SettledView([u64; 2], u64);
+impl Settled for SettledView {
     fn tickets(&self, partition: PartitionIndex) -> Ticket {
         Ticket(self.0[usize::from(partition.0)])
     }
     fn state(&self) -> Offset {
         Offset(self.1)
     }
-    fn round(&self) -> Round {
-        Round(self.1)
+    fn commit_seq(&self) -> CommitSeq {
+        CommitSeq(self.1)
     }
 }
 const A: PartitionIndex = PartitionIndex(0);
 const B: PartitionIndex = PartitionIndex(1);
 const OK: ReasonCode = ReasonCode::Success;
 
-fn ids(fifo: &mut AckFifo, marks: &Marks) -> Vec<u16> {
+fn ids(fifo: &mut AckFifo, marks: &SettledView) -> Vec<u16> {
     let mut ids = Vec::new();
     while let Some(reply) = fifo.pop_ready(marks) {
         match reply {
@@ -54,7 +54,11 @@ fn an_acknowledgement_continues_a_range_only_of_its_own_kind_place_and_reason() 
         fifo.push_ack(kind, partition, Ticket(ticket), packet_id, reason);
         let what = format!("{kind:?} {partition:?} {ticket} {packet_id} {reason:?}");
         assert_eq!(fifo.len(), entries, "{what}");
-        assert_eq!(ids(&mut fifo, &Marks([9, 9], 0)), [7, packet_id], "{what}");
+        assert_eq!(
+            ids(&mut fifo, &SettledView([9, 9], 0)),
+            [7, packet_id],
+            "{what}"
+        );
     }
 }
 
@@ -73,10 +77,10 @@ fn nothing_leaves_before_it_is_settled_or_before_what_arrived_earlier() {
         kind: PacketKind::Suback,
         bytes: Box::new([]),
     });
-    assert!(ids(&mut fifo, &Marks([0, 1], 8)).is_empty());
-    assert_eq!(ids(&mut fifo, &Marks([1, 0], 8)), [1]);
-    assert_eq!(ids(&mut fifo, &Marks([1, 1], 6)), [2, 3]);
-    assert_eq!(ids(&mut fifo, &Marks([1, 1], 7)), [0]);
+    assert!(ids(&mut fifo, &SettledView([0, 1], 8)).is_empty());
+    assert_eq!(ids(&mut fifo, &SettledView([1, 0], 8)), [1]);
+    assert_eq!(ids(&mut fifo, &SettledView([1, 1], 6)), [2, 3]);
+    assert_eq!(ids(&mut fifo, &SettledView([1, 1], 7)), [0]);
 }
 
 #[test]
@@ -87,11 +91,11 @@ fn consecutive_acknowledgements_are_one_entry_and_leave_in_parts() {
     }
     assert_eq!(fifo.len(), 1);
     assert_eq!(
-        ids(&mut fifo, &Marks([40, 0], 0)),
+        ids(&mut fifo, &SettledView([40, 0], 0)),
         (1..=40).collect::<Vec<_>>()
     );
     assert_eq!(
-        ids(&mut fifo, &Marks([100, 0], 0)),
+        ids(&mut fifo, &SettledView([100, 0], 0)),
         (41..=100).collect::<Vec<_>>()
     );
     assert!(fifo.is_empty());
@@ -118,7 +122,7 @@ fn the_last_packet_id_is_refused_like_every_other() {
     fifo.refuse(A, Ticket(1), no, true);
     let mut refused = Vec::new();
     let mut stood = Vec::new();
-    while let Some(reply) = fifo.pop_ready(&Marks([9, 0], 0)) {
+    while let Some(reply) = fifo.pop_ready(&SettledView([9, 0], 0)) {
         match reply {
             Reply::Ack {
                 packet_id, reason, ..
@@ -140,12 +144,12 @@ fn refused_tickets_become_refusals_and_older_ones_do_not() {
     fifo.push_ack(AckKind::Puback, B, Ticket(5), 5, OK);
     fifo.push_ack(AckKind::Puback, A, Ticket(5), 6, OK);
     fifo.refuse(A, Ticket(5), ReasonCode::QuotaExceeded, true);
-    assert_eq!(ids(&mut fifo, &Marks([5, 6], 0)), [4, 5, 6]);
+    assert_eq!(ids(&mut fifo, &SettledView([5, 6], 0)), [4, 5, 6]);
     fifo.push_ack(AckKind::Puback, A, Ticket(6), 7, OK);
     fifo.push_ack(AckKind::Puback, A, Ticket(7), 8, OK);
     fifo.refuse(A, Ticket(7), ReasonCode::QuotaExceeded, false);
     assert_eq!(
-        ids(&mut fifo, &Marks([7, 0], 0)),
+        ids(&mut fifo, &SettledView([7, 0], 0)),
         [7, u16::MAX],
         "a range is cut where the refusal begins"
     );
@@ -158,7 +162,7 @@ fn a_refusal_in_one_partition_leaves_the_ranges_of_the_others_whole() {
         fifo.push_ack(AckKind::Puback, B, Ticket(7), 1, OK);
         fifo.push_ack(AckKind::Puback, B, Ticket(8), 2, OK);
         fifo.refuse(A, Ticket(8), ReasonCode::QuotaExceeded, can_refuse);
-        let range = fifo.pop_ready(&Marks([0, 9], 0));
+        let range = fifo.pop_ready(&SettledView([0, 9], 0));
         let is_whole = matches!(
             range,
             Some(Reply::Acks {
@@ -184,7 +188,7 @@ fn located(partition: PartitionIndex, ticket: u64) -> Reply {
 }
 
 /// Packet ids and offsets of what leaves; None for a refusal.
-fn places(fifo: &mut AckFifo, marks: &Marks) -> Vec<(u16, Option<u64>)> {
+fn places(fifo: &mut AckFifo, marks: &SettledView) -> Vec<(u16, Option<u64>)> {
     let mut places = Vec::new();
     while let Some(reply) = fifo.pop_ready(marks) {
         places.push(match reply {
@@ -207,10 +211,13 @@ fn an_acknowledgement_with_a_place_names_that_of_its_own_ticket_and_leaves_once_
     fifo.locate(A, Ticket(5), Offset(100));
     fifo.locate(A, Ticket(4), Offset(900));
     fifo.locate(B, Ticket(15), Offset(7));
-    assert_eq!(places(&mut fifo, &Marks([4, 15], 0)), []);
-    assert_eq!(places(&mut fifo, &Marks([5, 15], 0)), [(4, Some(900))]);
+    assert_eq!(places(&mut fifo, &SettledView([4, 15], 0)), []);
+    assert_eq!(
+        places(&mut fifo, &SettledView([5, 15], 0)),
+        [(4, Some(900))]
+    );
     let rest = [(15, Some(7)), (5, Some(100)), (6, Some(101))];
-    assert_eq!(places(&mut fifo, &Marks([7, 16], 0)), rest);
+    assert_eq!(places(&mut fifo, &SettledView([7, 16], 0)), rest);
 }
 
 #[test]
@@ -223,7 +230,7 @@ fn of_those_with_a_place_only_refused_tickets_become_refusals() {
     fifo.locate(B, Ticket(15), Offset(7));
     fifo.refuse(A, Ticket(5), ReasonCode::QuotaExceeded, true);
     let all = [(4, Some(900)), (15, Some(7)), (5, None), (6, None)];
-    assert_eq!(places(&mut fifo, &Marks([5, 16], 0)), all);
+    assert_eq!(places(&mut fifo, &SettledView([5, 16], 0)), all);
 }
 
 #[test]
@@ -232,7 +239,7 @@ fn a_range_of_earlier_tickets_is_as_long_after_a_refusal_as_before() {
     fifo.push_ack(AckKind::Puback, A, Ticket(4), 4, OK);
     fifo.push_ack(AckKind::Puback, A, Ticket(5), 5, OK);
     fifo.refuse(A, Ticket(20), ReasonCode::QuotaExceeded, true);
-    assert_eq!(ids(&mut fifo, &Marks([30, 0], 0)), [4, 5]);
+    assert_eq!(ids(&mut fifo, &SettledView([30, 0], 0)), [4, 5]);
 }
 
 #[test]
@@ -240,8 +247,8 @@ fn a_pubcomp_leaves_once_the_release_is_durable() {
     let mut fifo = AckFifo::default();
     fifo.push(Reply::Pubcomp {
         packet_id: 9,
-        after: Round(3),
+        after: CommitSeq(3),
     });
-    assert_eq!(ids(&mut fifo, &Marks([0, 0], 2)), [0_u16; 0]);
-    assert_eq!(ids(&mut fifo, &Marks([0, 0], 3)), [9]);
+    assert_eq!(ids(&mut fifo, &SettledView([0, 0], 2)), [0_u16; 0]);
+    assert_eq!(ids(&mut fifo, &SettledView([0, 0], 3)), [9]);
 }

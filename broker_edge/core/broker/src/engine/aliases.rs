@@ -11,7 +11,7 @@ const NAME_BYTES_MIN: usize = 4;
 
 /// How a delivery names its topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Naming {
+pub enum AliasUse {
     /// By its name alone.
     Plain,
     /// By its name, which gets this number.
@@ -37,19 +37,19 @@ impl OutAliases {
         (max > 0).then(|| Box::new(aliases))
     }
 
-    pub fn naming(&self, topic: &str) -> Naming {
+    pub fn alias_use(&self, topic: &str) -> AliasUse {
         if topic.len() < NAME_BYTES_MIN {
-            return Naming::Plain;
+            return AliasUse::Plain;
         }
         if let Some(number) = self.numbers.get(topic) {
-            return Naming::Known(*number);
+            return AliasUse::Known(*number);
         }
         let is_full = self.numbers.len() >= usize::from(self.max)
             || self.bytes + topic.len() > NAMES_BYTES_MAX;
         if is_full {
-            Naming::Plain
+            AliasUse::Plain
         } else {
-            Naming::New(self.numbers.len() as u16 + 1)
+            AliasUse::New(self.numbers.len() as u16 + 1)
         }
     }
 
@@ -68,16 +68,20 @@ mod tests {
     fn the_first_topics_get_numbers_within_what_the_client_allows() {
         let mut aliases = OutAliases::of(2).expect("some are allowed");
         assert_eq!(
-            aliases.naming("a/1"),
-            Naming::Plain,
+            aliases.alias_use("a/1"),
+            AliasUse::Plain,
             "shorter than an alias"
         );
-        assert_eq!(aliases.naming("plant/1"), Naming::New(1));
-        assert_eq!(aliases.naming("plant/1"), Naming::New(1), "it has not left");
+        assert_eq!(aliases.alias_use("plant/1"), AliasUse::New(1));
+        assert_eq!(
+            aliases.alias_use("plant/1"),
+            AliasUse::New(1),
+            "it has not left"
+        );
         aliases.learn("plant/1", 1);
-        assert_eq!(aliases.naming("plant/1"), Naming::Known(1));
+        assert_eq!(aliases.alias_use("plant/1"), AliasUse::Known(1));
         aliases.learn("plant/2", 2);
-        assert_eq!(aliases.naming("plant/3"), Naming::Plain);
+        assert_eq!(aliases.alias_use("plant/3"), AliasUse::Plain);
         assert!(OutAliases::of(0).is_none());
     }
 
@@ -87,7 +91,7 @@ mod tests {
         let mut known = 0;
         for n in 0..100 {
             let name = format!("{n}{}", "x".repeat(1000));
-            if let Naming::New(number) = aliases.naming(&name) {
+            if let AliasUse::New(number) = aliases.alias_use(&name) {
                 aliases.learn(&name, number);
                 known += 1;
             }

@@ -7,14 +7,14 @@ use headwater_mqtt::{Connect, ReasonCode};
 
 use super::close::Cause;
 use super::router::Subscriber;
-use super::session::{Away, Session};
+use super::session::{Offline, Session};
 use super::shared::is_shared;
 use super::{ConnKey, Engine, SessionKey};
 
 /// How a session was before its client came back.
-pub(super) struct Attached {
+pub(super) struct PreviousState {
     expiry_s: u32,
-    away: Option<Box<Away>>,
+    offline: Option<Box<Offline>>,
 }
 
 impl Engine {
@@ -24,7 +24,7 @@ impl Engine {
         &mut self,
         key: SessionKey,
         conn: ConnKey,
-        before: Option<Attached>,
+        before: Option<PreviousState>,
     ) {
         let Some(before) = before else {
             return self.end_session(key);
@@ -33,8 +33,8 @@ impl Engine {
             session.expiry_s = before.expiry_s;
         }
         self.detach(key, conn, None);
-        if let (Some(session), Some(away)) = (self.sessions.get_mut(key), before.away) {
-            session.away = Some(away);
+        if let (Some(session), Some(away)) = (self.sessions.get_mut(key), before.offline) {
+            session.offline = Some(away);
         }
         self.recount_bytes(key);
     }
@@ -46,7 +46,7 @@ impl Engine {
         key: ConnKey,
         connect: &Connect<'_>,
         client_id: &str,
-    ) -> (SessionKey, Option<Attached>) {
+    ) -> (SessionKey, Option<PreviousState>) {
         let expiry_s = self.expiry_of(connect);
         let window_max = connect
             .properties
@@ -77,10 +77,10 @@ impl Engine {
         let mut before = None;
         if let Some(session) = self.sessions.get_mut(session_key) {
             // The client is back before its will was due.
-            let away = session.away.take();
-            before = was_there.then_some(Attached {
+            let offline = session.offline.take();
+            before = was_there.then_some(PreviousState {
                 expiry_s: session.expiry_s,
-                away,
+                offline,
             });
             session.conn = Some(key);
             session.active = false;

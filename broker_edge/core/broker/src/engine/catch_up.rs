@@ -11,13 +11,13 @@ use headwater_mqtt::{QoS, filter_matches};
 
 use crate::auth::Access;
 
-use super::ahead;
+use super::candidate_cache;
 use super::deliver::{Delivered, Delivery};
+use super::read_retry::is_passing;
+use super::scheduler::Next;
 use super::session::Session;
 use super::stage::PartitionIndex;
-use super::sweep::Next;
-use super::topics::Merged;
-use super::unread::is_passing;
+use super::topics::EffectiveOptions;
 use super::window::Source;
 use super::{ConnKey, Engine, SessionKey};
 
@@ -84,7 +84,7 @@ impl Engine {
         let mut steps = TURN_STEPS;
         loop {
             let before = steps;
-            self.sweep(&mut steps);
+            self.schedule_reads(&mut steps);
             // Half of it, so that groups, however many, keep no session waiting.
             let mut of_groups = steps.div_ceil(2);
             let of_sessions = steps - of_groups;
@@ -117,7 +117,7 @@ impl Engine {
             Progress::Unfinished => self.wake_session(key),
             // What it had to send before anything new is sent.
             Progress::Finished => {
-                self.end_cold_reads(key);
+                self.end_catch_up_reads(key);
                 self.wake_groups_of(key);
             }
             Progress::NoRoom => {}
@@ -235,7 +235,7 @@ impl Engine {
                 return reading.progress(until);
             }
         };
-        let sent_before = self.tally.publish_sent_bytes;
+        let sent_before = self.turn_metrics.publish_sent_bytes;
         let mut progress = None;
         for batch in batches
             .iter()
@@ -247,14 +247,14 @@ impl Engine {
                 break;
             }
         }
-        let sent = self.tally.publish_sent_bytes - sent_before;
+        let sent = self.turn_metrics.publish_sent_bytes - sent_before;
         *steps = steps.saturating_sub(usize::try_from(sent).unwrap_or(0) / STEP_BYTES);
-        self.cold.note_sent(sent);
+        self.batch_cache.note_sent(sent);
         if progress.is_some() {
             let place = (reading.partition, reading.next);
-            self.cold.stop(key, place, self.now.mono_ms);
+            self.batch_cache.stop(key, place, self.now.mono_ms);
         } else {
-            self.cold.go_on_at(key, self.now.mono_ms);
+            self.batch_cache.go_on_at(key, self.now.mono_ms);
         }
         progress.unwrap_or_else(|| reading.progress(until))
     }
@@ -292,23 +292,23 @@ impl Engine {
             return true;
         };
         let names = (batch.topics().len() > SEARCHED_MIN)
-            .then(|| ahead::names_of(session, only))
+            .then(|| candidate_cache::names_of(session, only))
             .flatten()
             .filter(|names| names.len() <= LINEAR_MAX);
         let has_room = if let Some(names) = names {
             let found = named_records(session, reading.partition, batch, &names, first, only);
-            found.iter().all(|(index, merged)| {
-                self.deliver_record(key, conn, reading, batch, *index, merged)
+            found.iter().all(|(index, effective)| {
+                self.deliver_record(key, conn, reading, batch, *index, effective)
             })
         } else {
             let wanted = self.wanted_topics(key, reading.partition, batch, only);
             !wanted.iter().any(Option::is_some)
                 || (first..batch.len()).all(|index| {
-                    let Some(Some(merged)) = wanted.get(usize::from(batch.topic_index(index)))
+                    let Some(Some(effective)) = wanted.get(usize::from(batch.topic_index(index)))
                     else {
                         return true;
                     };
-                    self.deliver_record(key, conn, reading, batch, index, merged)
+                    self.deliver_record(key, conn, reading, batch, index, effective)
                 })
         };
         if has_room {
@@ -324,7 +324,7 @@ impl Engine {
         partition: PartitionIndex,
         batch: &Batch,
         only: Option<&str>,
-    ) -> Vec<Option<Rc<Merged>>> {
+    ) -> Vec<Option<Rc<EffectiveOptions>>> {
         let Some(session) = self.sessions.get(key) else {
             return Vec::new();
         };
@@ -335,26 +335,26 @@ impl Engine {
             held.all(|held| held.begins_at(partition) <= base)
         };
         if may_keep {
-            self.wanted.begin(self.router.epoch());
+            self.options_cache.begin(self.router.epoch());
             let ids = batch
                 .topics()
                 .map(|topic| self.topics.intern(topic.topic, &self.log));
             return ids
                 .zip(batch.topics())
                 .map(|(id, topic)| {
-                    self.wanted.get_or(key, id, || {
-                        merged_for(session, topic.topic, partition, base, None).map(Rc::new)
+                    self.options_cache.get_or(key, id, || {
+                        effective_for(session, topic.topic, partition, base, None).map(Rc::new)
                     })
                 })
                 .collect();
         }
         // To look for names is much quicker than to match filters, and most sessions have nothing else.
-        let names = ahead::names_of(session, only);
+        let names = candidate_cache::names_of(session, only);
         let is_named = |topic| names.as_ref().is_none_or(|names| names.contains(&topic));
-        let merged = |topic| merged_for(session, topic, partition, base, only).map(Rc::new);
+        let effective = |topic| effective_for(session, topic, partition, base, only).map(Rc::new);
         let topics = batch.topics().map(|topic| topic.topic);
         topics
-            .map(|topic| is_named(topic).then(|| merged(topic)).flatten())
+            .map(|topic| is_named(topic).then(|| effective(topic)).flatten())
             .collect()
     }
 
@@ -366,10 +366,10 @@ impl Engine {
         reading: &mut Reading,
         batch: &Batch,
         index: usize,
-        merged: &Rc<Merged>,
+        effective: &Rc<EffectiveOptions>,
     ) -> bool {
         let record = batch.record(index);
-        let qos0 = record.qos == 0 || merged.qos == QoS::AtMostOnce;
+        let qos0 = record.qos == 0 || effective.qos == QoS::AtMostOnce;
         if qos0 && record.offset < reading.qos0_from {
             return true;
         }
@@ -377,7 +377,7 @@ impl Engine {
             record: &record,
             batch: Some(batch),
             partition: reading.partition,
-            merged,
+            effective,
             source: reading.source,
             retain: false,
         };
@@ -386,7 +386,7 @@ impl Engine {
         }
         let late_us = self.now.wall_us - record.time_us;
         if qos0 && reading.sheds_qos0 && late_us > QOS0_LATE_US {
-            self.tally.deliveries_dropped += 1;
+            self.turn_metrics.deliveries_dropped += 1;
             return true;
         }
         reading.next = record.offset;
@@ -402,31 +402,32 @@ fn named_records(
     names: &[&str],
     first: usize,
     only: Option<&str>,
-) -> Vec<(usize, Rc<Merged>)> {
+) -> Vec<(usize, Rc<EffectiveOptions>)> {
     let mut found = Vec::new();
     for (at, name) in names.iter().enumerate() {
         if names[..at].contains(name) {
             continue;
         }
-        let Some(merged) = merged_for(session, name, partition, batch.base_offset(), only) else {
+        let Some(effective) = effective_for(session, name, partition, batch.base_offset(), only)
+        else {
             continue;
         };
-        let merged = Rc::new(merged);
+        let effective = Rc::new(effective);
         let records = batch.records_of(name, first);
-        found.extend(records.map(|index| (index, Rc::clone(&merged))));
+        found.extend(records.map(|index| (index, Rc::clone(&effective))));
     }
     found.sort_unstable_by_key(|(index, _)| *index);
     found
 }
 
 /// What the session's subscriptions come to for a topic at an offset; nothing when none of them wants it there.
-pub(super) fn merged_for(
+pub(super) fn effective_for(
     session: &Session,
     topic: &str,
     partition: PartitionIndex,
     at: Offset,
     only: Option<&str>,
-) -> Option<Merged> {
+) -> Option<EffectiveOptions> {
     let access = only.map_or(Access::Receive, |_| Access::Replay);
     let mut wanted = session
         .subscriptions
@@ -439,5 +440,7 @@ pub(super) fn merged_for(
         .map(|held| held.options)
         .peekable();
     wanted.peek()?;
-    session.may(access, topic).then(|| Merged::of(wanted))
+    session
+        .may(access, topic)
+        .then(|| EffectiveOptions::of(wanted))
 }

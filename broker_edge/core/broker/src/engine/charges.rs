@@ -10,9 +10,9 @@ use crate::auth::Rights;
 use super::connection::Will;
 use super::position::Refusal;
 use super::quotas::{AccountId, Kind};
-use super::retained::{At, Place, Retained, bytes_of};
+use super::retained::{RecordRef, Retained, RetainedEntry, bytes_of};
 use super::session::Session;
-use super::session_bytes::Over;
+use super::session_bytes::OverLimit;
 use super::shared::{GroupId, is_shared};
 use super::stage::PartitionIndex;
 use super::topics::TopicId;
@@ -44,7 +44,7 @@ impl Engine {
             .find(is_over);
         self.quotas.close(account);
         let kind = over?;
-        self.tally.sessions_refused += u64::from(kind == Kind::Sessions);
+        self.turn_metrics.sessions_refused += u64::from(kind == Kind::Sessions);
         self.audit_connect(key, connect.client_id, of, kind.reason());
         Some(ReasonCode::QuotaExceeded)
     }
@@ -153,7 +153,7 @@ impl Engine {
             ));
         }
         let over_bytes = self.filter_over(session, filter);
-        if over_bytes == Some(Over::All) {
+        if over_bytes == Some(OverLimit::All) {
             let bytes_max = self.settings.session_bytes_max;
             return refuse(format!(
                 "the broker keeps at most {bytes_max} bytes of filters and wills of all sessions"
@@ -251,7 +251,7 @@ impl Engine {
             .quotas
             .refuses_retained(account, &will.topic, bytes, held);
         if over.is_some() {
-            self.tally.retained_refused += 1;
+            self.turn_metrics.retained_refused += 1;
             return false;
         }
         let now_ms = self.now.mono_ms;
@@ -265,7 +265,7 @@ impl Engine {
         retained: &mut Retained,
         record: &RecordView<'_>,
         partition: PartitionIndex,
-    ) -> Option<Place> {
+    ) -> Option<RetainedEntry> {
         if !self.quotas.is_used() {
             return retained.apply(record, partition);
         }
@@ -276,7 +276,7 @@ impl Engine {
             self.quotas.settle(record.topic)
         };
         let replaced = retained.apply(record, partition);
-        let at = At::new(partition, record.offset);
+        let at = RecordRef::new(partition, record.offset);
         match retained.charge(record.topic, at, account) {
             // It is there, and counts with its bytes from now on.
             Some(bytes) => self.quotas.add(account, Kind::RetainedBytes, bytes),

@@ -11,14 +11,14 @@ use headwater_mqtt::ReasonCode;
 use serde::Serialize;
 use tokio::sync::oneshot::Sender;
 
-use super::census::name_of;
 use super::close::Cause;
 use super::connection::Phase;
+use super::connection_gauges::name_of;
+use super::rates::{Rates, Traffic};
 use super::session::{NEVER_EXPIRES, Session};
 use super::shared::is_shared;
 use super::stage::PartitionIndex;
 use super::sys::is_sys;
-use super::traffic::{Rates, Traffic};
 use super::{Engine, SessionKey};
 
 /// Clients and subscriptions that one page looks at.
@@ -189,7 +189,7 @@ impl Engine {
         let conn = key.and_then(|key| self.conns.get(key));
         let since_us = match conn {
             Some(conn) => Some(self.now.wall_us - self.age_us(u64::from(conn.since_s) * 1000)),
-            None => session.away.as_ref().map(|away| away.since_us),
+            None => session.offline.as_ref().map(|away| away.since_us),
         };
         ClientRow {
             client_id: session.client_id.to_string(),
@@ -206,9 +206,9 @@ impl Engine {
             session_expiry_s: (session.expiry_s != NEVER_EXPIRES).then_some(session.expiry_s),
             subscriptions: session.subscriptions.len(),
             inflight_out: session.window.unacked(),
-            inflight_in: conn.map_or(0, |conn| conn.publishes_owed),
+            inflight_in: conn.map_or(0, |conn| conn.publishes_in_flight),
             total: conn.map_or_else(Traffic::default, |conn| conn.traffic),
-            per_second: key.map_or_else(Rates::default, |key| self.movers.rates(key)),
+            per_second: key.map_or_else(Rates::default, |key| self.active_rates.rates(key)),
             lag_records: self.lag(session),
         }
     }
@@ -246,9 +246,9 @@ impl Engine {
             cursors: cursors.collect(),
             window_max: session.window_max,
             has_will: session
-                .away
+                .offline
                 .as_ref()
-                .is_some_and(|away| away.will.is_some())
+                .is_some_and(|offline| offline.will.is_some())
                 || conn.is_some_and(|conn| conn.extras.will.is_some()),
             out_bytes: conn.map_or(0, super::Connection::out_len),
         })
@@ -315,9 +315,9 @@ impl Engine {
         conn.traffic.sent_bytes += moved.sent_bytes;
         conn.traffic.received_messages += moved.received_messages;
         conn.traffic.sent_messages += moved.sent_messages;
-        if !conn.moves && conn.traffic.has_messages() && conn.phase == Phase::Open {
-            conn.moves = true;
-            self.movers.start(key, before);
+        if !conn.is_active && conn.traffic.has_messages() && conn.phase == Phase::Open {
+            conn.is_active = true;
+            self.active_rates.start(key, before);
         }
     }
 }

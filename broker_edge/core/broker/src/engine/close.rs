@@ -10,7 +10,7 @@ use crate::auth::Access;
 
 use super::connection::{Phase, Will};
 use super::publish::OwnRecord;
-use super::session::{Away, NEVER_EXPIRES};
+use super::session::{NEVER_EXPIRES, Offline};
 use super::shared::is_shared;
 use super::timers::Timer;
 use super::{ConnKey, Engine, SessionKey};
@@ -44,7 +44,8 @@ impl Engine {
         let was_open = conn.phase == Phase::Open;
         conn.phase = Phase::Closed;
         if was_open {
-            self.census.leave(conn.peer.transport.name(), conn.version);
+            self.connection_gauges
+                .leave(conn.peer.transport.name(), conn.version);
         }
         let account = conn.account.take();
         let reserved = conn.unparsed.take().reserved;
@@ -59,11 +60,11 @@ impl Engine {
         let version = conn.version;
         self.discharge_connection(account);
         if was_open {
-            self.tell_disconnected(key, &cause);
+            self.log_disconnected(key, &cause);
         }
         let reference = reason.and_then(|reason| self.reference_for(reason));
         if let Some(reason) = reason {
-            self.tally.refuse("disconnect", reason);
+            self.turn_metrics.refuse("disconnect", reason);
         }
         if let (Some(reason), true, true) = (reason, was_open, version.is_v5())
             && let Some(conn) = self.writer(key)
@@ -112,19 +113,19 @@ impl Engine {
         }
         session.conn = None;
         session.active = false;
-        self.cold.go_on(key);
-        self.ahead.forget(key);
+        self.batch_cache.go_on(key);
+        self.candidate_cache.forget(key);
         if let Some(extras) = session.extras.present_mut() {
             extras.retained = VecDeque::new();
             session.extras.trim();
         }
         session.resend = None;
-        let mut away = Away::since(now.wall_us);
+        let mut away = Offline::since(now.wall_us);
         if session.expiry_s != NEVER_EXPIRES {
             away.expiry_due_ms = now.mono_ms + u64::from(session.expiry_s) * 1000;
         }
         let expiry_due_ms = away.expiry_due_ms;
-        session.away = Some(away);
+        session.offline = Some(away);
         if !session.subscriptions.is_empty() {
             self.router.advance();
         }
@@ -166,7 +167,7 @@ impl Engine {
     /// Removes a session and everything that follows from it.
     pub(super) fn end_session(&mut self, key: SessionKey) {
         if let Some(session) = self.sessions.get_mut(key)
-            && let Some(away) = &mut session.away
+            && let Some(away) = &mut session.offline
             && let Some((_, will)) = away.will.take()
         {
             // What the log does not take now stays in the state, and the next start publishes it.
@@ -212,7 +213,7 @@ impl Engine {
                 .auth
                 .publishes_denied
                 .inc_by(u64::from(!may_publish));
-            self.tally.publishes_refused += 1;
+            self.turn_metrics.publishes_refused += 1;
             return;
         }
         let account = self.sessions.get(key).and_then(|session| session.account);

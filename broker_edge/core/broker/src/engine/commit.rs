@@ -6,20 +6,20 @@ use headwater_mqtt::{PacketId, Property, ReasonCode, encode};
 use super::ack::{AckKind, PacketKind, Reply, Settled};
 use super::close::Cause;
 use super::connection::{Connection, Phase};
-use super::exactly_once::Round;
 use super::receive::OWED_MAX;
 use super::stage::{Outcome, PartitionIndex, Stage, Ticket};
-use super::tally::Present;
+use super::state_commit::CommitSeq;
+use super::turn_metrics::Gauges;
 use super::{ConnKey, Engine};
 
 /// The log as the acknowledgements of one connection see it.
-struct Marks<'a> {
+struct SettledView<'a> {
     stages: &'a [Stage],
     state: Offset,
-    round: Round,
+    commit_seq: CommitSeq,
 }
 
-impl Settled for Marks<'_> {
+impl Settled for SettledView<'_> {
     #[inline]
     fn tickets(&self, partition: PartitionIndex) -> Ticket {
         self.stages[partition.index()].settled()
@@ -29,8 +29,8 @@ impl Settled for Marks<'_> {
         self.state
     }
     #[inline]
-    fn round(&self) -> Round {
-        self.round
+    fn commit_seq(&self) -> CommitSeq {
+        self.commit_seq
     }
 }
 
@@ -72,21 +72,21 @@ impl Engine {
         // Receipts and wills that the work above staged need not wait for another turn.
         self.append_all();
         self.release_receipted();
-        self.write_round();
+        self.write_state_commit();
         self.let_held_go();
         self.wake_budget_waits();
-        self.send_sys_owed();
+        self.send_pending_sys();
         self.drain_some();
-        self.census.publish(&self.metrics);
-        let present = Present {
+        self.connection_gauges.publish(&self.metrics);
+        let present = Gauges {
             connections: self.conns.len(),
             sessions: self.sessions.len(),
             session_bytes: self.session_bytes,
             subscriptions: self.router.len(),
             shared_groups: self.groups.len(),
         };
-        self.tally.shared_looks += self.groups.take_looks();
-        self.tally.publish(&self.metrics, present);
+        self.turn_metrics.shared_looks += self.groups.take_looks();
+        self.turn_metrics.publish(&self.metrics, present);
     }
 
     /// Publishers and bytes that are staged in all partitions.
@@ -159,8 +159,9 @@ impl Engine {
                 if !std::mem::replace(&mut self.stages[partition.index()].refusing, true) {
                     tracing::warn!(%error, "publishes are refused");
                 }
-                self.tally.publishes_refused += publishes;
-                self.tally.refuse_several("puback", reason, publishes);
+                self.turn_metrics.publishes_refused += publishes;
+                self.turn_metrics
+                    .refuse_several("puback", reason, publishes);
                 self.free_refused(exactly_once);
                 self.refuse(partition, first, reason, conns);
             }
@@ -247,7 +248,7 @@ impl Engine {
             self.state_waits.pop_front();
             self.send_ready(key);
         }
-        self.settle_rounds();
+        self.settle_state_commits();
         self.abandon_if_state_stopped();
     }
 
@@ -293,7 +294,7 @@ impl Engine {
     /// Sends everything at the front of a connection's FIFO that is ready.
     pub(super) fn send_ready(&mut self, key: ConnKey) {
         let state = self.state_mark();
-        let round = self.rounds.settled();
+        let commit_seq = self.state_commits.settled();
         loop {
             let Some(conn) = self.conns.get_mut(key) else {
                 return;
@@ -301,10 +302,10 @@ impl Engine {
             if conn.phase != Phase::Open {
                 return;
             }
-            let Some(reply) = conn.acks.pop_ready(&Marks {
+            let Some(reply) = conn.acks.pop_ready(&SettledView {
                 stages: &self.stages,
                 state,
-                round,
+                commit_seq,
             }) else {
                 break;
             };
@@ -325,7 +326,7 @@ impl Engine {
     }
 
     fn send_reply(&mut self, key: ConnKey, reply: Reply) {
-        self.tally.packets_sent += 1;
+        self.turn_metrics.packets_sent += 1;
         let written = self.settings.ack_written;
         let place = match &reply {
             Reply::Located {
@@ -353,8 +354,8 @@ impl Engine {
                     failpoint!("qos2-before-pubrec");
                 }
                 write_acks(conn, kind, packet_id, count, reason);
-                self.tally.publishes_acknowledged += u64::from(count);
-                self.tally.packets_sent += u64::from(count) - 1;
+                self.turn_metrics.publishes_acknowledged += u64::from(count);
+                self.turn_metrics.packets_sent += u64::from(count) - 1;
             }
             Reply::Ack {
                 kind,
@@ -368,7 +369,7 @@ impl Engine {
                 ..
             } => {
                 write_located_ack(conn, kind, packet_id, reason, &place, written);
-                self.tally.publishes_acknowledged += 1;
+                self.turn_metrics.publishes_acknowledged += 1;
             }
             Reply::Pubcomp { packet_id, .. } => {
                 failpoint!("qos2-before-pubcomp");
@@ -382,7 +383,7 @@ impl Engine {
                 match kind {
                     PacketKind::Connack => self.activate(key),
                     PacketKind::Suback => {
-                        conn.subacks_owed = conn.subacks_owed.saturating_sub(1);
+                        conn.subacks_pending = conn.subacks_pending.saturating_sub(1);
                         if let Some(session) = conn.session {
                             self.wake_session(session);
                         }
@@ -421,7 +422,7 @@ fn write_acks(
 #[inline]
 fn settle_owed(conn: &mut Connection, kind: AckKind, count: u16, reason: ReasonCode) {
     if kind == AckKind::Puback || reason.is_error() {
-        conn.publishes_owed = conn.publishes_owed.saturating_sub(count);
+        conn.publishes_in_flight = conn.publishes_in_flight.saturating_sub(count);
     }
 }
 

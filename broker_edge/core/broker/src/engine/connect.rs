@@ -12,9 +12,9 @@ use crate::auth::{Access, Denied, Rights};
 
 use super::ack::PacketKind;
 use super::aliases::OutAliases;
+use super::authenticate::Authenticated;
 use super::close::Cause;
 use super::connection::{Phase, Will};
-use super::identify::Identified;
 use super::quotas::Kind;
 use super::session::NEVER_EXPIRES;
 use super::timers::Timer;
@@ -34,15 +34,15 @@ impl Engine {
                 if connect.client_id.len() > CLIENT_ID_BYTES_MAX {
                     self.refuse_connect(key, ReasonCode::ClientIdentifierNotValid);
                 } else if let Some(reason) = self.refusal_by_limits(&connect) {
-                    self.tell_refused(key, connect.client_id, reason);
+                    self.log_refused(key, connect.client_id, reason);
                     self.refuse_connect(key, reason);
                 } else if connect.properties.authentication_method().is_some() {
                     self.begin_exchange(key, &connect, body);
                 } else {
-                    match self.identify(key, &connect) {
-                        Identified::As(rights) => self.admit_client(key, &connect, rights, None),
-                        Identified::Waits => return false,
-                        Identified::Refused(denied) => {
+                    match self.authenticate(key, &connect) {
+                        Authenticated::As(rights) => self.admit_client(key, &connect, rights, None),
+                        Authenticated::Waits => return false,
+                        Authenticated::Refused(denied) => {
                             self.deny_connect(key, connect.client_id, denied);
                         }
                     }
@@ -50,7 +50,7 @@ impl Engine {
             }
             Err(error) => {
                 tracing::debug!(%error, "a CONNECT was refused");
-                self.tally.refused += 1;
+                self.turn_metrics.refused += 1;
                 if let Some(conn) = self.writer(key) {
                     encode::refusal(&mut conn.out, error.refusal);
                 }
@@ -84,7 +84,7 @@ impl Engine {
             .or_else(|| self.refusal_by_bytes(key, connect, rights.as_ref()));
         match over {
             Some(reason) => {
-                self.tell_refused(key, connect.client_id, reason);
+                self.log_refused(key, connect.client_id, reason);
                 self.refuse_connect(key, reason);
             }
             None => self.accept(key, connect, rights, proof),
@@ -103,7 +103,7 @@ impl Engine {
         if is_stored {
             return None;
         }
-        self.tally.sessions_refused += 1;
+        self.turn_metrics.sessions_refused += 1;
         Some(ReasonCode::QuotaExceeded)
     }
 
@@ -116,8 +116,8 @@ impl Engine {
     }
 
     fn refuse_with(&mut self, key: ConnKey, reason: ReasonCode, code: ConnectReturnCode) {
-        self.tally.refused += 1;
-        self.tally.refuse("connack", reason);
+        self.turn_metrics.refused += 1;
+        self.turn_metrics.refuse("connack", reason);
         let reference = self.reference_for(reason);
         if let Some(conn) = self.writer(key) {
             if conn.version.is_v5() {
@@ -154,7 +154,7 @@ impl Engine {
         let after = match self.settle_state_of(session_key) {
             Ok(after) => after,
             Err(error) => {
-                if self.may_talk() {
+                if self.may_log_client() {
                     tracing::warn!(%error, client_id, "a session cannot be stored, its CONNECT is refused");
                 }
                 self.give_up_attaching(session_key, key, before);
@@ -162,7 +162,7 @@ impl Engine {
             }
         };
         self.open_connection(key, connect, session_key);
-        self.tell_connected(key, present);
+        self.log_connected(key, present);
         let mut bytes = Vec::new();
         if connect.version.is_v5() {
             self.encode_connack(
@@ -176,7 +176,7 @@ impl Engine {
             let size_max = connect.properties.maximum_packet_size();
             if size_max.is_some_and(|size_max| bytes.len() > size_max as usize) {
                 // There is nothing that it would take: it is let go without a word, and without its will.
-                self.tally.refused += 1;
+                self.turn_metrics.refused += 1;
                 return self.close(key, Cause::Goodbye);
             }
         } else {
@@ -195,7 +195,7 @@ impl Engine {
         if wanted.is_some() && will.is_none() {
             self.metrics.auth.publishes_denied.inc();
             self.audit_session(key, session, "will", "acl");
-            if self.may_talk() {
+            if self.may_log_client() {
                 tracing::warn!(
                     client_id = connect.client_id,
                     "the will of a client is dropped: it may not publish to that topic"
@@ -208,9 +208,9 @@ impl Engine {
             return;
         };
         conn.phase = Phase::Open;
-        self.census
+        self.connection_gauges
             .enter(conn.peer.transport.name(), connect.version);
-        self.tally.clients_accepted += 1;
+        self.turn_metrics.clients_accepted += 1;
         conn.session = Some(session);
         let account = self
             .sessions
@@ -378,10 +378,10 @@ impl Engine {
                 if let Some(session) = self.sessions.get_mut(key) {
                     session.stored = false;
                     let account = session.account;
-                    if session.received.is_stored {
-                        session.received.is_stored = false;
+                    if session.qos2_inbound.is_stored {
+                        session.qos2_inbound.is_stored = false;
                     }
-                    session.sent_stored = false;
+                    session.outbound_stored = false;
                     session.will_stored = false;
                     self.note_stored(account, false);
                 }

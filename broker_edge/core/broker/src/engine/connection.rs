@@ -10,14 +10,14 @@ use crate::peer::Peer;
 use super::SessionKey;
 use super::ack::AckFifo;
 use super::aliases::OutAliases;
-use super::identify::AuthStep;
+use super::authenticate::AuthStep;
+use super::lazy_box::{Blank, LazyBox};
 use super::limits::Pace;
-use super::out::Shares;
+use super::out::SharedPayloads;
 use super::quotas::AccountId;
-use super::seldom::{Blank, Seldom};
+use super::rates::Traffic;
 use super::stage::PartitionIndex;
 use super::topics::TopicId;
-use super::traffic::Traffic;
 
 /// Where a connection is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,12 +121,12 @@ pub struct Connection {
     pub session: Option<SessionKey>,
     /// Whose connections this one counts among.
     pub account: Option<AccountId>,
-    pub extras: Seldom<Extras>,
+    pub extras: LazyBox<Extras>,
     /// Reading is held back until the credentials are checked.
     pub paused_on_auth: bool,
     pub acks: AckFifo,
     /// Publishes of QoS 1 that are not acknowledged yet.
-    pub publishes_owed: u16,
+    pub publishes_in_flight: u16,
     /// Reading is held back until `acks` is shorter.
     pub paused_on_acks: bool,
     /// Reading is held back until the client has taken what waits for it.
@@ -134,12 +134,12 @@ pub struct Connection {
     /// Reading is held back until the budget has room for the packet at the front of `unparsed`.
     pub paused_on_budget: bool,
     /// SUBACKs in `acks`: retained values and replays wait for them.
-    pub subacks_owed: u16,
+    pub subacks_pending: u16,
     /// Encoded and not taken by the socket yet, from `out_sent` on.
-    pub out: Seldom<Vec<u8>>,
+    pub out: LazyBox<Vec<u8>>,
     pub out_sent: usize,
     /// Large payloads that go between the bytes of `out`.
-    pub shares: Shares,
+    pub shares: SharedPayloads,
     /// Some of them have been left over from one turn to the next: it is in the engine's list of those.
     pub holds: bool,
     /// `out` waits until the socket is writable again.
@@ -148,7 +148,7 @@ pub struct Connection {
     pub wake_when_drained: bool,
     /// In the list of connections to write in this turn.
     pub touched: bool,
-    pub unparsed: Seldom<Unparsed>,
+    pub unparsed: LazyBox<Unparsed>,
     /// Not read until this partition takes records again.
     pub paused_on: Option<PartitionIndex>,
     /// The client's Maximum Packet Size.
@@ -169,7 +169,7 @@ pub struct Connection {
     pub paused_on_rate: bool,
     pub traffic: Traffic,
     /// It is among those that moved lately.
-    pub moves: bool,
+    pub is_active: bool,
     /// When it was opened, in seconds of the monotonic clock.
     pub since_s: u32,
 }
@@ -182,22 +182,22 @@ impl Connection {
             version: Version::V311,
             session: None,
             account: None,
-            extras: Seldom::default(),
+            extras: LazyBox::default(),
             paused_on_auth: false,
             acks: AckFifo::default(),
-            publishes_owed: 0,
+            publishes_in_flight: 0,
             paused_on_acks: false,
             paused_on_out: false,
             paused_on_budget: false,
-            subacks_owed: 0,
-            out: Seldom::default(),
+            subacks_pending: 0,
+            out: LazyBox::default(),
             out_sent: 0,
-            shares: Shares::default(),
+            shares: SharedPayloads::default(),
             holds: false,
             out_blocked: false,
             wake_when_drained: false,
             touched: false,
-            unparsed: Seldom::default(),
+            unparsed: LazyBox::default(),
             paused_on: None,
             packet_max: u32::MAX,
             keep_alive_s: 0,
@@ -209,7 +209,7 @@ impl Connection {
             problem_info: true,
             paused_on_rate: false,
             traffic: Traffic::default(),
-            moves: false,
+            is_active: false,
             since_s: u32::try_from(now_ms / 1000).unwrap_or(u32::MAX),
         }
     }

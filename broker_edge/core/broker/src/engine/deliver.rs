@@ -10,15 +10,15 @@ use std::sync::Arc;
 use headwater_log::{Batch, Class, Offset, ReadError, RecordView};
 use headwater_mqtt::{PacketId, Property, QoS};
 
-use super::aliases::Naming;
-use super::encode::{self, Form, Payload};
+use super::aliases::AliasUse;
+use super::encode::{self, Payload, PublishOptions};
+use super::read_retry::{RETRY_MS, is_passing};
 use super::receipt;
 use super::session::Command;
 use super::stage::{PartitionIndex, Stage};
-use super::template::{NO_PACKET_ID, Run, layout_of, payload_of};
-use super::topics::{Matches, Merged, Target};
-use super::unread::{RETRY_MS, is_passing};
-use super::window::{Flight, Sent, Source};
+use super::template::{NO_PACKET_ID, TopicRun, layout_of, payload_of};
+use super::topics::{EffectiveOptions, Matches, Target};
+use super::window::{Inflight, InflightState, Source};
 use super::{ConnKey, Engine, SessionKey};
 
 /// Bytes of batches that one partition is pulled for in a turn.
@@ -43,7 +43,7 @@ pub struct Delivery<'a> {
     /// Where the record lies, if its payload may be sent from there.
     pub batch: Option<&'a Batch>,
     pub partition: PartitionIndex,
-    pub merged: &'a Merged,
+    pub effective: &'a EffectiveOptions,
     pub source: Source,
     /// Sets the retain flag whatever the subscription says.
     pub retain: bool,
@@ -101,7 +101,7 @@ impl Engine {
         if batch.has_retained() {
             self.take_retained(partition, batch, first);
         }
-        self.holding.note_read(batch.bytes_len());
+        self.payload_holders.note_read(batch.bytes_len());
         if self.router.is_empty() {
             return;
         }
@@ -127,7 +127,7 @@ impl Engine {
             if let Some(Some(matches)) = wanted.get(usize::from(topic)) {
                 let matches = Rc::clone(matches);
                 self.deliver_run(
-                    Run {
+                    TopicRun {
                         batch,
                         partition,
                         start,
@@ -156,11 +156,11 @@ impl Engine {
         }
     }
 
-    fn deliver_run(&mut self, run: Run<'_>, matches: &Matches) {
+    fn deliver_run(&mut self, run: TopicRun<'_>, matches: &Matches) {
         self.templates.clear();
         let is_command = receipt::device_of(run.batch.record(run.start).topic).is_some();
         for target in &matches.targets {
-            if is_command || target.merged.is_special() || !self.copy_run(run, target) {
+            if is_command || target.effective.is_special() || !self.copy_run(run, target) {
                 self.deliver_one_by_one(run, target);
             }
         }
@@ -171,7 +171,7 @@ impl Engine {
 
     /// Copies the encoded run to one subscriber. False when it does not fit as a whole.
     #[inline]
-    fn copy_run(&mut self, run: Run<'_>, target: &Target) -> bool {
+    fn copy_run(&mut self, run: TopicRun<'_>, target: &Target) -> bool {
         let (Some(session), Some(conn)) = (
             self.sessions.get_mut(target.session),
             self.conns.get_mut(target.conn),
@@ -187,7 +187,7 @@ impl Engine {
         if conn.extras.out_aliases.is_some() {
             return false;
         }
-        let layout = layout_of(session.version, &target.merged);
+        let layout = layout_of(session.version, &target.effective);
         let template = self.templates.get(run, layout, self.now.wall_us);
         if session.window.room(session.window_max) < template.with_id
             || (template.has_qos2 && session.stored)
@@ -209,16 +209,16 @@ impl Engine {
         let copied = &mut conn.out[base..];
         for entry in &template.entries {
             if entry.packet_id_at != NO_PACKET_ID {
-                let sent = Sent {
+                let sent = Inflight {
                     offset: entry.offset,
                     partition: run.partition,
                     source: Source::Cursor,
                     receipt: false,
                 };
                 let flight = if entry.is_qos2 {
-                    Flight::AwaitsPubrec
+                    InflightState::AwaitsPubrec
                 } else {
-                    Flight::AwaitsPuback
+                    InflightState::AwaitsPuback
                 };
                 let packet_id = session.window.push(sent, flight);
                 let at = entry.packet_id_at as usize;
@@ -230,12 +230,12 @@ impl Engine {
             self.touched.push(target.conn);
         }
         conn.traffic.sent_messages += template.entries.len() as u64;
-        self.tally.publish_sent_bytes += template.payload_bytes;
-        self.tally.deliveries += template.entries.len() as u64;
+        self.turn_metrics.publish_sent_bytes += template.payload_bytes;
+        self.turn_metrics.deliveries += template.entries.len() as u64;
         true
     }
 
-    fn deliver_one_by_one(&mut self, run: Run<'_>, target: &Target) {
+    fn deliver_one_by_one(&mut self, run: TopicRun<'_>, target: &Target) {
         for index in run.start..run.end {
             let record = run.batch.record(index);
             let Some(session) = self.sessions.get_mut(target.session) else {
@@ -252,13 +252,13 @@ impl Engine {
                 record: &record,
                 batch: Some(run.batch),
                 partition: run.partition,
-                merged: &target.merged,
+                effective: &target.effective,
                 source: Source::Cursor,
                 retain: false,
             };
             if self.deliver(target.session, target.conn, &delivery) == Delivered::NoRoom {
-                if target.merged.qos == QoS::AtMostOnce || record.qos == 0 {
-                    self.tally.deliveries_dropped += 1;
+                if target.effective.qos == QoS::AtMostOnce || record.qos == 0 {
+                    self.turn_metrics.deliveries_dropped += 1;
                 } else if let Some(session) = self.sessions.get_mut(target.session) {
                     session.fall_behind(run.partition, record.offset, Offset(0));
                     return;
@@ -277,19 +277,19 @@ impl Engine {
         let Delivery {
             record,
             partition,
-            merged,
+            effective,
             ..
         } = *delivery;
         let now_us = self.now.wall_us;
         let out_buffer_bytes = self.settings.out_buffer_bytes;
-        let place = format_place(&self.stages[partition.index()], record, merged);
+        let place = format_place(&self.stages[partition.index()], record, effective);
         let Some(session) = self.sessions.get_mut(session_key) else {
             return Delivered::Skipped;
         };
-        if merged.no_local && *record.client_id == *session.client_id {
+        if effective.no_local && *record.client_id == *session.client_id {
             return Delivered::Skipped;
         }
-        let qos = QoS::from_u8(record.qos).map_or(merged.qos, |qos| qos.min(merged.qos));
+        let qos = QoS::from_u8(record.qos).map_or(effective.qos, |qos| qos.min(effective.qos));
         if qos == QoS::ExactlyOnce
             && session.has_assigned(delivery.source, partition, record.offset)
         {
@@ -299,7 +299,7 @@ impl Engine {
             return Delivered::NoRoom;
         }
         let receipt = qos != QoS::AtMostOnce && session.is_commanded_by(record.topic);
-        let sent = Sent {
+        let sent = Inflight {
             offset: record.offset,
             partition,
             source: delivery.source,
@@ -320,25 +320,25 @@ impl Engine {
             return Delivered::NoRoom;
         }
         let mut extra = if conn.version.is_v5() {
-            extra_properties(record, merged, &place)
+            extra_properties(record, effective, &place)
         } else {
             Vec::new()
         };
-        let at_topic = offset_topic(record, merged, &place);
-        let naming = match &conn.extras.out_aliases {
-            Some(aliases) if at_topic.is_none() => aliases.naming(record.topic),
-            _ => Naming::Plain,
+        let at_topic = offset_topic(record, effective, &place);
+        let alias_use = match &conn.extras.out_aliases {
+            Some(aliases) if at_topic.is_none() => aliases.alias_use(record.topic),
+            _ => AliasUse::Plain,
         };
-        if let Naming::New(number) | Naming::Known(number) = naming {
+        if let AliasUse::New(number) | AliasUse::Known(number) = alias_use {
             Property::TopicAlias(number).encode(&mut extra);
         }
-        let form = Form {
+        let form = PublishOptions {
             version: conn.version,
             qos,
-            retain: delivery.retain || (merged.retain_as_published && record.retain),
+            retain: delivery.retain || (effective.retain_as_published && record.retain),
             dup: false,
-            topic: match naming {
-                Naming::Known(_) => Some(""),
+            topic: match alias_use {
+                AliasUse::Known(_) => Some(""),
                 _ => at_topic.as_deref(),
             },
             extra: &extra,
@@ -354,11 +354,11 @@ impl Engine {
             conn.out.truncate(base);
             // A shared group may have a member that takes it.
             if !matches!(delivery.source, Source::Shared(_)) {
-                self.tally.deliveries_dropped += 1;
+                self.turn_metrics.deliveries_dropped += 1;
             }
             return Delivered::TooLarge;
         }
-        if let Naming::New(number) = naming
+        if let AliasUse::New(number) = alias_use
             && let Some(aliases) = &mut conn.extras.out_aliases
         {
             aliases.learn(record.topic, number);
@@ -370,9 +370,9 @@ impl Engine {
         }
         if qos != QoS::AtMostOnce {
             let flight = if qos == QoS::ExactlyOnce {
-                Flight::AwaitsPubrec
+                InflightState::AwaitsPubrec
             } else {
-                Flight::AwaitsPuback
+                InflightState::AwaitsPuback
             };
             let packet_id = session.window.push(sent, flight);
             if receipt {
@@ -383,16 +383,20 @@ impl Engine {
             }
         }
         conn.traffic.sent_messages += 1;
-        self.tally.publish_sent_bytes += record.payload.len() as u64;
-        self.tally.deliveries += 1;
+        self.turn_metrics.publish_sent_bytes += record.payload.len() as u64;
+        self.turn_metrics.deliveries += 1;
         self.touch(conn_key);
         Delivered::Sent
     }
 }
 
 /// `<partition name>:<offset>` where a subscription wants it.
-pub(super) fn format_place(stage: &Stage, record: &RecordView<'_>, merged: &Merged) -> String {
-    if merged.offsets || merged.offset_topics {
+pub(super) fn format_place(
+    stage: &Stage,
+    record: &RecordView<'_>,
+    effective: &EffectiveOptions,
+) -> String {
+    if effective.offsets || effective.offset_topics {
         format!("{}:{}", stage.partition.name(), record.offset)
     } else {
         String::new()
@@ -402,20 +406,24 @@ pub(super) fn format_place(stage: &Stage, record: &RecordView<'_>, merged: &Merg
 /// The topic of a delivery that names its offset there.
 pub(super) fn offset_topic(
     record: &RecordView<'_>,
-    merged: &Merged,
+    effective: &EffectiveOptions,
     place: &str,
 ) -> Option<String> {
-    merged
+    effective
         .offset_topics
         .then(|| format!("$at/{place}/{}", record.topic))
 }
 
-pub(super) fn extra_properties(record: &RecordView<'_>, merged: &Merged, place: &str) -> Vec<u8> {
+pub(super) fn extra_properties(
+    record: &RecordView<'_>,
+    effective: &EffectiveOptions,
+    place: &str,
+) -> Vec<u8> {
     let mut extra = Vec::new();
-    for id in merged.ids.iter().flatten() {
+    for id in effective.ids.iter().flatten() {
         Property::SubscriptionIdentifier(*id).encode(&mut extra);
     }
-    if merged.offsets {
+    if effective.offsets {
         Property::UserProperty {
             key: "stream-offset",
             value: place,

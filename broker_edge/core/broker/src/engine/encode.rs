@@ -9,7 +9,7 @@ use headwater_mqtt::{Properties, Property, PropertyId, QoS, Version, text};
 
 /// How one subscriber gets a record.
 #[derive(Debug, Clone, Copy)]
-pub struct Form<'a> {
+pub struct PublishOptions<'a> {
     pub version: Version,
     pub qos: QoS,
     pub retain: bool,
@@ -32,7 +32,7 @@ pub enum Payload {
 pub fn record(
     out: &mut Vec<u8>,
     record: &RecordView<'_>,
-    form: Form<'_>,
+    form: PublishOptions<'_>,
     payload: Payload,
     now_us: i64,
 ) -> Option<PublishLayout> {
@@ -69,7 +69,7 @@ fn text(bytes: &[u8]) -> Option<&str> {
 fn put(
     out: &mut Vec<u8>,
     record: &RecordView<'_>,
-    form: Form<'_>,
+    form: PublishOptions<'_>,
     properties: &[u8],
     payload: Payload,
 ) -> Option<PublishLayout> {

@@ -11,9 +11,9 @@ use crate::auth::scram::{Exchange, METHOD};
 use crate::auth::users::Fingerprint;
 use crate::auth::{Authority, Denied};
 
+use super::authenticate::{AuthStep, Authenticated, Charge};
 use super::close::Cause;
 use super::connection::{Connection, Phase};
-use super::identify::{AuthStep, Charge, Identified};
 use super::{ConnKey, Engine};
 
 /// The exchange of one connection.
@@ -47,7 +47,7 @@ impl Engine {
     /// Begins the exchange that a CONNECT asks for.
     pub(super) fn begin_exchange(&mut self, key: ConnKey, connect: &Connect<'_>, body: &[u8]) {
         let method = connect.properties.authentication_method();
-        if method != Some(METHOD) || !self.guard.authority.serves_scram() {
+        if method != Some(METHOD) || !self.auth_gate.authority.serves_scram() {
             return self.deny_connect(key, connect.client_id, Denied::Method);
         }
         let message = connect.properties.authentication_data().unwrap_or_default();
@@ -73,7 +73,7 @@ impl Engine {
     fn begin_scram(&self, message: &[u8]) -> Option<(Pending, String)> {
         let mut keys = None;
         let (exchange, answer) = Exchange::begin(message, |user| {
-            let (stored, fingerprint) = self.guard.authority.scram_keys(user);
+            let (stored, fingerprint) = self.auth_gate.authority.scram_keys(user);
             keys = fingerprint;
             stored
         })
@@ -121,15 +121,15 @@ impl Engine {
             return self.deny_connect(key, connect.client_id, Denied::BadCredentials);
         };
         let identity = Authority::scram_identity(pending.exchange.user(), keys);
-        match self.identified(identity, &connect) {
-            Identified::As(rights) => {
+        match self.authenticated(identity, &connect) {
+            Authenticated::As(rights) => {
                 if let Some(conn) = self.conns.get_mut(key) {
                     conn.extras.auth = Some(Box::new(AuthStep::Enhanced(Exchanging::Done)));
                 }
                 self.admit_client(key, &connect, rights, Some(&answer));
             }
-            Identified::Refused(denied) => self.deny_connect(key, connect.client_id, denied),
-            Identified::Waits => {}
+            Authenticated::Refused(denied) => self.deny_connect(key, connect.client_id, denied),
+            Authenticated::Waits => {}
         }
     }
 
@@ -155,10 +155,10 @@ impl Engine {
             return self.fail_again(key);
         };
         let identity = Authority::scram_identity(user, keys);
-        if !self.guard.authority.still_admits(&identity) {
+        if !self.auth_gate.authority.still_admits(&identity) {
             return self.fail_again(key);
         }
-        let rights = self.guard.rights(identity);
+        let rights = self.auth_gate.rights(identity);
         if let Some(session) = session.and_then(|session| self.sessions.get_mut(session)) {
             session.rights = rights;
         }
@@ -194,7 +194,7 @@ impl Engine {
                 conn.out.truncate(base);
                 return self.close(key, Cause::Refused);
             }
-            self.tally.packets_sent += 1;
+            self.turn_metrics.packets_sent += 1;
         }
     }
 }

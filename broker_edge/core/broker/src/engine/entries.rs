@@ -6,7 +6,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::few::Few;
+use super::inline_vec::InlineVec;
 
 /// With more entries their places are remembered.
 const SEARCHED_MAX: usize = 32;
@@ -19,7 +19,7 @@ pub trait Entry: Copy {
 
 #[derive(Debug)]
 pub struct Entries<E> {
-    listed: Few<E>,
+    listed: InlineVec<E>,
     /// Where in the list an entry is, once there are many.
     places: Option<Box<FxHashMap<u64, u32>>>,
     away: u32,
@@ -28,7 +28,7 @@ pub struct Entries<E> {
 impl<E> Default for Entries<E> {
     fn default() -> Self {
         Self {
-            listed: Few::None,
+            listed: InlineVec::None,
             places: None,
             away: 0,
         }

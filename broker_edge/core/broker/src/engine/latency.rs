@@ -9,10 +9,10 @@ use std::time::Instant;
 use crate::metrics::Durations;
 
 /// Appends of one partition on their way that are remembered.
-const WAITING_MAX: usize = 256;
+const PENDING_APPENDS_MAX: usize = 256;
 
 #[derive(Debug, Clone, Copy)]
-struct Waiting {
+struct PendingAppend {
     end: u64,
     count: u64,
     since: Instant,
@@ -21,7 +21,7 @@ struct Waiting {
 #[derive(Debug, Default)]
 pub struct Latency {
     /// By partition.
-    waiting: Vec<VecDeque<Waiting>>,
+    waiting: Vec<VecDeque<PendingAppend>>,
     ends: Vec<u64>,
 }
 
@@ -35,8 +35,8 @@ impl Latency {
         let count = end.saturating_sub(self.ends[partition]);
         self.ends[partition] = end;
         let waiting = &mut self.waiting[partition];
-        if count > 0 && waiting.len() < WAITING_MAX {
-            waiting.push_back(Waiting { end, count, since });
+        if count > 0 && waiting.len() < PENDING_APPENDS_MAX {
+            waiting.push_back(PendingAppend { end, count, since });
         }
     }
 

@@ -8,9 +8,9 @@ use headwater_mqtt::{Connect, Property, Publish, QoS, ReasonCode};
 
 use super::close::Cause;
 use super::connection::Phase;
-use super::tally::PauseCause;
 use super::timers::Timer;
 use super::topics::TopicId;
+use super::turn_metrics::PauseCause;
 use super::{ConnKey, Engine};
 
 /// A burst is what the rate gives in so much time.
@@ -62,7 +62,7 @@ impl Engine {
         {
             let due_ms = (us - BURST_US).div_ceil(1000);
             conn.paused_on_rate = true;
-            self.tally.paused(cause);
+            self.turn_metrics.paused(cause);
             self.timers.set(due_ms, Timer::Pace(key));
             return true;
         }
@@ -97,7 +97,7 @@ impl Engine {
         } else {
             ReasonCode::RetainNotSupported
         };
-        self.tally.publishes_refused += 1;
+        self.turn_metrics.publishes_refused += 1;
         self.close(key, Cause::Reason(reason));
         true
     }

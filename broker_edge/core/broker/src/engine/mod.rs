@@ -5,68 +5,68 @@
 //! sessions, subscriptions and timers outright; the log, the state store and the retained places are shared. It never
 //! blocks, but for log reads that miss the tail cache and for inline commits, both bounded per turn.
 
-mod access;
 mod ack;
-mod ahead;
 mod aliases;
 mod attach;
+mod auth_gate;
+mod authenticate;
+mod authorize;
+mod batch_cache;
+mod candidate_cache;
 mod catch_up;
-mod census;
 mod charges;
+mod client_log;
 mod clients;
 mod close;
-mod cold;
 mod commit;
 mod connect;
 mod connection;
+mod connection_gauges;
 mod deliver;
 mod encode;
 mod enhanced;
 mod entries;
-mod exactly_once;
-mod few;
-mod guard;
-mod identify;
+mod inline_commit_policy;
+mod inline_vec;
 mod latency;
+mod lazy_box;
 mod limits;
 mod out;
-mod owed;
 mod ownership;
 mod persist;
 mod position;
 mod publish;
-mod quickness;
+mod qos2_inbound;
+mod qos2_outbound;
 mod quotas;
+mod rates;
+mod read_retry;
 mod receipt;
 mod receive;
-mod received;
 mod replays;
 mod resend;
 mod retain_request;
 mod retained;
+mod retained_cursor;
 mod router;
-mod seldom;
+mod scheduler;
 mod send_retained;
-mod sent;
 mod session;
 mod session_bytes;
 mod settings;
 mod shared;
 mod slab;
 mod stage;
+mod state_commit;
 mod subscribe;
-mod sweep;
 mod sys;
-mod talk;
-mod tally;
 mod template;
 #[cfg(test)]
 mod tests;
 mod tick;
 mod timers;
 mod topics;
-mod traffic;
-mod unread;
+mod turn_metrics;
 mod will;
 mod window;
 
@@ -95,25 +95,25 @@ pub use retain_request::{MESSAGES_MAX, RetainRequest};
 pub use retained::Retained;
 pub use session::Session;
 pub use settings::{Limits, Settings};
-pub use tally::PauseCause;
+pub use turn_metrics::PauseCause;
 
-use census::Census;
-use exactly_once::Rounds;
-use guard::{Guard, Wake};
+use auth_gate::{AuthGate, Wake};
+use client_log::ClientLog;
+use connection_gauges::ConnectionGauges;
 use latency::Latency;
+use lazy_box::LazyBox;
 use quotas::Quotas;
+use rates::ActiveRates;
 use router::Router;
-use seldom::Seldom;
 use shared::Groups;
 pub use slab::{Key, Slab};
 use stage::{PartitionIndex, Stage};
+use state_commit::StateCommits;
 use sys::SysTree;
-use talk::Talk;
-use tally::Tally;
 use template::Templates;
 use timers::{Timer, Timers};
 use topics::Topics;
-use traffic::Movers;
+use turn_metrics::TurnMetrics;
 
 pub type ConnKey = Key<Connection>;
 pub type SessionKey = Key<Session>;
@@ -136,7 +136,7 @@ pub struct Engine {
     state: Arc<StateStore>,
     metrics: Arc<Metrics>,
     settings: Settings,
-    guard: Guard,
+    auth_gate: AuthGate,
     /// Clients whose client id rules with `%c` did not believe since the last line about them, and when the next may be.
     unproved_unlogged: u64,
     unproved_log_due_ms: u64,
@@ -150,10 +150,10 @@ pub struct Engine {
     router: Router,
     groups: Groups,
     quotas: Quotas,
-    cold: cold::ColdReads,
-    ahead: ahead::Ahead,
+    batch_cache: batch_cache::BatchCache,
+    candidate_cache: candidate_cache::CandidateCache,
     /// For sessions that catch up.
-    wanted: topics::Wanted,
+    options_cache: topics::OptionsCache,
     topics: Topics,
     retained: Arc<Mutex<Retained>>,
     /// One per partition; that of the internal partition stays empty, because the state store appends there.
@@ -170,7 +170,7 @@ pub struct Engine {
     /// Sessions with something else to send than the live stream, each at most once.
     runnable: VecDeque<SessionKey>,
     /// Sessions that wait to read what could not be read just now.
-    unread: Vec<SessionKey>,
+    read_retries: Vec<SessionKey>,
     /// Sessions whose cursors have to be checkpointed or that have receipts on their way, each at most once.
     dirty: Vec<SessionKey>,
     /// Of those, the first so many are still to be looked at for the checkpoint that has begun.
@@ -178,12 +178,12 @@ pub struct Engine {
     /// Connections whose front acknowledgement waits for the internal partition, in order of offset.
     state_waits: VecDeque<(Offset, ConnKey)>,
     /// QoS 2 state on its way into the internal partition.
-    rounds: Rounds,
+    state_commits: StateCommits,
     /// Commands of QoS 2 that clients have received and whose receipts are not durable yet; bounded by the windows.
     receipted: Vec<(SessionKey, u16)>,
     /// Packet ids of QoS 2 publishes that clients have in use, all sessions together.
-    held_ids: usize,
-    held_shares: received::HeldShares,
+    ids_in_use: usize,
+    tenant_id_counts: qos2_inbound::TenantIdCounts,
     /// Sessions that the state store has.
     stored_sessions: usize,
     /// Bytes that count of all sessions.
@@ -195,20 +195,20 @@ pub struct Engine {
     budget_waits: VecDeque<ConnKey>,
     /// Something was given back since connections that wait for the budget were last let go.
     budget_freed: bool,
-    pool: Vec<Seldom<Vec<u8>>>,
+    pool: Vec<LazyBox<Vec<u8>>>,
     templates: Templates,
     /// Wills that were stored and are published, until their records are durable.
     published_wills: Vec<will::Published>,
-    tally: Tally,
-    holding: out::Holding,
+    turn_metrics: TurnMetrics,
+    payload_holders: out::PayloadHolders,
     /// Connections that moved lately, with their rates.
-    movers: Movers,
+    active_rates: ActiveRates,
     /// Clients that are connected.
-    census: Census,
+    connection_gauges: ConnectionGauges,
     latency: Latency,
     turn_at: Instant,
     sys: SysTree,
-    talk: Talk,
+    client_log: ClientLog,
     /// Nobody gets in.
     drain: Option<Drain>,
     next_stamp: u64,
@@ -253,7 +253,7 @@ impl Engine {
             metrics,
             quotas: Quotas::new(settings.quotas),
             settings,
-            guard: Guard::open(),
+            auth_gate: AuthGate::open(),
             unproved_unlogged: 0,
             unproved_log_due_ms: 0,
             unknown_bytes: Rc::default(),
@@ -263,23 +263,23 @@ impl Engine {
             by_client: BTreeMap::new(),
             router: Router::default(),
             groups: Groups::default(),
-            cold: cold::ColdReads::default(),
-            ahead: ahead::Ahead::default(),
-            wanted: topics::Wanted::default(),
+            batch_cache: batch_cache::BatchCache::default(),
+            candidate_cache: candidate_cache::CandidateCache::default(),
+            options_cache: topics::OptionsCache::default(),
             topics: Topics::new(),
             timers: Timers::default(),
             touched: Vec::new(),
             closed: Vec::new(),
             resumed: Vec::new(),
             runnable: VecDeque::new(),
-            unread: Vec::new(),
+            read_retries: Vec::new(),
             dirty: Vec::new(),
             dirty_left: 0,
             state_waits: VecDeque::new(),
-            rounds: Rounds::default(),
+            state_commits: StateCommits::default(),
             receipted: Vec::new(),
-            held_ids: 0,
-            held_shares: received::HeldShares::default(),
+            ids_in_use: 0,
+            tenant_id_counts: qos2_inbound::TenantIdCounts::default(),
             stored_sessions: 0,
             session_bytes: 0,
             lives: 0,
@@ -289,14 +289,14 @@ impl Engine {
             pool: Vec::new(),
             templates: Templates::default(),
             published_wills: Vec::new(),
-            tally: Tally::default(),
-            holding: out::Holding::default(),
-            movers: Movers::default(),
-            census: Census::default(),
+            turn_metrics: TurnMetrics::default(),
+            payload_holders: out::PayloadHolders::default(),
+            active_rates: ActiveRates::default(),
+            connection_gauges: ConnectionGauges::default(),
             latency: Latency::default(),
             turn_at: Instant::now(),
             sys: SysTree::default(),
-            talk: Talk::default(),
+            client_log: ClientLog::default(),
             drain: None,
             more: false,
             last_removed: None,
@@ -304,7 +304,7 @@ impl Engine {
         };
         engine.guard_retained();
         engine.restore_sessions();
-        engine.restore_received()?;
+        engine.restore_qos2_inbound()?;
         engine
             .timers
             .set(now.mono_ms + tick::CHECKPOINT_MS, Timer::Checkpoint);
@@ -313,8 +313,8 @@ impl Engine {
     }
 
     /// Puts whoever connects from now on under an authority; `wake` makes the loop take a turn.
-    pub fn guard_with(&mut self, keeper: Arc<Keeper>, wake: Wake) {
-        self.guard = Guard::new(Some(keeper), wake);
+    pub fn set_auth(&mut self, keeper: Arc<Keeper>, wake: Wake) {
+        self.auth_gate = AuthGate::new(Some(keeper), wake);
         self.renew_rights();
     }
 
@@ -339,7 +339,7 @@ impl Engine {
         conn.silence_due_ms = due_ms;
         let key = self.conns.insert(conn);
         self.timers.set(due_ms, Timer::Silence(key));
-        self.tally.opened += 1;
+        self.turn_metrics.opened += 1;
         key
     }
 
@@ -354,7 +354,7 @@ impl Engine {
 
     /// Whether there are sessions that can catch up now.
     pub fn has_late(&self) -> bool {
-        !self.runnable.is_empty() || self.may_sweep()
+        !self.runnable.is_empty() || self.may_schedule_reads()
     }
 
     /// Whether the connection's session has more to be sent than the live stream.
@@ -381,9 +381,9 @@ impl Engine {
         let state_waits = self.state_waits.front();
         let mark = self.state_mark();
         moved
-            || self.guard.has_news()
+            || self.auth_gate.has_news()
             || state_waits.is_some_and(|(offset, _)| mark >= *offset)
-            || self.rounds.is_settleable(mark)
+            || self.state_commits.is_settleable(mark)
     }
 
     /// Up to where a partition's records may be acknowledged.

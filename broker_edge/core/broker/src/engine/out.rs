@@ -9,7 +9,7 @@ use std::io::IoSlice;
 use headwater_log::Batch;
 
 use super::connection::Connection;
-use super::traffic::Traffic;
+use super::rates::Traffic;
 use super::{ConnKey, Engine, POOL_BUFFER_MAX, POOL_MAX};
 
 /// From here on a payload is sent from its batch: below, copying costs less than another slice for the kernel.
@@ -23,7 +23,7 @@ const HELD_BYTES_MAX: u64 = 4 << 20;
 
 /// A payload that follows the first `at` bytes of the connection's buffer.
 #[derive(Debug)]
-struct Share {
+struct SharedPayload {
     at: usize,
     batch: Batch,
     index: usize,
@@ -31,7 +31,7 @@ struct Share {
     may_stay: bool,
 }
 
-impl Share {
+impl SharedPayload {
     fn payload(&self) -> &[u8] {
         self.batch.payload(self.index)
     }
@@ -39,11 +39,11 @@ impl Share {
 
 /// The payloads that go between the bytes of a connection's buffer, in the order of their places.
 #[derive(Debug, Default)]
-pub struct Shares(Option<Box<List>>);
+pub struct SharedPayloads(Option<Box<PayloadList>>);
 
 #[derive(Debug, Default)]
-struct List {
-    shares: Vec<Share>,
+struct PayloadList {
+    shares: Vec<SharedPayload>,
     /// Of the payloads, what is not sent.
     bytes: usize,
     /// What is sent of the first.
@@ -54,7 +54,7 @@ struct List {
 
 /// Connections that hold payloads from one turn to the next.
 #[derive(Debug, Default)]
-pub struct Holding {
+pub struct PayloadHolders {
     /// Each at most once; some hold nothing any more.
     keys: Vec<ConnKey>,
     /// Bytes of batches that were read.
@@ -62,18 +62,18 @@ pub struct Holding {
     looked_at: u64,
 }
 
-impl Holding {
+impl PayloadHolders {
     /// Counts what was read of the log.
     pub fn note_read(&mut self, bytes: usize) {
         self.read_bytes += bytes as u64;
     }
 }
 
-impl Shares {
+impl SharedPayloads {
     /// Puts record `index` of the batch behind the first `at` bytes of the buffer, which has nothing shared after them.
     pub fn push(&mut self, at: usize, batch: &Batch, index: usize, may_stay: bool) {
         let list = self.0.get_or_insert_default();
-        let share = Share {
+        let share = SharedPayload {
             at,
             batch: batch.clone(),
             index,
@@ -88,7 +88,7 @@ impl Shares {
         self.0.as_ref().map_or(0, |list| list.bytes)
     }
 
-    fn list(&self) -> &[Share] {
+    fn list(&self) -> &[SharedPayload] {
         self.0.as_ref().map_or(&[], |list| &list.shares)
     }
 
@@ -97,7 +97,7 @@ impl Shares {
     }
 }
 
-impl List {
+impl PayloadList {
     fn may_stay(&self) -> bool {
         self.shares.iter().all(|share| share.may_stay)
     }
@@ -132,7 +132,7 @@ pub struct Out<'a> {
     own: &'a [u8],
     /// Bytes of the buffer before `own`, which the places of the shares count too.
     skipped: usize,
-    shares: &'a [Share],
+    shares: &'a [SharedPayload],
     first_sent: usize,
 }
 
@@ -218,7 +218,7 @@ impl Connection {
         let rest = Out::of(self).without(0);
         self.out = rest.into();
         self.out_sent = 0;
-        self.shares = Shares::default();
+        self.shares = SharedPayloads::default();
     }
 }
 
@@ -245,7 +245,7 @@ impl Engine {
     }
 
     fn note_sent(&mut self, key: ConnKey, count: usize, is_full: bool) {
-        self.tally.bytes_sent += count as u64;
+        self.turn_metrics.bytes_sent += count as u64;
         let moved = Traffic {
             sent_bytes: count as u64,
             ..Traffic::default()
@@ -258,14 +258,14 @@ impl Engine {
             Some(list) => {
                 list.advance(&mut conn.out_sent, count);
                 if list.shares.is_empty() {
-                    conn.shares = Shares::default();
+                    conn.shares = SharedPayloads::default();
                 } else if !is_full {
                     // It goes on in this turn.
                 } else if !list.may_stay() {
                     conn.keep_copies();
                 } else if !std::mem::replace(&mut conn.holds, true) {
-                    list.held_since = self.holding.read_bytes;
-                    self.holding.keys.push(key);
+                    list.held_since = self.payload_holders.read_bytes;
+                    self.payload_holders.keys.push(key);
                 }
             }
             None => conn.out_sent += count,
@@ -305,13 +305,15 @@ impl Engine {
 
     /// Copies the payloads that connections hold for longer than the log would keep them in memory.
     pub(super) fn let_held_go(&mut self) {
-        let holding = &mut self.holding;
-        if holding.keys.is_empty() || holding.read_bytes - holding.looked_at < HELD_BYTES_MAX {
+        let payload_holders = &mut self.payload_holders;
+        if payload_holders.keys.is_empty()
+            || payload_holders.read_bytes - payload_holders.looked_at < HELD_BYTES_MAX
+        {
             return;
         }
-        let before = std::mem::replace(&mut holding.looked_at, holding.read_bytes);
+        let before = std::mem::replace(&mut payload_holders.looked_at, payload_holders.read_bytes);
         let conns = &mut self.conns;
-        holding.keys.retain(|key| {
+        payload_holders.keys.retain(|key| {
             let Some(conn) = conns.get_mut(*key) else {
                 return false;
             };

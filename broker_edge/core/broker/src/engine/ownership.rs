@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use headwater_mqtt::ReasonCode;
 
-use crate::audit::{Door, Refused};
+use crate::audit::{Interface, Refused};
 use crate::auth::{Denied, Rights};
 use crate::peer::Transport;
 
@@ -55,7 +55,7 @@ impl Engine {
             return Err(Denied::ClientId);
         }
         let user = rights.user().map(|user| &**user);
-        if self.may_talk() {
+        if self.may_log_client() {
             tracing::warn!(
                 client_id,
                 user,
@@ -151,9 +151,9 @@ impl Engine {
     }
 }
 
-fn door_of(transport: Transport) -> Door {
+fn door_of(transport: Transport) -> Interface {
     match transport {
-        Transport::Mqtt | Transport::Mqtts => Door::Mqtt,
-        Transport::Ws | Transport::Wss => Door::WebSocket,
+        Transport::Mqtt | Transport::Mqtts => Interface::Mqtt,
+        Transport::Ws | Transport::Wss => Interface::WebSocket,
     }
 }

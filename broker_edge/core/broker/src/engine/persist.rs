@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::state::{Change, StateError};
 
-use super::received::received_key;
+use super::qos2_inbound::qos2_inbound_key;
+use super::qos2_outbound::qos2_outbound_key;
 use super::router::Options;
-use super::sent::sent_key;
-use super::session::{Away, NEVER_EXPIRES, Replay, Session, Subscription};
+use super::session::{NEVER_EXPIRES, Offline, Replay, Session, Subscription};
 use super::shared::is_shared;
 use super::stage::PartitionIndex;
 use super::timers::Timer;
@@ -38,11 +38,11 @@ pub fn cursor_key(client_id: &str) -> String {
 pub fn stored_keys(session: &Session) -> Vec<(String, Vec<u8>)> {
     let client_id = &session.client_id;
     let mut keys = vec![session_key(client_id), cursor_key(client_id)];
-    if session.received.is_stored {
-        keys.push(received_key(client_id));
+    if session.qos2_inbound.is_stored {
+        keys.push(qos2_inbound_key(client_id));
     }
-    if session.sent_stored {
-        keys.push(sent_key(client_id));
+    if session.outbound_stored {
+        keys.push(qos2_outbound_key(client_id));
     }
     if session.will_stored {
         keys.push(will_key(client_id));
@@ -135,7 +135,7 @@ impl Engine {
     /// Stores a session whose change nobody waits for; the next change or checkpoint makes up for a failure.
     pub(super) fn store_session(&mut self, key: SessionKey) {
         if let Err(error) = self.try_store_session(key)
-            && self.may_talk()
+            && self.may_log_client()
         {
             tracing::warn!(%error, "a session cannot be stored now");
         }
@@ -180,7 +180,7 @@ impl Engine {
             if let Some(session) = self.sessions.get(key).filter(|session| session.stored) {
                 let (cursor_key, cursors) = self.cursor_value(session);
                 changes.push((key, cursor_key, cursors));
-                if session.sent_changed {
+                if session.outbound_changed {
                     self.change(key);
                 }
             }
@@ -228,8 +228,8 @@ impl Engine {
         }
         self.checkpoint_groups(true);
         self.forget_published_wills();
-        self.mark_received(true);
-        self.write_round();
+        self.mark_qos2_inbound(true);
+        self.write_state_commit();
     }
 
     fn stored_session(&self, session: &Session) -> StoredSession {
@@ -254,7 +254,7 @@ impl Engine {
         };
         StoredSession {
             expiry_s: (session.expiry_s != NEVER_EXPIRES).then_some(session.expiry_s),
-            away_since_us: session.away.as_ref().map(|away| away.since_us),
+            away_since_us: session.offline.as_ref().map(|away| away.since_us),
             life: session.life,
             user: session.owner().map(str::to_owned),
             subscriptions: session.subscriptions.iter().map(subscription).collect(),
@@ -336,12 +336,12 @@ impl Engine {
         session.stored = true;
         session.rights = stored
             .user
-            .map(|user| self.guard.authority.stored_rights(&user));
+            .map(|user| self.auth_gate.authority.stored_rights(&user));
         self.stored_sessions += 1;
         session.expiry_s = stored.expiry_s.unwrap_or(NEVER_EXPIRES);
         let now = self.now;
         let away_since_us = stored.away_since_us.unwrap_or(now.wall_us).min(now.wall_us);
-        let mut away = Away::since(away_since_us);
+        let mut away = Offline::since(away_since_us);
         for partition in self.data_partitions() {
             // A partition that is new since the session was stored is read from its beginning.
             let next = cursors
@@ -382,7 +382,7 @@ impl Engine {
                 self.restore_group(&held.filter, held.tenant.as_deref(), user.as_deref());
             }
         }
-        self.restore_sent(&mut session);
+        self.restore_qos2_outbound(&mut session);
         let away_ms = u64::try_from(now.wall_us - away_since_us).unwrap_or(0) / 1000;
         let expiry_ms = u64::from(session.expiry_s) * 1000;
         let expires = session.expiry_s != NEVER_EXPIRES;
@@ -393,7 +393,7 @@ impl Engine {
             .collect();
         let due_ms = now.mono_ms + expiry_ms.saturating_sub(away_ms);
         away.expiry_due_ms = due_ms;
-        session.away = Some(away);
+        session.offline = Some(away);
         session.is_at_rest = true;
         let key = self.sessions.insert(session);
         for (of, (filter, options)) in stored.subscriptions.iter().zip(held) {

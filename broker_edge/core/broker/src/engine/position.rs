@@ -16,12 +16,12 @@ pub enum Position {
     /// The first record at or after this time, in Unix microseconds.
     Time(i64),
     /// Partition names with the offset to begin at; partitions that are not named begin at the latest.
-    Places(Vec<(String, u64)>),
+    Offsets(Vec<(String, u64)>),
 }
 
 /// What to do when an offset is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Policy {
+pub enum ResetPolicy {
     #[default]
     None,
     Earliest,
@@ -30,7 +30,7 @@ pub enum Policy {
 
 /// A filter with what was said in front of it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Located<'a> {
+pub struct PositionedFilter<'a> {
     pub filter: &'a str,
     pub position: Option<&'a str>,
     /// Deliveries name their offset in the topic.
@@ -39,7 +39,7 @@ pub struct Located<'a> {
 
 /// Where a subscription begins.
 #[derive(Debug, Default)]
-pub struct Start {
+pub struct StartOffsets {
     pub cursors: Vec<(PartitionIndex, Offset)>,
     /// `<partition name>:<start>-<end>` of offsets that it will not get.
     pub gaps: Vec<String>,
@@ -53,8 +53,8 @@ pub struct Refusal {
 }
 
 /// Takes `$at/<position>/`, `$at+/<position>/` or `$at-offset/<position>/` off a filter.
-pub fn split_filter(filter: &str) -> Located<'_> {
-    let plain = Located {
+pub fn split_filter(filter: &str) -> PositionedFilter<'_> {
+    let plain = PositionedFilter {
         filter,
         position: None,
         offset_topics: false,
@@ -70,12 +70,12 @@ pub fn split_filter(filter: &str) -> Located<'_> {
         (None, None) => return plain,
     };
     match rest.split_once('/') {
-        Some((position, filter)) => Located {
+        Some((position, filter)) => PositionedFilter {
             filter,
             position: Some(position),
             offset_topics,
         },
-        None => Located {
+        None => PositionedFilter {
             filter: "",
             position: Some(rest),
             offset_topics,
@@ -114,11 +114,11 @@ impl Position {
         text.split(',')
             .map(|part| place(part).ok_or_else(wrong))
             .collect::<Result<_, _>>()
-            .map(Self::Places)
+            .map(Self::Offsets)
     }
 }
 
-impl Policy {
+impl ResetPolicy {
     /// # Errors
     /// Text that names no policy.
     pub fn of(properties: &Properties<'_>) -> Result<Self, Refusal> {
@@ -155,9 +155,9 @@ impl Engine {
         &self,
         filter: &str,
         position: &Position,
-        policy: Policy,
-    ) -> Result<Start, Refusal> {
-        if let Position::Places(places) = position {
+        policy: ResetPolicy,
+    ) -> Result<StartOffsets, Refusal> {
+        if let Position::Offsets(places) = position {
             for (name, _) in places {
                 if self
                     .log
@@ -170,7 +170,7 @@ impl Engine {
                 }
             }
         }
-        let mut start = Start::default();
+        let mut start = StartOffsets::default();
         for partition in self.partitions_of(filter) {
             let log = &self.stages[partition.index()].partition;
             let live_at = self.dispatched[partition.index()];
@@ -182,14 +182,14 @@ impl Engine {
                     .offset_for_time(*time_us)
                     .map_err(|error| bad(format!("the log cannot be read: {error}")))?
                     .min(live_at),
-                Position::Places(places) => {
+                Position::Offsets(places) => {
                     let named = places.iter().find(|(name, _)| name == log.name());
                     named.map_or(live_at, |(_, offset)| Offset(*offset))
                 }
             };
             let from = if wanted < log_start || wanted > live_at {
                 match policy {
-                    Policy::None => {
+                    ResetPolicy::None => {
                         let sentence = format!(
                             "offset {wanted} of {} is gone: the log starts at {log_start} and ends at {live_at}",
                             log.name()
@@ -199,8 +199,8 @@ impl Engine {
                             sentence,
                         });
                     }
-                    Policy::Earliest => log_start,
-                    Policy::Latest => live_at,
+                    ResetPolicy::Earliest => log_start,
+                    ResetPolicy::Latest => live_at,
                 }
             } else {
                 wanted
@@ -247,7 +247,7 @@ mod tests {
         let places = vec![("telemetry-0".to_owned(), 7), ("control-0".to_owned(), 0)];
         assert_eq!(
             Position::parse("telemetry-0:7,control-0:0"),
-            Ok(Position::Places(places))
+            Ok(Position::Offsets(places))
         );
         for wrong in [
             "",
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_filter_gives_its_position_away() {
-        let located = |filter, position, offset_topics| Located {
+        let located = |filter, position, offset_topics| PositionedFilter {
             filter,
             position,
             offset_topics,

@@ -9,8 +9,8 @@ use super::connection::{Alias, Connection};
 use super::session::Session;
 use super::slab::Slab;
 use super::stage::{PartitionIndex, Ticket};
-use super::tally::PauseCause;
 use super::topics::TopicId;
+use super::turn_metrics::PauseCause;
 use super::{ConnKey, Engine};
 
 /// What is staged of one partition is appended when it is this large, and not only at the end of the turn: it is written
@@ -58,7 +58,7 @@ impl Engine {
         if self.stages[partition.index()].stalled {
             if let Some(conn) = self.conns.get_mut(key) {
                 conn.paused_on = Some(partition);
-                self.tally.paused(PauseCause::Queue);
+                self.turn_metrics.paused(PauseCause::Queue);
             }
             return false;
         }
@@ -76,7 +76,7 @@ impl Engine {
             {
                 if let Some(conn) = self.conns.get_mut(key) {
                     conn.paused_on = Some(partition);
-                    self.tally.paused(PauseCause::Queue);
+                    self.turn_metrics.paused(PauseCause::Queue);
                 }
                 return false;
             }
@@ -84,11 +84,11 @@ impl Engine {
         if let Some(account) = account {
             self.claim_retained(account, id, publish.payload.len());
         }
-        self.tally.publishes_received += 1;
+        self.turn_metrics.publishes_received += 1;
         if self.stages[partition.index()].records.bytes() >= APPEND_BYTES {
             self.append(partition, false);
         }
-        self.tally.publish_received_bytes += publish.payload.len() as u64;
+        self.turn_metrics.publish_received_bytes += publish.payload.len() as u64;
         true
     }
 
@@ -111,7 +111,7 @@ impl Engine {
         if is_v5 || publish.qos == QoS::AtMostOnce {
             self.refuse_publish(key, publish, reason);
         } else {
-            self.tally.publishes_refused += 1;
+            self.turn_metrics.publishes_refused += 1;
             self.close(key, Cause::Reason(reason));
         }
     }
@@ -127,7 +127,7 @@ impl Engine {
         if !is_full && !self.is_retained_over_quota(key, id, publish.payload.len()) {
             return false;
         }
-        self.tally.retained_refused += 1;
+        self.turn_metrics.retained_refused += 1;
         self.refuse_or_close(key, publish, ReasonCode::QuotaExceeded);
         true
     }
@@ -184,7 +184,7 @@ impl Engine {
             return Err(reason);
         }
         if self.is_one_topic_too_many(key, name) || self.is_topic_over_quota(key, name) {
-            self.tally.topics_refused += 1;
+            self.turn_metrics.topics_refused += 1;
             return Err(ReasonCode::QuotaExceeded);
         }
         Ok(self.intern_for(key, name))
@@ -240,15 +240,15 @@ impl Engine {
 
     /// Drops a publish. MQTT 5 is told why; older versions get a plain acknowledgement, as from Mosquitto.
     fn refuse_publish(&mut self, key: ConnKey, publish: &Publish<'_>, reason: ReasonCode) {
-        self.tally.publishes_refused += 1;
-        self.tally.refuse("puback", reason);
+        self.turn_metrics.publishes_refused += 1;
+        self.turn_metrics.refuse("puback", reason);
         if let (Some(packet_id), Some(conn)) = (publish.packet_id, self.conns.get_mut(key)) {
             conn.acks.push(Reply::Ack {
                 kind: kind_of(publish.qos),
                 packet_id: packet_id.get(),
                 reason,
             });
-            conn.publishes_owed += 1;
+            conn.publishes_in_flight += 1;
             self.send_ready(key);
         }
     }
@@ -309,7 +309,7 @@ impl Engine {
                 packet_id.get(),
                 reason,
             );
-            if conn.version.is_v5() && conn.publishes_owed > self.settings.receive_maximum {
+            if conn.version.is_v5() && conn.publishes_in_flight > self.settings.receive_maximum {
                 self.close(key, Cause::Reason(ReasonCode::ReceiveMaximumExceeded));
             }
             if publish.qos == QoS::ExactlyOnce
@@ -388,7 +388,7 @@ fn owe_ack(
     packet_id: u16,
     reason: ReasonCode,
 ) {
-    conn.publishes_owed = conn.publishes_owed.saturating_add(1);
+    conn.publishes_in_flight = conn.publishes_in_flight.saturating_add(1);
     if conn.stream_ack {
         conn.acks.push(Reply::Located {
             kind,

@@ -13,7 +13,7 @@ use super::close::Cause;
 use super::publish::OwnRecord;
 use super::session::{Command, PendingReceipt};
 use super::stage::{PartitionIndex, Ticket};
-use super::window::Sent;
+use super::window::Inflight;
 use super::{ConnKey, Engine, SessionKey};
 
 const TOPIC: &str = "$receipts";
@@ -82,7 +82,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn append_receipt(&mut self, key: SessionKey, packet_id: u16, sent: Sent) {
+    pub(super) fn append_receipt(&mut self, key: SessionKey, packet_id: u16, sent: Inflight) {
         let time_us = self.now.wall_us;
         let Some(session) = self.sessions.get_mut(key) else {
             return;
@@ -113,7 +113,7 @@ impl Engine {
             value: value.into(),
             staged: None,
         });
-        self.tally.receipts += 1;
+        self.turn_metrics.receipts += 1;
         self.stage_receipts(key);
     }
 

@@ -10,8 +10,8 @@ use headwater_mqtt::{Frame, ReasonCode, encode, frame};
 use super::ack::{PacketKind, Reply};
 use super::close::Cause;
 use super::connection::{Phase, Unparsed};
-use super::tally::PauseCause;
-use super::traffic::Traffic;
+use super::rates::Traffic;
+use super::turn_metrics::PauseCause;
 use super::{ConnKey, Engine};
 
 /// How the event loop is to read a connection.
@@ -57,11 +57,11 @@ impl Engine {
         };
         if conn.acks.len() > OWED_MAX {
             conn.paused_on_acks = true;
-            self.tally.paused(PauseCause::Acks);
+            self.turn_metrics.paused(PauseCause::Acks);
         }
         if conn.out_len() > self.settings.out_buffer_bytes {
             conn.paused_on_out = true;
-            self.tally.paused(PauseCause::Out);
+            self.turn_metrics.paused(PauseCause::Out);
         }
         if conn.phase == Phase::Closed || conn.is_paused() {
             return ReadPlan::Wait;
@@ -74,7 +74,7 @@ impl Engine {
                 let more = unparsed.needs - unparsed.reserved;
                 if self.reserved_bytes + more > budget {
                     conn.paused_on_budget = true;
-                    self.tally.paused(PauseCause::Budget);
+                    self.turn_metrics.paused(PauseCause::Budget);
                     self.budget_waits.push_back(key);
                     return ReadPlan::Wait;
                 }
@@ -130,12 +130,12 @@ impl Engine {
 
     /// Counts a connection that was not taken in.
     pub fn count_refused(&mut self) {
-        self.tally.refused += 1;
+        self.turn_metrics.refused += 1;
     }
 
     /// Counts bytes that came from the socket.
     pub fn count_received(&mut self, key: ConnKey, count: usize) {
-        self.tally.bytes_received += count as u64;
+        self.turn_metrics.bytes_received += count as u64;
         let moved = Traffic {
             received_bytes: count as u64,
             ..Traffic::default()
@@ -145,9 +145,9 @@ impl Engine {
 
     /// Handles the packets in `bytes` and keeps what is not whole. `is_news` when some of them were just received.
     pub fn receive(&mut self, key: ConnKey, bytes: &[u8], is_news: bool) {
-        let before = self.tally.publishes_received;
+        let before = self.turn_metrics.publishes_received;
         self.handle_packets(key, bytes, is_news);
-        let received_messages = self.tally.publishes_received - before;
+        let received_messages = self.turn_metrics.publishes_received - before;
         if received_messages > 0 {
             let moved = Traffic {
                 received_messages,
@@ -187,11 +187,11 @@ impl Engine {
                     {
                         return self.hold(key, rest, total_len);
                     }
-                    self.tally.packets_received += 1;
+                    self.turn_metrics.packets_received += 1;
                     match self.handle(key, first_byte, body) {
                         Step::Next => at += total_len,
                         Step::Pause => {
-                            self.tally.packets_received -= 1;
+                            self.turn_metrics.packets_received -= 1;
                             self.hold(key, rest, total_len);
                             return self.charge_waiting(key);
                         }
@@ -315,7 +315,7 @@ impl Engine {
             Packet::Pingreq => {
                 if let Some(conn) = self.writer(key) {
                     encode::pingresp(&mut conn.out);
-                    self.tally.packets_sent += 1;
+                    self.turn_metrics.packets_sent += 1;
                 }
             }
             Packet::Disconnect(disconnect) => self.handle_disconnect(key, &disconnect),
@@ -343,7 +343,7 @@ impl Engine {
             bytes: bytes.into(),
         });
         if kind == PacketKind::Suback {
-            conn.subacks_owed += 1;
+            conn.subacks_pending += 1;
         }
         match after {
             Some(offset) => self.state_waits.push_back((offset, key)),

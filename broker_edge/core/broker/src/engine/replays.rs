@@ -32,7 +32,7 @@ impl Engine {
         if self
             .conns
             .get(conn)
-            .is_none_or(|conn| conn.subacks_owed > 0)
+            .is_none_or(|conn| conn.subacks_pending > 0)
         {
             return Progress::NoRoom;
         }

@@ -6,17 +6,17 @@ use headwater_mqtt::{PacketId, QoS};
 
 use crate::auth::Access;
 
-use super::catch_up::{Progress, merged_for};
+use super::catch_up::{Progress, effective_for};
 use super::deliver::{Delivered, extra_properties, format_place, offset_topic};
-use super::encode::{self, Form, Payload};
-use super::retained::At;
+use super::encode::{self, Payload, PublishOptions};
+use super::read_retry::is_passing;
+use super::retained::RecordRef;
 use super::send_retained::OwnedRecord;
 use super::session::{Command, Session};
 use super::shared::Groups;
 use super::stage::PartitionIndex;
-use super::topics::Merged;
-use super::unread::is_passing;
-use super::window::{Flight, Sent, Source};
+use super::topics::EffectiveOptions;
+use super::window::{Inflight, InflightState, Source};
 use super::{ConnKey, Engine, SessionKey};
 
 impl Engine {
@@ -49,7 +49,7 @@ impl Engine {
                 .map(|(id, _, _)| id);
             match flight {
                 // It has never left. What follows it may need the room that it takes in the window, so it goes first.
-                Flight::Assigned => {
+                InflightState::Assigned => {
                     if !self.is_assigned_durably(key, packet_id) {
                         // The round wakes the session.
                         return Progress::NoRoom;
@@ -59,7 +59,7 @@ impl Engine {
                         return Progress::NoRoom;
                     }
                 }
-                Flight::AwaitsPubcomp => {
+                InflightState::AwaitsPubcomp => {
                     let waits = session
                         .extras
                         .releases
@@ -88,8 +88,8 @@ impl Engine {
         key: SessionKey,
         conn_key: ConnKey,
         packet_id: u16,
-        sent: Sent,
-        flight: Flight,
+        sent: Inflight,
+        flight: InflightState,
         recent: &mut Option<(PartitionIndex, Batch)>,
     ) -> Delivered {
         let (batch, stored) = match self.batch_of(sent, recent) {
@@ -113,7 +113,7 @@ impl Engine {
     /// The batch that holds a delivery's record: the one that was read last, where it can be.
     fn batch_of(
         &self,
-        sent: Sent,
+        sent: Inflight,
         recent: &mut Option<(PartitionIndex, Batch)>,
     ) -> Result<Option<Batch>, ReadError> {
         let offsets = |batch: &Batch| batch.base_offset()..batch.next_offset();
@@ -127,11 +127,11 @@ impl Engine {
     }
 
     /// A retained value whose segment is gone.
-    fn stored_value_of(&self, sent: Sent) -> Option<OwnedRecord> {
+    fn stored_value_of(&self, sent: Inflight) -> Option<OwnedRecord> {
         if sent.source != Source::Retained {
             return None;
         }
-        let at = At::new(sent.partition, sent.offset);
+        let at = RecordRef::new(sent.partition, sent.offset);
         let topic = self.retained.lock().stored_at(at)?;
         self.stored_retained(&topic)
     }
@@ -141,8 +141,8 @@ impl Engine {
         key: SessionKey,
         conn_key: ConnKey,
         packet_id: u16,
-        sent: Sent,
-        flight: Flight,
+        sent: Inflight,
+        flight: InflightState,
         record: Option<&RecordView<'_>>,
     ) -> Delivered {
         let now_us = self.now.wall_us;
@@ -164,24 +164,24 @@ impl Engine {
         let base = conn.out.len();
         let stage = &self.stages[sent.partition.index()];
         let packet = record.and_then(|record| {
-            let merged = merged_for_sent(session, &self.groups, key, record.topic, sent);
-            let place = format_place(stage, record, &merged);
+            let effective = effective_for_sent(session, &self.groups, key, record.topic, sent);
+            let place = format_place(stage, record, &effective);
             let extra = if conn.is_v5() {
-                extra_properties(record, &merged, &place)
+                extra_properties(record, &effective, &place)
             } else {
                 Vec::new()
             };
-            let at_topic = offset_topic(record, &merged, &place);
-            let form = Form {
+            let at_topic = offset_topic(record, &effective, &place);
+            let form = PublishOptions {
                 version: conn.version,
-                qos: if flight.is_exactly_once() {
+                qos: if flight.is_qos2() {
                     QoS::ExactlyOnce
                 } else {
                     QoS::AtLeastOnce
                 },
                 retain: sent.source == Source::Retained
-                    || (merged.retain_as_published && record.retain),
-                dup: flight != Flight::Assigned,
+                    || (effective.retain_as_published && record.retain),
+                dup: flight != InflightState::Assigned,
                 topic: at_topic.as_deref(),
                 extra: &extra,
             };
@@ -190,7 +190,7 @@ impl Engine {
         match (packet, PacketId::new(packet_id)) {
             (Some(packet), Some(id)) if packet.total_len <= conn.packet_max as usize => {
                 packet.set_packet_id(&mut conn.out[base..], id);
-                self.tally.deliveries += u64::from(flight != Flight::Assigned);
+                self.turn_metrics.deliveries += u64::from(flight != InflightState::Assigned);
                 // An entry that comes from the state does not know it yet.
                 if let Some(record) = record
                     && !sent.receipt
@@ -206,8 +206,8 @@ impl Engine {
             _ => {
                 conn.out.truncate(base);
                 session.window.finish(packet_id);
-                session.sent_changed |= session.stored && flight.is_exactly_once();
-                self.settle_shared(sent, flight.is_exactly_once());
+                session.outbound_changed |= session.stored && flight.is_qos2();
+                self.settle_shared(sent, flight.is_qos2());
                 Delivered::Skipped
             }
         }
@@ -215,23 +215,23 @@ impl Engine {
 }
 
 /// What the subscriptions that a delivery came from ask for now; nothing special when they are gone.
-fn merged_for_sent(
+fn effective_for_sent(
     session: &Session,
     groups: &Groups,
     key: SessionKey,
     topic: &str,
-    sent: Sent,
-) -> Merged {
+    sent: Inflight,
+) -> EffectiveOptions {
     let (only, at) = match sent.source {
         Source::Cursor => (None, sent.offset),
         Source::Retained => (None, Offset(u64::MAX)),
         Source::Shared(id) => {
-            let merged = groups.get(id).and_then(|group| group.merged_of(key));
-            return merged
+            let effective = groups.get(id).and_then(|group| group.effective_of(key));
+            return effective
                 .cloned()
-                .unwrap_or_else(|| Merged::of(std::iter::empty()));
+                .unwrap_or_else(|| EffectiveOptions::of(std::iter::empty()));
         }
-        Source::Moved | Source::Unattached => return Merged::of(std::iter::empty()),
+        Source::Moved | Source::Unattached => return EffectiveOptions::of(std::iter::empty()),
         Source::Replay(number) => {
             let replay = session
                 .replays
@@ -240,6 +240,6 @@ fn merged_for_sent(
             (replay.map(|replay| &*replay.filter), sent.offset)
         }
     };
-    merged_for(session, topic, sent.partition, at, only)
-        .unwrap_or_else(|| Merged::of(std::iter::empty()))
+    effective_for(session, topic, sent.partition, at, only)
+        .unwrap_or_else(|| EffectiveOptions::of(std::iter::empty()))
 }

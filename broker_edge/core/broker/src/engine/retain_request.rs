@@ -26,7 +26,7 @@ impl Engine {
     /// Whoever waits no more is no error: claims of records that do not come are forgotten.
     pub fn answer_retain(&mut self, request: RetainRequest) {
         let result = self.claim_for(&request.rights, &request.messages);
-        self.tally.retained_refused += u64::from(result.is_err());
+        self.turn_metrics.retained_refused += u64::from(result.is_err());
         let _ = request.answer.send(result);
     }
 

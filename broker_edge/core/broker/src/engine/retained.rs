@@ -20,12 +20,12 @@ use super::stage::PartitionIndex;
 
 /// Where a record is, be it still in the log or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct At {
+pub struct RecordRef {
     pub partition: PartitionIndex,
     pub offset: Offset,
 }
 
-impl At {
+impl RecordRef {
     pub fn new(partition: PartitionIndex, offset: Offset) -> Self {
         Self { partition, offset }
     }
@@ -33,8 +33,8 @@ impl At {
 
 /// Where the retained message of a topic is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
-    pub at: At,
+pub struct RetainedEntry {
+    pub at: RecordRef,
     /// The segment is gone, the state store has the value.
     pub stored: bool,
     /// Of the topic, and of the payload where it is known.
@@ -60,9 +60,9 @@ pub struct StoredValue {
 /// The retained message of every topic that has one.
 #[derive(Debug, Default)]
 pub struct Retained {
-    by_topic: BTreeMap<Arc<str>, Place>,
+    by_topic: BTreeMap<Arc<str>, RetainedEntry>,
     /// The topics of `by_topic` by the places there.
-    by_place: BTreeMap<At, Arc<str>>,
+    by_record: BTreeMap<RecordRef, Arc<str>>,
     bytes: u64,
     topics_max: usize,
     bytes_max: u64,
@@ -98,8 +98,8 @@ impl Retained {
                 Ok(stored) => {
                     let topic: Arc<str> = topic.into();
                     let partition = PartitionIndex(stored.partition);
-                    let place = Place {
-                        at: At::new(partition, Offset(stored.offset)),
+                    let place = RetainedEntry {
+                        at: RecordRef::new(partition, Offset(stored.offset)),
                         stored: true,
                         bytes: bytes_of(&topic, stored.payload.len() / 2),
                         account: None,
@@ -127,7 +127,11 @@ impl Retained {
     }
 
     /// Takes a record with the retain flag in. Gives the place it replaced.
-    pub fn apply(&mut self, record: &RecordView<'_>, partition: PartitionIndex) -> Option<Place> {
+    pub fn apply(
+        &mut self,
+        record: &RecordView<'_>,
+        partition: PartitionIndex,
+    ) -> Option<RetainedEntry> {
         let place = RetainedPlace {
             offset: record.offset,
             is_cleared: record.payload.is_empty(),
@@ -149,7 +153,7 @@ impl Retained {
         partition: PartitionIndex,
         place: RetainedPlace,
         payload_bytes: usize,
-    ) -> Option<Place> {
+    ) -> Option<RetainedEntry> {
         let old = self.by_topic.get_key_value(topic);
         if old.is_some_and(|(_, old)| old.at.partition == partition && old.at.offset > place.offset)
         {
@@ -157,14 +161,14 @@ impl Retained {
         }
         if place.is_cleared {
             let old = self.by_topic.remove(topic)?;
-            self.by_place.remove(&old.at);
+            self.by_record.remove(&old.at);
             self.bytes -= old.bytes;
             return Some(old);
         }
         let bytes = bytes_of(topic, payload_bytes);
         let topic = old.map_or_else(|| topic.into(), |(topic, _)| Arc::clone(topic));
-        let place = Place {
-            at: At::new(partition, place.offset),
+        let place = RetainedEntry {
+            at: RecordRef::new(partition, place.offset),
             stored: false,
             bytes,
             account: None,
@@ -177,13 +181,13 @@ impl Retained {
         (self.topics_max, self.bytes_max) = (topics_max, bytes_max);
     }
 
-    fn put(&mut self, topic: Arc<str>, place: Place) -> Option<Place> {
+    fn put(&mut self, topic: Arc<str>, place: RetainedEntry) -> Option<RetainedEntry> {
         self.bytes += place.bytes;
         let old = self.by_topic.insert(Arc::clone(&topic), place);
         if let Some(old) = old {
-            self.by_place.remove(&old.at);
+            self.by_record.remove(&old.at);
         }
-        self.by_place.insert(place.at, topic);
+        self.by_record.insert(place.at, topic);
         let old = old?;
         self.bytes -= old.bytes;
         Some(old)
@@ -198,7 +202,7 @@ impl Retained {
             || (bytes > freed && self.bytes - freed + bytes > self.bytes_max)
     }
 
-    pub(super) fn place_of(&self, topic: &str) -> Option<Place> {
+    pub(super) fn place_of(&self, topic: &str) -> Option<RetainedEntry> {
         self.by_topic.get(topic).copied()
     }
 
@@ -206,7 +210,7 @@ impl Retained {
     pub(super) fn charge(
         &mut self,
         topic: &str,
-        at: At,
+        at: RecordRef,
         account: Option<AccountId>,
     ) -> Option<u64> {
         let place = self.by_topic.get_mut(topic)?;
@@ -233,7 +237,7 @@ impl Retained {
     }
 
     /// Topics among which are all that the filter matches.
-    fn reached(&self, filter: &str) -> impl Iterator<Item = (&Arc<str>, &Place)> {
+    fn reached(&self, filter: &str) -> impl Iterator<Item = (&Arc<str>, &RetainedEntry)> {
         let wildcard = filter.find(['+', '#']);
         // `a/#` reaches `a` itself.
         let prefix = wildcard.map_or(filter, |at| filter[..at].trim_end_matches('/'));
@@ -252,7 +256,7 @@ impl Retained {
         &self,
         filter: &str,
         (listed_max, looked_max): (usize, usize),
-    ) -> (usize, Option<Vec<At>>) {
+    ) -> (usize, Option<Vec<RecordRef>>) {
         let mut places = Vec::new();
         let mut looked = 0;
         for (topic, place) in self.reached(filter) {
@@ -270,31 +274,39 @@ impl Retained {
     }
 
     /// The retained message at a place, if it still is one.
-    pub fn at(&self, at: At) -> Option<(&Arc<str>, Place)> {
-        let topic = self.by_place.get(&at)?;
+    pub fn at(&self, at: RecordRef) -> Option<(&Arc<str>, RetainedEntry)> {
+        let topic = self.by_record.get(&at)?;
         let place = self.by_topic.get(topic).filter(|place| place.at == at)?;
         Some((topic, *place))
     }
 
     /// What is retained between two places, in order.
-    pub fn between(&self, from: At, until: At) -> impl Iterator<Item = (At, &Arc<str>)> {
+    pub fn between(
+        &self,
+        from: RecordRef,
+        until: RecordRef,
+    ) -> impl Iterator<Item = (RecordRef, &Arc<str>)> {
         let until = until.max(from);
-        self.by_place
+        self.by_record
             .range(from..until)
             .map(|(at, topic)| (*at, topic))
     }
 
     /// The topic whose value the state store has from this place.
-    pub fn stored_at(&self, at: At) -> Option<Arc<str>> {
+    pub fn stored_at(&self, at: RecordRef) -> Option<Arc<str>> {
         let (topic, place) = self.at(at)?;
         place.stored.then(|| Arc::clone(topic))
     }
 
     /// What lies in one partition within a range, and in no state record yet.
-    fn within(&self, partition: PartitionIndex, range: &Range<Offset>) -> Vec<(Arc<str>, At)> {
+    fn within(
+        &self,
+        partition: PartitionIndex,
+        range: &Range<Offset>,
+    ) -> Vec<(Arc<str>, RecordRef)> {
         let (from, until) = (
-            At::new(partition, range.start),
-            At::new(partition, range.end),
+            RecordRef::new(partition, range.start),
+            RecordRef::new(partition, range.end),
         );
         self.between(from, until)
             .filter(|(at, _)| self.at(*at).is_some_and(|(_, place)| !place.stored))
@@ -302,7 +314,7 @@ impl Retained {
             .collect()
     }
 
-    pub(super) fn mark_stored(&mut self, topic: &str, at: At, payload_bytes: usize) {
+    pub(super) fn mark_stored(&mut self, topic: &str, at: RecordRef, payload_bytes: usize) {
         if let Some(current) = self.by_topic.get_mut(topic)
             && current.at == at
         {
@@ -351,7 +363,7 @@ impl Engine {
     }
 }
 
-fn stored_value(partition: &headwater_log::Partition, at: At) -> Option<StoredValue> {
+fn stored_value(partition: &headwater_log::Partition, at: RecordRef) -> Option<StoredValue> {
     let batches = partition.read(at.offset, 1).ok()?;
     let batch = batches.first()?;
     let record =
@@ -393,8 +405,8 @@ mod tests {
     fn retained_of(places: &[(&str, u64)]) -> Retained {
         let mut retained = Retained::default();
         for (topic, offset) in places {
-            let place = Place {
-                at: At::new(P, Offset(*offset)),
+            let place = RetainedEntry {
+                at: RecordRef::new(P, Offset(*offset)),
                 stored: false,
                 bytes: 0,
                 account: None,
@@ -434,7 +446,7 @@ mod tests {
     #[test]
     fn a_place_is_of_one_topic_until_another_record_takes_it() {
         let mut retained = retained_of(&[("a", 1), ("b", 2)]);
-        let at = |offset| At::new(P, Offset(offset));
+        let at = |offset| RecordRef::new(P, Offset(offset));
         let record = |offset, is_cleared| RetainedPlace {
             offset: Offset(offset),
             is_cleared,
@@ -445,7 +457,7 @@ mod tests {
         assert_eq!(retained.at(at(7)).map(|(topic, _)| &**topic), Some("a"));
         retained.apply_place("b", P, record(8, true), 0);
         assert_eq!(retained.at(at(2)), None);
-        assert_eq!(retained.by_place.len(), retained.by_topic.len());
+        assert_eq!(retained.by_record.len(), retained.by_topic.len());
         retained.mark_stored("a", at(1), 3);
         assert_eq!(retained.stored_at(at(7)), None);
         assert_eq!(

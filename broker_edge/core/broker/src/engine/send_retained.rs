@@ -11,16 +11,16 @@ use crate::auth::Access;
 
 use super::catch_up::Progress;
 use super::deliver::{Delivered, Delivery};
-use super::owed::{Found, Owed};
-use super::retained::{At, StoredValue, from_hex, state_key};
+use super::read_retry::is_passing;
+use super::retained::{RecordRef, StoredValue, from_hex, state_key};
+use super::retained_cursor::{NextValue, RetainedCursor};
 use super::stage::PartitionIndex;
-use super::topics::Merged;
-use super::unread::is_passing;
+use super::topics::EffectiveOptions;
 use super::window::Source;
 use super::{ConnKey, Engine, SessionKey};
 
 impl Engine {
-    /// Works off the retained values that new subscriptions are owed.
+    /// Works off the retained values that new subscriptions are cursor.
     pub(super) fn send_retained(
         &mut self,
         key: SessionKey,
@@ -33,22 +33,22 @@ impl Engine {
         if !session.owes_retained() {
             return Progress::Finished;
         }
-        let is_answered = |engine: &Self| Some(engine.conns.get(conn)?.subacks_owed == 0);
+        let is_answered = |engine: &Self| Some(engine.conns.get(conn)?.subacks_pending == 0);
         if is_answered(self) != Some(true) {
             return Progress::NoRoom;
         }
         loop {
-            let Some(mut owed) = self.take_owed(key) else {
+            let Some(mut cursor) = self.take_retained_cursor(key) else {
                 return Progress::Finished;
             };
-            let progress = self.send_owed(key, conn, &mut owed, steps);
+            let progress = self.send_from_cursor(key, conn, &mut cursor, steps);
             let Some(session) = self.sessions.get_mut(key) else {
                 return Progress::NoRoom;
             };
             if progress != Progress::Finished {
                 // One that lost its connection owes nothing.
                 if session.conn == Some(conn) {
-                    session.extras.retained.push_front(owed);
+                    session.extras.retained.push_front(cursor);
                 }
                 return progress;
             }
@@ -61,25 +61,25 @@ impl Engine {
         }
     }
 
-    fn take_owed(&mut self, key: SessionKey) -> Option<Owed> {
+    fn take_retained_cursor(&mut self, key: SessionKey) -> Option<RetainedCursor> {
         let session = self.sessions.get_mut(key)?;
         session.extras.present_mut()?.retained.pop_front()
     }
 
-    fn send_owed(
+    fn send_from_cursor(
         &mut self,
         key: SessionKey,
         conn: ConnKey,
-        owed: &mut Owed,
+        cursor: &mut RetainedCursor,
         steps: &mut usize,
     ) -> Progress {
         let session = self.sessions.get(key);
-        let Some(held) = session.and_then(|session| session.subscription(&owed.filter)) else {
+        let Some(held) = session.and_then(|session| session.subscription(&cursor.filter)) else {
             return Progress::Finished;
         };
-        let merged = Merged {
+        let effective = EffectiveOptions {
             no_local: false,
-            ..Merged::of(std::iter::once(held.options))
+            ..EffectiveOptions::of(std::iter::once(held.options))
         };
         let mut recent = None;
         loop {
@@ -87,19 +87,19 @@ impl Engine {
                 return Progress::NoRoom;
             };
             let may = |topic: &str| session.may(Access::Receive, topic);
-            let value = match owed.find(&self.retained.lock(), may, steps) {
-                Found::Value(value) => value,
-                Found::Nothing => return Progress::Finished,
-                Found::Unfinished => return Progress::Unfinished,
+            let value = match cursor.find(&self.retained.lock(), may, steps) {
+                NextValue::Value(value) => value,
+                NextValue::Nothing => return Progress::Finished,
+                NextValue::Unfinished => return Progress::Unfinished,
             };
             if *steps == 0 {
                 return Progress::Unfinished;
             }
-            let sent = self.send_retained_value(key, conn, &value, &merged, &mut recent, steps);
+            let sent = self.send_retained_value(key, conn, &value, &effective, &mut recent, steps);
             if sent == Delivered::NoRoom {
                 return Progress::NoRoom;
             }
-            owed.pass();
+            cursor.pass();
         }
     }
 
@@ -109,16 +109,16 @@ impl Engine {
         key: SessionKey,
         conn: ConnKey,
         value: &Value,
-        merged: &Merged,
+        effective: &EffectiveOptions,
         recent: &mut Option<(PartitionIndex, Batch)>,
         steps: &mut usize,
     ) -> Delivered {
-        let At { partition, offset } = value.at;
+        let RecordRef { partition, offset } = value.at;
         let delivery_of = |record| Delivery {
             record,
             batch: None,
             partition,
-            merged,
+            effective,
             source: Source::Retained,
             retain: true,
         };
@@ -165,7 +165,7 @@ impl Engine {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Value {
     pub topic: Arc<str>,
-    pub at: At,
+    pub at: RecordRef,
     /// The state store has it.
     pub stored: bool,
 }

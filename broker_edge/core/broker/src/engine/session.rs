@@ -16,15 +16,15 @@ use crate::auth::{Access, Rights};
 
 use super::ConnKey;
 use super::connection::Will;
-use super::few::Few;
+use super::inline_vec::InlineVec;
+use super::lazy_box::{Blank, LazyBox};
 use super::limits::TopicsMade;
-use super::owed::Owed;
+use super::qos2_inbound::Qos2Inbound;
+use super::qos2_outbound::{Assigned, WaitingIds};
 use super::quotas::AccountId;
 use super::receipt;
-use super::received::Received;
+use super::retained_cursor::RetainedCursor;
 use super::router::Options;
-use super::seldom::{Blank, Seldom};
-use super::sent::{Assigned, Waiting};
 use super::shared::GroupId;
 use super::stage::{PartitionIndex, Ticket};
 use super::window::{Source, Window};
@@ -46,7 +46,7 @@ pub struct Subscription {
     pub retain_handling: RetainHandling,
     /// Per partition the first offset that this subscription gets from the session's own place; what lies below was
     /// before it was made, or is replayed for it. Partitions without an entry begin at 0.
-    pub since: Seldom<Vec<(PartitionIndex, Offset)>>,
+    pub since: LazyBox<Vec<(PartitionIndex, Offset)>>,
 }
 
 impl Subscription {
@@ -60,7 +60,7 @@ impl Subscription {
 
 /// A partition in which the session is not part of the live stream.
 #[derive(Debug, Clone, Copy)]
-pub struct Behind {
+pub struct CatchUpCursor {
     pub partition: PartitionIndex,
     /// The next offset to look at.
     pub next: Offset,
@@ -112,13 +112,13 @@ pub struct Extras {
     pub commands: Vec<Command>,
     pub receipts: Vec<PendingReceipt>,
     /// What new subscriptions are owed of the retained values, in the order of the SUBSCRIBEs.
-    pub retained: VecDeque<Owed>,
+    pub retained: VecDeque<RetainedCursor>,
     /// Which records were given packet ids for QoS 2.
     pub assigned: Vec<Assigned>,
     /// Deliveries of QoS 2 whose packet ids have to be durable before they are sent.
-    pub unsent: Waiting,
+    pub unsent: WaitingIds,
     /// PUBRELs that wait until the PUBRECs are durable.
-    pub releases: Waiting,
+    pub releases: WaitingIds,
     /// Shared groups that the session is in, or has deliveries of.
     groups: Vec<GroupId>,
     /// Bytes of filters, will and client id that count (`session_bytes`); few sessions have enough of them.
@@ -151,7 +151,7 @@ impl Blank for Extras {
 
 /// A session without a connection.
 #[derive(Debug)]
-pub struct Away {
+pub struct Offline {
     /// When the connection went, in Unix microseconds.
     pub since_us: i64,
     /// When the timer of its expiry fires.
@@ -160,7 +160,7 @@ pub struct Away {
     pub will: Option<(u64, Box<Will>)>,
 }
 
-impl Away {
+impl Offline {
     pub fn since(since_us: i64) -> Box<Self> {
         Box::new(Self {
             since_us,
@@ -183,13 +183,13 @@ pub struct Session {
     pub conn: Option<ConnKey>,
     /// The CONNACK has left: deliveries may go.
     pub active: bool,
-    pub subscriptions: Few<Subscription>,
-    pub window: Seldom<Window>,
+    pub subscriptions: InlineVec<Subscription>,
+    pub window: LazyBox<Window>,
     /// How many deliveries the client takes unacknowledged.
     pub window_max: u16,
     /// Partitions in which the session is not live.
-    pub behind: Seldom<Vec<Behind>>,
-    pub replays: Seldom<Vec<Replay>>,
+    pub behind: LazyBox<Vec<CatchUpCursor>>,
+    pub replays: LazyBox<Vec<Replay>>,
     pub next_replay: u16,
     /// Deliveries of the window from this packet id on were sent on an earlier connection and have to be sent again.
     pub resend: Option<u16>,
@@ -202,24 +202,24 @@ pub struct Session {
     /// Acknowledgements came since the last checkpoint.
     pub dirty: bool,
     /// Nothing while the client is connected.
-    pub away: Option<Box<Away>>,
+    pub offline: Option<Box<Offline>>,
     /// The state store holds a will of this session.
     pub will_stored: bool,
-    pub extras: Seldom<Extras>,
+    pub extras: LazyBox<Extras>,
     /// Names this session among all of the log, also among those of the same client before and after it.
     pub life: u64,
     /// A client that is back has those of before.
     pub topics_made: TopicsMade,
     /// QoS 2 publishes of the client.
-    pub received: Seldom<Received>,
+    pub qos2_inbound: LazyBox<Qos2Inbound>,
     /// The stored value of `extras.assigned` and the window is old.
-    pub sent_changed: bool,
+    pub outbound_changed: bool,
     /// `extras.assigned` no longer says what a replay that is over has delivered, so the stored cursors have to say that it is.
     pub replay_forgotten: bool,
     /// The state store holds such a value.
-    pub sent_stored: bool,
+    pub outbound_stored: bool,
     /// In the list of sessions to write in this round.
-    pub in_round: bool,
+    pub in_state_commit: bool,
     /// Its subscriptions are at rest in the router: they are counted there and not found.
     pub is_at_rest: bool,
 }
@@ -233,27 +233,27 @@ impl Session {
             version,
             conn: None,
             active: false,
-            subscriptions: Few::None,
-            window: Seldom::default(),
+            subscriptions: InlineVec::None,
+            window: LazyBox::default(),
             window_max: u16::MAX,
-            behind: Seldom::default(),
-            replays: Seldom::default(),
+            behind: LazyBox::default(),
+            replays: LazyBox::default(),
             next_replay: 0,
             resend: None,
             queued: false,
             expiry_s: 0,
             stored: false,
             dirty: false,
-            away: None,
+            offline: None,
             will_stored: false,
-            extras: Seldom::default(),
+            extras: LazyBox::default(),
             life,
             topics_made: TopicsMade::default(),
-            received: Seldom::default(),
-            sent_changed: false,
+            qos2_inbound: LazyBox::default(),
+            outbound_changed: false,
             replay_forgotten: false,
-            sent_stored: false,
-            in_round: false,
+            outbound_stored: false,
+            in_state_commit: false,
             is_at_rest: false,
         }
     }
@@ -331,7 +331,7 @@ impl Session {
     /// Leaves the live stream: what lies from `next` on is read later.
     pub fn fall_behind(&mut self, partition: PartitionIndex, next: Offset, qos0_from: Offset) {
         if self.is_live(partition) {
-            self.behind.push(Behind {
+            self.behind.push(CatchUpCursor {
                 partition,
                 next,
                 qos0_from,
@@ -343,7 +343,7 @@ impl Session {
     /// Leaves the live stream until the retained values that the session is owed have been sent: they are older.
     pub fn wait_for_retained(&mut self, partition: PartitionIndex, next: Offset) {
         if self.is_live(partition) {
-            self.behind.push(Behind {
+            self.behind.push(CatchUpCursor {
                 partition,
                 next,
                 qos0_from: Offset(0),
@@ -447,7 +447,7 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
-    use super::super::window::{Flight, Sent};
+    use super::super::window::{Inflight, InflightState};
     use super::*;
 
     const P: PartitionIndex = PartitionIndex(3);
@@ -456,7 +456,7 @@ mod tests {
     fn the_checkpoint_never_passes_what_is_unacknowledged_behind_or_without_its_receipt() {
         let mut session = Session::new("c".into(), Version::V5, 1);
         assert_eq!(session.cursor(P, Offset(50)), Offset(50));
-        let sent = |offset, source| Sent {
+        let sent = |offset, source| Inflight {
             offset: Offset(offset),
             partition: P,
             source,
@@ -464,13 +464,13 @@ mod tests {
         };
         let id = session
             .window
-            .push(sent(40, Source::Cursor), Flight::AwaitsPuback);
+            .push(sent(40, Source::Cursor), InflightState::AwaitsPuback);
         session
             .window
-            .push(sent(2, Source::Replay(0)), Flight::AwaitsPubrec);
+            .push(sent(2, Source::Replay(0)), InflightState::AwaitsPubrec);
         session
             .window
-            .push(sent(1, Source::Retained), Flight::AwaitsPuback);
+            .push(sent(1, Source::Retained), InflightState::AwaitsPuback);
         assert_eq!(session.cursor(P, Offset(50)), Offset(40));
         session.window.ack(id);
         assert_eq!(session.cursor(P, Offset(50)), Offset(50));

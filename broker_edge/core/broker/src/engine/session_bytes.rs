@@ -42,7 +42,7 @@ impl Engine {
 
     /// The will of a client that is connected, or the one that waits for its delay.
     fn will_of<'a>(&'a self, session: &'a Session) -> Option<&'a Will> {
-        let waiting = session.away.as_ref().and_then(|away| away.will.as_ref());
+        let waiting = session.offline.as_ref().and_then(|away| away.will.as_ref());
         let conn = session.conn.and_then(|key| self.conns.get(key));
         waiting
             .map(|(_, will)| &**will)
@@ -70,36 +70,36 @@ impl Engine {
         let account = of.map(|rights| self.quotas.open(rights.user(), rights.tenant()));
         let over = self.bytes_over(account, more);
         self.close_account(account);
-        if over? == Over::Quota {
+        if over? == OverLimit::Quota {
             self.audit_connect(key, connect.client_id, of, Kind::SessionBytes.reason());
         }
-        self.tally.sessions_refused += 1;
+        self.turn_metrics.sessions_refused += 1;
         Some(ReasonCode::QuotaExceeded)
     }
 
     /// What a filter more would exceed.
-    pub(super) fn filter_over(&self, session: &Session, filter: &str) -> Option<Over> {
+    pub(super) fn filter_over(&self, session: &Session, filter: &str) -> Option<OverLimit> {
         let will = self.will_of(session).map_or(0, will_bytes);
         let bytes = counted(session, filter_bytes(session) + filter.len() as u64 + will);
         let more = bytes.saturating_sub(session.extras.counted_bytes);
         self.bytes_over(session.account, more)
     }
 
-    fn bytes_over(&self, account: Option<AccountId>, more: u64) -> Option<Over> {
+    fn bytes_over(&self, account: Option<AccountId>, more: u64) -> Option<OverLimit> {
         if more == 0 {
             return None;
         }
         if self.session_bytes.saturating_add(more) > self.settings.session_bytes_max {
-            return Some(Over::All);
+            return Some(OverLimit::All);
         }
         let allows = |account| self.quotas.allows(account, Kind::SessionBytes, more);
-        (!account.is_none_or(allows)).then_some(Over::Quota)
+        (!account.is_none_or(allows)).then_some(OverLimit::Quota)
     }
 }
 
 /// Whose bytes there would be too many of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Over {
+pub(super) enum OverLimit {
     /// Those of all sessions.
     All,
     /// Those of the user or its tenant.

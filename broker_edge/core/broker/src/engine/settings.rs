@@ -2,8 +2,8 @@
 
 use headwater_mqtt::QoS;
 
+use super::qos2_inbound::IDS_IN_USE_MAX;
 use super::quotas::QuotaLimits;
-use super::received::HELD_MAX;
 
 /// What the engine and the event loop are started with.
 #[derive(Debug, Clone)]
@@ -13,7 +13,7 @@ pub struct Settings {
     /// Bytes received and not parsed, all connections together.
     pub receive_budget_bytes: usize,
     /// Packet ids of QoS 2 publishes that clients hold, all together.
-    pub held_ids_max: usize,
+    pub ids_in_use_max: usize,
     /// Unacknowledged deliveries to a client that names no receive maximum.
     pub inflight_max: u16,
     /// Unacknowledged publishes that a client may have.
@@ -125,7 +125,7 @@ impl Default for Settings {
             connect_timeout_ms: 10_000,
             session_expiry_max_s: 30 * 24 * 3600,
             out_buffer_bytes: 256 << 10,
-            held_ids_max: HELD_MAX,
+            ids_in_use_max: IDS_IN_USE_MAX,
             ack_written: false,
             inline_publishers_max: 64,
             limits: Limits::default(),

@@ -13,7 +13,7 @@ use headwater_log::{
 };
 use rustc_hash::FxHashMap;
 
-use super::quickness::Quickness;
+use super::inline_commit_policy::InlineCommitPolicy;
 use super::{ConnKey, SessionKey};
 
 /// The number of a partition, small enough for what is kept per delivery.
@@ -96,7 +96,7 @@ pub struct Stage {
     publishes: u64,
     clients: FxHashMap<ConnKey, ClientIndex>,
     /// Of commits on the loop's thread.
-    pub quickness: Quickness,
+    pub inline_commits: InlineCommitPolicy,
 }
 
 impl Stage {
@@ -118,7 +118,7 @@ impl Stage {
             conns: Vec::new(),
             publishes: 0,
             clients: FxHashMap::default(),
-            quickness: Quickness::default(),
+            inline_commits: InlineCommitPolicy::default(),
         }
     }
 
@@ -251,13 +251,13 @@ impl Stage {
 
     /// Whether the queue has room is asked by nobody but the log, when it takes the records: others append meanwhile.
     fn hand_over(&mut self, records: Records, inline: bool) -> Result<Range<Offset>, AppendError> {
-        if !(inline && self.quickness.is_likely()) {
-            self.quickness.note_left();
+        if !(inline && self.inline_commits.is_likely()) {
+            self.inline_commits.note_left();
             return self.partition.append(records);
         }
         let began = Instant::now();
         let result = self.partition.append_inline(records);
-        self.quickness.note(began.elapsed());
+        self.inline_commits.note(began.elapsed());
         result
     }
 

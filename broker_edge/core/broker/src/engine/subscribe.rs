@@ -10,11 +10,13 @@ use crate::auth::Access;
 
 use super::ack::PacketKind;
 use super::close::Cause;
-use super::owed::Owed;
-use super::position::{Located, Policy, Position, Refusal, Start, split_filter};
+use super::lazy_box::LazyBox;
+use super::position::{
+    Position, PositionedFilter, Refusal, ResetPolicy, StartOffsets, split_filter,
+};
 use super::quotas::Kind;
+use super::retained_cursor::RetainedCursor;
 use super::router::{Options, Subscriber};
-use super::seldom::Seldom;
 use super::session::{Replay, Subscription};
 use super::shared::{filter_of, is_shared};
 use super::stage::PartitionIndex;
@@ -25,7 +27,7 @@ use super::{ConnKey, Engine, SessionKey};
 struct Common<'a> {
     id: u32,
     position: Option<&'a str>,
-    policy: Result<Policy, Refusal>,
+    policy: Result<ResetPolicy, Refusal>,
     is_v5: bool,
 }
 
@@ -49,7 +51,7 @@ impl Engine {
         let common = Common {
             id: subscribe.properties.subscription_identifier().unwrap_or(0),
             position: subscribe.properties.user_property("stream-offset"),
-            policy: Policy::of(&subscribe.properties),
+            policy: ResetPolicy::of(&subscribe.properties),
             is_v5,
         };
         let mut report = Report::default();
@@ -78,7 +80,7 @@ impl Engine {
                     QoS::ExactlyOnce => ReasonCode::GrantedQos2,
                 }),
                 Err(refusal) => {
-                    self.tally.refuse("suback", refusal.reason);
+                    self.turn_metrics.refuse("suback", refusal.reason);
                     codes.push(refusal.reason);
                     report.sentence.get_or_insert(refusal.sentence);
                 }
@@ -147,7 +149,7 @@ impl Engine {
     fn subscribe(
         &mut self,
         key: SessionKey,
-        located: &Located<'_>,
+        located: &PositionedFilter<'_>,
         options: Options,
         retain_handling: RetainHandling,
         common: &Common<'_>,
@@ -295,7 +297,7 @@ impl Engine {
         filter: &str,
         options: Options,
         retain_handling: RetainHandling,
-        start: Option<Start>,
+        start: Option<StartOffsets>,
         report: &mut Report,
     ) -> bool {
         let live_at = self.live_at(filter);
@@ -315,10 +317,10 @@ impl Engine {
                     .iter()
                     .map(|(partition, at)| (*partition, session.place(*partition, *at)))
                     .collect();
-                session.begin_exactly_once(&places);
+                session.begin_qos2(&places);
             }
         } else {
-            self.ahead.forget(key);
+            self.candidate_cache.forget(key);
             // A session that is live everywhere and will not be stored never looks below its subscriptions' beginning.
             let needs_since = session.expiry_s > 0 || !session.behind.is_empty();
             self.quotas.add(session.account, Kind::Subscriptions, 1);
@@ -329,7 +331,7 @@ impl Engine {
                 since: if needs_since {
                     live_at.into()
                 } else {
-                    Seldom::default()
+                    LazyBox::default()
                 },
             });
         }
@@ -374,10 +376,10 @@ impl Engine {
             return;
         }
         if let Some(session) = self.sessions.get_mut(key) {
-            let owed = &mut session.extras.retained;
-            owed.retain(|owed| &*owed.filter != filter);
-            let as_of = Owed::as_of(owed.back(), &self.dispatched);
-            owed.push_back(Owed::new(filter, as_of));
+            let cursors = &mut session.extras.retained;
+            cursors.retain(|cursor| &*cursor.filter != filter);
+            let as_of = RetainedCursor::as_of(cursors.back(), &self.dispatched);
+            cursors.push_back(RetainedCursor::new(filter, as_of));
         }
     }
 
@@ -394,12 +396,12 @@ impl Engine {
             let held = session.subscription(filter).is_some();
             if held {
                 self.quotas.remove(session.account, Kind::Subscriptions, 1);
-                self.ahead.forget(session_key);
+                self.candidate_cache.forget(session_key);
                 session.subscriptions.retain(|held| &*held.filter != filter);
                 session.replays.retain(|replay| &*replay.filter != filter);
                 session.forget_assigned();
                 if let Some(extras) = session.extras.present_mut() {
-                    extras.retained.retain(|owed| &*owed.filter != filter);
+                    extras.retained.retain(|cursor| &*cursor.filter != filter);
                 }
                 if is_shared(filter) {
                     self.leave_group(session_key, filter);
@@ -453,7 +455,7 @@ impl Engine {
             return Ok(None);
         }
         self.try_store_session(session).map(Some).map_err(|error| {
-            if self.may_talk() {
+            if self.may_log_client() {
                 tracing::warn!(%error, "subscriptions cannot be stored, the connection is closed");
             }
             self.close(key, Cause::Reason(ReasonCode::QuotaExceeded));

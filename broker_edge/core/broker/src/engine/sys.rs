@@ -11,15 +11,15 @@ use crate::VERSION;
 use crate::auth::Access;
 
 use super::timers::Timer;
-use super::topics::Merged;
+use super::topics::EffectiveOptions;
 use super::{ConnKey, Engine, SessionKey};
 
 const ROOT: &str = "$SYS/broker/";
 /// New subscriptions whose values wait for their SUBACK, all connections together. Beyond it the values come with the
 /// next interval, and only those that change.
-const OWED_MAX: usize = 4096;
+const PENDING_MAX: usize = 4096;
 /// Of those, as many are sent theirs in a turn.
-const OWED_PER_TURN: usize = 64;
+const PENDING_PER_TURN: usize = 64;
 
 /// What is averaged over one, five and fifteen minutes: name and total.
 type Total = (&'static str, u64);
@@ -31,15 +31,15 @@ const SPANS: [(&str, f64); 3] = [("1min", 60.0), ("5min", 300.0), ("15min", 900.
 pub struct SysTree {
     started_ms: u64,
     averaged_ms: u64,
-    loads: Vec<Load>,
+    loads: Vec<LoadAverage>,
     /// What was sent last, in the order of the topics.
     sent: Vec<String>,
     /// New subscriptions.
-    owed: Vec<(ConnKey, Box<str>)>,
+    pending: Vec<(ConnKey, Box<str>)>,
 }
 
 #[derive(Debug)]
-struct Load {
+struct LoadAverage {
     name: &'static str,
     seen: u64,
     averages: [f64; 3],
@@ -90,8 +90,8 @@ impl Engine {
             .topics
             .matches(id, &self.router, &self.sessions, &self.groups);
         for target in &matches.targets {
-            let retain = target.merged.retain_as_published;
-            self.send_sys(target.conn, topic, value, retain, &target.merged);
+            let retain = target.effective.retain_as_published;
+            self.send_sys(target.conn, topic, value, retain, &target.effective);
         }
     }
 
@@ -100,28 +100,28 @@ impl Engine {
         let conn = self.sessions.get(session).and_then(|session| session.conn);
         if let Some(conn) = conn
             && self.settings.sys_interval_ms > 0
-            && self.sys.owed.len() < OWED_MAX
+            && self.sys.pending.len() < PENDING_MAX
         {
-            self.sys.owed.push((conn, filter.into()));
+            self.sys.pending.push((conn, filter.into()));
         }
     }
 
     /// Sends their values to new subscriptions whose SUBACK has left.
-    pub(super) fn send_sys_owed(&mut self) {
-        if self.sys.owed.is_empty() {
+    pub(super) fn send_pending_sys(&mut self) {
+        if self.sys.pending.is_empty() {
             return;
         }
-        let mut owed = std::mem::take(&mut self.sys.owed);
+        let mut pending = std::mem::take(&mut self.sys.pending);
         let values = self.sys_values();
-        let mut left = OWED_PER_TURN;
-        owed.retain(|(key, filter)| {
+        let mut left = PENDING_PER_TURN;
+        pending.retain(|(key, filter)| {
             if left == 0 {
                 return true;
             }
             let Some(conn) = self.conns.get(*key) else {
                 return false;
             };
-            if conn.subacks_owed > 0 {
+            if conn.subacks_pending > 0 {
                 return true;
             }
             let Some((session, options)) = conn.session.and_then(|session| {
@@ -130,28 +130,35 @@ impl Engine {
             }) else {
                 return false;
             };
-            let merged = Merged::of(std::iter::once(options));
+            let effective = EffectiveOptions::of(std::iter::once(options));
             left -= 1;
             for (topic, value) in &values {
                 if filter_matches(filter, topic) && self.may(session, Access::Receive, topic) {
-                    self.send_sys(*key, topic, value, true, &merged);
+                    self.send_sys(*key, topic, value, true, &effective);
                 }
             }
             false
         });
         self.more |= left == 0;
-        self.sys.owed = owed;
+        self.sys.pending = pending;
     }
 
-    fn send_sys(&mut self, key: ConnKey, topic: &str, value: &str, retain: bool, merged: &Merged) {
+    fn send_sys(
+        &mut self,
+        key: ConnKey,
+        topic: &str,
+        value: &str,
+        retain: bool,
+        effective: &EffectiveOptions,
+    ) {
         let bound = self.settings.out_buffer_bytes;
         let Some(conn) = self.writer(key) else { return };
         if conn.out_len() >= bound {
-            self.tally.deliveries_dropped += 1;
+            self.turn_metrics.deliveries_dropped += 1;
             return;
         }
         let mut extra = Vec::new();
-        for id in merged.ids.iter().flatten() {
+        for id in effective.ids.iter().flatten() {
             Property::SubscriptionIdentifier(*id).encode(&mut extra);
         }
         let fields = PublishFields {
@@ -169,7 +176,7 @@ impl Engine {
         match fields.encode(&mut conn.out, value.as_bytes()) {
             Ok(layout) if layout.total_len <= packet_max => {
                 conn.traffic.sent_messages += 1;
-                self.tally.deliveries += 1;
+                self.turn_metrics.deliveries += 1;
             }
             _ => conn.out.truncate(base),
         }
@@ -197,7 +204,7 @@ impl Engine {
     /// Every topic with its value, always in the same order.
     fn sys_values(&self) -> Vec<(String, String)> {
         let (mqtt, detail) = (&self.metrics.mqtt, &self.metrics.detail);
-        let connected = self.census.connected();
+        let connected = self.connection_gauges.connected();
         let total = self.sessions.len();
         let (retained, retained_bytes) = self.retained.lock().held();
         let (records, record_bytes) = self.stored();
@@ -213,7 +220,10 @@ impl Engine {
                 "clients/disconnected",
                 total.saturating_sub(connected) as u64,
             ),
-            ("clients/maximum", self.census.connected_max() as u64),
+            (
+                "clients/maximum",
+                self.connection_gauges.connected_max() as u64,
+            ),
             ("clients/expired", detail.sessions_expired.get()),
             ("messages/received", mqtt.packets_received.get()),
             ("messages/sent", self.packets_sent()),
@@ -274,7 +284,7 @@ impl SysTree {
         if self.loads.is_empty() {
             self.loads = totals
                 .iter()
-                .map(|(name, _)| Load {
+                .map(|(name, _)| LoadAverage {
                     name,
                     seen: 0,
                     averages: [0.0; 3],

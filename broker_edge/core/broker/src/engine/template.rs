@@ -6,10 +6,10 @@
 use headwater_log::{Batch, Offset, RecordView};
 use headwater_mqtt::{QoS, Version};
 
-use super::encode::{self, Form, Payload};
+use super::encode::{self, Payload, PublishOptions};
 use super::out::SHARED_BYTES_MIN;
 use super::stage::PartitionIndex;
-use super::topics::Merged;
+use super::topics::EffectiveOptions;
 
 /// A QoS 0 delivery in a template has no packet id.
 pub const NO_PACKET_ID: u32 = u32::MAX;
@@ -56,10 +56,10 @@ impl Templates {
     }
 }
 
-pub fn layout_of(version: Version, merged: &Merged) -> usize {
-    usize::from(merged.qos.as_u8()) << 2
+pub fn layout_of(version: Version, effective: &EffectiveOptions) -> usize {
+    usize::from(effective.qos.as_u8()) << 2
         | usize::from(version.is_v5()) << 1
-        | usize::from(merged.retain_as_published)
+        | usize::from(effective.retain_as_published)
 }
 
 /// How the payload of a record that lies in a batch is sent.
@@ -74,7 +74,7 @@ pub fn payload_of(record: &RecordView<'_>) -> Payload {
 
 /// Consecutive records of one topic in a batch.
 #[derive(Clone, Copy)]
-pub struct Run<'a> {
+pub struct TopicRun<'a> {
     pub batch: &'a Batch,
     pub partition: PartitionIndex,
     pub start: usize,
@@ -84,7 +84,7 @@ pub struct Run<'a> {
 impl Templates {
     /// The run in one layout, encoded when it is first asked for.
     #[inline]
-    pub fn get(&mut self, run: Run<'_>, layout: usize, now_us: i64) -> &Template {
+    pub fn get(&mut self, run: TopicRun<'_>, layout: usize, now_us: i64) -> &Template {
         let template = &mut self.layouts[layout];
         if !template.built {
             template.build(run, layout, now_us);
@@ -94,7 +94,7 @@ impl Templates {
 }
 
 impl Template {
-    fn build(&mut self, run: Run<'_>, layout: usize, now_us: i64) {
+    fn build(&mut self, run: TopicRun<'_>, layout: usize, now_us: i64) {
         self.built = true;
         self.bytes.clear();
         self.shares.clear();
@@ -114,7 +114,7 @@ impl Template {
             let record = run.batch.record(index);
             let qos = QoS::from_u8(record.qos.min(granted)).unwrap_or(QoS::ExactlyOnce);
             let retain = layout & 0b001 != 0 && record.retain;
-            let form = Form {
+            let form = PublishOptions {
                 version,
                 qos,
                 retain,

@@ -35,14 +35,14 @@ impl Engine {
                 Timer::Pace(key) => self.end_pause_of_rate(key),
                 Timer::Sys => self.publish_sys(),
                 // The catching up of this turn looks at who may be let on.
-                Timer::Sweep => self.cold.watched = false,
+                Timer::ScheduleReads => self.batch_cache.watched = false,
                 Timer::Cursors => self.checkpoint_some(),
                 Timer::Checkpoint => {
                     self.take_from_silent();
                     self.begin_checkpoint();
                     self.forget_published_wills();
-                    self.movers.look(&mut self.conns, self.now.mono_ms);
-                    self.mark_received(false);
+                    self.active_rates.look(&mut self.conns, self.now.mono_ms);
+                    self.mark_qos2_inbound(false);
                     self.end_slow_packets();
                     self.close_waits_on_full();
                     self.read_again();
@@ -69,18 +69,18 @@ impl Engine {
         let (conns, sessions) = (&self.conns, &self.sessions);
         self.timers.retain(|due_ms, timer| match timer {
             Timer::Credentials(key) => conns.get(key).is_some(),
-            Timer::Checkpoint | Timer::Cursors | Timer::Sys | Timer::Sweep => true,
+            Timer::Checkpoint | Timer::Cursors | Timer::Sys | Timer::ScheduleReads => true,
             Timer::Pace(key) => conns.get(key).is_some_and(|conn| conn.paused_on_rate),
             Timer::Silence(key) => conns
                 .get(key)
                 .is_some_and(|conn| conn.phase != Phase::Open || conn.silence_due_ms == due_ms),
             Timer::Will(key) => sessions
                 .get(key)
-                .and_then(|session| session.away.as_ref()?.will.as_ref())
+                .and_then(|session| session.offline.as_ref()?.will.as_ref())
                 .is_some_and(|(at, _)| *at == due_ms),
             Timer::Expiry(key) => sessions
                 .get(key)
-                .and_then(|session| session.away.as_ref())
+                .and_then(|session| session.offline.as_ref())
                 .is_some_and(|away| away.expiry_due_ms == due_ms),
         });
     }
@@ -128,7 +128,7 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
-        let Some(away) = &mut session.away else {
+        let Some(away) = &mut session.offline else {
             return;
         };
         if away.expiry_due_ms > now.mono_ms {
@@ -144,7 +144,7 @@ impl Engine {
         // Both clocks are cut to whole milliseconds: a last one may be left on the one that the timer does not go by, and a
         // will that waited for this end has been published by now.
         if left_ms <= 1 {
-            self.tally.sessions_expired += 1;
+            self.turn_metrics.sessions_expired += 1;
             self.end_session(key);
         } else {
             away.expiry_due_ms = now.mono_ms + left_ms;

@@ -26,7 +26,7 @@ pub enum Timer {
     /// A client that was over its rate may go on.
     Pace(ConnKey),
     /// Sessions that wait to read from files may be let on.
-    Sweep,
+    ScheduleReads,
     /// The values of `$SYS` are due.
     Sys,
 }

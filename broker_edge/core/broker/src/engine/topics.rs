@@ -39,7 +39,7 @@ pub struct TopicId {
 pub struct Target {
     pub session: SessionKey,
     pub conn: ConnKey,
-    pub merged: Merged,
+    pub effective: EffectiveOptions,
 }
 
 /// Who gets the records of a topic.
@@ -204,11 +204,11 @@ fn find(
             .filter(|session| session.active_conn().is_some())
             .filter(|session| session.may(Access::Receive, topic));
         if let Some(conn) = receiver.and_then(Session::active_conn) {
-            let merged = Merged::of(group.iter().map(|(_, options)| *options));
+            let effective = EffectiveOptions::of(group.iter().map(|(_, options)| *options));
             matches.targets.push(Target {
                 session,
                 conn,
-                merged,
+                effective,
             });
         }
     }
@@ -217,18 +217,18 @@ fn find(
 
 /// What the subscriptions of sessions that catch up come to, by topic: many filters are not matched again for each batch.
 #[derive(Default)]
-pub struct Wanted {
+pub struct OptionsCache {
     epoch: u64,
-    by_topic: HashMap<(SessionKey, TopicId), Option<Rc<Merged>>, Xxh3DefaultBuilder>,
+    by_topic: HashMap<(SessionKey, TopicId), Option<Rc<EffectiveOptions>>, Xxh3DefaultBuilder>,
 }
 
 /// Entries that are kept; when there are more, they are found again by use.
-const WANTED_MAX: usize = 50_000;
+const OPTIONS_CACHE_MAX: usize = 50_000;
 
-impl Wanted {
+impl OptionsCache {
     /// Forgets what older subscriptions came to.
     pub fn begin(&mut self, epoch: u64) {
-        if self.epoch != epoch || self.by_topic.len() > WANTED_MAX {
+        if self.epoch != epoch || self.by_topic.len() > OPTIONS_CACHE_MAX {
             self.by_topic.clear();
             self.epoch = epoch;
         }
@@ -238,8 +238,8 @@ impl Wanted {
         &mut self,
         session: SessionKey,
         topic: TopicId,
-        find: impl FnOnce() -> Option<Rc<Merged>>,
-    ) -> Option<Rc<Merged>> {
+        find: impl FnOnce() -> Option<Rc<EffectiveOptions>>,
+    ) -> Option<Rc<EffectiveOptions>> {
         let found = self.by_topic.entry((session, topic)).or_insert_with(find);
         found.clone()
     }
@@ -247,7 +247,7 @@ impl Wanted {
 
 /// What overlapping subscriptions of one session come to: one delivery, with the highest QoS and every identifier.
 #[derive(Debug, Clone)]
-pub struct Merged {
+pub struct EffectiveOptions {
     pub qos: QoS,
     /// Every matching subscription is `no local`.
     pub no_local: bool,
@@ -257,10 +257,10 @@ pub struct Merged {
     pub ids: Option<Box<[u32]>>,
 }
 
-impl Merged {
+impl EffectiveOptions {
     /// Nothing when there is no subscription.
     pub fn of(options: impl Iterator<Item = Options>) -> Self {
-        let mut merged = Self {
+        let mut effective = Self {
             qos: QoS::AtMostOnce,
             no_local: true,
             retain_as_published: false,
@@ -270,19 +270,19 @@ impl Merged {
         };
         let mut ids = Vec::new();
         for option in options {
-            merged.qos = merged.qos.max(option.qos);
-            merged.no_local &= option.no_local;
-            merged.retain_as_published |= option.retain_as_published;
-            merged.offsets |= option.offsets;
-            merged.offset_topics |= option.offset_topics;
+            effective.qos = effective.qos.max(option.qos);
+            effective.no_local &= option.no_local;
+            effective.retain_as_published |= option.retain_as_published;
+            effective.offsets |= option.offsets;
+            effective.offset_topics |= option.offset_topics;
             if option.id != 0 {
                 ids.push(option.id);
             }
         }
         if !ids.is_empty() {
-            merged.ids = Some(ids.into());
+            effective.ids = Some(ids.into());
         }
-        merged
+        effective
     }
 
     /// The delivery differs from others of the same version and QoS by more than packet id and flags.

@@ -71,7 +71,7 @@ impl StoredWill {
 
 /// What the state store is to hold of the session's will, if that has changed; an empty value removes it.
 pub fn will_change(session: &Session) -> Option<(String, Vec<u8>)> {
-    let away = session.away.as_ref();
+    let away = session.offline.as_ref();
     let waiting = away
         .and_then(|away| away.will.as_ref())
         .and_then(|(_, will)| {
@@ -114,7 +114,7 @@ impl Engine {
         let due_us = now.wall_us + i64::try_from(delay_s * 1_000_000).unwrap_or(i64::MAX / 2);
         let token = format!("will/{:x}/{due_us:x}", session.life);
         will.waits = Some((due_us, token.into()));
-        if let Some(away) = &mut session.away {
+        if let Some(away) = &mut session.offline {
             away.will = Some((due_ms, will));
         }
         self.timers.set(due_ms, Timer::Will(key));
@@ -151,14 +151,14 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
-        let waiting = session.away.as_mut().map(|away| &mut away.will);
+        let waiting = session.offline.as_mut().map(|away| &mut away.will);
         let due = waiting.and_then(|will| will.take_if(|(due_ms, _)| *due_ms <= now_ms));
         let Some((_, will)) = due else {
             return;
         };
         if let Some(will) = self.fire_will(key, will)
             && let Some(session) = self.sessions.get_mut(key)
-            && let Some(away) = &mut session.away
+            && let Some(away) = &mut session.offline
         {
             let due_ms = now_ms + RETRY_MS;
             away.will = Some((due_ms, will));
@@ -179,7 +179,7 @@ impl Engine {
         };
         if self.refusal_of_name(&will.topic).is_some() {
             // An earlier version has stored it.
-            self.tally.publishes_refused += 1;
+            self.turn_metrics.publishes_refused += 1;
             return true;
         }
         let retain = self.may_retain(account, will);
@@ -269,7 +269,7 @@ impl Engine {
         };
         let left_ms = u64::try_from(due_us.saturating_sub(now.wall_us)).unwrap_or(0) / 1000;
         let due_ms = now.mono_ms + left_ms;
-        if let Some(away) = &mut session.away {
+        if let Some(away) = &mut session.offline {
             away.will = Some((due_ms, Box::new(will)));
         }
         self.timers.set(due_ms, Timer::Will(key));

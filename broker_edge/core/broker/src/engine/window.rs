@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use headwater_log::Offset;
 
-use super::seldom::Blank;
+use super::lazy_box::Blank;
 use super::shared::GroupId;
 use super::stage::PartitionIndex;
 
@@ -30,7 +30,7 @@ pub enum Source {
 
 /// One delivery that waits for its acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sent {
+pub struct Inflight {
     pub offset: Offset,
     pub partition: PartitionIndex,
     pub source: Source,
@@ -40,7 +40,7 @@ pub struct Sent {
 
 /// How far a delivery has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flight {
+pub enum InflightState {
     /// QoS 1, sent.
     AwaitsPuback,
     /// QoS 2, not sent: that this packet id stands for this record has to be durable first.
@@ -53,8 +53,8 @@ pub enum Flight {
     Done,
 }
 
-impl Flight {
-    pub fn is_exactly_once(self) -> bool {
+impl InflightState {
+    pub fn is_qos2(self) -> bool {
         matches!(
             self,
             Self::Assigned | Self::AwaitsPubrec | Self::AwaitsPubcomp
@@ -67,8 +67,8 @@ const _: () = assert!(size_of::<Entry>() <= 24);
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    sent: Sent,
-    flight: Flight,
+    sent: Inflight,
+    flight: InflightState,
 }
 
 /// Packet ids go from 1 to 65,535.
@@ -116,7 +116,7 @@ impl Window {
 
     /// Remembers a delivery and gives its packet id. The caller has checked [`Window::room`].
     #[inline]
-    pub fn push(&mut self, sent: Sent, flight: Flight) -> u16 {
+    pub fn push(&mut self, sent: Inflight, flight: InflightState) -> u16 {
         let id = (u32::from(self.front_id) + self.entries.len() as u32) % IDS;
         self.entries.push_back(Entry { sent, flight });
         self.unacked += 1;
@@ -125,29 +125,33 @@ impl Window {
 
     /// The delivery of QoS 1 that `packet_id` acknowledges; nothing when there is none in flight.
     #[inline]
-    pub fn ack(&mut self, packet_id: u16) -> Option<Sent> {
-        self.end(packet_id, |flight| flight == Flight::AwaitsPuback)
+    pub fn ack(&mut self, packet_id: u16) -> Option<Inflight> {
+        self.end(packet_id, |flight| flight == InflightState::AwaitsPuback)
     }
 
     /// Ends a delivery, whatever it waits for; nothing when it is not in flight.
-    pub fn finish(&mut self, packet_id: u16) -> Option<Sent> {
-        self.end(packet_id, |flight| flight != Flight::Done)
+    pub fn finish(&mut self, packet_id: u16) -> Option<Inflight> {
+        self.end(packet_id, |flight| flight != InflightState::Done)
     }
 
     #[inline]
-    fn end(&mut self, packet_id: u16, may_end: impl FnOnce(Flight) -> bool) -> Option<Sent> {
+    fn end(
+        &mut self,
+        packet_id: u16,
+        may_end: impl FnOnce(InflightState) -> bool,
+    ) -> Option<Inflight> {
         let place = self.place(packet_id)?;
         let entry = self.entries.get_mut(place)?;
         if !may_end(entry.flight) {
             return None;
         }
-        entry.flight = Flight::Done;
+        entry.flight = InflightState::Done;
         let sent = entry.sent;
         self.unacked -= 1;
         while self
             .entries
             .front()
-            .is_some_and(|entry| entry.flight == Flight::Done)
+            .is_some_and(|entry| entry.flight == InflightState::Done)
         {
             self.entries.pop_front();
             self.front_id = ((u32::from(self.front_id) + 1) % IDS) as u16;
@@ -157,9 +161,9 @@ impl Window {
 
     /// How far the delivery with this packet id is; nothing when there is none, or it is done.
     #[inline]
-    pub fn flight(&self, packet_id: u16) -> Option<(Sent, Flight)> {
+    pub fn flight(&self, packet_id: u16) -> Option<(Inflight, InflightState)> {
         let entry = self.entries.get(self.place(packet_id)?)?;
-        (entry.flight != Flight::Done).then_some((entry.sent, entry.flight))
+        (entry.flight != InflightState::Done).then_some((entry.sent, entry.flight))
     }
 
     /// Notes that a delivery is a command of its client.
@@ -172,10 +176,10 @@ impl Window {
     }
 
     /// Takes a delivery that is in flight a step further.
-    pub fn advance(&mut self, packet_id: u16, flight: Flight) {
+    pub fn advance(&mut self, packet_id: u16, flight: InflightState) {
         if let Some(place) = self.place(packet_id)
             && let Some(entry) = self.entries.get_mut(place)
-            && entry.flight != Flight::Done
+            && entry.flight != InflightState::Done
         {
             entry.flight = flight;
         }
@@ -183,7 +187,7 @@ impl Window {
 
     /// Puts a delivery of an earlier life of the broker back under its packet id. They come oldest first, into a window
     /// that holds nothing else; ids between them are left out. False when the id does not follow.
-    pub fn restore(&mut self, packet_id: u16, sent: Sent, flight: Flight) -> bool {
+    pub fn restore(&mut self, packet_id: u16, sent: Inflight, flight: InflightState) -> bool {
         if packet_id == 0 {
             return false;
         }
@@ -192,7 +196,7 @@ impl Window {
         }
         let done = Entry {
             sent,
-            flight: Flight::Done,
+            flight: InflightState::Done,
         };
         match self.place(packet_id) {
             Some(place) if place >= self.entries.len() && place < IDS as usize / 2 => {
@@ -211,7 +215,10 @@ impl Window {
     }
 
     /// Unacknowledged deliveries older than the one that was, or is to be, given this packet id.
-    pub fn unacked_until(&self, packet_id: u16) -> impl Iterator<Item = (u16, Sent, Flight)> + '_ {
+    pub fn unacked_until(
+        &self,
+        packet_id: u16,
+    ) -> impl Iterator<Item = (u16, Inflight, InflightState)> + '_ {
         let until = self.place(packet_id);
         // Further off than there are entries: it has long left the window, and with it all that were older.
         let older = until.filter(|place| *place <= self.entries.len());
@@ -249,7 +256,10 @@ impl Window {
 
     /// Unacknowledged deliveries with their packet ids, oldest first, from `packet_id` on; from the front when that is
     /// acknowledged.
-    pub fn unacked_from(&self, packet_id: u16) -> impl Iterator<Item = (u16, Sent, Flight)> + '_ {
+    pub fn unacked_from(
+        &self,
+        packet_id: u16,
+    ) -> impl Iterator<Item = (u16, Inflight, InflightState)> + '_ {
         let front = u32::from(self.front_id);
         let skip = self
             .place(packet_id)
@@ -259,7 +269,7 @@ impl Window {
             .iter()
             .enumerate()
             .skip(skip)
-            .filter(|(_, entry)| entry.flight != Flight::Done)
+            .filter(|(_, entry)| entry.flight != InflightState::Done)
             .map(move |(place, entry)| {
                 let id = (front + place as u32) % IDS;
                 (id as u16 + 1, entry.sent, entry.flight)
@@ -269,14 +279,14 @@ impl Window {
     /// How many unacknowledged deliveries are older than the one with this packet id.
     pub fn unacked_before(&self, packet_id: u16) -> usize {
         let older = self.place(packet_id).unwrap_or(0);
-        let unacked = |entry: &&Entry| entry.flight != Flight::Done;
+        let unacked = |entry: &&Entry| entry.flight != InflightState::Done;
         self.entries.iter().take(older).filter(unacked).count()
     }
 
     /// The oldest unacknowledged offset of one partition that came from `source`.
     pub fn oldest(&self, partition: PartitionIndex, source: Source) -> Option<Offset> {
         let of_source = |entry: &&Entry| {
-            entry.flight != Flight::Done
+            entry.flight != InflightState::Done
                 && entry.sent.partition == partition
                 && entry.sent.source == source
         };
@@ -288,16 +298,16 @@ impl Window {
     }
 
     /// Whether anything of QoS 2 is in flight.
-    pub fn has_exactly_once(&self) -> bool {
+    pub fn has_qos2(&self) -> bool {
         let mut flights = self.entries.iter().map(|entry| entry.flight);
-        flights.any(Flight::is_exactly_once)
+        flights.any(InflightState::is_qos2)
     }
 
     /// Whether anything from `source` waits.
     pub fn holds(&self, source: Source) -> bool {
         self.entries
             .iter()
-            .any(|entry| entry.flight != Flight::Done && entry.sent.source == source)
+            .any(|entry| entry.flight != InflightState::Done && entry.sent.source == source)
     }
 
     /// Gives memory back that an empty window does not need.
@@ -312,8 +322,8 @@ impl Window {
 mod tests {
     use super::*;
 
-    fn sent(offset: u64) -> Sent {
-        Sent {
+    fn sent(offset: u64) -> Inflight {
+        Inflight {
             offset: Offset(offset),
             partition: PartitionIndex(1),
             source: Source::Cursor,
@@ -322,23 +332,23 @@ mod tests {
     }
 
     fn push(window: &mut Window, offset: u64) -> u16 {
-        window.push(sent(offset), Flight::AwaitsPuback)
+        window.push(sent(offset), InflightState::AwaitsPuback)
     }
 
     #[test]
     fn restored_deliveries_keep_their_ids_and_new_ones_follow_them() {
         let mut window = Window::default();
-        assert!(window.restore(65_535, sent(7), Flight::AwaitsPubcomp));
-        assert!(window.restore(3, sent(9), Flight::AwaitsPubrec));
+        assert!(window.restore(65_535, sent(7), InflightState::AwaitsPubcomp));
+        assert!(window.restore(3, sent(9), InflightState::AwaitsPubrec));
         assert!(
-            !window.restore(2, sent(9), Flight::AwaitsPubrec),
+            !window.restore(2, sent(9), InflightState::AwaitsPubrec),
             "backwards"
         );
         assert_eq!(window.unacked(), 2);
         assert_eq!(window.flight(1), None);
         assert_eq!(
             window.flight(65_535),
-            Some((sent(7), Flight::AwaitsPubcomp))
+            Some((sent(7), InflightState::AwaitsPubcomp))
         );
         assert_eq!(push(&mut window, 10), 4);
         assert_eq!(window.finish(65_535), Some(sent(7)));

@@ -12,9 +12,11 @@ use rustls::ServerConnection;
 
 use crate::metrics::ConnectFailure;
 use crate::peer::{CertificateNames, Peer};
-use crate::transport::first_bytes::{Spoken, connack_refusal, http_refusal, spoken};
+use crate::transport::first_bytes::{
+    DetectedProtocol, connack_refusal, detect_protocol, http_refusal,
+};
 use crate::transport::upgrade::Upgrade;
-use crate::transport::{Speaks, Stream, Taken, certificates, proxy, upgrade};
+use crate::transport::{ListenerProtocol, ReceiveResult, Stream, certificates, proxy, upgrade};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -28,7 +30,7 @@ enum Stage {
 
 pub struct Arrival {
     stream: Stream,
-    speaks: Arc<Speaks>,
+    speaks: Arc<ListenerProtocol>,
     pub address: SocketAddr,
     stage: Stage,
     certificate: Option<Arc<CertificateNames>>,
@@ -78,7 +80,12 @@ impl Failure {
 }
 
 impl Arrival {
-    pub fn new(stream: Stream, speaks: Arc<Speaks>, address: SocketAddr, now_ms: u64) -> Self {
+    pub fn new(
+        stream: Stream,
+        speaks: Arc<ListenerProtocol>,
+        address: SocketAddr,
+        now_ms: u64,
+    ) -> Self {
         let mut arrival = Self {
             stream,
             speaks,
@@ -103,7 +110,7 @@ impl Arrival {
     }
 
     /// Whether it holds the state of an unfinished handshake.
-    pub fn is_shaking(&self) -> bool {
+    pub fn is_handshaking(&self) -> bool {
         self.stage == Stage::Tls
     }
 
@@ -137,9 +144,9 @@ impl Arrival {
         // Room for a whole CONNECT, a proxy's header before it, and the rest of a TLS record after it.
         let end = buffer.len().min(connect_bytes_max.max(64 << 10));
         let (count, more) = match self.stream.receive(&mut buffer[held.len()..end]) {
-            Ok(Taken::Bytes { count, more }) => (count, more || self.is_ending),
-            Ok(Taken::Nothing) => (0, false),
-            Ok(Taken::Ended) => {
+            Ok(ReceiveResult::Bytes { count, more }) => (count, more || self.is_ending),
+            Ok(ReceiveResult::Nothing) => (0, false),
+            Ok(ReceiveResult::Ended) => {
                 return Step::Failed(Failure::new(ConnectFailure::Lost, ""));
             }
             Err(error) => return Step::Failed(self.failure_of(&error)),
@@ -209,9 +216,9 @@ impl Arrival {
 
     /// Begins TLS with its first bytes.
     fn take_hello(&mut self, bytes: &[u8]) -> Result<usize, Failure> {
-        match spoken(bytes) {
+        match detect_protocol(bytes) {
             None => return Ok(0),
-            Some(Spoken::Tls) => {}
+            Some(DetectedProtocol::Tls) => {}
             Some(other) => return Err(self.refuse_on_tls(other, bytes)),
         }
         let Some(context) = &self.speaks.tls else {
@@ -243,9 +250,9 @@ impl Arrival {
     }
 
     fn take_upgrade(&mut self, bytes: &[u8], bytes_max: usize) -> Result<usize, Failure> {
-        match spoken(bytes) {
+        match detect_protocol(bytes) {
             None => return Ok(0),
-            Some(Spoken::Http) => {}
+            Some(DetectedProtocol::Http) => {}
             Some(other) => return Err(self.refuse_on_websocket(other, bytes)),
         }
         match upgrade::parse(bytes, &self.speaks.origins) {
@@ -277,9 +284,9 @@ impl Arrival {
 
     /// Returns true when the CONNECT is complete.
     fn take_connect(&mut self, bytes: &[u8], bytes_max: usize) -> Result<bool, Failure> {
-        match spoken(bytes) {
+        match detect_protocol(bytes) {
             None => return Ok(false),
-            Some(Spoken::Mqtt) => {}
+            Some(DetectedProtocol::Mqtt) => {}
             Some(other) => return Err(self.refuse_on_mqtt(other)),
         }
         match frame::next(bytes, bytes_max) {
@@ -294,11 +301,11 @@ impl Arrival {
         }
     }
 
-    fn refuse_on_tls(&mut self, spoken: Spoken, bytes: &[u8]) -> Failure {
+    fn refuse_on_tls(&mut self, spoken: DetectedProtocol, bytes: &[u8]) -> Failure {
         let name = self.listener();
         let sentence = "This port accepts only TLS connections.";
         match spoken {
-            Spoken::Mqtt => {
+            DetectedProtocol::Mqtt => {
                 let reason = ReasonCode::ImplementationSpecificError;
                 let answer = connack_refusal(bytes, reason, sentence);
                 let detail = format!(
@@ -307,20 +314,22 @@ impl Arrival {
                 );
                 self.answer(&answer, Failure::new(ConnectFailure::PlainOnTls, detail))
             }
-            Spoken::Http => {
+            DetectedProtocol::Http => {
                 let detail = format!("a client used plain HTTP on the port of listeners.{name}");
                 let failure = Failure::new(ConnectFailure::HttpOnMqtt, detail);
                 self.answer(&http_refusal(sentence), failure)
             }
-            Spoken::Proxy => self.refuse_proxy(),
-            Spoken::Tls | Spoken::Other => Failure::new(ConnectFailure::Other, ""),
+            DetectedProtocol::Proxy => self.refuse_proxy(),
+            DetectedProtocol::Tls | DetectedProtocol::Other => {
+                Failure::new(ConnectFailure::Other, "")
+            }
         }
     }
 
-    fn refuse_on_websocket(&mut self, spoken: Spoken, bytes: &[u8]) -> Failure {
+    fn refuse_on_websocket(&mut self, spoken: DetectedProtocol, bytes: &[u8]) -> Failure {
         let name = self.listener();
         match spoken {
-            Spoken::Mqtt => {
+            DetectedProtocol::Mqtt => {
                 let sentence = "This port accepts only MQTT over WebSocket.";
                 let reason = ReasonCode::ImplementationSpecificError;
                 let answer = connack_refusal(bytes, reason, sentence);
@@ -331,16 +340,18 @@ impl Arrival {
                 let failure = Failure::new(ConnectFailure::MqttOnWebSocket, detail);
                 self.answer(&answer, failure)
             }
-            Spoken::Tls => self.refuse_tls("wss"),
-            Spoken::Proxy => self.refuse_proxy(),
-            Spoken::Http | Spoken::Other => Failure::new(ConnectFailure::Other, ""),
+            DetectedProtocol::Tls => self.refuse_tls("wss"),
+            DetectedProtocol::Proxy => self.refuse_proxy(),
+            DetectedProtocol::Http | DetectedProtocol::Other => {
+                Failure::new(ConnectFailure::Other, "")
+            }
         }
     }
 
-    fn refuse_on_mqtt(&mut self, spoken: Spoken) -> Failure {
+    fn refuse_on_mqtt(&mut self, spoken: DetectedProtocol) -> Failure {
         match spoken {
-            Spoken::Tls => self.refuse_tls("mqtts"),
-            Spoken::Http => {
+            DetectedProtocol::Tls => self.refuse_tls("mqtts"),
+            DetectedProtocol::Http => {
                 let detail = format!(
                     "a client used HTTP on the port of listeners.{}: health and metrics are at listeners.admin, \
                      WebSockets at listeners.ws, Flight at listeners.flight",
@@ -349,8 +360,8 @@ impl Arrival {
                 let failure = Failure::new(ConnectFailure::HttpOnMqtt, detail);
                 self.answer(&http_refusal("This port speaks MQTT, not HTTP."), failure)
             }
-            Spoken::Proxy => self.refuse_proxy(),
-            Spoken::Mqtt | Spoken::Other => Failure::new(
+            DetectedProtocol::Proxy => self.refuse_proxy(),
+            DetectedProtocol::Mqtt | DetectedProtocol::Other => Failure::new(
                 ConnectFailure::Other,
                 "a connection must begin with a CONNECT",
             ),

@@ -15,11 +15,11 @@ use mio::{Interest, Registry, Token};
 
 use crate::engine::{Key, Slab};
 use crate::metrics::{ConnectFailure, Metrics};
-use crate::transport::{Speaks, Stream};
+use crate::transport::{ListenerProtocol, Stream};
 
 use super::admission::PerAddress;
 use super::arrival::{Arrival, Failure, Step};
-use super::complaints::Complaints;
+use super::failure_log::FailureLog;
 
 pub type ArrivalKey = Key<Arrival>;
 
@@ -68,13 +68,13 @@ pub struct Arrivals {
     /// Arrivals whose next step may be part of a TLS handshake.
     ready_costly: VecDeque<ArrivalKey>,
     /// Arrivals in a TLS handshake, in order of its start; some may be done or gone.
-    shaking: VecDeque<ArrivalKey>,
-    shaking_count: usize,
+    handshaking: VecDeque<ArrivalKey>,
+    handshaking_count: usize,
     held_bytes: usize,
     /// Sockets that ended with an answer, kept open until it arrives.
     answered: Vec<Stream>,
     metrics: Arc<Metrics>,
-    complaints: Complaints,
+    failure_log: FailureLog,
 }
 
 impl Arrivals {
@@ -86,12 +86,12 @@ impl Arrivals {
             by_age: VecDeque::new(),
             ready: VecDeque::new(),
             ready_costly: VecDeque::new(),
-            shaking: VecDeque::new(),
-            shaking_count: 0,
+            handshaking: VecDeque::new(),
+            handshaking_count: 0,
             held_bytes: 0,
             answered: Vec::new(),
             metrics,
-            complaints: Complaints::default(),
+            failure_log: FailureLog::default(),
         }
     }
 
@@ -161,7 +161,7 @@ impl Arrivals {
         &mut self,
         stream: TcpStream,
         address: SocketAddr,
-        speaks: &Arc<Speaks>,
+        speaks: &Arc<ListenerProtocol>,
         now_ms: u64,
         registry: &Registry,
         per_address: &mut PerAddress,
@@ -233,14 +233,14 @@ impl Arrivals {
             let arrivals = &self.arrivals;
             self.by_age.retain(|key| arrivals.get(*key).is_some());
         }
-        if self.shaking.len() > 2 * self.shaking_count + 1024 {
+        if self.handshaking.len() > 2 * self.handshaking_count + 1024 {
             let arrivals = &self.arrivals;
-            self.shaking
-                .retain(|key| arrivals.get(*key).is_some_and(Arrival::is_shaking));
+            self.handshaking
+                .retain(|key| arrivals.get(*key).is_some_and(Arrival::is_handshaking));
         }
         let pending = i64::try_from(self.arrivals.len()).unwrap_or(i64::MAX);
         self.metrics.transport.pending.set(pending);
-        self.complaints.tell_left_out(now_ms);
+        self.failure_log.tell_left_out(now_ms);
     }
 
     /// Drops keys of gone arrivals from the front.
@@ -277,15 +277,15 @@ impl Arrivals {
             };
             arrival.is_queued = false;
             let (was_costly, was_known) = (arrival.is_costly(), arrival.is_address_known());
-            let was_shaking = arrival.is_shaking();
+            let was_handshaking = arrival.is_handshaking();
             self.held_bytes -= arrival.held_bytes();
             let step = arrival.step(buffer, self.limits.connect_bytes_max);
             let arrival = self.arrivals.get(key)?;
             self.held_bytes += arrival.held_bytes();
-            self.shaking_count -= usize::from(was_shaking);
-            self.shaking_count += usize::from(arrival.is_shaking());
-            if arrival.is_shaking() && !was_shaking {
-                self.shaking.push_back(key);
+            self.handshaking_count -= usize::from(was_handshaking);
+            self.handshaking_count += usize::from(arrival.is_handshaking());
+            if arrival.is_handshaking() && !was_handshaking {
+                self.handshaking.push_back(key);
             }
             if was_costly && !arrival.is_costly() && !matches!(step, Step::Failed(_)) {
                 self.metrics.transport.handshakes.inc();
@@ -309,7 +309,7 @@ impl Arrivals {
                 }
                 Step::Failed(failure) => self.end(key, &failure, now_ms, per_address),
             }
-            if self.shaking_count > (self.limits.pending_max / HANDSHAKES_PART).max(1) {
+            if self.handshaking_count > (self.limits.pending_max / HANDSHAKES_PART).max(1) {
                 self.end_oldest_handshake(per_address);
             }
         }
@@ -317,8 +317,8 @@ impl Arrivals {
 
     /// Closes the oldest handshake when there are too many, because a new one is more likely to finish.
     fn end_oldest_handshake(&mut self, per_address: &mut PerAddress) {
-        while let Some(key) = self.shaking.pop_front() {
-            if self.arrivals.get(key).is_some_and(Arrival::is_shaking) {
+        while let Some(key) = self.handshaking.pop_front() {
+            if self.arrivals.get(key).is_some_and(Arrival::is_handshaking) {
                 return self.fail(key, ConnectFailure::Pending, per_address);
             }
         }
@@ -347,7 +347,7 @@ impl Arrivals {
             self.metrics.transport.count_failure(failure.kind);
             if !failure.detail.is_empty() {
                 let (listener, address) = (arrival.listener(), arrival.address);
-                self.complaints
+                self.failure_log
                     .tell(failure.kind, &failure.detail, listener, address, now_ms);
             }
         }
@@ -381,7 +381,7 @@ impl Arrivals {
     fn take(&mut self, key: ArrivalKey) -> Option<Arrival> {
         let arrival = self.arrivals.remove(key)?;
         self.held_bytes -= arrival.held_bytes();
-        self.shaking_count -= usize::from(arrival.is_shaking());
+        self.handshaking_count -= usize::from(arrival.is_handshaking());
         Some(arrival)
     }
 

@@ -15,7 +15,7 @@ use rustix::io::fcntl_dupfd_cloexec;
 use socket2::SockRef;
 
 use crate::descriptors::{RESERVE_MAX, open_files_max, reserve_from};
-use crate::transport::{BACKLOG, Bound, Speaks};
+use crate::transport::{BACKLOG, BoundListener, ListenerProtocol};
 
 /// Connections accepted in a turn, so that a storm of them does not hold up those that are there.
 const ACCEPTS_MAX: usize = 64;
@@ -26,7 +26,7 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 
 pub struct Listener {
     listener: TcpListener,
-    speaks: Arc<Speaks>,
+    speaks: Arc<ListenerProtocol>,
     /// Descriptors from this number on are the reserve: the system gives the lowest that is free.
     reserve_from: u64,
     ready: bool,
@@ -36,7 +36,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    pub fn new(bound: Bound, registry: &Registry, token: Token) -> io::Result<Self> {
+    pub fn new(bound: BoundListener, registry: &Registry, token: Token) -> io::Result<Self> {
         SockRef::from(&bound.listener).listen(BACKLOG)?;
         bound.listener.set_nonblocking(true)?;
         let mut listener = TcpListener::from_std(bound.listener);
@@ -54,7 +54,7 @@ impl Listener {
     }
 
     /// What is spoken on its connections.
-    pub fn speaks(&self) -> &Arc<Speaks> {
+    pub fn speaks(&self) -> &Arc<ListenerProtocol> {
         &self.speaks
     }
 

@@ -7,7 +7,7 @@ mod admission;
 mod arrival;
 mod arrivals;
 mod commands;
-mod complaints;
+mod failure_log;
 mod listener;
 mod read_queue;
 mod socket;
@@ -23,7 +23,7 @@ use mio::{Events, Poll, Token, Waker};
 use crate::descriptors::{connections_room, open_files_max, pending_room};
 use crate::engine::{ConnKey, Engine, Now, ReadPlan};
 use crate::metrics::{ConnectFailure, Metrics};
-use crate::transport::Bound;
+use crate::transport::BoundListener;
 
 use admission::{PerAddress, Rate};
 use arrivals::{Arrivals, Limits, Opened};
@@ -110,7 +110,7 @@ impl EventLoop {
         poll: Poll,
         waker: Arc<LoopWaker>,
         commands: Commands,
-        bound: Vec<Bound>,
+        bound: Vec<BoundListener>,
         engine: Engine,
         metrics: Arc<Metrics>,
         settings: &LoopSettings,
@@ -166,12 +166,12 @@ impl EventLoop {
             self.turn_ms = now.mono_ms;
             self.engine.begin(now);
             self.readable.begin_turn();
-            if self.obey() {
+            if self.handle_commands() {
                 return self.stop();
             }
             self.take_events(&events);
             self.accept();
-            self.welcome();
+            self.promote();
             self.read();
             self.look_again(&mut events);
             self.engine.tick();
@@ -189,7 +189,7 @@ impl EventLoop {
     }
 
     /// Does what other threads ask. True when that is to stop.
-    fn obey(&mut self) -> bool {
+    fn handle_commands(&mut self) -> bool {
         for _ in 0..commands::TAKEN_MAX {
             match self.commands.take() {
                 Some(Command::Stop) => return true,
@@ -344,7 +344,7 @@ impl EventLoop {
     }
 
     /// Goes on with connections that do not speak MQTT yet, and hands those to the engine that do now.
-    fn welcome(&mut self) {
+    fn promote(&mut self) {
         if !self.arrivals.has_work() {
             return;
         }

@@ -20,7 +20,7 @@ pub struct ReadQueue {
 }
 
 /// How many are read in one pass over the queue: who comes back meanwhile waits for the next.
-pub struct Pass {
+pub struct ReadPass {
     live: usize,
     late: usize,
 }
@@ -44,15 +44,15 @@ impl ReadQueue {
         self.late_left = LATE_READS_MAX;
     }
 
-    pub fn pass(&self) -> Pass {
-        Pass {
+    pub fn pass(&self) -> ReadPass {
+        ReadPass {
             live: self.live.len(),
             late: self.late.len(),
         }
     }
 
     /// The next connection of a pass, until the pass or the turn has no more.
-    pub fn next(&mut self, pass: &mut Pass) -> Option<ConnKey> {
+    pub fn next(&mut self, pass: &mut ReadPass) -> Option<ConnKey> {
         if pass.live > 0 {
             pass.live -= 1;
             return self.live.pop_front();

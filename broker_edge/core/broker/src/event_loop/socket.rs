@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use mio::{Interest, Registry, Token};
 
 use crate::engine::{ConnKey, Out, SLICES_MAX};
-use crate::transport::{Stream, Taken};
+use crate::transport::{ReceiveResult, Stream};
 
 struct Socket {
     stream: Stream,
@@ -185,12 +185,12 @@ impl Sockets {
             return Received::Nothing;
         };
         match socket.stream.receive(buffer) {
-            Ok(Taken::Bytes { count, more }) => Received::Bytes {
+            Ok(ReceiveResult::Bytes { count, more }) => Received::Bytes {
                 count,
                 more: more || socket.is_ending,
             },
-            Ok(Taken::Nothing) => Received::Nothing,
-            Ok(Taken::Ended) => {
+            Ok(ReceiveResult::Nothing) => Received::Nothing,
+            Ok(ReceiveResult::Ended) => {
                 socket.ended = socket.stream.is_over();
                 Received::Closed
             }

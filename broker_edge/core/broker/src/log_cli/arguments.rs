@@ -76,18 +76,18 @@ impl Arguments {
 }
 
 /// Why a verb did not end well.
-pub enum Ended {
+pub enum Exit {
     Usage(String),
     Failed(ToolError),
 }
 
-impl From<String> for Ended {
+impl From<String> for Exit {
     fn from(reason: String) -> Self {
         Self::Usage(reason)
     }
 }
 
-impl From<ToolError> for Ended {
+impl From<ToolError> for Exit {
     fn from(error: ToolError) -> Self {
         Self::Failed(error)
     }

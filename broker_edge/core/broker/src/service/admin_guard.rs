@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use super::Shared;
-use super::caller::{Caller, identify};
+use super::caller::{Caller, authenticate};
 use super::gate::{Pass, Stage};
 
 pub(super) async fn guard(
@@ -35,7 +35,7 @@ pub(super) async fn guard(
         }
         return response;
     }
-    let caller = match identify(&shared, request.headers(), &pass).await {
+    let caller = match authenticate(&shared, request.headers(), &pass).await {
         Ok(caller) => caller,
         Err(refusal) if refusal.is_too_many() => {
             let body = json!({"error": "unavailable", "message": refusal.message()});

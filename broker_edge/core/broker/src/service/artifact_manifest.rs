@@ -27,7 +27,7 @@ pub(super) fn is_name(text: &str) -> bool {
 struct Body {
     v: u32,
     artifact: ArtifactBody,
-    place: PlaceBody,
+    place: LocationBody,
 }
 
 #[derive(Debug, Deserialize)]
@@ -41,7 +41,7 @@ struct ArtifactBody {
 }
 
 #[derive(Debug, Deserialize)]
-struct PlaceBody {
+struct LocationBody {
     number: u32,
     runs: Vec<(u64, u64)>,
 }

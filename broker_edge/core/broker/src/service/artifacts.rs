@@ -22,7 +22,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::Shared;
 use super::artifact_manifest::{Manifest, is_name, newest};
-use super::byte_range::{Wanted, wanted};
+use super::byte_range::{RequestedRange, wanted};
 use super::caller::Caller;
 use super::clients::Failure;
 use super::error::Refusal;
@@ -41,7 +41,7 @@ pub(super) fn routes() -> Router<Arc<Shared>> {
 }
 
 /// An artifact that the caller may read.
-struct Found {
+struct FoundArtifact {
     manifest: Manifest,
     /// The manifest as it is in the log.
     text: Vec<u8>,
@@ -64,9 +64,9 @@ async fn download(
     }
     let is_same = text(header::IF_RANGE).is_none_or(|held| held.trim() == tag);
     let range = match wanted(text(header::RANGE).filter(|_| is_same), size) {
-        Wanted::Whole => None,
-        Wanted::Part(range) => Some(range),
-        Wanted::Nothing => {
+        RequestedRange::Whole => None,
+        RequestedRange::Part(range) => Some(range),
+        RequestedRange::Nothing => {
             let mut response = Failure {
                 status: StatusCode::RANGE_NOT_SATISFIABLE,
                 error: "out_of_range",
@@ -136,7 +136,7 @@ async fn find(
     caller: &Caller,
     name: &str,
     version: &str,
-) -> Result<Found, Failure> {
+) -> Result<FoundArtifact, Failure> {
     if !is_name(name) || !is_name(version) {
         return Err(missing(name, version));
     }
@@ -171,7 +171,7 @@ async fn find(
     let text = text.ok_or_else(|| missing(name, version))?;
     let manifest =
         Manifest::parse(&text, name, version).map_err(|error| broken(name, version, &error))?;
-    Ok(Found {
+    Ok(FoundArtifact {
         manifest,
         text,
         chunks_topic,
@@ -203,7 +203,7 @@ fn broken(name: &str, version: &str, reason: &str) -> Failure {
 fn send(
     shared: &Arc<Shared>,
     caller: Caller,
-    found: Found,
+    found: FoundArtifact,
     bytes: Range<u64>,
 ) -> Result<Body, Failure> {
     let of_user = shared.shares.read(&caller);
@@ -232,7 +232,7 @@ fn send(
 struct Sending {
     shared: Arc<Shared>,
     caller: Caller,
-    found: Found,
+    found: FoundArtifact,
     bytes: Range<u64>,
     chunks: mpsc::Sender<Result<Bytes, String>>,
     _permits: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>),

@@ -50,7 +50,7 @@ impl Bearers {
     }
 
     /// The user of a valid token.
-    pub fn identify(
+    pub fn authenticate(
         &self,
         authority: &Authority,
         token: &str,
@@ -85,15 +85,15 @@ mod tests {
         assert!(token.contains(&URL_SAFE_NO_PAD.encode(&claims)));
         // No user file contains this password, so the token is refused.
         let authority = Authority::open();
-        assert!(bearers.identify(&authority, &token, 1).is_none());
+        assert!(bearers.authenticate(&authority, &token, 1).is_none());
         let forged = format!(
             "{PREFIX}{}.{}",
             URL_SAFE_NO_PAD.encode("7.9999999999999.root"),
             token.rsplit('.').next().unwrap()
         );
-        assert!(bearers.identify(&authority, &forged, 1).is_none());
+        assert!(bearers.authenticate(&authority, &forged, 1).is_none());
         assert!(bearers.issue(&Identity::default(), 0).is_none());
         let other = Bearers::new().unwrap();
-        assert!(other.identify(&authority, &token, 1).is_none());
+        assert!(other.authenticate(&authority, &token, 1).is_none());
     }
 }

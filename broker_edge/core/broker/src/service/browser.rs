@@ -86,7 +86,7 @@ impl Browser {
             _ => return,
         };
         self.metrics.audit.refuse(&audit::Refused {
-            door: audit::Door::Admin,
+            door: audit::Interface::Admin,
             act: "call",
             reason,
             user: None,

@@ -175,14 +175,14 @@ impl Lender {
 
 impl Lender {
     /// Locks the user's budget first, as everywhere.
-    fn lock(&self) -> Lent<'_> {
-        Lent {
+    fn lock(&self) -> BudgetLocks<'_> {
+        BudgetLocks {
             of_user: self.user.as_ref().map(|budget| budget.lent.lock()),
             of_all: self.all.lent.lock(),
         }
     }
 
-    fn change(&self, lent: &mut Lent<'_>, from: usize, to: usize) {
+    fn change(&self, lent: &mut BudgetLocks<'_>, from: usize, to: usize) {
         let (Some(user), Some(of_user)) = (&self.user, &mut lent.of_user) else {
             return self.all.change(&mut lent.of_all, from, to);
         };
@@ -194,7 +194,7 @@ impl Lender {
 }
 
 /// The bytes on loan from both budgets.
-struct Lent<'a> {
+struct BudgetLocks<'a> {
     of_user: Option<MutexGuard<'a, usize>>,
     of_all: MutexGuard<'a, usize>,
 }

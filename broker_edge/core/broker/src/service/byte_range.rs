@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// What a request asks for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum RequestedRange {
     Whole,
     Part(Range<u64>),
     /// The range begins after the end.
@@ -13,22 +13,24 @@ pub(super) enum Wanted {
 
 /// Supports a single range of bytes. Several ranges, other units and invalid ranges mean the whole, which a server may
 /// always send instead.
-pub(super) fn wanted(header: Option<&str>, size: u64) -> Wanted {
+pub(super) fn wanted(header: Option<&str>, size: u64) -> RequestedRange {
     let range = header.and_then(|text| text.trim().strip_prefix("bytes="));
     let Some((first, last)) = range.and_then(|range| range.trim().split_once('-')) else {
-        return Wanted::Whole;
+        return RequestedRange::Whole;
     };
     // This also refuses a comma, a second dash or a sign.
     match (number(first), number(last)) {
         (Some(first), _) if !last.is_empty() && number(last).is_none_or(|last| last < first) => {
-            Wanted::Whole
+            RequestedRange::Whole
         }
-        (Some(first), _) if first >= size => Wanted::Nothing,
-        (Some(first), None) => Wanted::Part(first..size),
-        (Some(first), Some(last)) => Wanted::Part(first..last.saturating_add(1).min(size)),
-        (None, Some(0)) if first.is_empty() => Wanted::Nothing,
-        (None, Some(count)) if first.is_empty() => Wanted::Part(size.saturating_sub(count)..size),
-        _ => Wanted::Whole,
+        (Some(first), _) if first >= size => RequestedRange::Nothing,
+        (Some(first), None) => RequestedRange::Part(first..size),
+        (Some(first), Some(last)) => RequestedRange::Part(first..last.saturating_add(1).min(size)),
+        (None, Some(0)) if first.is_empty() => RequestedRange::Nothing,
+        (None, Some(count)) if first.is_empty() => {
+            RequestedRange::Part(size.saturating_sub(count)..size)
+        }
+        _ => RequestedRange::Whole,
     }
 }
 
@@ -40,35 +42,41 @@ fn number(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Wanted, wanted};
+    use super::{RequestedRange, wanted};
 
-    fn of(text: &str) -> Wanted {
+    fn of(text: &str) -> RequestedRange {
         wanted(Some(text), 1_000)
     }
 
     #[test]
     fn one_range_is_a_part() {
-        assert_eq!(of("bytes=0-0"), Wanted::Part(0..1));
-        assert_eq!(of("bytes=10-19"), Wanted::Part(10..20));
-        assert_eq!(of("bytes=990-5000"), Wanted::Part(990..1_000));
-        assert_eq!(of("bytes=990-"), Wanted::Part(990..1_000));
-        assert_eq!(of("bytes=-10"), Wanted::Part(990..1_000));
-        assert_eq!(of("bytes=-5000"), Wanted::Part(0..1_000));
+        assert_eq!(of("bytes=0-0"), RequestedRange::Part(0..1));
+        assert_eq!(of("bytes=10-19"), RequestedRange::Part(10..20));
+        assert_eq!(of("bytes=990-5000"), RequestedRange::Part(990..1_000));
+        assert_eq!(of("bytes=990-"), RequestedRange::Part(990..1_000));
+        assert_eq!(of("bytes=-10"), RequestedRange::Part(990..1_000));
+        assert_eq!(of("bytes=-5000"), RequestedRange::Part(0..1_000));
         let huge = "9".repeat(40);
-        assert_eq!(of(&format!("bytes=5-{huge}")), Wanted::Part(5..1_000));
+        assert_eq!(
+            of(&format!("bytes=5-{huge}")),
+            RequestedRange::Part(5..1_000)
+        );
     }
 
     #[test]
     fn a_range_behind_the_end_is_nothing() {
-        assert_eq!(of("bytes=1000-"), Wanted::Nothing);
-        assert_eq!(of("bytes=1000-2000"), Wanted::Nothing);
-        assert_eq!(of("bytes=-0"), Wanted::Nothing);
-        assert_eq!(of(&format!("bytes={}-", "9".repeat(40))), Wanted::Nothing);
+        assert_eq!(of("bytes=1000-"), RequestedRange::Nothing);
+        assert_eq!(of("bytes=1000-2000"), RequestedRange::Nothing);
+        assert_eq!(of("bytes=-0"), RequestedRange::Nothing);
+        assert_eq!(
+            of(&format!("bytes={}-", "9".repeat(40))),
+            RequestedRange::Nothing
+        );
     }
 
     #[test]
     fn several_ranges_and_what_is_none_mean_the_whole() {
-        assert_eq!(wanted(None, 1_000), Wanted::Whole);
+        assert_eq!(wanted(None, 1_000), RequestedRange::Whole);
         for text in [
             "bytes=0-1,5-6",
             "bytes=0-1,",
@@ -83,7 +91,7 @@ mod tests {
             "0-1",
             "",
         ] {
-            assert_eq!(of(text), Wanted::Whole, "{text}");
+            assert_eq!(of(text), RequestedRange::Whole, "{text}");
         }
     }
 }

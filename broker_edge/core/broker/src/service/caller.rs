@@ -14,10 +14,10 @@ use tonic::codegen::http::header::AUTHORIZATION;
 
 use super::Shared;
 use super::bearer::Bearers;
+use super::connection_slots::TooMany;
 use super::error::Refusal;
 use super::gate::Pass;
-use super::places::TooMany;
-use crate::audit::{Door, Refused};
+use crate::audit::{Interface, Refused};
 use crate::auth::{Access, Admission, Answer, Asker, Credentials, Denied, Identity, Line, Rights};
 
 /// The caller of a request.
@@ -183,7 +183,7 @@ impl Caller {
 ///
 /// # Errors
 /// Missing or invalid credentials.
-pub(crate) async fn identify(
+pub(crate) async fn authenticate(
     shared: &Shared,
     headers: &HeaderMap,
     pass: &Arc<Pass>,
@@ -195,8 +195,8 @@ pub(crate) async fn identify(
     let identity = if is_open {
         Arc::default()
     } else {
-        let identified = identity_of(shared, headers, pass).await;
-        identified.map_err(|denied| {
+        let authenticated = identity_of(shared, headers, pass).await;
+        authenticated.map_err(|denied| {
             shared.note_denied(denied, pass);
             Refusal::unauthenticated(denied)
         })?
@@ -225,18 +225,21 @@ async fn identity_of(
     let authority = shared.auth.current();
     let given = headers.get(AUTHORIZATION);
     let given = given.map(|value| value.to_str().map_err(|_| Denied::BadCredentials));
-    let shown = given.transpose()?.map(Shown::parse).transpose()?;
-    if let Some(Shown::Own(token)) = &shown {
-        let bearer = shared.bearers.identify(&authority, token, now_us());
+    let shown = given
+        .transpose()?
+        .map(AuthorizationHeader::parse)
+        .transpose()?;
+    if let Some(AuthorizationHeader::Own(token)) = &shown {
+        let bearer = shared.bearers.authenticate(&authority, token, now_us());
         return bearer.ok_or(Denied::ExpiredToken);
     }
     let credentials = match &shown {
         None => Credentials::default(),
-        Some(Shown::Own(token) | Shown::Token(token)) => Credentials {
+        Some(AuthorizationHeader::Own(token) | AuthorizationHeader::Token(token)) => Credentials {
             password: Some(token.as_bytes()),
             ..Credentials::default()
         },
-        Some(Shown::Password { user, password }) => Credentials {
+        Some(AuthorizationHeader::Password { user, password }) => Credentials {
             user: Some(user),
             password: Some(password.as_bytes()),
             certificate: None,
@@ -250,7 +253,7 @@ async fn identity_of(
             let verifier = shared.auth.verifier();
             let _checking = pass.begin_check();
             let address = pass.address.ip();
-            let asked = verifier.check(pass.line(), address, check, Waiting(tell));
+            let asked = verifier.check(pass.line(), address, check, WaitingCall(tell));
             asked.map_err(|_| Denied::Busy)?;
             answer.await.map_err(|_| Denied::Busy)??
         }
@@ -262,9 +265,9 @@ async fn identity_of(
 }
 
 /// A call that waits for its answer until the client disconnects or resets it.
-struct Waiting(oneshot::Sender<Answer>);
+struct WaitingCall(oneshot::Sender<Answer>);
 
-impl Asker for Waiting {
+impl Asker for WaitingCall {
     fn is_there(&self) -> bool {
         !self.0.is_closed()
     }
@@ -286,8 +289,8 @@ impl Shared {
     pub(super) fn refuse_call(&self, pass: &Pass, reason: &'static str, user: Option<&str>) {
         self.metrics.audit.refuse(&Refused {
             door: match pass.line() {
-                Line::Flight => Door::Flight,
-                Line::Admin | Line::Mqtt => Door::Admin,
+                Line::Flight => Interface::Flight,
+                Line::Admin | Line::Mqtt => Interface::Admin,
             },
             act: "call",
             reason,
@@ -299,7 +302,7 @@ impl Shared {
 }
 
 /// The contents of an `Authorization` header.
-enum Shown {
+enum AuthorizationHeader {
     Password {
         user: String,
         password: String,
@@ -309,15 +312,15 @@ enum Shown {
     Own(String),
 }
 
-impl Shown {
-    fn parse(text: &str) -> Result<Shown, Denied> {
+impl AuthorizationHeader {
+    fn parse(text: &str) -> Result<AuthorizationHeader, Denied> {
         let (scheme, rest) = text.split_once(' ').ok_or(Denied::Method)?;
         let rest = rest.trim();
         if scheme.eq_ignore_ascii_case("bearer") {
             return Ok(if Bearers::is_own(rest) {
-                Shown::Own(rest.to_owned())
+                AuthorizationHeader::Own(rest.to_owned())
             } else {
-                Shown::Token(rest.to_owned())
+                AuthorizationHeader::Token(rest.to_owned())
             });
         }
         if !scheme.eq_ignore_ascii_case("basic") {
@@ -326,7 +329,7 @@ impl Shown {
         let bytes = STANDARD.decode(rest).map_err(|_| Denied::BadCredentials)?;
         let text = String::from_utf8(bytes).map_err(|_| Denied::BadCredentials)?;
         let (user, password) = text.split_once(':').ok_or(Denied::BadCredentials)?;
-        Ok(Shown::Password {
+        Ok(AuthorizationHeader::Password {
             user: user.to_owned(),
             password: password.to_owned(),
         })

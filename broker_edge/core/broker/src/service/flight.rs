@@ -25,10 +25,10 @@ use super::columns::SCHEMA;
 use super::error::Refusal;
 use super::gaps::{self, GapRecord, Gaps};
 use super::ipc::Decoder;
-use super::put_body::Lent;
+use super::put_body::SharedLoan;
 use super::shares::Work;
 use super::{Shared, offsets, plan, put, read, request, wire};
-use crate::audit::{Door, Refused};
+use crate::audit::{Interface, Refused};
 use crate::auth::Access;
 use crate::filter::Filters;
 
@@ -213,7 +213,7 @@ impl Flight {
     pub fn refuse_caller(&self, caller: &Caller, act: &'static str, refusal: Refusal) -> Status {
         if let Some(reason) = refusal.audit_reason() {
             self.shared.metrics.audit.refuse(&Refused {
-                door: Door::Flight,
+                door: Interface::Flight,
                 act,
                 reason,
                 user: caller.user().map(|user| &**user),
@@ -381,7 +381,7 @@ impl FlightService for Flight {
         // Waits before receiving anything, because received messages take memory.
         let turn = self.shared.shares.turn(&caller, Work::Put).await;
         let turn = turn.map_err(|refusal| self.refuse_caller(&caller, "produce", refusal))?;
-        let lent = request.extensions().get::<Lent>().cloned();
+        let lent = request.extensions().get::<SharedLoan>().cloned();
         let mut messages = request.into_inner();
         let first = put::first(&mut messages)
             .await

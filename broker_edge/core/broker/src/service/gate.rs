@@ -15,7 +15,7 @@ use futures::task::AtomicWaker;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::places::{Place, Places, TooMany};
+use super::connection_slots::{ConnectionSlots, SlotOwner, TooMany};
 use crate::auth::{Authority, Identity, Line};
 use crate::descriptors::Share;
 use crate::metrics::{Closed, Metrics};
@@ -62,7 +62,7 @@ pub struct Gate {
     line: Line,
     limits: Limits,
     metrics: Arc<Metrics>,
-    state: Mutex<Places>,
+    state: Mutex<ConnectionSlots>,
     /// Notified when a connection leaves.
     left: Notify,
 }
@@ -188,12 +188,12 @@ impl Gate {
     }
 
     fn count(&self, why: Closed) {
-        self.metrics.doors.count_closed(self.line, why);
+        self.metrics.listeners.count_closed(self.line, why);
     }
 
-    fn show(&self, state: &Places) {
+    fn show(&self, state: &ConnectionSlots) {
         self.metrics
-            .doors
+            .listeners
             .set(self.line, state.passes.len(), state.pending);
     }
 
@@ -205,8 +205,8 @@ impl Gate {
             .passes
             .iter()
             .filter(|(_, (_, place))| match place {
-                Place::Verified { identity, .. } => !authority.still_admits(identity),
-                Place::Pending | Place::Anonymous => false,
+                SlotOwner::Verified { identity, .. } => !authority.still_admits(identity),
+                SlotOwner::Pending | SlotOwner::Anonymous => false,
             })
             .map(|(number, _)| *number)
             .collect();
@@ -304,7 +304,7 @@ impl Pass {
                 if let Some(tenant) = tenant {
                     *state.tenants.entry(Arc::clone(tenant)).or_default() += 1;
                 }
-                Place::Verified {
+                SlotOwner::Verified {
                     identity: Arc::clone(identity),
                     tenant: tenant.cloned(),
                 }
@@ -312,7 +312,7 @@ impl Pass {
             None => {
                 state.anonymous += 1;
                 *state.unknown.entry(self.site()).or_default() += 1;
-                Place::Anonymous
+                SlotOwner::Anonymous
             }
         };
         state.uncount(&pass, &old);

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::super::places::Whole;
+use super::super::connection_slots::QuotaScope;
 use super::*;
 use crate::auth::{Authority, users::Fingerprint};
 
@@ -126,7 +126,7 @@ fn the_users_of_a_tenant_have_half_of_all_together() {
     }
     let late = enter(&gate, 1);
     let refused = late.let_in(&user("c"), Some(&one), true).unwrap_err();
-    assert_eq!((refused.of, refused.max), (Whole::Tenant, 4));
+    assert_eq!((refused.of, refused.max), (QuotaScope::Tenant, 4));
     late.let_in(&user("d"), Some(&other), true)
         .expect("another");
     held[3].leave();

@@ -28,7 +28,7 @@ pub(super) struct Group {
     /// The owner's tenant, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    pub partitions: BTreeMap<u32, Place>,
+    pub partitions: BTreeMap<u32, GroupOffsets>,
 }
 
 /// The owner of a group.
@@ -40,7 +40,7 @@ pub(super) struct Owner {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Place {
+pub(super) struct GroupOffsets {
     pub initial: Option<u64>,
     pub committed: Option<u64>,
     pub scanned: Option<u64>,

@@ -41,7 +41,7 @@ const PENDING_BYTES_MAX: usize = 128 << 10;
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// A socket that is closed together with its pass.
-pub struct Watched {
+pub struct GuardedSocket {
     socket: TcpStream,
     pass: Arc<Pass>,
     /// `Some` until a call is authenticated.
@@ -51,8 +51,8 @@ pub struct Watched {
 
 /// A connection after its TLS handshake, if any.
 pub enum Conn {
-    Plain(Watched),
-    Tls(Box<TlsStream<Watched>>),
+    Plain(GuardedSocket),
+    Tls(Box<TlsStream<GuardedSocket>>),
 }
 
 /// Connections of one listener. Dropping it closes the listener.
@@ -73,7 +73,7 @@ impl Incoming {
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
         let (sender, ready) = mpsc::channel(WAITING_MAX);
-        let door = Door {
+        let acceptor = Acceptor {
             listener,
             tls,
             gate,
@@ -81,7 +81,7 @@ impl Incoming {
             told_at: None,
             closings: 0,
         };
-        tokio::spawn(door.accept());
+        tokio::spawn(acceptor.accept());
         Ok(Self { ready })
     }
 
@@ -91,7 +91,7 @@ impl Incoming {
     }
 }
 
-struct Door {
+struct Acceptor {
     listener: TcpListener,
     tls: Option<Arc<TlsContext>>,
     gate: Arc<Gate>,
@@ -101,7 +101,7 @@ struct Door {
     closings: u32,
 }
 
-impl Door {
+impl Acceptor {
     /// Accepts connections until the receiver is dropped.
     async fn accept(mut self) {
         loop {
@@ -127,7 +127,7 @@ impl Door {
             let Some(pass) = self.place_for(&stream, address).await else {
                 continue;
             };
-            self.open(Watched::new(stream, pass)).await;
+            self.open(GuardedSocket::new(stream, pass)).await;
         }
     }
 
@@ -173,7 +173,7 @@ impl Door {
         }
     }
 
-    async fn open(&self, stream: Watched) {
+    async fn open(&self, stream: GuardedSocket) {
         let ready = self.ready.clone();
         let Some(tls) = &self.tls else {
             // An error means that the receiver is gone.
@@ -208,10 +208,10 @@ impl Door {
     }
 }
 
-impl Watched {
-    fn new(socket: TcpStream, pass: Arc<Pass>) -> Watched {
+impl GuardedSocket {
+    fn new(socket: TcpStream, pass: Arc<Pass>) -> GuardedSocket {
         let deadline = Box::pin(tokio::time::sleep(pass.timeout()));
-        Watched {
+        GuardedSocket {
             socket,
             pass,
             deadline: Some(deadline),
@@ -248,13 +248,13 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for GuardedSocket {
     fn drop(&mut self) {
         self.pass.leave();
     }
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for GuardedSocket {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -279,7 +279,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for GuardedSocket {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -22,7 +22,7 @@ async fn nobody_sends_much_before_a_call_was_let_in_and_nothing_is_lost_by_waiti
         .unwrap();
     let (socket, address) = listener.accept().await.unwrap();
     let (pass, _) = gate.enter(address, 0).expect("a place");
-    let mut watched = Watched::new(socket, Arc::clone(&pass));
+    let mut watched = GuardedSocket::new(socket, Arc::clone(&pass));
     let sending = tokio::spawn(async move {
         client.write_all(&vec![7; SENT]).await.unwrap();
         client

@@ -15,6 +15,7 @@ mod byte_range;
 mod caller;
 mod clients;
 mod columns;
+mod connection_slots;
 mod error;
 mod flight;
 mod gaps;
@@ -29,15 +30,14 @@ mod ipc;
 mod limits;
 mod offsets;
 mod operate;
-mod places;
 mod plan;
+mod poll_backoff;
 mod produce;
 mod progress;
 mod put;
 mod put_body;
 mod read;
 mod request;
-mod rest;
 mod rows;
 mod scan;
 mod shares;
@@ -160,7 +160,7 @@ impl Shared {
 }
 
 /// What the service gets from the rest of the broker, beside the log and its state.
-pub struct Ties {
+pub struct ServiceContext {
     pub metrics: Arc<Metrics>,
     /// Sends commands to the event loop.
     pub commands: CommandSender,
@@ -197,7 +197,7 @@ impl Running {
 }
 
 /// A bound listener, with its certificate if it uses TLS.
-pub(crate) struct ServiceDoor {
+pub(crate) struct ServiceEndpoint {
     pub listener: TcpListener,
     pub tls: Option<Arc<TlsContext>>,
 }
@@ -218,9 +218,9 @@ pub(crate) fn start(
     config: ServiceConfig,
     log: Log,
     state: Arc<StateStore>,
-    ties: Ties,
-    flight: ServiceDoor,
-    admin: ServiceDoor,
+    context: ServiceContext,
+    flight: ServiceEndpoint,
+    admin: ServiceEndpoint,
 ) -> std::io::Result<Service> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(usize::from(config.flight.threads))
@@ -235,7 +235,7 @@ pub(crate) fn start(
     let holds = Arc::new(GroupHolds::new(&log, Arc::clone(&state), config.group_idle));
     let shared = Arc::new(Shared {
         reads: Arc::new(Semaphore::new(usize::from(config.flight.max_reads))),
-        shares: Shares::new(&config.limits, &ties.metrics.flight.read_memory),
+        shares: Shares::new(&config.limits, &context.metrics.flight.read_memory),
         constants: OnceLock::new(),
         backing_up: Mutex::default(),
         groups: Groups::new(state, state_progress, Arc::clone(&holds), &config.limits),
@@ -244,11 +244,11 @@ pub(crate) fn start(
         progress,
         config,
         log,
-        metrics: ties.metrics,
-        commands: ties.commands,
-        auth: ties.auth,
+        metrics: context.metrics,
+        commands: context.commands,
+        auth: context.auth,
         bearers: Bearers::new()?,
-        reloads: ties.reloads,
+        reloads: context.reloads,
         stopping: stopping.clone(),
     });
     let entered = runtime.enter();

@@ -15,7 +15,7 @@ use super::Shared;
 use super::clients::Failure;
 use crate::engine::Drain;
 use crate::event_loop::Command;
-use crate::talk;
+use crate::logging;
 
 /// The dashboard: one page that loads nothing from other origins. Script and style are separate files, because the
 /// security policy of every response forbids inline ones.
@@ -81,7 +81,7 @@ struct LevelWanted {
 }
 
 async fn level() -> Json<Value> {
-    Json(json!({"level": talk::level()}))
+    Json(json!({"level": logging::level()}))
 }
 
 async fn set_level(
@@ -91,7 +91,7 @@ async fn set_level(
         status: error.status(),
         ..Failure::invalid(error.body_text())
     })?;
-    talk::set_level(&wanted.level).map_err(Failure::invalid)?;
+    logging::set_level(&wanted.level).map_err(Failure::invalid)?;
     tracing::info!(level = wanted.level, "log level changed");
     Ok(level().await)
 }

@@ -54,7 +54,7 @@ impl Budget {
 }
 
 /// The growing plan of one partition.
-struct Place<'a> {
+struct PartitionPlan<'a> {
     partition: &'a Partition,
     log_start: Offset,
     high_watermark: Offset,
@@ -96,7 +96,7 @@ pub(super) fn plan(
     request::check_partitions("from", body.from.len(), shared)?;
     let mut places = Vec::with_capacity(body.from.len());
     for (text, from) in &body.from {
-        places.push(Place::new(
+        places.push(PartitionPlan::new(
             shared.partition(request::number("from", text)?)?,
             *from,
         )?);
@@ -114,7 +114,11 @@ pub(super) fn plan(
 }
 
 /// Takes records from the partitions until the budget is spent or all are scanned.
-fn fill(places: &mut [Place<'_>], filters: &Filters, budget: Budget) -> Result<(), Refusal> {
+fn fill(
+    places: &mut [PartitionPlan<'_>],
+    filters: &Filters,
+    budget: Budget,
+) -> Result<(), Refusal> {
     let mut left = budget;
     let mut open: Vec<usize> = (0..places.len()).collect();
     while !open.is_empty() && !left.is_spent() {
@@ -162,7 +166,7 @@ fn fill(places: &mut [Place<'_>], filters: &Filters, budget: Budget) -> Result<(
 }
 
 fn take_first_that_fits(
-    places: &mut [Place<'_>],
+    places: &mut [PartitionPlan<'_>],
     open: &[usize],
     filters: &Filters,
     left: Budget,
@@ -203,15 +207,15 @@ fn shares(waiting: &[u64], limit: u64) -> Vec<u64> {
     shares
 }
 
-impl<'a> Place<'a> {
-    fn new(partition: &'a Partition, from: u64) -> Result<Place<'a>, Refusal> {
+impl<'a> PartitionPlan<'a> {
+    fn new(partition: &'a Partition, from: u64) -> Result<PartitionPlan<'a>, Refusal> {
         let high_watermark = partition.high_watermark();
         let log_start = partition.log_start();
         let offset = Offset(from);
         if offset < log_start || offset > high_watermark {
             return Err(Refusal::out_of_range(partition, from));
         }
-        Ok(Place {
+        Ok(PartitionPlan {
             partition,
             log_start,
             high_watermark,

@@ -11,7 +11,7 @@ use super::caller::Caller;
 use super::error::Refusal;
 use super::flight::{Flight, command};
 use super::ipc::Decoder;
-use super::put_body::Lent;
+use super::put_body::SharedLoan;
 use super::shares::Work;
 use super::{produce, request};
 
@@ -54,7 +54,7 @@ pub(super) struct Put<S> {
     pub decoder: Decoder,
     pub flight: Flight,
     pub caller: Caller,
-    pub lent: Lent,
+    pub lent: SharedLoan,
     /// Held for the duration of the call.
     pub _turn: Option<OwnedSemaphorePermit>,
 }

@@ -37,7 +37,7 @@ pub(super) struct PutBody {
     /// Bytes of the message still to come.
     left: usize,
     lending: Option<BoxFuture<'static, Loan>>,
-    lent: Lent,
+    lent: SharedLoan,
     /// A frame that waits for its loan.
     held: Option<Frame<Bytes>>,
     /// During a message with a loan: the deadline for its next bytes, and the deadline for all of it.
@@ -47,9 +47,9 @@ pub(super) struct PutBody {
 /// The loan of the newest message. The worker of the message keeps a reference until it is done, because the received
 /// bytes may outlive the call.
 #[derive(Clone, Default)]
-pub(super) struct Lent(Arc<Mutex<Option<Arc<Loan>>>>);
+pub(super) struct SharedLoan(Arc<Mutex<Option<Arc<Loan>>>>);
 
-impl Lent {
+impl SharedLoan {
     pub fn keep(&self) -> Option<Arc<Loan>> {
         self.0.lock().clone()
     }
@@ -69,13 +69,13 @@ impl PutBody {
             prefix: Vec::with_capacity(PREFIX_BYTES),
             left: 0,
             lending: None,
-            lent: Lent::default(),
+            lent: SharedLoan::default(),
             held: None,
             clock: None,
         }
     }
 
-    pub fn lent(&self) -> Lent {
+    pub fn lent(&self) -> SharedLoan {
         self.lent.clone()
     }
 

@@ -19,11 +19,11 @@ use super::budget::{Lender, Loan, MESSAGE_BYTES, SCAN_BYTES};
 use super::caller::Caller;
 use super::columns::{Constants, Rows, SCHEMA};
 use super::error::Refusal;
+use super::poll_backoff::PollBackoff;
 use super::request;
-use super::rest::Rest;
-use super::scan::{Piece, Room, Scan};
+use super::scan::{Scan, ScanStep, StepBudget};
 use super::shares::{Pace, ScanTurns};
-use super::wire::{Encoder, Message, Messages, Slot};
+use super::wire::{Encoder, Message, MessageSlot, Messages};
 use crate::auth::Access;
 
 /// Messages that are encoded ahead of the network.
@@ -102,7 +102,7 @@ pub(super) fn start(
         caller: caller.clone(),
         outbox,
         scan: Some(scan),
-        rest: Rest::default(),
+        backoff: PollBackoff::default(),
         _permits: (permit, of_user),
     };
     tokio::spawn(read.run(schema));
@@ -148,14 +148,14 @@ struct Read {
     /// `None` while a blocking thread uses it.
     scan: Option<Scan>,
     outbox: Outbox,
-    rest: Rest,
+    backoff: PollBackoff,
     moves: watch::Receiver<()>,
     stopping: watch::Receiver<bool>,
     _permits: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>),
 }
 
 /// Why a read ended before its end.
-enum Ended {
+enum ReadEnd {
     /// The reader is gone, so it cannot be told.
     Gone,
     /// The reader takes nothing.
@@ -163,9 +163,9 @@ enum Ended {
     Refused(Refusal),
 }
 
-impl From<Refusal> for Ended {
-    fn from(refusal: Refusal) -> Ended {
-        Ended::Refused(refusal)
+impl From<Refusal> for ReadEnd {
+    fn from(refusal: Refusal) -> ReadEnd {
+        ReadEnd::Refused(refusal)
     }
 }
 
@@ -173,9 +173,9 @@ impl Read {
     async fn run(mut self, schema: Message) {
         self.shared.metrics.flight.reads.inc();
         let mut ended = self.send_all(schema).await;
-        if !matches!(ended, Err(Ended::Gone | Ended::Stalled)) {
+        if !matches!(ended, Err(ReadEnd::Gone | ReadEnd::Stalled)) {
             let status = match ended {
-                Err(Ended::Refused(refusal)) => {
+                Err(ReadEnd::Refused(refusal)) => {
                     self.shared.metrics.flight.errors.inc();
                     refusal.into()
                 }
@@ -183,7 +183,7 @@ impl Read {
             };
             ended = self.outbox.end(status).await;
         }
-        if matches!(ended, Err(Ended::Stalled)) {
+        if matches!(ended, Err(ReadEnd::Stalled)) {
             self.shared.metrics.flight.errors.inc();
             self.outbox.discard();
             tracing::info!(
@@ -195,7 +195,7 @@ impl Read {
         self.shared.metrics.flight.reads.dec();
     }
 
-    async fn send_all(&mut self, schema: Message) -> Result<(), Ended> {
+    async fn send_all(&mut self, schema: Message) -> Result<(), ReadEnd> {
         self.outbox.send(schema, None).await?;
         loop {
             let until = self.until();
@@ -205,7 +205,7 @@ impl Read {
                 return Ok(());
             }
             if has_more {
-                self.rest.looked(has_found, Instant::now());
+                self.backoff.looked(has_found, Instant::now());
             }
             let is_behind = self.until() > until;
             if !(has_found && is_behind) {
@@ -215,7 +215,7 @@ impl Read {
     }
 
     /// Reads and sends up to `until`. Returns true if it sent something.
-    async fn read_to(&mut self, until: Offset) -> Result<bool, Ended> {
+    async fn read_to(&mut self, until: Offset) -> Result<bool, ReadEnd> {
         let mut has_found = false;
         loop {
             self.renew_rights()?;
@@ -265,7 +265,7 @@ impl Read {
 
     /// Memory for the next message. A read that has to wait for it drops its piece of the log meanwhile and reads the
     /// piece again later. Otherwise readers that hold pieces could wait for each other forever.
-    async fn lend_for_message(&mut self) -> Result<Loan, Ended> {
+    async fn lend_for_message(&mut self) -> Result<Loan, ReadEnd> {
         if let Some(loan) = self.messages.try_lend_some(MESSAGE_BYTES) {
             return Ok(loan);
         }
@@ -276,16 +276,16 @@ impl Read {
 
     /// Waits for memory. A read that holds no messages always gets some, unless stalled readers that lost their slot
     /// still hold it.
-    async fn lend(&self, lender: &Lender, bytes: usize) -> Result<Loan, Ended> {
+    async fn lend(&self, lender: &Lender, bytes: usize) -> Result<Loan, ReadEnd> {
         let stall = self.outbox.stall;
         let lent = self.outbox.pace.wait(stall, lender.lend_some(bytes));
         let lent = tokio::select! {
             lent = lent => lent,
-            () = self.outbox.sender.closed() => return Err(Ended::Gone),
+            () = self.outbox.sender.closed() => return Err(ReadEnd::Gone),
         };
         let is_owed = self.messages.loans() > usize::from(self.message_loan.is_some());
         lent.ok_or_else(|| match is_owed {
-            true => Ended::Stalled,
+            true => ReadEnd::Stalled,
             false => Refusal::unavailable(
                 "stalled readers hold all the memory for rows (flight.read_budget_bytes); try again",
             )
@@ -294,17 +294,17 @@ impl Read {
     }
 
     /// Reads on a blocking thread until a message is full or a piece of the log is scanned.
-    async fn piece(&mut self, until: Offset) -> Result<Option<Piece>, Ended> {
+    async fn piece(&mut self, until: Offset) -> Result<Option<ScanStep>, ReadEnd> {
         let turn = tokio::select! {
             turn = self.turns.next() => turn,
-            () = self.outbox.sender.closed() => return Err(Ended::Gone),
+            () = self.outbox.sender.closed() => return Err(ReadEnd::Gone),
         };
         let Some(mut scan) = self.scan.take() else {
             return Err(Refusal::internal("the read ended early").into());
         };
         self.shared.metrics.flight.scans.inc();
         let lent = |loan: &Option<Loan>| loan.as_ref().map_or(0, Loan::bytes);
-        let room = Room {
+        let room = StepBudget {
             scan_bytes: lent(&self.piece_loan),
             message_bytes: lent(&self.message_loan),
         };
@@ -326,12 +326,12 @@ impl Read {
     }
 
     /// Sends an empty batch with the reader's position.
-    async fn tell(&mut self) -> Result<(), Ended> {
+    async fn tell(&mut self) -> Result<(), ReadEnd> {
         let piece = self.scan()?.flush()?;
         self.send(piece, None).await
     }
 
-    async fn send(&mut self, piece: Piece, loan: Option<Loan>) -> Result<(), Ended> {
+    async fn send(&mut self, piece: ScanStep, loan: Option<Loan>) -> Result<(), ReadEnd> {
         self.outbox.send(piece.message, loan).await?;
         self.told = Some(piece.next);
         self.told_at = Instant::now();
@@ -358,17 +358,17 @@ impl Read {
 
     /// Waits for new records. An occasional empty batch tells the reader its position, and shows whether the reader is
     /// still there.
-    async fn wait(&mut self) -> Result<(), Ended> {
+    async fn wait(&mut self) -> Result<(), ReadEnd> {
         let is_stopping = async |stopping: &mut watch::Receiver<bool>| {
             // An error means that the sender is gone, which also means stop.
             let _ = stopping.wait_for(|stop| *stop).await;
         };
         tokio::select! {
             moved = async {
-                self.rest.over().await;
+                self.backoff.over().await;
                 self.moves.changed().await
             } => return moved.map_err(|_| stopping()),
-            () = self.outbox.sender.closed() => return Err(Ended::Gone),
+            () = self.outbox.sender.closed() => return Err(ReadEnd::Gone),
             () = is_stopping(&mut self.stopping) => return Err(stopping()),
             () = tokio::time::sleep_until(self.told_at + IDLE) => {}
         }
@@ -376,21 +376,21 @@ impl Read {
     }
 }
 
-fn stopping() -> Ended {
+fn stopping() -> ReadEnd {
     Refusal::unavailable("the broker is stopping").into()
 }
 
 /// Messages that are sent and not yet taken.
 struct Outbox {
-    sender: mpsc::Sender<Result<Slot, Status>>,
-    queued: VecDeque<Slot>,
+    sender: mpsc::Sender<Result<MessageSlot, Status>>,
+    queued: VecDeque<MessageSlot>,
     pace: Arc<Pace>,
     stall: Duration,
 }
 
 impl Outbox {
-    async fn send(&mut self, message: Message, loan: Option<Loan>) -> Result<(), Ended> {
-        let slot = Slot::new(message, loan);
+    async fn send(&mut self, message: Message, loan: Option<Loan>) -> Result<(), ReadEnd> {
+        let slot = MessageSlot::new(message, loan);
         self.push(Ok(slot.clone())).await?;
         while self.queued.len() > AHEAD {
             self.queued.pop_front();
@@ -399,10 +399,10 @@ impl Outbox {
         Ok(())
     }
 
-    async fn push(&self, item: Result<Slot, Status>) -> Result<(), Ended> {
+    async fn push(&self, item: Result<MessageSlot, Status>) -> Result<(), ReadEnd> {
         match self.pace.wait(self.stall, self.sender.reserve()).await {
-            None => Err(Ended::Stalled),
-            Some(Err(_)) => Err(Ended::Gone),
+            None => Err(ReadEnd::Stalled),
+            Some(Err(_)) => Err(ReadEnd::Gone),
             Some(Ok(place)) => {
                 place.send(item);
                 Ok(())
@@ -411,14 +411,14 @@ impl Outbox {
     }
 
     /// Sends the final status, and waits until the reader has taken everything.
-    async fn end(&mut self, status: Status) -> Result<(), Ended> {
+    async fn end(&mut self, status: Status) -> Result<(), ReadEnd> {
         self.push(Err(status)).await?;
         let taken = self.pace.wait(self.stall, self.sender.closed()).await;
-        taken.ok_or(Ended::Stalled)
+        taken.ok_or(ReadEnd::Stalled)
     }
 
     /// Takes back the waiting messages. When the reader continues, its stream ends with a status that says why.
     fn discard(&mut self) {
-        self.queued.drain(..).for_each(Slot::discard);
+        self.queued.drain(..).for_each(MessageSlot::discard);
     }
 }

@@ -32,7 +32,7 @@ pub(super) struct Scan {
 }
 
 /// One message with its position and sizes.
-pub(super) struct Piece {
+pub(super) struct ScanStep {
     pub message: Message,
     pub next: Offset,
     pub rows: u64,
@@ -43,7 +43,7 @@ pub(super) struct Piece {
 
 /// Memory available for the next step.
 #[derive(Clone, Copy)]
-pub(super) struct Room {
+pub(super) struct StepBudget {
     pub scan_bytes: usize,
     pub message_bytes: usize,
 }
@@ -113,7 +113,11 @@ impl Scan {
     }
 
     /// Takes records up to `until`, stopping when a message is full or the piece ends.
-    pub fn advance(&mut self, until: Offset, room: Room) -> Result<Option<Piece>, Refusal> {
+    pub fn advance(
+        &mut self,
+        until: Offset,
+        room: StepBudget,
+    ) -> Result<Option<ScanStep>, Refusal> {
         self.rows.bytes_max = room.message_bytes;
         if let Some(failed) = self.failed.take() {
             return Err(failed);
@@ -225,7 +229,7 @@ impl Scan {
     }
 
     /// A message with the rows so far, possibly none, and the position at which the reader continues.
-    pub fn flush(&mut self) -> Result<Piece, Refusal> {
+    pub fn flush(&mut self) -> Result<ScanStep, Refusal> {
         let (rows, bytes) = (self.rows.len() as u64, self.rows.payload_bytes() as u64);
         let kept_bytes = self.rows.memory();
         let next = format!("{{\"next\":{}}}", self.position);
@@ -234,7 +238,7 @@ impl Scan {
             .finish()
             .and_then(|batch| self.encoder.encode(&batch, next))
             .map_err(|error| Refusal::internal(format!("rows could not be encoded: {error}")))?;
-        Ok(Piece {
+        Ok(ScanStep {
             message,
             next: self.position,
             rows,

@@ -30,7 +30,7 @@ use tonic::{Response, Status};
 
 use super::Shared;
 use super::budget::Loan;
-use super::caller::identify;
+use super::caller::authenticate;
 use super::error::Refusal;
 use super::gate::Pass;
 use super::put_body::PutBody;
@@ -54,16 +54,16 @@ pub(super) struct Message(Vec<Bytes>);
 
 /// A message that waits for its reader, with its loan. The read may take it back.
 #[derive(Clone)]
-pub(super) struct Slot(Arc<Mutex<Option<Loaned>>>);
+pub(super) struct MessageSlot(Arc<Mutex<Option<LoanedMessage>>>);
 
-struct Loaned {
+struct LoanedMessage {
     message: Message,
     loan: Option<Loan>,
 }
 
-impl Slot {
-    pub fn new(message: Message, loan: Option<Loan>) -> Slot {
-        Slot(Arc::new(Mutex::new(Some(Loaned { message, loan }))))
+impl MessageSlot {
+    pub fn new(message: Message, loan: Option<Loan>) -> MessageSlot {
+        MessageSlot(Arc::new(Mutex::new(Some(LoanedMessage { message, loan }))))
     }
 
     pub fn discard(self) {
@@ -73,12 +73,12 @@ impl Slot {
 
 /// The messages of a read, then its final status.
 pub(super) struct Messages {
-    receiver: mpsc::Receiver<Result<Slot, Status>>,
+    receiver: mpsc::Receiver<Result<MessageSlot, Status>>,
     pace: Arc<Pace>,
 }
 
 impl Messages {
-    pub fn new(receiver: mpsc::Receiver<Result<Slot, Status>>, pace: Arc<Pace>) -> Messages {
+    pub fn new(receiver: mpsc::Receiver<Result<MessageSlot, Status>>, pace: Arc<Pace>) -> Messages {
         Messages { receiver, pace }
     }
 }
@@ -179,12 +179,12 @@ impl Message {
 
 /// Passes the messages of a read from `DoGet` to [`WireService`]. Shared, because extensions must be `Clone`.
 #[derive(Clone)]
-struct Handed(Arc<Mutex<Option<Messages>>>);
+struct MessagesExtension(Arc<Mutex<Option<Messages>>>);
 
 /// A response whose body [`WireService`] replaces with `messages`.
 pub(super) fn answer<T>(messages: Messages) -> Response<stream::Empty<T>> {
     let mut response = Response::new(stream::empty());
-    let handed = Handed(Arc::new(Mutex::new(Some(messages))));
+    let handed = MessagesExtension(Arc::new(Mutex::new(Some(messages))));
     response.extensions_mut().insert(handed);
     response
 }
@@ -230,7 +230,7 @@ where
                 let refused = Status::permission_denied("Flight does not serve web pages");
                 return Ok(refused.into_http());
             }
-            let caller = match identify(&shared, request.headers(), &pass).await {
+            let caller = match authenticate(&shared, request.headers(), &pass).await {
                 Ok(caller) => caller,
                 Err(refusal) => {
                     shared.metrics.flight.errors.inc();
@@ -251,7 +251,7 @@ where
             }
             request.extensions_mut().insert(caller);
             let mut response = service.call(request).await?;
-            let handed = response.extensions_mut().remove::<Handed>();
+            let handed = response.extensions_mut().remove::<MessagesExtension>();
             Ok(match handed.and_then(|handed| handed.0.lock().take()) {
                 Some(messages) => response.map(|_| Body::new(WireBody::new(messages))),
                 None => response,
@@ -342,7 +342,7 @@ impl WireBody {
             self.parts.pop_front()?
         };
         Some(match &self.loan {
-            Some(loan) => Bytes::from_owner(Part {
+            Some(loan) => Bytes::from_owner(MessagePart {
                 bytes: part,
                 _loan: Arc::clone(loan),
             }),
@@ -352,12 +352,12 @@ impl WireBody {
 }
 
 /// A part of a message in the connection. It keeps the loan of the whole message, whose buffers all stay in memory.
-struct Part {
+struct MessagePart {
     bytes: Bytes,
     _loan: Arc<Loan>,
 }
 
-impl AsRef<[u8]> for Part {
+impl AsRef<[u8]> for MessagePart {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -387,7 +387,7 @@ impl http_body::Body for WireBody {
             };
             let status = match next {
                 Some(Ok(slot)) => match slot.0.lock().take() {
-                    Some(Loaned { message, loan }) => {
+                    Some(LoanedMessage { message, loan }) => {
                         self.parts = message.0.into();
                         self.loan = loan.map(Arc::new);
                         continue;

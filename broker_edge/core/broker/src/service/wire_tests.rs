@@ -80,7 +80,9 @@ async fn a_read_that_ends_early_says_why_after_its_rows() {
         let (sender, receiver) = mpsc::channel(2);
         let (_, schema) = Encoder::new(&rows(1).schema()).expect("a schema");
         let expected = schema.0.concat();
-        sender.try_send(Ok(Slot::new(schema, None))).expect("room");
+        sender
+            .try_send(Ok(MessageSlot::new(schema, None)))
+            .expect("room");
         sender.try_send(Err(end)).expect("room");
         let messages = Messages::new(receiver, Arc::default());
         let (bytes, trailers) = drained(WireBody::new(messages)).await;
@@ -93,7 +95,7 @@ async fn a_read_that_ends_early_says_why_after_its_rows() {
 async fn a_read_whose_messages_were_taken_back_ends_with_a_status_to_try_again() {
     let (sender, receiver) = mpsc::channel(2);
     let (_, schema) = Encoder::new(&rows(1).schema()).expect("a schema");
-    let slot = Slot::new(schema, None);
+    let slot = MessageSlot::new(schema, None);
     sender.try_send(Ok(slot.clone())).expect("room");
     slot.discard();
     let pace = Arc::new(Pace::default());

@@ -4,7 +4,7 @@ use headwater_mqtt::{ConnectReturnCode, Property, ReasonCode, encode};
 
 /// What the first bytes look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spoken {
+pub enum DetectedProtocol {
     /// A CONNECT.
     Mqtt,
     Tls,
@@ -27,18 +27,21 @@ const HTTP: [&[u8]; 8] = [
 const PROXY: [&[u8]; 2] = [b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"];
 
 /// None when more bytes are needed to say.
-pub fn spoken(bytes: &[u8]) -> Option<Spoken> {
+pub fn detect_protocol(bytes: &[u8]) -> Option<DetectedProtocol> {
     match bytes {
         [] => return None,
         // A record of a handshake, in any version since SSL 3.
         [0x16] => return None,
-        [0x16, 3, ..] => return Some(Spoken::Tls),
+        [0x16, 3, ..] => return Some(DetectedProtocol::Tls),
         // CONNECT; MQTT 3.1 leaves its flags open, and what they may be else is the packet's own matter.
-        [first, ..] if first >> 4 == 1 && *first != 0x16 => return Some(Spoken::Mqtt),
+        [first, ..] if first >> 4 == 1 && *first != 0x16 => return Some(DetectedProtocol::Mqtt),
         _ => {}
     }
     let mut is_open = false;
-    for (kind, words) in [(Spoken::Http, &HTTP[..]), (Spoken::Proxy, &PROXY[..])] {
+    for (kind, words) in [
+        (DetectedProtocol::Http, &HTTP[..]),
+        (DetectedProtocol::Proxy, &PROXY[..]),
+    ] {
         for word in words {
             if bytes.starts_with(word) {
                 return Some(kind);
@@ -46,7 +49,7 @@ pub fn spoken(bytes: &[u8]) -> Option<Spoken> {
             is_open |= word.starts_with(bytes);
         }
     }
-    (!is_open).then_some(Spoken::Other)
+    (!is_open).then_some(DetectedProtocol::Other)
 }
 
 /// A short answer in HTTP to who came with it to another door.
@@ -94,22 +97,22 @@ mod tests {
     #[test]
     fn protocols_are_told_apart_by_their_first_bytes() {
         for (bytes, kind) in [
-            (&b"\x10\x0c\0\x04MQTT"[..], Spoken::Mqtt),
-            (b"\x14\x0f\0\x06MQIsdp", Spoken::Mqtt),
-            (b"\x16\x03\x01\x02\0\x01", Spoken::Tls),
-            (b"GET /mqtt HTTP/1.1\r\n", Spoken::Http),
-            (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Spoken::Http),
-            (b"PROXY TCP4 ", Spoken::Proxy),
-            (b"\r\n\r\n\0\r\nQUIT\n\x21", Spoken::Proxy),
-            (b"\x30\x05\0\x01t", Spoken::Other),
-            (b"\x16\x05", Spoken::Other),
-            (b"GIT ", Spoken::Other),
-            (b"\r\n\r\nhello", Spoken::Other),
+            (&b"\x10\x0c\0\x04MQTT"[..], DetectedProtocol::Mqtt),
+            (b"\x14\x0f\0\x06MQIsdp", DetectedProtocol::Mqtt),
+            (b"\x16\x03\x01\x02\0\x01", DetectedProtocol::Tls),
+            (b"GET /mqtt HTTP/1.1\r\n", DetectedProtocol::Http),
+            (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", DetectedProtocol::Http),
+            (b"PROXY TCP4 ", DetectedProtocol::Proxy),
+            (b"\r\n\r\n\0\r\nQUIT\n\x21", DetectedProtocol::Proxy),
+            (b"\x30\x05\0\x01t", DetectedProtocol::Other),
+            (b"\x16\x05", DetectedProtocol::Other),
+            (b"GIT ", DetectedProtocol::Other),
+            (b"\r\n\r\nhello", DetectedProtocol::Other),
         ] {
-            assert_eq!(spoken(bytes), Some(kind), "{bytes:?}");
+            assert_eq!(detect_protocol(bytes), Some(kind), "{bytes:?}");
         }
         for undecided in [&b""[..], b"\x16", b"G", b"PR", b"\r\n"] {
-            assert_eq!(spoken(undecided), None, "{undecided:?}");
+            assert_eq!(detect_protocol(undecided), None, "{undecided:?}");
         }
     }
 

@@ -20,7 +20,7 @@ use certificates::TlsContext;
 use crate::hosts::Origins;
 use crate::peer::Transport;
 
-pub use stream::{Stream, Taken};
+pub use stream::{ReceiveResult, Stream};
 
 /// Connections that may wait to be accepted.
 pub const BACKLOG: i32 = 4096;
@@ -28,14 +28,14 @@ pub const BACKLOG: i32 = 4096;
 /// A listener of the data plane that has its address. It listens once the loop serves it: an open port is one that
 /// answers, however long the start takes.
 #[derive(Debug)]
-pub struct Bound {
+pub struct BoundListener {
     pub listener: TcpListener,
-    pub speaks: Speaks,
+    pub speaks: ListenerProtocol,
 }
 
 /// What is spoken on the connections of a listener, from the socket up.
 #[derive(Debug, Clone)]
-pub struct Speaks {
+pub struct ListenerProtocol {
     /// A header of PROXY protocol v2 comes first.
     pub proxy: bool,
     pub tls: Option<Arc<TlsContext>>,
@@ -44,7 +44,7 @@ pub struct Speaks {
     pub origins: Arc<Origins>,
 }
 
-impl Speaks {
+impl ListenerProtocol {
     pub fn transport(&self) -> Transport {
         match (self.tls.is_some(), self.websocket) {
             (false, false) => Transport::Mqtt,

@@ -29,7 +29,7 @@ struct Layers {
 
 /// What a receive gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taken {
+pub enum ReceiveResult {
     /// Bytes of MQTT. `more` says that the socket or a layer may have more without a new event; then it may be that
     /// there was nothing of MQTT among what was taken.
     Bytes {
@@ -94,15 +94,15 @@ impl Stream {
     /// # Errors
     /// The socket failed, or the peer broke the rules of a layer; the peer was told if it could be.
     #[inline]
-    pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Taken> {
+    pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<ReceiveResult> {
         match &mut self.layers {
             None => Ok(match receive_some(&mut self.tcp, buffer)? {
-                Some(0) => Taken::Ended,
-                Some(count) => Taken::Bytes {
+                Some(0) => ReceiveResult::Ended,
+                Some(count) => ReceiveResult::Bytes {
                     count,
                     more: count == buffer.len(),
                 },
-                None => Taken::Nothing,
+                None => ReceiveResult::Nothing,
             }),
             Some(layers) => layers.receive(&mut self.tcp, buffer),
         }
@@ -162,7 +162,7 @@ impl Stream {
 }
 
 impl Layers {
-    fn receive(&mut self, tcp: &mut TcpStream, buffer: &mut [u8]) -> io::Result<Taken> {
+    fn receive(&mut self, tcp: &mut TcpStream, buffer: &mut [u8]) -> io::Result<ReceiveResult> {
         let mut filled = 0;
         // Headers and control frames fill no buffer, so what comes from below is counted: a flood of pings would be read
         // for ever otherwise, while everybody else waits.
@@ -171,17 +171,17 @@ impl Layers {
             let room = &mut buffer[filled..];
             let wanted = room.len();
             let taken = match self.receive_lower(tcp, room)? {
-                Taken::Bytes { count, more } => (count, more),
-                Taken::Nothing | Taken::Ended if filled > 0 => {
+                ReceiveResult::Bytes { count, more } => (count, more),
+                ReceiveResult::Nothing | ReceiveResult::Ended if filled > 0 => {
                     let more = self.is_over;
                     let count = filled;
-                    return Ok(Taken::Bytes { count, more });
+                    return Ok(ReceiveResult::Bytes { count, more });
                 }
                 other => return Ok(other),
             };
             let (count, more) = taken;
             let Some(websocket) = &mut self.websocket else {
-                return Ok(Taken::Bytes { count, more });
+                return Ok(ReceiveResult::Bytes { count, more });
             };
             let decoded = websocket.decode(&mut room[..count]);
             // Answers to pings and to a goodbye.
@@ -201,17 +201,17 @@ impl Layers {
             if self.websocket.as_ref().is_some_and(|ws| ws.is_closed()) {
                 return Ok(if filled > 0 {
                     let (count, more) = (filled, true);
-                    Taken::Bytes { count, more }
+                    ReceiveResult::Bytes { count, more }
                 } else {
-                    Taken::Ended
+                    ReceiveResult::Ended
                 });
             }
             let is_emptied = count < wanted && !more;
             taken_below += count;
             if is_emptied || filled == buffer.len() || taken_below >= buffer.len() {
                 return Ok(match filled {
-                    0 if is_emptied => Taken::Nothing,
-                    count => Taken::Bytes {
+                    0 if is_emptied => ReceiveResult::Nothing,
+                    count => ReceiveResult::Bytes {
                         count,
                         more: !is_emptied,
                     },
@@ -221,21 +221,25 @@ impl Layers {
     }
 
     /// Bytes below WebSocket: TLS or the socket itself.
-    fn receive_lower(&mut self, tcp: &mut TcpStream, buffer: &mut [u8]) -> io::Result<Taken> {
+    fn receive_lower(
+        &mut self,
+        tcp: &mut TcpStream,
+        buffer: &mut [u8],
+    ) -> io::Result<ReceiveResult> {
         if self.websocket.as_ref().is_some_and(|ws| ws.is_closed()) {
-            return Ok(Taken::Ended);
+            return Ok(ReceiveResult::Ended);
         }
         let Some(tls) = &mut self.tls else {
             return Ok(match receive_some(tcp, buffer)? {
                 Some(0) => {
                     self.is_over = true;
-                    Taken::Ended
+                    ReceiveResult::Ended
                 }
-                Some(count) => Taken::Bytes {
+                Some(count) => ReceiveResult::Bytes {
                     count,
                     more: count == buffer.len(),
                 },
-                None => Taken::Nothing,
+                None => ReceiveResult::Nothing,
             });
         };
         tls_link::receive(tls, tcp, buffer, &mut self.is_over)
@@ -395,10 +399,10 @@ mod tests {
             let found = loop {
                 calls += 1;
                 match stream.receive(&mut buffer).expect("good frames") {
-                    Taken::Bytes { count: 0, more } => assert!(more, "it is asked again"),
-                    Taken::Bytes { count, .. } => break buffer[..count].to_vec(),
-                    Taken::Nothing => std::thread::yield_now(),
-                    Taken::Ended => panic!("the peer is there"),
+                    ReceiveResult::Bytes { count: 0, more } => assert!(more, "it is asked again"),
+                    ReceiveResult::Bytes { count, .. } => break buffer[..count].to_vec(),
+                    ReceiveResult::Nothing => std::thread::yield_now(),
+                    ReceiveResult::Ended => panic!("the peer is there"),
                 }
             };
             assert_eq!(found, b"x");

@@ -8,7 +8,7 @@ use std::io::{self, IoSlice, Read, Write};
 use mio::net::TcpStream;
 use rustls::ServerConnection;
 
-use super::stream::{Taken, receive_some};
+use super::stream::{ReceiveResult, receive_some};
 
 /// What rustls may hold of a record that is not complete is less than this. So bytes of the socket that are put this far
 /// behind the front of a buffer are never overtaken by what is decrypted to the front.
@@ -16,13 +16,13 @@ const SLACK: usize = 20 << 10;
 /// Plaintext that rustls may keep encrypted while the socket is full.
 pub const UNSENT_BYTES_MAX: usize = 64 << 10;
 
-/// Receives plaintext. See [`Taken`] for what the answer promises.
+/// Receives plaintext. See [`ReceiveResult`] for what the answer promises.
 pub fn receive(
     tls: &mut ServerConnection,
     tcp: &mut TcpStream,
     buffer: &mut [u8],
     is_over: &mut bool,
-) -> io::Result<Taken> {
+) -> io::Result<ReceiveResult> {
     let mut filled = 0;
     loop {
         let is_done = drain(tls, buffer, &mut filled)?;
@@ -46,16 +46,16 @@ pub fn receive(
         if is_large && !drain(tls, buffer, &mut filled)? {
             // A buffer full of records is enough for a turn, however little is in them: the next one goes on.
             let (count, more) = (filled, true);
-            return Ok(Taken::Bytes { count, more });
+            return Ok(ReceiveResult::Bytes { count, more });
         }
     }
 }
 
-fn taken(count: usize, more: bool) -> Taken {
+fn taken(count: usize, more: bool) -> ReceiveResult {
     match (count, more) {
-        (0, true) => Taken::Ended,
-        (0, false) => Taken::Nothing,
-        (count, more) => Taken::Bytes { count, more },
+        (0, true) => ReceiveResult::Ended,
+        (0, false) => ReceiveResult::Nothing,
+        (count, more) => ReceiveResult::Bytes { count, more },
     }
 }
 

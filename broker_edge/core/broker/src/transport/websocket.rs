@@ -40,7 +40,7 @@ impl CloseCode {
 
 /// The frame that is being received.
 #[derive(Debug)]
-enum Inside {
+enum FrameState {
     /// Between frames: this much of the next header is here.
     Header {
         bytes: [u8; HEADER_BYTES_MAX],
@@ -60,7 +60,7 @@ enum Inside {
     },
 }
 
-const BETWEEN: Inside = Inside::Header {
+const BETWEEN: FrameState = FrameState::Header {
     bytes: [0; HEADER_BYTES_MAX],
     len: 0,
 };
@@ -73,7 +73,7 @@ pub struct Decoded {
 
 #[derive(Debug)]
 pub struct WebSocket {
-    inside: Inside,
+    inside: FrameState,
     /// A message of several frames has begun.
     is_continued: bool,
     /// The peer has said goodbye.
@@ -111,8 +111,8 @@ impl WebSocket {
         let mut count = 0;
         while from < bytes.len() && !self.is_closed {
             match &mut self.inside {
-                Inside::Header { .. } => from += self.take_header(&bytes[from..])?,
-                Inside::Data { left, mask, turn } => {
+                FrameState::Header { .. } => from += self.take_header(&bytes[from..])?,
+                FrameState::Data { left, mask, turn } => {
                     let here =
                         (bytes.len() - from).min(usize::try_from(*left).unwrap_or(usize::MAX));
                     unmask(&mut bytes[from..from + here], *mask, usize::from(*turn));
@@ -125,7 +125,7 @@ impl WebSocket {
                     from += here;
                     count += here;
                 }
-                Inside::Control { .. } => from += self.take_control(&mut bytes[from..]),
+                FrameState::Control { .. } => from += self.take_control(&mut bytes[from..]),
             }
         }
         Ok(Decoded { count })
@@ -133,7 +133,7 @@ impl WebSocket {
 
     /// Completes a header; gives how many bytes it took.
     fn take_header(&mut self, bytes: &[u8]) -> Result<usize, CloseCode> {
-        let Inside::Header { bytes: kept, len } = &mut self.inside else {
+        let FrameState::Header { bytes: kept, len } = &mut self.inside else {
             return Ok(0);
         };
         let had = usize::from(*len);
@@ -163,7 +163,7 @@ impl WebSocket {
                 {
                     return Err(CloseCode::Protocol);
                 }
-                self.inside = Inside::Control {
+                self.inside = FrameState::Control {
                     kind,
                     left: length as u8,
                     mask,
@@ -190,7 +190,7 @@ impl WebSocket {
         self.inside = if length == 0 {
             BETWEEN
         } else {
-            Inside::Data {
+            FrameState::Data {
                 left: length,
                 mask,
                 turn: 0,
@@ -201,7 +201,7 @@ impl WebSocket {
 
     /// Completes a control frame and does what it asks; gives how many bytes it took.
     fn take_control(&mut self, bytes: &mut [u8]) -> usize {
-        let Inside::Control {
+        let FrameState::Control {
             kind,
             left,
             mask,

@@ -92,7 +92,7 @@ impl Audiences {
 }
 
 impl Engine {
-    /// Who may be given the records of a topic, by `access`; nothing when the turn has looked at enough.
+    /// Who may be given the records of a topic, by `authorize`; nothing when the turn has looked at enough.
     pub(super) fn audience(
         &mut self,
         id: GroupId,

@@ -5,11 +5,11 @@ use headwater_log::{Batch, Offset};
 
 use super::super::Engine;
 use super::super::catch_up::{Progress, READ_BYTES, READ_STEPS, Reading};
-use super::super::session::Behind;
-use super::super::unread::{RETRY_MS, is_passing};
+use super::super::read_retry::{RETRY_MS, is_passing};
+use super::super::session::CatchUpCursor;
 use super::super::window::Source;
-use super::give::Given;
-use super::{GroupId, Place};
+use super::give::GiveOutcome;
+use super::{GroupId, PartitionOffset};
 use headwater_mqtt::filter_matches;
 
 impl Engine {
@@ -45,7 +45,7 @@ impl Engine {
 
     /// Gives what came back from members to others, in order of place.
     fn give_returned(&mut self, id: GroupId, steps: &mut usize) -> Progress {
-        let mut recent: Option<(Place, Batch)> = None;
+        let mut recent: Option<(PartitionOffset, Batch)> = None;
         loop {
             let Some(group) = self.groups.get(id) else {
                 return Progress::Finished;
@@ -75,18 +75,18 @@ impl Engine {
                     let record = batch.record((offset.0 - batch.base_offset().0) as usize);
                     self.give(id, batch, &record, partition, Some(from))
                 }
-                None => Given::Taken,
+                None => GiveOutcome::Taken,
             };
             match given {
-                Given::Taken => {}
-                Given::Later => return Progress::Unfinished,
-                Given::Aside => {
+                GiveOutcome::Taken => {}
+                GiveOutcome::Later => return Progress::Unfinished,
+                GiveOutcome::Aside => {
                     let group = self.groups.get_mut(id);
                     if !group.is_some_and(|group| group.set_aside(place)) {
                         return Progress::NoRoom;
                     }
                 }
-                Given::NoRoom | Given::Nobody => return Progress::NoRoom,
+                GiveOutcome::NoRoom | GiveOutcome::Nobody => return Progress::NoRoom,
             }
             if let Some(group) = self.groups.get_mut(id) {
                 group.returned.remove(&place);
@@ -156,7 +156,7 @@ impl Engine {
         };
         let partition = &self.stages[reading.partition.index()].partition;
         let in_memory = partition.read_tail(reading.next, READ_BYTES).or_else(|| {
-            let kept = self.cold.batch_at(reading.partition, reading.next);
+            let kept = self.batch_cache.batch_at(reading.partition, reading.next);
             kept.map(|batch| vec![batch])
         });
         let read = match in_memory {
@@ -166,7 +166,7 @@ impl Engine {
                 let wanted = |topic: &str| filter_matches(filter, topic);
                 let read = partition.read_matching(reading.next, until, READ_BYTES, &wanted);
                 if let Ok((batches, _)) = &read {
-                    self.keep_cold(reading.partition, batches);
+                    self.keep_batches(reading.partition, batches);
                 }
                 read
             }
@@ -220,15 +220,16 @@ impl Engine {
                 continue;
             }
             let given = if group.is_full() && record.qos > 0 {
-                Given::NoRoom
+                GiveOutcome::NoRoom
             } else {
                 self.give(id, batch, &record, reading.partition, None)
             };
-            let is_aside = given == Given::Aside && self.set_aside(id, reading.partition, &record);
-            if given != Given::Taken && !is_aside {
+            let is_aside =
+                given == GiveOutcome::Aside && self.set_aside(id, reading.partition, &record);
+            if given != GiveOutcome::Taken && !is_aside {
                 reading.next = record.offset;
                 return Some(match given {
-                    Given::Later => Progress::Unfinished,
+                    GiveOutcome::Later => Progress::Unfinished,
                     _ => Progress::NoRoom,
                 });
             }
@@ -239,12 +240,12 @@ impl Engine {
 
     fn retry_group(&mut self, id: GroupId, error: &headwater_log::ReadError) -> Progress {
         tracing::error!(%error, retry_ms = RETRY_MS, "a shared group waits until records can be read");
-        self.groups.unread.push(id);
+        self.groups.read_retries.push(id);
         Progress::NoRoom
     }
 }
 
-fn reading_of(id: GroupId, behind: Behind) -> Reading {
+fn reading_of(id: GroupId, behind: CatchUpCursor) -> Reading {
     Reading {
         partition: behind.partition,
         next: behind.next,

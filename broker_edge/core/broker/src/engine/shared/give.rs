@@ -10,7 +10,7 @@ use crate::auth::Access;
 use super::super::deliver::{Delivered, Delivery};
 use super::super::session::Session;
 use super::super::stage::PartitionIndex;
-use super::super::template::Run;
+use super::super::template::TopicRun;
 use super::super::window::Source;
 use super::super::{Engine, SessionKey};
 use super::GroupId;
@@ -26,7 +26,7 @@ const KNOWN_PER_LOOK: usize = 16;
 
 /// What became of a record of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Given {
+pub(super) enum GiveOutcome {
     /// A member has it, or nobody is to have it.
     Taken,
     /// Every member that is there is full.
@@ -41,7 +41,7 @@ pub(super) enum Given {
 
 /// What a member did with a record that it was offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Answer {
+enum OfferResult {
     Taken,
     Full,
     TooLarge,
@@ -62,7 +62,7 @@ struct Offer<'a> {
 
 impl Engine {
     /// Gives records of the live stream to a group.
-    pub(in super::super) fn give_run(&mut self, id: GroupId, run: Run<'_>) {
+    pub(in super::super) fn give_run(&mut self, id: GroupId, run: TopicRun<'_>) {
         for index in run.start..run.end {
             let Some(group) = self.groups.get(id) else {
                 return;
@@ -73,25 +73,28 @@ impl Engine {
             let waits = !group.returned.is_empty() || group.is_full();
             let record = run.batch.record(index);
             let given = if waits && record.qos > 0 {
-                Given::NoRoom
+                GiveOutcome::NoRoom
             } else {
                 self.give(id, run.batch, &record, run.partition, None)
             };
             match given {
-                Given::Taken => {}
-                Given::Nobody if record.qos == 0 => {}
-                Given::Aside if self.set_aside(id, run.partition, &record) => {}
-                Given::NoRoom | Given::Aside if record.qos == 0 => {
-                    self.tally.deliveries_dropped += 1
+                GiveOutcome::Taken => {}
+                GiveOutcome::Nobody if record.qos == 0 => {}
+                GiveOutcome::Aside if self.set_aside(id, run.partition, &record) => {}
+                GiveOutcome::NoRoom | GiveOutcome::Aside if record.qos == 0 => {
+                    self.turn_metrics.deliveries_dropped += 1
                 }
-                Given::NoRoom | Given::Nobody | Given::Aside | Given::Later => {
+                GiveOutcome::NoRoom
+                | GiveOutcome::Nobody
+                | GiveOutcome::Aside
+                | GiveOutcome::Later => {
                     if let Some(group) = self.groups.get_mut(id) {
                         group.fall_behind(run.partition, record.offset);
                     }
                     match given {
-                        Given::Later => self.groups.wake(id),
+                        GiveOutcome::Later => self.groups.wake(id),
                         // Until somebody comes, records cost it nothing.
-                        Given::Nobody => self.router.advance(),
+                        GiveOutcome::Nobody => self.router.advance(),
                         _ => {}
                     }
                     return;
@@ -119,12 +122,12 @@ impl Engine {
         record: &RecordView<'_>,
         partition: PartitionIndex,
         not: Option<SessionKey>,
-    ) -> Given {
+    ) -> GiveOutcome {
         let Some(group) = self.groups.get(id) else {
-            return Given::Taken;
+            return GiveOutcome::Taken;
         };
         if group.members.present().is_empty() {
-            return Given::Nobody;
+            return GiveOutcome::Nobody;
         }
         let offer = Offer {
             id,
@@ -138,42 +141,42 @@ impl Engine {
             let Some(key) = group.and_then(|group| group.members.front()) else {
                 return self.give_to_full(&offer);
             };
-            if self.offer(key, &offer) == Answer::Taken {
-                return Given::Taken;
+            if self.offer(key, &offer) == OfferResult::Taken {
+                return GiveOutcome::Taken;
             }
         }
         let access = self.access_to(&offer);
         match self.audience(id, record.topic, access) {
             Some(audience) => self.give_among(&audience, offer),
-            None => Given::Later,
+            None => GiveOutcome::Later,
         }
     }
 
     /// Nobody has room in its window. What is delivered with QoS 0 needs none.
-    fn give_to_full(&mut self, offer: &Offer<'_>) -> Given {
+    fn give_to_full(&mut self, offer: &Offer<'_>) -> GiveOutcome {
         for _ in 0..QOS0_OFFERS {
             let group = self.groups.get_mut(offer.id);
             let next = group.and_then(|group| group.members.next_present());
             let Some(key) = next.filter(|_| offer.record.qos == 0) else {
                 break;
             };
-            if self.offer(key, offer) == Answer::Taken {
-                return Given::Taken;
+            if self.offer(key, offer) == OfferResult::Taken {
+                return GiveOutcome::Taken;
             }
         }
-        Given::NoRoom
+        GiveOutcome::NoRoom
     }
 
     /// Gives a record to one of those that may receive it.
-    fn give_among(&mut self, audience: &Rc<Audience>, mut offer: Offer<'_>) -> Given {
+    fn give_among(&mut self, audience: &Rc<Audience>, mut offer: Offer<'_>) -> GiveOutcome {
         if audience.present.is_empty() && audience.has_away {
-            return Given::Aside;
+            return GiveOutcome::Aside;
         }
         if offer.not.is_some_and(|not| audience.present == [not]) {
             offer.not = None;
         }
         let Some(group) = self.groups.get(offer.id) else {
-            return Given::Taken;
+            return GiveOutcome::Taken;
         };
         let members = &group.members;
         let is_short = members.ready() <= audience.present.len();
@@ -190,13 +193,13 @@ impl Engine {
         let mut is_too_large = false;
         for key in ready {
             match self.offer(key, &offer) {
-                Answer::Taken => return Given::Taken,
-                Answer::TooLarge => {
+                OfferResult::Taken => return GiveOutcome::Taken,
+                OfferResult::TooLarge => {
                     is_too_large = true;
                     self.groups.audiences.charge(1);
                 }
-                Answer::Full | Answer::IsNot => is_full = true,
-                Answer::MayNot => {}
+                OfferResult::Full | OfferResult::IsNot => is_full = true,
+                OfferResult::MayNot => {}
             }
         }
         if is_full && !audience.present.is_empty() {
@@ -204,13 +207,13 @@ impl Engine {
             let group = self.groups.get(offer.id);
             let has_others = group.is_some_and(|group| group.members.ready() > 0);
             return match given {
-                Given::NoRoom if has_others => Given::Aside,
+                GiveOutcome::NoRoom if has_others => GiveOutcome::Aside,
                 given => given,
             };
         }
         debug_assert!(is_too_large || audience.present.is_empty());
-        self.tally.deliveries_dropped += 1;
-        Given::Taken
+        self.turn_metrics.deliveries_dropped += 1;
+        GiveOutcome::Taken
     }
 
     /// What a member has to have the right to.
@@ -221,59 +224,59 @@ impl Engine {
     }
 
     /// Offers a record to one member that is present.
-    fn offer(&mut self, key: SessionKey, offer: &Offer<'_>) -> Answer {
+    fn offer(&mut self, key: SessionKey, offer: &Offer<'_>) -> OfferResult {
         let Offer { id, record, .. } = *offer;
         let Some(group) = self.groups.get_mut(id) else {
-            return Answer::MayNot;
+            return OfferResult::MayNot;
         };
         let Some(member) = group.members.get(key) else {
-            return Answer::MayNot;
+            return OfferResult::MayNot;
         };
-        let merged = Rc::clone(&member.merged);
+        let effective = Rc::clone(&member.effective);
         let Some(session) = self.sessions.get(key) else {
-            return Answer::MayNot;
+            return OfferResult::MayNot;
         };
         if offer.not == Some(key) {
             group.members.pass_turn(key);
-            return Answer::IsNot;
+            return OfferResult::IsNot;
         }
         let access = group.access_to(offer.partition, record.offset);
         let may = session.may(access, record.topic);
         if !may {
             group.members.pass_turn(key);
             self.groups.audiences.charge(1);
-            return Answer::MayNot;
+            return OfferResult::MayNot;
         }
-        let qos = QoS::from_u8(record.qos).map_or(merged.qos, |qos| qos.min(merged.qos));
+        let qos = QoS::from_u8(record.qos).map_or(effective.qos, |qos| qos.min(effective.qos));
         let has_id = qos != QoS::AtMostOnce;
         let conn = session.active_conn();
         let Some(conn) = conn.filter(|_| !has_id || has_room(session)) else {
             group.members.park(key);
-            return Answer::Full;
+            return OfferResult::Full;
         };
         let delivery = Delivery {
             record,
             batch: Some(offer.batch),
             partition: offer.partition,
-            merged: &merged,
+            effective: &effective,
             source: Source::Shared(id),
             retain: false,
         };
         let delivered = self.deliver(key, conn, &delivery);
         let Some(group) = self.groups.get_mut(id) else {
-            return Answer::Taken;
+            return OfferResult::Taken;
         };
         match delivered {
             Delivered::NoRoom => group.members.park(key),
             _ => group.members.pass_turn(key),
         }
         match delivered {
-            Delivered::NoRoom => Answer::Full,
-            Delivered::TooLarge => Answer::TooLarge,
-            Delivered::Skipped => Answer::Taken,
+            Delivered::NoRoom => OfferResult::Full,
+            Delivered::TooLarge => OfferResult::TooLarge,
+            Delivered::Skipped => OfferResult::Taken,
             Delivered::Sent => {
                 group.out += usize::from(has_id);
-                Answer::Taken
+                OfferResult::Taken
             }
         }
     }

@@ -1,7 +1,7 @@
 //! What members have of their groups: acknowledged, given back because they went, or taken from those that are silent.
 
 use super::super::session::Session;
-use super::super::window::{Flight, Sent, Source};
+use super::super::window::{Inflight, InflightState, Source};
 use super::super::{Engine, SessionKey};
 use super::give::has_room;
 use super::{ASIDE_TRIED_MORE, GroupId};
@@ -9,13 +9,13 @@ use super::{ASIDE_TRIED_MORE, GroupId};
 impl Engine {
     /// A delivery is over: acknowledged, completed, or given up.
     #[inline]
-    pub(in super::super) fn settle_shared(&mut self, sent: Sent, is_exactly_once: bool) {
+    pub(in super::super) fn settle_shared(&mut self, sent: Inflight, is_qos2: bool) {
         if let Source::Shared(id) = sent.source
             && let Some(group) = self.groups.get_mut(id)
         {
             group.out = group.out.saturating_sub(1);
             group.dirty = true;
-            group.has_completed |= is_exactly_once;
+            group.has_completed |= is_qos2;
             self.groups.wake(id);
         }
     }
@@ -27,15 +27,15 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
-        let of_groups: Vec<(u16, Sent, Flight)> = session
+        let of_groups: Vec<(u16, Inflight, InflightState)> = session
             .window
             .unacked_from(0)
             .filter(|(_, sent, _)| matches!(sent.source, Source::Shared(_) | Source::Moved))
             .collect();
         for (packet_id, sent, flight) in of_groups {
             let goes_on = match flight {
-                Flight::AwaitsPuback => true,
-                Flight::Assigned => ends,
+                InflightState::AwaitsPuback => true,
+                InflightState::Assigned => ends,
                 _ => false,
             };
             if goes_on || ends {
@@ -49,7 +49,7 @@ impl Engine {
             };
             if goes_on {
                 group.returned.insert((sent.partition, sent.offset), key);
-                self.tally.shared_returned += 1;
+                self.turn_metrics.shared_returned += 1;
             }
             if goes_on || ends {
                 group.out = group.out.saturating_sub(1);
@@ -127,11 +127,11 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
-        let owed: Vec<(u16, Sent)> = session
+        let owed: Vec<(u16, Inflight)> = session
             .window
             .unacked_until(asked_id)
             .filter(|(_, sent, flight)| {
-                sent.source == Source::Shared(id) && *flight == Flight::AwaitsPuback
+                sent.source == Source::Shared(id) && *flight == InflightState::AwaitsPuback
             })
             .map(|(packet_id, sent, _)| (packet_id, sent))
             .collect();
@@ -149,7 +149,7 @@ impl Engine {
                 group.out = group.out.saturating_sub(1);
                 group.returned.insert((sent.partition, sent.offset), key);
             }
-            self.tally.shared_returned += 1;
+            self.turn_metrics.shared_returned += 1;
         }
         self.groups.wake(id);
     }

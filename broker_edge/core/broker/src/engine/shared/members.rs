@@ -10,13 +10,13 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::auth::{Caller, Rights};
 
 use super::super::SessionKey;
-use super::super::topics::Merged;
+use super::super::topics::EffectiveOptions;
 use super::callers::Callers;
 
 /// A session in a group.
 #[derive(Debug)]
 pub struct Member {
-    pub merged: Rc<Merged>,
+    pub effective: Rc<EffectiveOptions>,
     /// It has unsubscribed: it only keeps what is in its window.
     pub is_leaving: bool,
     /// When it was last asked what it owes, and the packet id that came next then.
@@ -116,17 +116,23 @@ impl Members {
     }
 
     /// Takes a session in, or gives it other options. Says whether it is new.
-    pub fn join(&mut self, key: SessionKey, merged: Rc<Merged>, now_ms: u64, next_id: u16) -> bool {
+    pub fn join(
+        &mut self,
+        key: SessionKey,
+        effective: Rc<EffectiveOptions>,
+        now_ms: u64,
+        next_id: u16,
+    ) -> bool {
         self.epoch += 1;
         if let Some(member) = self.by_session.get_mut(&key) {
-            member.merged = merged;
+            member.effective = effective;
             if std::mem::take(&mut member.is_leaving) {
                 self.leaving.remove(&key);
             }
             return false;
         }
         let member = Member {
-            merged,
+            effective,
             is_leaving: false,
             asked_at_ms: now_ms,
             asked_id: next_id,
@@ -307,8 +313,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn merged() -> Rc<Merged> {
-        Rc::new(Merged::of(std::iter::empty()))
+    fn effective() -> Rc<EffectiveOptions> {
+        Rc::new(EffectiveOptions::of(std::iter::empty()))
     }
 
     fn key(n: u64) -> SessionKey {
@@ -319,19 +325,19 @@ mod tests {
     fn members_take_turns_and_one_without_room_is_not_looked_at_until_it_has_some() {
         let mut members = Members::new(0);
         for n in 0..3 {
-            members.join(key(n), merged(), 0, 1);
+            members.join(key(n), effective(), 0, 1);
             members.arrive(key(n), 0, 1);
         }
-        let mut turns = Vec::new();
+        let mut fair_queue = Vec::new();
         for n in 0..6 {
             if n == 3 {
                 members.park(key(1));
             }
             let next = members.front().expect("they are there");
-            turns.push(next.to_bits());
+            fair_queue.push(next.to_bits());
             members.pass_turn(next);
         }
-        assert_eq!(turns, [0, 1, 2, 0, 2, 0]);
+        assert_eq!(fair_queue, [0, 1, 2, 0, 2, 0]);
         members.unpark(key(1));
         assert_eq!(members.line().collect::<Vec<_>>(), [key(2), key(0), key(1)]);
         for n in 0..3 {
@@ -344,14 +350,14 @@ mod tests {
     fn i7_who_comes_and_goes_does_not_make_the_line_grow() {
         let mut members = Members::new(0);
         for n in 0..2 {
-            members.join(key(n), merged(), 0, 1);
+            members.join(key(n), effective(), 0, 1);
             members.arrive(key(n), 0, 1);
         }
         for _ in 0..10_000 {
             members.park(key(1));
             members.unpark(key(1));
             members.remove(key(1));
-            members.join(key(1), merged(), 0, 1);
+            members.join(key(1), effective(), 0, 1);
             members.arrive(key(1), 0, 1);
         }
         assert!(members.line.len() <= 24, "{}", members.line.len());
@@ -370,7 +376,7 @@ mod tests {
                 let known = model.contains_key(&n);
                 match act {
                     0 => {
-                        members.join(key(n), merged(), 0, 1);
+                        members.join(key(n), effective(), 0, 1);
                         model.entry(n).or_insert((false, false, false)).0 = false;
                     }
                     1 => {

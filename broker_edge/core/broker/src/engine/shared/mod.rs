@@ -7,13 +7,13 @@
 mod audience;
 mod callers;
 mod catch_up;
+mod fair_queue;
 mod give;
 mod give_back;
+mod group_cursor;
 mod members;
 mod persist;
 mod tenants;
-mod turns;
-mod undone;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
@@ -25,21 +25,21 @@ use headwater_mqtt::topic::parse_shared;
 
 use crate::auth::Access;
 
-use super::position::{Refusal, Start};
+use super::lazy_box::LazyBox;
+use super::position::{Refusal, StartOffsets};
 use super::quotas::Kind;
 use super::router::Options;
-use super::seldom::Seldom;
-use super::session::{Behind, Subscription};
+use super::session::{CatchUpCursor, Subscription};
 use super::stage::PartitionIndex;
-use super::topics::Merged;
+use super::topics::EffectiveOptions;
 use super::window::Source;
 use super::{Engine, SessionKey};
 
 use audience::Audiences;
 pub use callers::Verdicts;
+use fair_queue::{FairQueue, Owner};
+pub use group_cursor::DoneRanges;
 use members::Members;
-use turns::{Owner, Turns};
-pub use undone::Skips;
 
 /// Records of a group that may be out with members or wait to be given again; then it reads no further.
 const PENDING_MAX: usize = 100_000;
@@ -63,7 +63,7 @@ impl GroupId {
 const NOBODY: SessionKey = SessionKey::NONE;
 
 /// Where a record is.
-type Place = (PartitionIndex, Offset);
+type PartitionOffset = (PartitionIndex, Offset);
 
 /// `$share/<name>/<filter>`.
 #[derive(Debug)]
@@ -76,16 +76,16 @@ pub struct Group {
     /// Who takes turns with others for it.
     owner: Owner,
     /// Where the history ends that it began in: what lies below is given to those who may replay it.
-    past: Vec<Place>,
+    past: Vec<PartitionOffset>,
     members: Members,
     /// Partitions in which it is not part of the live stream.
-    behind: Vec<Behind>,
+    behind: Vec<CatchUpCursor>,
     /// What came back from members, with the one that had it: given before anything new.
-    returned: BTreeMap<Place, SessionKey>,
+    returned: BTreeMap<PartitionOffset, SessionKey>,
     /// Records that only members without room, or away, may receive: others do not wait for them.
-    aside: VecDeque<Place>,
+    aside: VecDeque<PartitionOffset>,
     /// What was done above the places at which a restart began.
-    skips: Skips,
+    skips: DoneRanges,
     /// Deliveries in the windows of members.
     out: usize,
     /// In the list of groups that have something to do.
@@ -105,9 +105,9 @@ pub struct Groups {
     free: Vec<GroupId>,
     by_name: HashMap<Rc<str>, GroupId>,
     /// Groups with something else to give than the live stream, each at most once.
-    runnable: Turns,
+    runnable: FairQueue,
     /// Groups that wait to read what could not be read just now.
-    unread: Vec<GroupId>,
+    read_retries: Vec<GroupId>,
     /// Stored cursors of groups that have ended.
     ended: HashSet<Rc<str>>,
     /// Members of all groups together; a session that is in several counts in each.
@@ -203,7 +203,7 @@ impl Groups {
 
     /// Lets groups try again to read what could not be read.
     pub fn read_again(&mut self) {
-        for id in std::mem::take(&mut self.unread) {
+        for id in std::mem::take(&mut self.read_retries) {
             self.wake(id);
         }
     }
@@ -233,7 +233,7 @@ impl Group {
             behind: Vec::new(),
             returned: BTreeMap::new(),
             aside: VecDeque::new(),
-            skips: Skips::default(),
+            skips: DoneRanges::default(),
             out: 0,
             queued: false,
             dirty: false,
@@ -281,7 +281,7 @@ impl Group {
 
     fn fall_behind(&mut self, partition: PartitionIndex, next: Offset) {
         if self.is_live(partition) {
-            self.behind.push(Behind {
+            self.behind.push(CatchUpCursor {
                 partition,
                 next,
                 qos0_from: Offset(0),
@@ -291,12 +291,12 @@ impl Group {
     }
 
     /// What its member's subscription asks for.
-    pub fn merged_of(&self, session: SessionKey) -> Option<&Merged> {
-        Some(&self.members.get(session)?.merged)
+    pub fn effective_of(&self, session: SessionKey) -> Option<&EffectiveOptions> {
+        Some(&self.members.get(session)?.effective)
     }
 
     /// Sets a record aside, where there is room for it.
-    fn set_aside(&mut self, place: Place) -> bool {
+    fn set_aside(&mut self, place: PartitionOffset) -> bool {
         let has_room = self.aside.len() < ASIDE_MAX;
         if has_room {
             self.aside.push_back(place);
@@ -357,7 +357,7 @@ impl Engine {
         name: &str,
         options: Options,
         retain_handling: RetainHandling,
-        start: Option<&Start>,
+        start: Option<&StartOffsets>,
     ) {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
@@ -374,7 +374,7 @@ impl Engine {
                     filter: name.into(),
                     options,
                     retain_handling,
-                    since: Seldom::default(),
+                    since: LazyBox::default(),
                 });
             }
         }
@@ -415,7 +415,7 @@ impl Engine {
             return Some((id, false));
         }
         let filter = filter_of(shown)?;
-        let owner = turns::owner_of(tenant, user);
+        let owner = fair_queue::owner_of(tenant, user);
         let id = self.groups.insert(shown, tenant, owner)?;
         self.router.insert_group(filter, id);
         Some((id, true))
@@ -427,9 +427,9 @@ impl Engine {
         else {
             return;
         };
-        let merged = Rc::new(Merged::of(std::iter::once(options)));
+        let effective = Rc::new(EffectiveOptions::of(std::iter::once(options)));
         let next_id = session.window.next_id();
-        let is_new = group.members.join(key, merged, now_ms, next_id);
+        let is_new = group.members.join(key, effective, now_ms, next_id);
         if is_new {
             session.join(id);
             self.quotas.join(session.account, id);

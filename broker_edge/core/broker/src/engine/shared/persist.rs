@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use super::super::persist::to_json;
 use super::super::router::Options;
 use super::super::stage::PartitionIndex;
-use super::super::window::{Flight, Source};
+use super::super::window::{InflightState, Source};
 use super::super::{Engine, SessionKey};
 use super::GroupId;
+use super::group_cursor::StoredCursor;
 use super::tenants;
-use super::undone::StoredPlace;
 
 /// Cursors that go into one append: with all their ranges they fit a batch.
 const CHUNK: usize = 32;
@@ -25,7 +25,7 @@ const PREFIX: &str = "share/";
 #[derive(Debug, Default, Serialize, Deserialize, PartialEq)]
 struct StoredGroup {
     /// By partition name.
-    places: BTreeMap<String, StoredPlace>,
+    places: BTreeMap<String, StoredCursor>,
     /// Where the history ends that the group began in.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     past: BTreeMap<String, u64>,
@@ -51,7 +51,10 @@ impl Engine {
             let of_group = session.window.unacked_from(0).filter(|(_, sent, flight)| {
                 // From its first sending on, a delivery of QoS 2 is its member's alone.
                 sent.source == Source::Shared(id)
-                    && matches!(flight, Flight::AwaitsPuback | Flight::Assigned)
+                    && matches!(
+                        flight,
+                        InflightState::AwaitsPuback | InflightState::Assigned
+                    )
             });
             for (_, sent, _) in of_group {
                 pending
@@ -67,7 +70,7 @@ impl Engine {
             // What was restored into a window lies above the place and is skipped there.
             offsets.retain(|offset| *offset < next.0);
             offsets.sort_unstable();
-            let place = StoredPlace::of(next.0, &offsets, group.skips.of(partition));
+            let place = StoredCursor::of(next.0, &offsets, group.skips.of(partition));
             places.insert(self.name_of(partition), place);
         }
         let past = group.past.iter();
@@ -197,7 +200,7 @@ impl Engine {
                 group.stored = true;
                 // A partition that is new since the cursor was stored is read from its beginning.
                 group.fall_behind(partition, Offset(place.map_or(0, |place| place.low)));
-                let done = place.map_or_else(Vec::new, StoredPlace::ranges);
+                let done = place.map_or_else(Vec::new, StoredCursor::ranges);
                 group.skips.set(partition, done);
                 let past = stored
                     .past

@@ -134,7 +134,7 @@ fn a_session_misses_nothing_new_after_a_partition_was_put_back_from_an_older_cop
     while away.acked.len() < 3 {
         turns(&mut rig);
         away.take(&mut rig);
-        away.ack(&mut rig, away.owed.len());
+        away.ack(&mut rig, away.unacked.len());
     }
     // The place it has reached is stored each second.
     rig.pass_time(2000);
@@ -216,7 +216,7 @@ fn a_window_of_one_gets_everything_that_waits_in_order_and_once() {
     while narrow.acked.len() < usize::from(count) {
         turns(&mut rig);
         narrow.take(&mut rig);
-        assert_eq!(narrow.owed.len(), 1, "never more than its window");
+        assert_eq!(narrow.unacked.len(), 1, "never more than its window");
         narrow.ack(&mut rig, 1);
     }
     turns(&mut rig);

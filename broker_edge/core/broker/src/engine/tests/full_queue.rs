@@ -145,7 +145,12 @@ fn a_packet_id_that_is_used_for_another_message_counts_once_however_often_that_h
     let mut rig = rig(dir.path());
     let version = Version::V5;
     let key = rig.clients(version, 1)[0];
-    let owed = |rig: &Rig| rig.engine.conns.get(key).map(|conn| conn.publishes_owed);
+    let owed = |rig: &Rig| {
+        rig.engine
+            .conns
+            .get(key)
+            .map(|conn| conn.publishes_in_flight)
+    };
     for (id, text) in [(3, "another"), (1, "one")] {
         qos2::publish(&mut rig, key, version, id, "t", text);
         assert!(rig.packets(key, version, 1)[0].starts_with("Pubrec"));

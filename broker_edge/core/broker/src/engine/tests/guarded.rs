@@ -50,7 +50,7 @@ fn guarded_rig(dir: &tempfile::TempDir, keeper: &Arc<Keeper>) -> Rig {
     let wake = move || {
         let _ = tell.lock().send(());
     };
-    rig.engine.guard_with(Arc::clone(keeper), Arc::new(wake));
+    rig.engine.set_auth(Arc::clone(keeper), Arc::new(wake));
     rig
 }
 

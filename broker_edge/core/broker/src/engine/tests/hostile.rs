@@ -224,7 +224,7 @@ fn without_file_descriptors_a_session_waits_and_skips_nothing() {
     let client = rig.connect(persistent(version, "lasting"));
     assert_eq!(until_idle(&mut rig, client, version), [""; 0]);
     rig.gate.no_descriptors.store(false, Ordering::Relaxed);
-    rig.pass_time(2 * unread::RETRY_MS);
+    rig.pass_time(2 * read_retry::RETRY_MS);
     let got = until_idle(&mut rig, client, version);
     let wanted: Vec<String> = (1..=20).map(|id| format!("publish {id}{noise}")).collect();
     assert!(got == wanted, "{} of 20", got.len());
@@ -442,7 +442,7 @@ fn a_log_that_is_closed_leaves_no_file_open() {
 fn i7_what_every_idle_connection_takes_stays_small() {
     use super::super::session::Subscription;
     // Together with its tables an idle connection with a subscription is to take less than a kilobyte; what few clients
-    // use belongs behind a `Seldom` or a box.
+    // use belongs behind a `LazyBox` or a box.
     assert!(
         size_of::<Connection>() <= 224,
         "{}",

@@ -7,7 +7,7 @@ pub(super) const GROUP: &str = "$share/g/t";
 
 /// A delivery that the client has not acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Owed {
+pub(super) struct Unacked {
     pub(super) id: u16,
     pub(super) qos: QoS,
     pub(super) text: String,
@@ -18,7 +18,7 @@ pub(super) struct Member {
     pub(super) name: String,
     pub(super) version: Version,
     pub(super) key: Option<ConnKey>,
-    pub(super) owed: Vec<Owed>,
+    pub(super) unacked: Vec<Unacked>,
     /// Everything that came, also with QoS 0.
     pub(super) got: Vec<String>,
     /// What it has acknowledged.
@@ -32,7 +32,7 @@ impl Member {
             name: name.to_owned(),
             version,
             key: None,
-            owed: Vec::new(),
+            unacked: Vec::new(),
             got: Vec::new(),
             acked: Vec::new(),
             ids: Vec::new(),
@@ -52,7 +52,7 @@ impl Member {
         if self.version.is_v5() {
             fields.properties = &properties;
         }
-        self.owed.clear();
+        self.unacked.clear();
         let key = rig.engine.open(crate::peer::Peer::nobody());
         rig.feed(key, |out| encode::connect(out, &fields));
         self.key = Some(key);
@@ -128,7 +128,7 @@ impl Member {
                     self.ids
                         .extend(publish.properties.subscription_identifier());
                     if let Some(id) = publish.packet_id {
-                        self.owed.push(Owed {
+                        self.unacked.push(Unacked {
                             id: id.get(),
                             qos: publish.qos,
                             text,
@@ -156,7 +156,7 @@ impl Member {
     pub(super) fn ack(&mut self, rig: &mut Rig, count: usize) {
         self.take(rig);
         let (key, version) = (self.key(), self.version);
-        for owed in self.owed.drain(..count.min(self.owed.len())) {
+        for owed in self.unacked.drain(..count.min(self.unacked.len())) {
             let id = PacketId::new(owed.id).expect("not zero");
             rig.feed(key, |out| match owed.qos {
                 QoS::ExactlyOnce => encode::pubrec(out, version, id, ReasonCode::Success, &[]),
@@ -170,7 +170,7 @@ impl Member {
         if let Some(key) = self.key.take() {
             rig.engine.remove(key);
         }
-        self.owed.clear();
+        self.unacked.clear();
     }
 }
 

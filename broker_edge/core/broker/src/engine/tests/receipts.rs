@@ -85,7 +85,7 @@ fn acknowledge_while_syncs_are_held(rig: &mut Rig, device: ConnKey) -> Partition
     for _ in 0..3 {
         // So that the writer's thread waits for the disk, and not this one.
         let stage = &mut rig.engine.stages[telemetry.index()];
-        stage.quickness.note(Duration::from_secs(1));
+        stage.inline_commits.note(Duration::from_secs(1));
     }
     rig.gate.set(Sync::Hold);
     answer(rig, device, VERSION, 1, encode::puback);

@@ -1,6 +1,6 @@
 //! Publishes over a limit: what is taken up to it, and what each version and QoS is told of one that is not.
 
-use super::super::received::HELD_MAX;
+use super::super::qos2_inbound::IDS_IN_USE_MAX;
 use super::qos2::{answer, texts_of};
 use super::*;
 
@@ -120,7 +120,7 @@ fn assert_over(rig: &mut Rig, topic: &str, retain: bool, reason: ReasonCode) {
                 .conns
                 .get(key)
                 .expect("it is open")
-                .publishes_owed;
+                .publishes_in_flight;
             assert_eq!(owed, 0, "{what}");
             say(rig, key, &Say::new("t", QoS::AtLeastOnce, "taken"));
             assert_eq!(told(rig, key).0, "puback", "{what}");
@@ -262,7 +262,7 @@ fn i7_packet_ids_that_clients_never_release_have_a_bound() {
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
     let key = rig.connect(ConnectFields::new(V5, "p"));
     // As if other clients held all of them but one.
-    rig.engine.held_ids = HELD_MAX - 1;
+    rig.engine.ids_in_use = IDS_IN_USE_MAX - 1;
     let qos = QoS::ExactlyOnce;
     say(&mut rig, key, &Say::new("t", qos, "the last"));
     assert_eq!(told(&mut rig, key), ("pubrec", ReasonCode::Success));

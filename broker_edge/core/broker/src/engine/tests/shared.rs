@@ -29,7 +29,7 @@ fn each_record_goes_to_one_member_and_they_take_turns() {
         sorted(all.iter().flat_map(|member| member.got.clone())),
         sorted(texts)
     );
-    assert!(all[3].owed.is_empty(), "each member has its own QoS");
+    assert!(all[3].unacked.is_empty(), "each member has its own QoS");
     rig.crash();
 }
 
@@ -42,7 +42,11 @@ fn what_a_lost_member_had_goes_to_others_and_each_of_it_once() {
         let texts = Publisher::new(&mut rig).publish(&mut rig, 30, QoS::AtLeastOnce);
         settle_all(&mut rig, &mut all);
         all[0].ack(&mut rig, 4);
-        let lost: BTreeSet<String> = all[0].owed.iter().map(|owed| owed.text.clone()).collect();
+        let lost: BTreeSet<String> = all[0]
+            .unacked
+            .iter()
+            .map(|owed| owed.text.clone())
+            .collect();
         assert_eq!(lost.len(), 6);
         all[0].lose(&mut rig);
         settle_all(&mut rig, &mut all);

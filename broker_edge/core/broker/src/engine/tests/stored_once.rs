@@ -1,7 +1,7 @@
 //! What the internal partition is given: of what changed what is needed, once, and nothing of a session that has ended.
 
-use crate::engine::received::received_key;
-use crate::engine::sent::sent_key;
+use crate::engine::qos2_inbound::qos2_inbound_key;
+use crate::engine::qos2_outbound::qos2_outbound_key;
 
 use super::member::{Member, Publisher, settle_disk};
 use super::qos2::{LASTS, answer, lasting, publish};
@@ -105,7 +105,7 @@ fn nothing_of_qos_2_stays_stored_of_a_session_that_has_ended() {
     assert_next(&mut rig, key, "Pubrec");
     answer(&mut rig, key, VERSION, 1, encode::pubrel);
     assert_next(&mut rig, key, "Pubcomp");
-    let keys = [received_key("c"), sent_key("c")];
+    let keys = [qos2_inbound_key("c"), qos2_outbound_key("c")];
     let is_stored = |rig: &Rig| {
         keys.each_ref()
             .map(|key| rig.engine.state.get(key).is_some())

@@ -329,9 +329,13 @@ fn who_changes_state_that_can_be_stored_no_more_loses_its_connection_and_nobody_
     }
     // The round is over: nothing is left to be tried in each turn.
     rig.turn();
-    assert_eq!(rig.engine.rounds.unsettled(), 0);
+    assert_eq!(rig.engine.state_commits.unsettled(), 0);
     let sessions = rig.engine.sessions.iter();
-    assert!(sessions.into_iter().all(|(_, session)| !session.in_round));
+    assert!(
+        sessions
+            .into_iter()
+            .all(|(_, session)| !session.in_state_commit)
+    );
     // What needs no state goes on, also for who has some.
     rig.publish_to("v", false, keys[2], VERSION, 5, "x");
     assert_eq!(rig.packets(keys[2], VERSION, 1), ["puback 5"]);
@@ -389,11 +393,11 @@ fn what_changes_in_a_turn_is_one_round_however_many_sessions_it_is() {
     let sessions: Vec<SessionKey> = rig.engine.sessions.keys().collect();
     assert_eq!(sessions.len(), names.len());
     let engine = &mut rig.engine;
-    assert_eq!(engine.rounds.unsettled(), 0);
+    assert_eq!(engine.state_commits.unsettled(), 0);
     for key in &sessions {
         engine.change(*key);
     }
-    engine.write_round();
+    engine.write_state_commit();
     // One round, so that none of them goes on before all of it is durable.
-    assert_eq!(engine.rounds.unsettled(), 1);
+    assert_eq!(engine.state_commits.unsettled(), 1);
 }

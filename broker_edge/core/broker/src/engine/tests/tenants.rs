@@ -50,7 +50,7 @@ fn fields<'a>(user: &'a str, client_id: &'a str, lasts: bool) -> ConnectFields<'
 /// What a session holds for its client, as far as it counts.
 fn bytes_of(engine: &Engine, session: &Session) -> usize {
     let conn = session.conn.and_then(|key| engine.conns.get(key));
-    let waiting = session.away.as_ref().and_then(|away| away.will.as_ref());
+    let waiting = session.offline.as_ref().and_then(|away| away.will.as_ref());
     let wills = [
         conn.and_then(|conn| conn.extras.will.as_deref()),
         waiting.map(|(_, will)| &**will),
@@ -624,7 +624,7 @@ proptest! {
 #[test]
 fn a_tenant_that_releases_no_packet_ids_leaves_half_of_them_to_others() {
     let mut broker = broker();
-    broker.rig.engine.settings.held_ids_max = 40;
+    broker.rig.engine.settings.ids_in_use_max = 40;
     let publish = |broker: &mut Guarded, key: ConnKey, id: u16| {
         let fields = PublishFields {
             version: V5,

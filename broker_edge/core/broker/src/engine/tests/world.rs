@@ -131,8 +131,8 @@ impl World {
                 )
             })
             .collect();
-        let rounds = &self.rig.engine.rounds;
-        panic!("somebody waits for ever: {peers:#?} {sessions:#?} {rounds:?}")
+        let state_commits = &self.rig.engine.state_commits;
+        panic!("somebody waits for ever: {peers:#?} {sessions:#?} {state_commits:?}")
     }
 
     /// The payloads of the log, in order.

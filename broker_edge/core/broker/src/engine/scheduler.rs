@@ -6,7 +6,7 @@
 
 use headwater_log::{Batch, Offset, ReadError, Wanted};
 
-use super::ahead::{self, Reader};
+use super::candidate_cache::{self, Reader};
 use super::catch_up::{READ_BYTES, READ_STEPS, Reading, STEP_BYTES};
 use super::stage::PartitionIndex;
 use super::timers::Timer;
@@ -18,7 +18,7 @@ const WOKEN_MAX: usize = 64;
 const LOOK_AGAIN_MS: u64 = 100;
 /// So much of what is read next is asked of the disk while other things are done: a read that has to wait for it holds up
 /// everybody.
-const AHEAD_BYTES: u64 = 2 << 20;
+const READ_AHEAD_BYTES: u64 = 2 << 20;
 /// Questions to the indexes that one reading asks at a time.
 const LOOKS_MAX: usize = 8;
 
@@ -34,31 +34,31 @@ pub(super) enum Next {
 
 impl Engine {
     /// Lets those that wait read from the files. The first read of a turn is made whatever else there was to do.
-    pub(super) fn sweep(&mut self, steps: &mut usize) {
-        if !self.cold.is_waited_for() {
+    pub(super) fn schedule_reads(&mut self, steps: &mut usize) {
+        if !self.batch_cache.has_waiting() {
             return;
         }
-        self.cold.let_go_of_idle(self.now.mono_ms);
+        self.batch_cache.release_idle(self.now.mono_ms);
         while *steps > 0
-            && (self.runnable.len() < WOKEN_MAX || self.cold.is_overdue(self.now.mono_ms))
-            && let Some(key) = self.cold.next(self.now.mono_ms)
+            && (self.runnable.len() < WOKEN_MAX || self.batch_cache.is_overdue(self.now.mono_ms))
+            && let Some(key) = self.batch_cache.next(self.now.mono_ms)
         {
             self.run_awake(key, steps);
-            self.cold.revoke();
-            if let Some((partition, offset)) = self.cold.lowest_waiting() {
+            self.batch_cache.revoke_grant();
+            if let Some((partition, offset)) = self.batch_cache.lowest_waiting() {
                 self.will_read(partition, offset);
             }
         }
-        if self.cold.is_held_back() && !self.cold.watched {
-            self.cold.watched = true;
+        if self.batch_cache.has_no_room() && !self.batch_cache.watched {
+            self.batch_cache.watched = true;
             let due_ms = self.now.mono_ms + LOOK_AGAIN_MS;
-            self.timers.set(due_ms, Timer::Sweep);
+            self.timers.set(due_ms, Timer::ScheduleReads);
         }
     }
 
     /// Whether there is something to read from the files, and room for it.
-    pub(super) fn may_sweep(&self) -> bool {
-        self.cold.is_waited_for() && !self.cold.is_held_back()
+    pub(super) fn may_schedule_reads(&self) -> bool {
+        self.batch_cache.has_waiting() && !self.batch_cache.has_no_room()
     }
 
     /// Moves a reading to the next batch that may be for it, and gives that from memory where it is there, else from the
@@ -71,7 +71,7 @@ impl Engine {
         only: Option<&str>,
         steps: &mut usize,
     ) -> Result<Next, ReadError> {
-        let range = self.find_ahead(key, reading, until, only, steps)?;
+        let range = self.find_candidates(key, reading, until, only, steps)?;
         if range.start >= until || range.is_empty() {
             return Ok(Next::Nothing(range.start.min(until)));
         }
@@ -81,18 +81,18 @@ impl Engine {
         if let Some(batches) = log.read_tail(reading.next, READ_BYTES) {
             return Ok(Next::Batches(batches));
         }
-        if let Some(batch) = self.cold.batch_at(reading.partition, reading.next) {
+        if let Some(batch) = self.batch_cache.batch_at(reading.partition, reading.next) {
             return Ok(Next::Batches(vec![batch]));
         }
-        if !self.cold.take_grant(key) {
-            self.cold.wait(key, place);
+        if !self.batch_cache.take_grant(key) {
+            self.batch_cache.wait(key, place);
             return Ok(Next::Waits);
         }
         let batches = log.read_range(range, READ_BYTES)?;
         let bytes: usize = batches.iter().map(Batch::bytes_len).sum();
         *steps = steps.saturating_sub(READ_STEPS + bytes / STEP_BYTES);
-        self.cold.note_read(bytes);
-        self.keep_cold(reading.partition, &batches);
+        self.batch_cache.note_read(bytes);
+        self.keep_batches(reading.partition, &batches);
         self.wake_waiting(reading.partition, &batches);
         if let Some(last) = batches.last() {
             self.will_read(reading.partition, last.next_offset());
@@ -102,11 +102,11 @@ impl Engine {
 
     fn will_read(&self, partition: PartitionIndex, from: Offset) {
         let log = &self.stages[partition.index()].partition;
-        log.will_read(from, AHEAD_BYTES);
+        log.will_read(from, READ_AHEAD_BYTES);
     }
 
     /// The next offsets that may be for a reading.
-    fn find_ahead(
+    fn find_candidates(
         &mut self,
         key: SessionKey,
         reading: &Reading,
@@ -120,8 +120,8 @@ impl Engine {
         };
         let log = &self.stages[reading.partition.index()].partition;
         let reader = Reader::new(key, reading.partition, reading.source);
-        let names = ahead::names_of(session, only);
-        let matching = |topic: &str| ahead::reads(session, only, topic);
+        let names = candidate_cache::names_of(session, only);
+        let matching = |topic: &str| candidate_cache::reads(session, only, topic);
         let wanted = match &names {
             Some(names) => Wanted::Topics(names),
             None => Wanted::Matching(&matching),
@@ -131,7 +131,9 @@ impl Engine {
             if range.start >= until || *steps == 0 {
                 break;
             }
-            range = self.ahead.find(reader, (range.start, until), log, wanted)?;
+            range = self
+                .candidate_cache
+                .find(reader, (range.start, until), log, wanted)?;
             if !range.is_empty() {
                 break;
             }
@@ -141,25 +143,25 @@ impl Engine {
     }
 
     /// Keeps what was read from the files, for who needs it next.
-    pub(super) fn keep_cold(&mut self, partition: PartitionIndex, batches: &[Batch]) {
+    pub(super) fn keep_batches(&mut self, partition: PartitionIndex, batches: &[Batch]) {
         let bytes: usize = batches.iter().map(Batch::bytes_len).sum();
-        self.tally.catch_up_read_bytes += bytes as u64;
-        self.holding.note_read(bytes);
-        self.cold.keep(partition, batches);
+        self.turn_metrics.catch_up_read_bytes += bytes as u64;
+        self.payload_holders.note_read(bytes);
+        self.batch_cache.keep(partition, batches);
     }
 
     fn wake_waiting(&mut self, partition: PartitionIndex, batches: &[Batch]) {
         for batch in batches {
             let (from, until) = (batch.base_offset(), batch.next_offset());
-            for session in self.cold.take_waiting(partition, from, until) {
+            for session in self.batch_cache.take_waiting(partition, from, until) {
                 self.wake_session(session);
             }
         }
     }
 
     /// Forgets what was kept of a session that has caught up, or is gone.
-    pub(super) fn end_cold_reads(&mut self, key: SessionKey) {
-        self.cold.go_on(key);
-        self.ahead.forget(key);
+    pub(super) fn end_catch_up_reads(&mut self, key: SessionKey) {
+        self.batch_cache.go_on(key);
+        self.candidate_cache.forget(key);
     }
 }

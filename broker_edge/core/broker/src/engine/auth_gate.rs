@@ -19,7 +19,7 @@ const VERDICTS_MAX: usize = 8192;
 /// Wakes the loop from another thread.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
-pub(super) struct Guard {
+pub(super) struct AuthGate {
     /// `None` for an engine that lets everybody in for good.
     keeper: Option<Arc<Keeper>>,
     wake: Wake,
@@ -40,7 +40,7 @@ struct Answers {
     is_filled: AtomicBool,
 }
 
-impl Guard {
+impl AuthGate {
     /// Lets everybody in.
     pub fn open() -> Self {
         Self::new(None, Arc::new(|| {}))
@@ -51,7 +51,7 @@ impl Guard {
             let wake = Arc::clone(&wake);
             keeper.watch(move || wake());
         }
-        let mut guard = Self {
+        let mut gate = Self {
             keeper,
             wake,
             authority: Authority::open(),
@@ -61,8 +61,8 @@ impl Guard {
             answers: Arc::default(),
             verdicts: FxHashMap::default(),
         };
-        guard.take_authority();
-        guard
+        gate.take_authority();
+        gate
     }
 
     /// Whether there is an answer, or a newer authority.
@@ -102,7 +102,7 @@ impl Guard {
         rights.tenant().cloned()
     }
 
-    /// Has credentials checked on another thread; the answer comes with [`Guard::take_answers`].
+    /// Has credentials checked on another thread; the answer comes with [`AuthGate::take_answers`].
     pub fn check(
         &self,
         key: ConnKey,

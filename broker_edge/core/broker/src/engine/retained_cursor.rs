@@ -12,7 +12,7 @@ use headwater_log::Offset;
 use headwater_mqtt::filter_matches;
 
 use super::catch_up::STEP_RECORDS;
-use super::retained::{At, Retained};
+use super::retained::{RecordRef, Retained};
 use super::send_retained::Value;
 use super::stage::PartitionIndex;
 
@@ -26,39 +26,39 @@ const REFUSED_PER_STEP: usize = 64;
 
 /// The retained values that one new subscription has to send.
 #[derive(Debug)]
-pub struct Owed {
+pub struct RetainedCursor {
     pub filter: Box<str>,
     /// Per partition, where the live stream stood at the SUBSCRIBE: what lies there or above comes as a live record.
     as_of: Rc<[Offset]>,
-    rest: Rest,
+    rest: Remaining,
 }
 
 /// What has not been sent.
 #[derive(Debug)]
-enum Rest {
+enum Remaining {
     /// Nobody has looked yet.
     Unknown,
     /// These places, as far as they still have a retained message.
-    Listed(VecDeque<At>),
+    Listed(VecDeque<RecordRef>),
     /// From this place on.
-    From(At),
+    From(RecordRef),
 }
 
 /// What there is to send next.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum NextValue {
     Value(Value),
     Nothing,
     /// It was looked at enough for one turn.
     Unfinished,
 }
 
-impl Owed {
+impl RetainedCursor {
     pub fn new(filter: &str, as_of: Rc<[Offset]>) -> Self {
         Self {
             filter: filter.into(),
             as_of,
-            rest: Rest::Unknown,
+            rest: Remaining::Unknown,
         }
     }
 
@@ -79,30 +79,30 @@ impl Owed {
     #[cfg(test)]
     pub fn listed(&self) -> usize {
         match &self.rest {
-            Rest::Listed(places) => places.capacity(),
-            Rest::Unknown | Rest::From(_) => 0,
+            Remaining::Listed(places) => places.capacity(),
+            Remaining::Unknown | Remaining::From(_) => 0,
         }
     }
 
-    /// The next value that the client may receive; it stays the next until [`Owed::pass`]. Looking costs steps.
+    /// The next value that the client may receive; it stays the next until [`RetainedCursor::pass`]. Looking costs steps.
     pub(super) fn find(
         &mut self,
         retained: &Retained,
         may: impl Fn(&str) -> bool,
         steps: &mut usize,
-    ) -> Found {
-        if matches!(self.rest, Rest::Unknown) {
+    ) -> NextValue {
+        if matches!(self.rest, Remaining::Unknown) {
             let (looked, places) = retained.list(&self.filter, (LISTED_MAX, LOOKED_MAX));
-            // Few are quickly found; many filters that each find a few are not free.
+            // A short list is quick; many filters that each find a few values are not free.
             let cost = (looked + STEP_RECORDS - LOOKED_FREE) / STEP_RECORDS;
             *steps = steps.saturating_sub(cost);
-            self.rest = places.map_or(Rest::From(At::default()), |places| {
-                Rest::Listed(places.into())
+            self.rest = places.map_or(Remaining::From(RecordRef::default()), |places| {
+                Remaining::Listed(places.into())
             });
         }
         match &mut self.rest {
-            Rest::Unknown => Found::Nothing,
-            Rest::Listed(places) => {
+            Remaining::Unknown => NextValue::Nothing,
+            Remaining::Listed(places) => {
                 let mut refused = 0;
                 while let Some(at) = places.front() {
                     let end = self.as_of.get(at.partition.index());
@@ -111,10 +111,10 @@ impl Owed {
                         Some(_)
                             if refused > 0 && refused % REFUSED_PER_STEP == 0 && *steps == 0 =>
                         {
-                            return Found::Unfinished;
+                            return NextValue::Unfinished;
                         }
                         Some((topic, place)) if is_old && may(topic) => {
-                            return Found::Value(Value {
+                            return NextValue::Value(Value {
                                 topic: topic.clone(),
                                 at: *at,
                                 stored: place.stored,
@@ -129,9 +129,9 @@ impl Owed {
                         }
                     };
                 }
-                Found::Nothing
+                NextValue::Nothing
             }
-            Rest::From(from) => go_on(from, &self.as_of, retained, steps, |topic| {
+            Remaining::From(from) => go_on(from, &self.as_of, retained, steps, |topic| {
                 filter_matches(&self.filter, topic) && may(topic)
             }),
         }
@@ -140,31 +140,31 @@ impl Owed {
     /// The value that was found has been sent, or cannot be.
     pub fn pass(&mut self) {
         match &mut self.rest {
-            Rest::Unknown => {}
-            Rest::Listed(places) => {
+            Remaining::Unknown => {}
+            Remaining::Listed(places) => {
                 places.pop_front();
             }
-            Rest::From(at) => at.offset = at.offset.plus(1),
+            Remaining::From(at) => at.offset = at.offset.plus(1),
         }
     }
 }
 
 /// Goes on among all places to the next that is wanted.
 fn go_on(
-    from: &mut At,
+    from: &mut RecordRef,
     as_of: &[Offset],
     retained: &Retained,
     steps: &mut usize,
     wanted: impl Fn(&str) -> bool,
-) -> Found {
+) -> NextValue {
     let mut looked = 0;
     while let Some(end) = as_of.get(from.partition.index()) {
-        for (at, topic) in retained.between(*from, At::new(from.partition, *end)) {
+        for (at, topic) in retained.between(*from, RecordRef::new(from.partition, *end)) {
             *from = at;
             if wanted(topic)
                 && let Some((topic, place)) = retained.at(at)
             {
-                return Found::Value(Value {
+                return NextValue::Value(Value {
                     topic: topic.clone(),
                     at,
                     stored: place.stored,
@@ -173,15 +173,15 @@ fn go_on(
             looked += 1;
             if looked == STEP_RECORDS {
                 if *steps == 0 {
-                    return Found::Unfinished;
+                    return NextValue::Unfinished;
                 }
                 looked = 0;
                 *steps -= 1;
             }
         }
-        *from = At::new(PartitionIndex(from.partition.0 + 1), Offset(0));
+        *from = RecordRef::new(PartitionIndex(from.partition.0 + 1), Offset(0));
     }
-    Found::Nothing
+    NextValue::Nothing
 }
 
 #[cfg(test)]
@@ -218,20 +218,20 @@ mod tests {
         retained.apply_place(topic, partition, place, 1);
     }
 
-    fn owed(filter: &str, as_of: u64) -> Owed {
-        Owed::new(filter, vec![Offset(as_of); usize::from(PARTITIONS)].into())
+    fn cursor(filter: &str, as_of: u64) -> RetainedCursor {
+        RetainedCursor::new(filter, vec![Offset(as_of); usize::from(PARTITIONS)].into())
     }
 
     /// The topics of what is found, at most so many, each passed.
-    fn take(owed: &mut Owed, retained: &Retained, count: usize) -> Vec<String> {
+    fn take(cursor: &mut RetainedCursor, retained: &Retained, count: usize) -> Vec<String> {
         let mut topics = Vec::new();
         while topics.len() < count {
-            match owed.find(retained, |_| true, &mut usize::MAX.clone()) {
-                Found::Value(value) => topics.push(value.topic.to_string()),
-                Found::Nothing => break,
-                Found::Unfinished => panic!("there were steps enough"),
+            match cursor.find(retained, |_| true, &mut usize::MAX.clone()) {
+                NextValue::Value(value) => topics.push(value.topic.to_string()),
+                NextValue::Nothing => break,
+                NextValue::Unfinished => panic!("there were steps enough"),
             }
-            owed.pass();
+            cursor.pass();
         }
         topics
     }
@@ -240,16 +240,16 @@ mod tests {
     fn few_values_are_listed_and_many_gone_through_each_once_and_in_order_of_place() {
         for count in [1, 30, LISTED_MAX as u64, LISTED_MAX as u64 + 1, 3000] {
             let retained = retained_of(count);
-            let mut owed = owed("#", count);
-            let got = take(&mut owed, &retained, usize::MAX);
+            let mut cursor = cursor("#", count);
+            let got = take(&mut cursor, &retained, usize::MAX);
             let partitions = (0..u64::from(PARTITIONS)).flat_map(|partition| {
                 let all = partition..count;
                 all.step_by(usize::from(PARTITIONS))
             });
             let wanted: Vec<String> = partitions.map(|n| format!("t/{n}")).collect();
             assert_eq!(got, wanted, "{count}");
-            assert!(owed.listed() <= LISTED_MAX);
-            assert_eq!(owed.listed() > 0, count <= LISTED_MAX as u64, "{count}");
+            assert!(cursor.listed() <= LISTED_MAX);
+            assert_eq!(cursor.listed() > 0, count <= LISTED_MAX as u64, "{count}");
         }
     }
 
@@ -257,13 +257,13 @@ mod tests {
     fn what_changed_since_the_subscribe_is_not_owed() {
         for count in [30, 3000] {
             let mut retained = retained_of(count);
-            let mut owed = owed("t/#", count);
-            assert_eq!(take(&mut owed, &retained, 2), ["t/0", "t/3"]);
+            let mut cursor = cursor("t/#", count);
+            assert_eq!(take(&mut cursor, &retained, 2), ["t/0", "t/3"]);
             for (topic, is_cleared) in [("t/1", false), ("t/2", true), ("t/3", false)] {
                 put(&mut retained, topic, P, count + 7, is_cleared);
             }
             put(&mut retained, "t/new", P, count + 8, false);
-            let got = take(&mut owed, &retained, usize::MAX);
+            let got = take(&mut cursor, &retained, usize::MAX);
             assert_eq!(got.len() as u64, count - 4, "{count}");
             for topic in ["t/1", "t/2", "t/3", "t/new"] {
                 assert!(!got.iter().any(|of| of == topic), "{topic} of {count}");
@@ -274,11 +274,11 @@ mod tests {
     #[test]
     fn a_value_whose_segment_went_meanwhile_is_found_where_it_is_now() {
         let mut retained = retained_of(3);
-        let mut owed = owed("t/+", 3);
-        assert_eq!(take(&mut owed, &retained, 1), ["t/0"]);
-        retained.mark_stored("t/1", At::new(P, Offset(1)), 1);
-        let found = owed.find(&retained, |_| true, &mut 9);
-        let Found::Value(value) = found else {
+        let mut cursor = cursor("t/+", 3);
+        assert_eq!(take(&mut cursor, &retained, 1), ["t/0"]);
+        retained.mark_stored("t/1", RecordRef::new(P, Offset(1)), 1);
+        let found = cursor.find(&retained, |_| true, &mut 9);
+        let NextValue::Value(value) = found else {
             panic!("{found:?}")
         };
         assert!(value.stored && *value.topic == *"t/1");
@@ -287,28 +287,31 @@ mod tests {
     #[test]
     fn looking_through_much_for_little_takes_many_turns() {
         let retained = retained_of(20_000);
-        let mut owed = owed("+/19999", 20_000);
+        let mut cursor = cursor("+/19999", 20_000);
         let mut turns = 0;
         let found = loop {
             // What a turn may do, and a little over: the first look costs more.
-            match owed.find(&retained, |_| true, &mut 2) {
-                Found::Unfinished => turns += 1,
+            match cursor.find(&retained, |_| true, &mut 2) {
+                NextValue::Unfinished => turns += 1,
                 found => break found,
             }
         };
-        assert!(matches!(found, Found::Value(_)), "{found:?}");
+        assert!(matches!(found, NextValue::Value(_)), "{found:?}");
         assert!((3..20).contains(&turns), "{turns}");
-        let mut owed = Owed::new("#", vec![Offset(20_000); 3].into());
-        let nothing_allowed = owed.find(&retained, |_| false, &mut 2);
-        assert_eq!(nothing_allowed, Found::Unfinished);
+        let mut cursor = RetainedCursor::new("#", vec![Offset(20_000); 3].into());
+        let nothing_allowed = cursor.find(&retained, |_| false, &mut 2);
+        assert_eq!(nothing_allowed, NextValue::Unfinished);
     }
 
     #[test]
     fn subscriptions_of_one_moment_share_what_it_was() {
         let now = [Offset(3), Offset(5)];
-        let first = Owed::new("a", Owed::as_of(None, &now));
-        assert!(Rc::ptr_eq(&Owed::as_of(Some(&first), &now), &first.as_of));
-        let later = Owed::as_of(Some(&first), &[Offset(3), Offset(6)]);
+        let first = RetainedCursor::new("a", RetainedCursor::as_of(None, &now));
+        assert!(Rc::ptr_eq(
+            &RetainedCursor::as_of(Some(&first), &now),
+            &first.as_of
+        ));
+        let later = RetainedCursor::as_of(Some(&first), &[Offset(3), Offset(6)]);
         assert_eq!(later[1], Offset(6));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Changes of a turn belong to a *round*: at the end of the turn the new values of all sessions that changed are one
 //! append, and what waits for the round goes once that append is durable. Sessions that end with their connection wait
-//! for nothing. What the values are is in `received` and `sent`; this file never decides about packets.
+//! for nothing. The values are defined in `qos2_inbound` and `qos2_outbound`; this file never decides about packets.
 
 use std::collections::VecDeque;
 
@@ -12,38 +12,38 @@ use headwater_mqtt::ReasonCode;
 use crate::state::{Change, StateError};
 
 use super::close::Cause;
-use super::received::received_key;
-use super::sent::sent_key;
+use super::qos2_inbound::qos2_inbound_key;
+use super::qos2_outbound::qos2_outbound_key;
 use super::{ConnKey, Engine, SessionKey};
 
 /// Values that go into one append.
 const CHUNK: usize = 512;
 
-/// The changes of QoS 2 state that are written together. Round 0 is durable from the beginning: it stands for what
+/// The changes of QoS 2 state that are written together. Sequence 0 is durable from the beginning: it stands for what
 /// need not be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Round(pub u64);
+pub struct CommitSeq(pub u64);
 
 #[derive(Debug)]
-pub struct Rounds {
+pub struct StateCommits {
     /// What changes now belongs to it.
-    current: Round,
-    settled: Round,
+    current: CommitSeq,
+    settled: CommitSeq,
     /// Written and not durable yet.
-    written: VecDeque<(Round, Offset)>,
+    written: VecDeque<(CommitSeq, Offset)>,
     /// Sessions to write in the current round, each at most once.
     changed: Vec<SessionKey>,
-    /// Sessions with something that waits for a round, in order of rounds.
-    waiting: VecDeque<(Round, SessionKey)>,
+    /// Sessions with something that waits for a round, in order of state_commits.
+    waiting: VecDeque<(CommitSeq, SessionKey)>,
     /// Sessions with records that their stored value does not account for, each at most once.
     pub unmarked: Vec<SessionKey>,
 }
 
-impl Default for Rounds {
+impl Default for StateCommits {
     fn default() -> Self {
         Self {
-            current: Round(1),
-            settled: Round(0),
+            current: CommitSeq(1),
+            settled: CommitSeq(0),
             written: VecDeque::new(),
             changed: Vec::new(),
             waiting: VecDeque::new(),
@@ -52,19 +52,19 @@ impl Default for Rounds {
     }
 }
 
-impl Rounds {
+impl StateCommits {
     /// Everything up to this round is durable.
     #[inline]
-    pub fn settled(&self) -> Round {
+    pub fn settled(&self) -> CommitSeq {
         self.settled
     }
 
-    /// Whether [`Engine::settle_rounds`] would settle one.
+    /// Whether [`Engine::settle_state_commits`] would settle one.
     pub fn is_settleable(&self, mark: Offset) -> bool {
         self.written.front().is_some_and(|(_, end)| *end <= mark)
     }
 
-    /// Rounds that are not durable yet.
+    /// Commits that are not durable yet.
     #[cfg(test)]
     pub fn unsettled(&self) -> usize {
         self.written.len()
@@ -72,10 +72,10 @@ impl Rounds {
 
     fn settle(&mut self, mark: Offset) -> bool {
         let before = self.settled;
-        while let Some((round, end)) = self.written.front().copied()
+        while let Some((commit_seq, end)) = self.written.front().copied()
             && end <= mark
         {
-            self.settled = round;
+            self.settled = commit_seq;
             self.written.pop_front();
         }
         self.settled > before
@@ -84,41 +84,41 @@ impl Rounds {
 
 impl Engine {
     /// The session's QoS 2 state changed: gives the round to wait for.
-    pub(super) fn change(&mut self, key: SessionKey) -> Round {
+    pub(super) fn change(&mut self, key: SessionKey) -> CommitSeq {
         let Some(session) = self.sessions.get_mut(key).filter(|session| session.stored) else {
-            return Round::default();
+            return CommitSeq::default();
         };
-        if !session.in_round {
-            session.in_round = true;
-            self.rounds.changed.push(key);
+        if !session.in_state_commit {
+            session.in_state_commit = true;
+            self.state_commits.changed.push(key);
         }
-        self.rounds.current
+        self.state_commits.current
     }
 
     /// Ends the round of this turn: writes what changed in it.
-    pub(super) fn write_round(&mut self) {
-        while !self.rounds.changed.is_empty() {
-            let from = self.rounds.changed.len().saturating_sub(CHUNK);
-            let keys = self.rounds.changed.split_off(from);
+    pub(super) fn write_state_commit(&mut self) {
+        while !self.state_commits.changed.is_empty() {
+            let from = self.state_commits.changed.len().saturating_sub(CHUNK);
+            let keys = self.state_commits.changed.split_off(from);
             match self.write_sessions(&keys) {
                 Ok(end) => {
-                    let round = self.rounds.current;
-                    self.rounds
+                    let commit_seq = self.state_commits.current;
+                    self.state_commits
                         .waiting
-                        .extend(keys.iter().map(|key| (round, *key)));
+                        .extend(keys.iter().map(|key| (commit_seq, *key)));
                     for key in keys {
                         if let Some(session) = self.sessions.get_mut(key) {
-                            session.in_round = false;
+                            session.in_state_commit = false;
                         }
                     }
-                    if self.rounds.changed.is_empty() {
-                        self.rounds.written.push_back((round, end));
-                        self.rounds.current.0 += 1;
+                    if self.state_commits.changed.is_empty() {
+                        self.state_commits.written.push_back((commit_seq, end));
+                        self.state_commits.current.0 += 1;
                     }
                 }
                 Err(error) => {
-                    self.rounds.changed.extend(keys);
-                    return self.round_failed(&error);
+                    self.state_commits.changed.extend(keys);
+                    return self.state_commit_failed(&error);
                 }
             }
         }
@@ -126,7 +126,7 @@ impl Engine {
 
     /// Without room it is tried again in the next turn. A partition that has stopped takes nothing until a restart, and
     /// who waits for it is told by the end of the connection.
-    fn round_failed(&mut self, error: &StateError) {
+    fn state_commit_failed(&mut self, error: &StateError) {
         let passes = matches!(
             error,
             StateError::Append(AppendError::QueueFull { .. } | AppendError::Full { .. })
@@ -136,11 +136,11 @@ impl Engine {
             return;
         }
         tracing::error!(%error, "QoS 2 state cannot be stored, connections that wait for it are closed");
-        for key in std::mem::take(&mut self.rounds.changed) {
+        for key in std::mem::take(&mut self.state_commits.changed) {
             let Some(session) = self.sessions.get_mut(key) else {
                 continue;
             };
-            session.in_round = false;
+            session.in_state_commit = false;
             if let Some(conn) = session.conn {
                 self.close(conn, Cause::Reason(ReasonCode::UnspecifiedError));
             }
@@ -153,18 +153,21 @@ impl Engine {
             let Some(session) = self.sessions.get(*key).filter(|session| session.stored) else {
                 continue;
             };
-            if session.received.is_changed {
+            if session.qos2_inbound.is_changed {
                 values.push((
-                    received_key(&session.client_id),
-                    self.received_value(session),
+                    qos2_inbound_key(&session.client_id),
+                    self.qos2_inbound_value(session),
                 ));
             }
             // Together, or a crash between the two would have the whole replay delivered again as something new.
-            if session.sent_changed && session.replay_forgotten {
+            if session.outbound_changed && session.replay_forgotten {
                 values.push(self.cursor_value(session));
             }
-            if session.sent_changed {
-                values.push((sent_key(&session.client_id), self.sent_value(session)));
+            if session.outbound_changed {
+                values.push((
+                    qos2_outbound_key(&session.client_id),
+                    self.qos2_outbound_value(session),
+                ));
             }
         }
         let groups = self.group_values_with(keys);
@@ -174,9 +177,10 @@ impl Engine {
         self.groups_stored(ids.into_iter());
         for key in keys {
             if let Some(session) = self.sessions.get_mut(*key) {
-                session.received.is_stored |= std::mem::take(&mut session.received.is_changed);
-                if std::mem::take(&mut session.sent_changed) {
-                    session.sent_stored = true;
+                session.qos2_inbound.is_stored |=
+                    std::mem::take(&mut session.qos2_inbound.is_changed);
+                if std::mem::take(&mut session.outbound_changed) {
+                    session.outbound_stored = true;
                     session.replay_forgotten = false;
                 }
             }
@@ -196,16 +200,16 @@ impl Engine {
     }
 
     /// Lets go what waited for rounds that are durable now.
-    pub(super) fn settle_rounds(&mut self) {
+    pub(super) fn settle_state_commits(&mut self) {
         let mark = self.state_mark();
-        if !self.rounds.settle(mark) {
+        if !self.state_commits.settle(mark) {
             return;
         }
-        let settled = self.rounds.settled;
-        while let Some((round, key)) = self.rounds.waiting.front().copied()
-            && round <= settled
+        let settled = self.state_commits.settled;
+        while let Some((commit_seq, key)) = self.state_commits.waiting.front().copied()
+            && commit_seq <= settled
         {
-            self.rounds.waiting.pop_front();
+            self.state_commits.waiting.pop_front();
             self.send_releases(key);
             self.wake_session(key);
             if let Some(conn) = self.sessions.get(key).and_then(|session| session.conn) {
@@ -217,7 +221,7 @@ impl Engine {
     /// Closes the connections that wait for the internal partition when it will never answer: it has taken what they wait
     /// for, and could not make it durable.
     pub(super) fn abandon_if_state_stopped(&mut self) {
-        if self.state_waits.is_empty() && self.rounds.waiting.is_empty() {
+        if self.state_waits.is_empty() && self.state_commits.waiting.is_empty() {
             return;
         }
         let Some(PartitionState::Stopped(reason)) = self.state_partition().map(Partition::state)
@@ -229,7 +233,7 @@ impl Engine {
             "connections that wait for state to be stored are closed"
         );
         let mut waiting: Vec<ConnKey> = self.state_waits.drain(..).map(|(_, key)| key).collect();
-        for (_, key) in std::mem::take(&mut self.rounds.waiting) {
+        for (_, key) in std::mem::take(&mut self.state_commits.waiting) {
             waiting.extend(self.sessions.get(key).and_then(|session| session.conn));
         }
         for key in waiting {
@@ -253,9 +257,11 @@ mod tests {
     #[test]
     fn a_round_is_durable_with_the_last_record_that_was_written_in_it_and_no_other_before_its_own()
     {
-        let mut rounds = Rounds::default();
-        for (round, end) in [(1, 10), (2, 12), (3, 12), (4, 20)] {
-            rounds.written.push_back((Round(round), Offset(end)));
+        let mut state_commits = StateCommits::default();
+        for (commit_seq, end) in [(1, 10), (2, 12), (3, 12), (4, 20)] {
+            state_commits
+                .written
+                .push_back((CommitSeq(commit_seq), Offset(end)));
         }
         for (mark, settled) in [
             (0, 0),
@@ -267,14 +273,14 @@ mod tests {
             (20, 4),
             (21, 4),
         ] {
-            let before = rounds.settled();
+            let before = state_commits.settled();
             let mark = Offset(mark);
-            let moves = Round(settled) > before;
-            assert_eq!(rounds.is_settleable(mark), moves, "{mark}");
-            assert_eq!(rounds.settle(mark), moves, "{mark}");
-            assert_eq!(rounds.settled(), Round(settled), "{mark}");
-            assert!(!rounds.is_settleable(mark), "{mark}: that is done");
+            let moves = CommitSeq(settled) > before;
+            assert_eq!(state_commits.is_settleable(mark), moves, "{mark}");
+            assert_eq!(state_commits.settle(mark), moves, "{mark}");
+            assert_eq!(state_commits.settled(), CommitSeq(settled), "{mark}");
+            assert!(!state_commits.is_settleable(mark), "{mark}: that is done");
         }
-        assert_eq!(rounds.unsettled(), 0);
+        assert_eq!(state_commits.unsettled(), 0);
     }
 }

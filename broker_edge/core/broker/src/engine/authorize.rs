@@ -2,7 +2,7 @@
 //!
 //! A session has rights only where there is something to know about its client, so an open broker pays one branch.
 //! Deliveries of the live stream are checked when the list of a topic's subscribers is made, which is kept under the
-//! epoch of the subscriptions; publishes are checked once per topic and connection, and kept by the guard.
+//! epoch of the subscriptions; publishes are checked once per topic and connection, and kept by the auth gate.
 
 use headwater_mqtt::ReasonCode;
 
@@ -32,11 +32,11 @@ impl Engine {
     /// Whether the client of a connection may publish to a topic.
     #[inline]
     pub(super) fn may_publish(&mut self, key: ConnKey, topic: TopicId) -> bool {
-        !self.guard.restricts || self.may_publish_restricted(key, topic)
+        !self.auth_gate.restricts || self.may_publish_restricted(key, topic)
     }
 
     fn may_publish_restricted(&mut self, key: ConnKey, id: TopicId) -> bool {
-        if let Some(verdict) = self.guard.verdict(key, id) {
+        if let Some(verdict) = self.auth_gate.verdict(key, id) {
             return verdict;
         }
         let (Some(session), Some(topic)) = (
@@ -46,27 +46,27 @@ impl Engine {
             return false;
         };
         let verdict = self.may(session, Access::Publish, &topic.name);
-        self.guard.keep_verdict(key, id, verdict);
+        self.auth_gate.keep_verdict(key, id, verdict);
         verdict
     }
 
     /// Takes what other threads have left for the loop: a newer authority, and answers about credentials.
     pub(super) fn take_news(&mut self) {
-        if !self.guard.has_news() {
+        if !self.auth_gate.has_news() {
             return;
         }
-        if self.guard.is_old() {
-            self.guard.take_authority();
+        if self.auth_gate.is_old() {
+            self.auth_gate.take_authority();
             self.renew_rights();
         }
-        for (key, answer) in self.guard.take_answers() {
+        for (key, answer) in self.auth_gate.take_answers() {
             self.take_answer(key, answer);
         }
     }
 
     /// Gives every session the rights of the new authority, and ends the connections of who is not let in any more.
     pub(super) fn renew_rights(&mut self) {
-        let authority = &self.guard.authority;
+        let authority = &self.auth_gate.authority;
         let mut revoked = Vec::new();
         let keys: Vec<SessionKey> = self.sessions.keys().collect();
         for key in keys {
@@ -80,16 +80,16 @@ impl Engine {
             if identity.proof == Proof::Stored {
                 session.rights = session.owner().map(|user| authority.stored_rights(user));
             } else if authority.still_admits(&identity) {
-                session.rights = self.guard.rights(identity);
+                session.rights = self.auth_gate.rights(identity);
             } else {
                 // A will that waits is refused with them.
                 session.rights = Some(authority.no_rights(&identity));
                 revoked.extend(session.conn);
             }
         }
-        let guard = &self.guard;
-        self.quotas.renew_tenants(|user| guard.tenant_of(user));
-        if !self.guard.authority.is_open() {
+        let auth_gate = &self.auth_gate;
+        self.quotas.renew_tenants(|user| auth_gate.tenant_of(user));
+        if !self.auth_gate.authority.is_open() {
             self.charge_all();
         }
         self.router.advance();

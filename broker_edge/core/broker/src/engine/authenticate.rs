@@ -55,7 +55,7 @@ impl Drop for Charge {
 }
 
 /// What becomes of a CONNECT.
-pub(super) enum Identified {
+pub(super) enum Authenticated {
     As(Option<Arc<Rights>>),
     /// It is looked at again when there is an answer.
     Waits,
@@ -63,22 +63,22 @@ pub(super) enum Identified {
 }
 
 impl Engine {
-    pub(super) fn identify(&mut self, key: ConnKey, connect: &Connect<'_>) -> Identified {
+    pub(super) fn authenticate(&mut self, key: ConnKey, connect: &Connect<'_>) -> Authenticated {
         let Some(conn) = self.conns.get_mut(key) else {
-            return Identified::Refused(Denied::NoCredentials);
+            return Authenticated::Refused(Denied::NoCredentials);
         };
         let is_foreign = conn.peer.foreign_origin;
-        if self.guard.authority.is_open() {
+        if self.auth_gate.authority.is_open() {
             return if is_foreign {
-                Identified::Refused(Denied::Origin)
+                Authenticated::Refused(Denied::Origin)
             } else {
-                Identified::As(None)
+                Authenticated::As(None)
             };
         }
         if let Some(AuthStep::Answered(answer)) = conn.take_auth() {
             return match answer {
-                Ok(identity) => self.identified(identity, connect),
-                Err(denied) => Identified::Refused(denied),
+                Ok(identity) => self.authenticated(identity, connect),
+                Err(denied) => Authenticated::Refused(denied),
             };
         }
         let shown = Credentials {
@@ -87,40 +87,44 @@ impl Engine {
             // A browser shows it for any page.
             certificate: conn.peer.certificate.as_ref().filter(|_| !is_foreign),
         };
-        match self.guard.authority.admit(&shown) {
+        match self.auth_gate.authority.admit(&shown) {
             Admission::In(identity) if is_foreign && !identity.proof.is_shown() => {
-                Identified::Refused(Denied::Origin)
+                Authenticated::Refused(Denied::Origin)
             }
-            Admission::In(identity) => self.identified(identity, connect),
-            Admission::Out(denied) => Identified::Refused(denied),
+            Admission::In(identity) => self.authenticated(identity, connect),
+            Admission::Out(denied) => Authenticated::Refused(denied),
             Admission::Check(check) => {
                 conn.extras.auth = Some(Box::new(AuthStep::Checking(None)));
                 conn.paused_on_auth = true;
                 let address = conn.peer.address().ip();
-                match self.guard.check(key, address, check) {
-                    Ok(()) => Identified::Waits,
-                    Err(_) => Identified::Refused(Denied::Busy),
+                match self.auth_gate.check(key, address, check) {
+                    Ok(()) => Authenticated::Waits,
+                    Err(_) => Authenticated::Refused(Denied::Busy),
                 }
             }
         }
     }
 
     /// What still counts against somebody whose credentials are good.
-    pub(super) fn identified(&self, identity: Arc<Identity>, connect: &Connect<'_>) -> Identified {
-        let authority = &self.guard.authority;
+    pub(super) fn authenticated(
+        &self,
+        identity: Arc<Identity>,
+        connect: &Connect<'_>,
+    ) -> Authenticated {
+        let authority = &self.auth_gate.authority;
         if identity.is_expired(self.now.wall_us) {
-            return Identified::Refused(Denied::ExpiredToken);
+            return Authenticated::Refused(Denied::ExpiredToken);
         }
         if !authority.still_admits(&identity) {
             // The files have changed while the credentials were looked at.
-            return Identified::Refused(Denied::BadCredentials);
+            return Authenticated::Refused(Denied::BadCredentials);
         }
         if authority.binds_client_id(&identity)
             && identity.user.as_deref() != Some(connect.client_id)
         {
-            return Identified::Refused(Denied::ClientId);
+            return Authenticated::Refused(Denied::ClientId);
         }
-        Identified::As(self.guard.rights(identity))
+        Authenticated::As(self.auth_gate.rights(identity))
     }
 
     /// A thread has looked at the credentials of a connection: its CONNECT is handled again.

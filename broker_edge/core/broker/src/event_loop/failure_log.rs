@@ -9,17 +9,17 @@ use crate::metrics::ConnectFailure;
 const TELL_EVERY_MS: u64 = 10_000;
 
 #[derive(Debug, Default)]
-pub struct Complaints {
-    kinds: HashMap<ConnectFailure, Told>,
+pub struct FailureLog {
+    kinds: HashMap<ConnectFailure, LastLine>,
 }
 
 #[derive(Debug)]
-struct Told {
+struct LastLine {
     at_ms: u64,
     left_out: u64,
 }
 
-impl Complaints {
+impl FailureLog {
     pub fn tell(
         &mut self,
         kind: ConnectFailure,
@@ -35,7 +35,7 @@ impl Complaints {
             tracing::debug!(%address, listener, reason = kind.name(), "{detail}");
             return;
         }
-        let told = Told {
+        let told = LastLine {
             at_ms: now_ms,
             left_out: 0,
         };
@@ -56,7 +56,7 @@ impl Complaints {
     }
 }
 
-fn say_left_out(kind: ConnectFailure, told: Option<&Told>) {
+fn say_left_out(kind: ConnectFailure, told: Option<&LastLine>) {
     if let Some(told) = told.filter(|told| told.left_out > 0) {
         tracing::warn!(
             reason = kind.name(),

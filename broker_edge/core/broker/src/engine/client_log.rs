@@ -12,13 +12,13 @@ const LINES_MAX: u32 = 100;
 const WINDOW_MS: u64 = 10_000;
 
 #[derive(Debug, Default)]
-pub struct Talk {
+pub struct ClientLog {
     began_ms: u64,
     lines: u32,
     left_out: u64,
 }
 
-impl Talk {
+impl ClientLog {
     /// Whether a line may be written now; and how many were left out before it, when a window has ended.
     fn ask(&mut self, now_ms: u64) -> (bool, u64) {
         let mut told = 0;
@@ -36,8 +36,8 @@ impl Talk {
 
 impl Engine {
     /// Whether a line that a client causes may be written.
-    pub(super) fn may_talk(&mut self) -> bool {
-        let (may, left_out) = self.talk.ask(self.now.mono_ms);
+    pub(super) fn may_log_client(&mut self) -> bool {
+        let (may, left_out) = self.client_log.ask(self.now.mono_ms);
         if left_out > 0 {
             tracing::info!(left_out, "lines about clients were left out");
         }
@@ -47,8 +47,8 @@ impl Engine {
         may
     }
 
-    pub(super) fn tell_connected(&mut self, key: ConnKey, present: bool) {
-        if !self.may_talk() {
+    pub(super) fn log_connected(&mut self, key: ConnKey, present: bool) {
+        if !self.may_log_client() {
             return;
         }
         let Some(conn) = self.conns.get(key) else {
@@ -57,13 +57,13 @@ impl Engine {
         let session = conn.session.and_then(|session| self.sessions.get(session));
         let client_id = session.map_or("", |session| &*session.client_id);
         let (address, transport) = (conn.peer.address(), conn.peer.transport.name());
-        let version = super::census::name_of(conn.version);
+        let version = super::connection_gauges::name_of(conn.version);
         let user = session.and_then(user_of);
         tracing::info!(client_id, user, %address, transport, version, session_present = present, "connected");
     }
 
-    pub(super) fn tell_disconnected(&mut self, key: ConnKey, cause: &Cause) {
-        if !self.may_talk() {
+    pub(super) fn log_disconnected(&mut self, key: ConnKey, cause: &Cause) {
+        if !self.may_log_client() {
             return;
         }
         let Some(conn) = self.conns.get(key) else {
@@ -93,8 +93,8 @@ impl Engine {
         }
     }
 
-    pub(super) fn tell_refused(&mut self, key: ConnKey, client_id: &str, reason: ReasonCode) {
-        if !self.may_talk() {
+    pub(super) fn log_refused(&mut self, key: ConnKey, client_id: &str, reason: ReasonCode) {
+        if !self.may_log_client() {
             return;
         }
         if let Some(conn) = self.conns.get(key) {
@@ -116,10 +116,10 @@ mod tests {
 
     #[test]
     fn what_is_beyond_the_budget_is_left_out_and_counted() {
-        let mut talk = Talk::default();
-        let told = (0..500).filter(|_| talk.ask(1).0).count();
+        let mut log = ClientLog::default();
+        let told = (0..500).filter(|_| log.ask(1).0).count();
         assert_eq!(told, LINES_MAX as usize);
-        assert_eq!(talk.ask(1 + WINDOW_MS), (true, 400));
-        assert_eq!(talk.ask(2 + WINDOW_MS), (true, 0));
+        assert_eq!(log.ask(1 + WINDOW_MS), (true, 400));
+        assert_eq!(log.ask(2 + WINDOW_MS), (true, 0));
     }
 }

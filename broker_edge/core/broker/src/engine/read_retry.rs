@@ -16,7 +16,7 @@ impl Engine {
         let log = &self.stages[partition.index()].partition;
         let batches = match log.read_tail(offset, 1) {
             Some(batches) => batches,
-            None => match self.cold.batch_at(partition, offset) {
+            None => match self.batch_cache.batch_at(partition, offset) {
                 Some(batch) => vec![batch],
                 None => log.read(offset, 1)?,
             },
@@ -31,12 +31,12 @@ impl Engine {
     /// The session goes on where it is at the next checkpoint: nothing is skipped for want of a file descriptor.
     pub(super) fn retry_later(&mut self, key: SessionKey, error: &ReadError) -> Delivered {
         tracing::error!(%error, "a session waits until records can be read");
-        self.unread.push(key);
+        self.read_retries.push(key);
         Delivered::NoRoom
     }
 
     pub(super) fn read_again(&mut self) {
-        for key in std::mem::take(&mut self.unread) {
+        for key in std::mem::take(&mut self.read_retries) {
             self.wake_session(key);
         }
     }

@@ -14,13 +14,13 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Default)]
-pub(super) struct Rest {
+pub(super) struct PollBackoff {
     pause: Duration,
     /// `None` after a scan that found something.
     until: Option<Instant>,
 }
 
-impl Rest {
+impl PollBackoff {
     /// Notes the end of a scan.
     pub fn looked(&mut self, has_found: bool, now: Instant) {
         if has_found {
@@ -53,13 +53,13 @@ mod tests {
 
     /// A read that always has something to scan, and its clock.
     struct Busy {
-        rest: Rest,
+        rest: PollBackoff,
         now: Instant,
     }
 
     impl Busy {
         fn new() -> Busy {
-            let (rest, now) = (Rest::default(), Instant::now());
+            let (rest, now) = (PollBackoff::default(), Instant::now());
             Busy { rest, now }
         }
 

@@ -39,15 +39,15 @@ pub struct Rates {
 
 /// A connection that moved lately.
 #[derive(Debug)]
-struct Mover {
+struct ActiveRate {
     seen: Traffic,
     rates: Rates,
 }
 
 /// The connections that moved lately. Each is here at most once, and leaves after some silent seconds.
 #[derive(Debug, Default)]
-pub struct Movers {
-    movers: FxHashMap<ConnKey, Mover>,
+pub struct ActiveRates {
+    active_rates: FxHashMap<ConnKey, ActiveRate>,
     looked_at_ms: u64,
 }
 
@@ -56,13 +56,13 @@ const SILENCE: f64 = 0.05;
 /// How much of the last second is in a rate; the rest is what it was.
 const WEIGHT: f64 = 0.5;
 
-impl Movers {
+impl ActiveRates {
     /// Takes in a connection that was still; `before` is what it had moved until now.
     pub fn start(&mut self, key: ConnKey, before: Traffic) {
         let rates = Rates::default();
-        self.movers.insert(
+        self.active_rates.insert(
             key,
-            Mover {
+            ActiveRate {
                 seen: before,
                 rates,
             },
@@ -70,7 +70,7 @@ impl Movers {
     }
 
     pub fn rates(&self, key: ConnKey) -> Rates {
-        self.movers
+        self.active_rates
             .get(&key)
             .map_or_else(Rates::default, |mover| mover.rates)
     }
@@ -82,18 +82,18 @@ impl Movers {
             return;
         }
         self.looked_at_ms = now_ms;
-        self.movers.retain(|key, mover| {
+        self.active_rates.retain(|key, mover| {
             let Some(conn) = conns.get_mut(*key) else {
                 return false;
             };
             mover.rates.take(&mover.seen, &conn.traffic, seconds);
             let is_still = mover.seen == conn.traffic && mover.rates.is_silent();
             mover.seen = conn.traffic;
-            conn.moves = !is_still;
+            conn.is_active = !is_still;
             !is_still
         });
-        if self.movers.is_empty() {
-            self.movers.shrink_to_fit();
+        if self.active_rates.is_empty() {
+            self.active_rates.shrink_to_fit();
         }
     }
 }
@@ -143,23 +143,23 @@ mod tests {
         assert!(size_of::<Traffic>() <= 32, "what an idle connection pays");
         let mut conns = Slab::default();
         let key = conns.insert(Connection::new(Peer::nobody(), 0));
-        let mut movers = Movers::default();
-        movers.start(key, Traffic::default());
+        let mut active_rates = ActiveRates::default();
+        active_rates.start(key, Traffic::default());
         for second in 1..=10 {
             if let Some(conn) = conns.get_mut(key) {
                 conn.traffic.received_bytes += 1000;
                 conn.traffic.received_messages += 10;
             }
-            movers.look(&mut conns, second * 1000);
+            active_rates.look(&mut conns, second * 1000);
         }
-        let rates = movers.rates(key);
+        let rates = active_rates.rates(key);
         assert!((rates.received_bytes - 1000.0).abs() < 2.0, "{rates:?}");
         assert!((rates.received_messages - 10.0).abs() < 0.1, "{rates:?}");
         for second in 11..=40 {
-            movers.look(&mut conns, second * 1000);
+            active_rates.look(&mut conns, second * 1000);
         }
-        assert!(movers.movers.is_empty());
-        assert_eq!(movers.rates(key), Rates::default());
-        assert!(conns.get(key).is_some_and(|conn| !conn.moves));
+        assert!(active_rates.active_rates.is_empty());
+        assert_eq!(active_rates.rates(key), Rates::default());
+        assert!(conns.get(key).is_some_and(|conn| !conn.is_active));
     }
 }

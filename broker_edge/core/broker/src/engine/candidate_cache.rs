@@ -49,14 +49,14 @@ impl Reader {
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct Candidates {
     selection: Selection,
     ranges: Vec<Range<Offset>>,
     /// Nothing outside the ranges is wanted below.
     scanned: Offset,
 }
 
-impl Known {
+impl Candidates {
     fn memory(&self) -> usize {
         size_of::<Self>()
             + self.selection.memory()
@@ -65,12 +65,12 @@ impl Known {
 }
 
 #[derive(Debug, Default)]
-pub struct Ahead {
-    known: BTreeMap<Reader, Known>,
+pub struct CandidateCache {
+    known: BTreeMap<Reader, Candidates>,
     bytes: usize,
 }
 
-impl Ahead {
+impl CandidateCache {
     /// What to read next between two offsets. An empty range says up to where nothing is wanted.
     pub fn find(
         &mut self,

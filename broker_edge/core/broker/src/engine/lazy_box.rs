@@ -30,15 +30,15 @@ impl<T: 'static> Blank for VecDeque<T> {
 }
 
 #[derive(Debug, Clone)]
-pub struct Seldom<T>(Option<Box<T>>);
+pub struct LazyBox<T>(Option<Box<T>>);
 
-impl<T> Default for Seldom<T> {
+impl<T> Default for LazyBox<T> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<T: Blank> Seldom<T> {
+impl<T: Blank> LazyBox<T> {
     /// The value to change, where there is one: nothing is to be done with a blank one.
     #[inline]
     pub fn present_mut(&mut self) -> Option<&mut T> {
@@ -59,13 +59,13 @@ impl<T: Blank> Seldom<T> {
     }
 }
 
-impl<T: Blank> From<T> for Seldom<T> {
+impl<T: Blank> From<T> for LazyBox<T> {
     fn from(value: T) -> Self {
         Self((!value.is_blank()).then(|| Box::new(value)))
     }
 }
 
-impl<T: Blank> Deref for Seldom<T> {
+impl<T: Blank> Deref for LazyBox<T> {
     type Target = T;
 
     #[inline]
@@ -74,7 +74,7 @@ impl<T: Blank> Deref for Seldom<T> {
     }
 }
 
-impl<T: Blank> DerefMut for Seldom<T> {
+impl<T: Blank> DerefMut for LazyBox<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         self.0.get_or_insert_default()
@@ -87,19 +87,16 @@ mod tests {
 
     #[test]
     fn it_is_one_word_reads_as_blank_and_gives_its_room_back() {
-        let mut seldom: Seldom<Vec<u64>> = Seldom::default();
-        assert_eq!(size_of_val(&seldom), size_of::<usize>());
-        assert!(
-            seldom.is_empty() && seldom.0.is_none(),
-            "reading makes no room"
-        );
-        seldom.push(7);
-        assert_eq!(*seldom, [7]);
-        seldom.trim();
-        assert_eq!(seldom.len(), 1);
-        seldom.clear();
-        seldom.trim();
-        assert!(seldom.0.is_none());
-        assert!(Seldom::from(Vec::<u64>::new()).0.is_none());
+        let mut lazy: LazyBox<Vec<u64>> = LazyBox::default();
+        assert_eq!(size_of_val(&lazy), size_of::<usize>());
+        assert!(lazy.is_empty() && lazy.0.is_none(), "reading makes no room");
+        lazy.push(7);
+        assert_eq!(*lazy, [7]);
+        lazy.trim();
+        assert_eq!(lazy.len(), 1);
+        lazy.clear();
+        lazy.trim();
+        assert!(lazy.0.is_none());
+        assert!(LazyBox::from(Vec::<u64>::new()).0.is_none());
     }
 }

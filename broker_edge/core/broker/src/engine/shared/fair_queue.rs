@@ -19,14 +19,14 @@ pub fn owner_of(tenant: Option<&str>, user: Option<&str>) -> Owner {
 
 /// Groups with something to do.
 #[derive(Debug, Default)]
-pub struct Turns {
+pub struct FairQueue {
     /// No list is empty.
     by_owner: HashMap<Owner, VecDeque<GroupId>>,
     order: VecDeque<Owner>,
     len: usize,
 }
 
-impl Turns {
+impl FairQueue {
     pub fn len(&self) -> usize {
         self.len
     }
@@ -65,18 +65,18 @@ mod tests {
     #[test]
     fn a_tenant_with_one_group_does_not_wait_for_all_those_of_another() {
         let (north, south) = (owner_of(Some("north"), None), owner_of(None, Some("ann")));
-        let mut turns = Turns::default();
+        let mut fair_queue = FairQueue::default();
         for id in 0..100 {
-            turns.push(Rc::clone(&north), GroupId(id));
+            fair_queue.push(Rc::clone(&north), GroupId(id));
         }
-        turns.push(Rc::clone(&south), GroupId(500));
-        turns.push(Rc::clone(&south), GroupId(501));
-        let first: Vec<u16> = (0..5).filter_map(|_| Some(turns.pop()?.0)).collect();
+        fair_queue.push(Rc::clone(&south), GroupId(500));
+        fair_queue.push(Rc::clone(&south), GroupId(501));
+        let first: Vec<u16> = (0..5).filter_map(|_| Some(fair_queue.pop()?.0)).collect();
         assert_eq!(first, [0, 500, 1, 501, 2]);
-        assert_eq!(turns.len(), 97);
-        turns.push(south, GroupId(502));
-        let rest: Vec<u16> = std::iter::from_fn(|| Some(turns.pop()?.0)).collect();
+        assert_eq!(fair_queue.len(), 97);
+        fair_queue.push(south, GroupId(502));
+        let rest: Vec<u16> = std::iter::from_fn(|| Some(fair_queue.pop()?.0)).collect();
         assert_eq!((rest[1], rest.len()), (502, 98));
-        assert!(turns.is_empty() && turns.by_owner.is_empty());
+        assert!(fair_queue.is_empty() && fair_queue.by_owner.is_empty());
     }
 }

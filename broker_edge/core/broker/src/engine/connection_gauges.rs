@@ -6,14 +6,14 @@ use crate::metrics::Metrics;
 
 /// Counted when a client gets in and when its connection ends. There are few kinds.
 #[derive(Debug, Default)]
-pub struct Census {
+pub struct ConnectionGauges {
     kinds: Vec<(&'static str, Version, i64)>,
     connected: usize,
     connected_max: usize,
     changed: bool,
 }
 
-impl Census {
+impl ConnectionGauges {
     pub fn enter(&mut self, transport: &'static str, version: Version) {
         self.connected += 1;
         self.connected_max = self.connected_max.max(self.connected);

@@ -1,6 +1,6 @@
 //! Retained values for new subscribers that take them slowly: each once, nothing newer before them, and no list of them.
 
-use super::super::owed::{LISTED_MAX, Owed};
+use super::super::retained_cursor::{LISTED_MAX, RetainedCursor};
 use super::hostile::subscribe_to;
 use super::*;
 
@@ -90,7 +90,12 @@ fn i7_a_subscriber_that_takes_nothing_holds_no_list_of_what_is_retained() {
     }
     rig.turn();
     let session = session_of(&rig, slow);
-    let listed: Vec<usize> = session.extras.retained.iter().map(Owed::listed).collect();
+    let listed: Vec<usize> = session
+        .extras
+        .retained
+        .iter()
+        .map(RetainedCursor::listed)
+        .collect();
     assert_eq!(listed, [0, 0, 0]);
     // Few are listed once it is their turn.
     let got = take_all(&mut rig, slow);
@@ -163,7 +168,14 @@ fn what_was_published_before_the_subscribe_comes_before_the_retained_values() {
         encode::connect(out, &fields);
         encode::subscribe(out, VERSION, PacketId::FIRST, &[], &one);
     });
-    let waits = |rig: &Rig| rig.engine.conns.get(back).expect("it is open").subacks_owed > 0;
+    let waits = |rig: &Rig| {
+        rig.engine
+            .conns
+            .get(back)
+            .expect("it is open")
+            .subacks_pending
+            > 0
+    };
     assert!(waits(&rig), "for what a lasting session has to store");
     while waits(&rig) {
         rig.wait_for_disk();

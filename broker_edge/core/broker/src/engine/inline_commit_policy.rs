@@ -14,7 +14,7 @@ const LEFT_MIN: u32 = 8;
 const LEFT_MAX: u32 = 256;
 
 #[derive(Debug, Default)]
-pub struct Quickness {
+pub struct InlineCommitPolicy {
     /// One bit for each of the last commits, the newest lowest; set for a slow one.
     slow: u8,
     /// Commits that are still left to the writer's thread.
@@ -23,7 +23,7 @@ pub struct Quickness {
     last_left: u32,
 }
 
-impl Quickness {
+impl InlineCommitPolicy {
     /// Whether the next commit may be made here.
     pub fn is_likely(&self) -> bool {
         self.left == 0
@@ -57,14 +57,14 @@ mod tests {
     const LONG: Duration = Duration::from_millis(20);
 
     /// Commits of a disk that takes `took`, of which so many are made here.
-    fn made_here(quickness: &mut Quickness, commits: usize, took: Duration) -> usize {
+    fn made_here(inline_commits: &mut InlineCommitPolicy, commits: usize, took: Duration) -> usize {
         let mut made = 0;
         for _ in 0..commits {
-            if quickness.is_likely() {
-                quickness.note(took);
+            if inline_commits.is_likely() {
+                inline_commits.note(took);
                 made += 1;
             } else {
-                quickness.note_left();
+                inline_commits.note_left();
             }
         }
         made
@@ -72,22 +72,22 @@ mod tests {
 
     #[test]
     fn a_slow_sync_now_and_then_changes_nothing() {
-        let mut quickness = Quickness::default();
+        let mut inline_commits = InlineCommitPolicy::default();
         for _ in 0..100 {
-            assert_eq!(made_here(&mut quickness, 1, LONG), 1);
-            assert_eq!(made_here(&mut quickness, 9, QUICK), 9);
+            assert_eq!(made_here(&mut inline_commits, 1, LONG), 1);
+            assert_eq!(made_here(&mut inline_commits, 9, QUICK), 9);
         }
     }
 
     #[test]
     fn a_slow_disk_is_left_to_the_writer_and_a_quick_one_comes_back() {
-        let mut quickness = Quickness::default();
-        let made = made_here(&mut quickness, 10_000, LONG);
+        let mut inline_commits = InlineCommitPolicy::default();
+        let made = made_here(&mut inline_commits, 10_000, LONG);
         assert!(
             (20..60).contains(&made),
             "{made} of 10,000 held up the loop"
         );
-        made_here(&mut quickness, LEFT_MAX as usize, QUICK);
-        assert_eq!(made_here(&mut quickness, 1000, QUICK), 1000);
+        made_here(&mut inline_commits, LEFT_MAX as usize, QUICK);
+        assert_eq!(made_here(&mut inline_commits, 1000, QUICK), 1000);
     }
 }

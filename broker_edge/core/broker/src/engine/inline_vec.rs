@@ -1,9 +1,9 @@
-//! A set that mostly has one member, which then lies in it without an allocation of its own.
+//! A set that usually has one member, which is stored inline without an allocation.
 
 use std::slice;
 
 #[derive(Debug, Clone, Default)]
-pub enum Few<T> {
+pub enum InlineVec<T> {
     #[default]
     None,
     One(T),
@@ -13,7 +13,7 @@ pub enum Few<T> {
     Many(Box<Vec<T>>),
 }
 
-impl<T> Few<T> {
+impl<T> InlineVec<T> {
     pub fn len(&self) -> usize {
         self.iter().len()
     }
@@ -70,7 +70,7 @@ impl<T> Few<T> {
     }
 }
 
-impl<'a, T> IntoIterator for &'a Few<T> {
+impl<'a, T> IntoIterator for &'a InlineVec<T> {
     type Item = &'a T;
     type IntoIter = slice::Iter<'a, T>;
 
@@ -79,11 +79,11 @@ impl<'a, T> IntoIterator for &'a Few<T> {
     }
 }
 
-impl<T> FromIterator<T> for Few<T> {
+impl<T> FromIterator<T> for InlineVec<T> {
     fn from_iter<I: IntoIterator<Item = T>>(members: I) -> Self {
-        let mut few = Self::default();
-        members.into_iter().for_each(|member| few.push(member));
-        few
+        let mut vec = Self::default();
+        members.into_iter().for_each(|member| vec.push(member));
+        vec
     }
 }
 
@@ -94,26 +94,26 @@ mod tests {
 
     #[test]
     fn members_come_and_go_and_a_single_one_takes_no_room_of_its_own() {
-        let mut few = Few::default();
-        assert!(few.is_empty());
+        let mut vec = InlineVec::default();
+        assert!(vec.is_empty());
         for n in 0..4 {
-            few.push(n);
+            vec.push(n);
         }
-        few.iter_mut().for_each(|n| *n *= 10);
-        few.swap_remove(1);
-        let mut left: Vec<i32> = few.iter().copied().collect();
+        vec.iter_mut().for_each(|n| *n *= 10);
+        vec.swap_remove(1);
+        let mut left: Vec<i32> = vec.iter().copied().collect();
         left.sort_unstable();
         assert_eq!(left, [0, 20, 30]);
         for n in left {
-            let place = few.iter().position(|held| *held == n);
-            few.swap_remove(place.expect("it is there"));
+            let place = vec.iter().position(|held| *held == n);
+            vec.swap_remove(place.expect("it is there"));
         }
-        assert!(few.is_empty());
-        few = [1, 2, 3, 4].into_iter().collect();
-        few.retain(|n| n % 2 == 0);
-        assert_eq!((few.len(), few.iter().sum::<i32>()), (2, 6));
-        few.retain(|_| false);
-        assert!(few.is_empty());
-        assert_eq!(size_of::<Few<Subscriber>>(), size_of::<Subscriber>());
+        assert!(vec.is_empty());
+        vec = [1, 2, 3, 4].into_iter().collect();
+        vec.retain(|n| n % 2 == 0);
+        assert_eq!((vec.len(), vec.iter().sum::<i32>()), (2, 6));
+        vec.retain(|_| false);
+        assert!(vec.is_empty());
+        assert_eq!(size_of::<InlineVec<Subscriber>>(), size_of::<Subscriber>());
     }
 }

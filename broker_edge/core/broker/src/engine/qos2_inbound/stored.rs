@@ -13,7 +13,7 @@ use super::super::persist::to_json;
 use super::super::session::Session;
 use super::super::stage::{PartitionIndex, Stage};
 use super::super::{Engine, SessionKey};
-use super::{Held, received_key};
+use super::{InboundId, qos2_inbound_key};
 
 /// A mark is written when so much was appended since the last one: that much a start reads of a partition.
 const MARK_BYTES: u64 = 16 << 20;
@@ -24,7 +24,7 @@ const MARK_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Value of `received/<client id>`.
 #[derive(Debug, Default, Serialize, Deserialize, PartialEq)]
-struct StoredReceived {
+struct StoredInbound {
     /// Per partition name: records of the session below are accounted for.
     applied: BTreeMap<String, u64>,
     held: Vec<u16>,
@@ -38,8 +38,8 @@ struct StoredMark {
 
 impl Engine {
     /// What the state store is to hold; nothing when that is as good as no value.
-    pub(in crate::engine) fn received_value(&self, session: &Session) -> Vec<u8> {
-        let received = &session.received;
+    pub(in crate::engine) fn qos2_inbound_value(&self, session: &Session) -> Vec<u8> {
+        let received = &session.qos2_inbound;
         let mut held: Vec<u16> = received
             .held
             .iter()
@@ -52,7 +52,7 @@ impl Engine {
             .iter()
             .map(|partition| (self.name_of(*partition), self.settled_below(*partition).0))
             .collect();
-        to_json(&StoredReceived { applied, held })
+        to_json(&StoredInbound { applied, held })
     }
 
     /// Every record below this offset is acknowledged, or was not of this loop.
@@ -62,7 +62,7 @@ impl Engine {
     }
 
     /// Writes a mark when enough was appended since the last one, or whatever was when `now`.
-    pub(in crate::engine) fn mark_received(&mut self, now: bool) {
+    pub(in crate::engine) fn mark_qos2_inbound(&mut self, now: bool) {
         let due = |stage: &Stage| {
             let bytes = stage.partition.size_bytes();
             bytes < stage.marked_bytes || bytes - stage.marked_bytes > MARK_BYTES
@@ -76,19 +76,19 @@ impl Engine {
     }
 
     fn write_mark(&mut self) -> Result<(), crate::state::StateError> {
-        let unmarked = std::mem::take(&mut self.rounds.unmarked);
+        let unmarked = std::mem::take(&mut self.state_commits.unmarked);
         let mut values = Vec::with_capacity(unmarked.len() + 1);
         for key in &unmarked {
             let Some(session) = self.sessions.get(*key).filter(|session| session.stored) else {
                 continue;
             };
-            let received = &session.received;
+            let received = &session.qos2_inbound;
             // Below the mark no record is looked at, so a session that holds nothing needs no value.
             if !received.held.is_empty() && (received.is_behind || received.is_changed) {
-                let value = self.received_value(session);
-                values.push((received_key(&session.client_id), value));
+                let value = self.qos2_inbound_value(session);
+                values.push((qos2_inbound_key(&session.client_id), value));
             } else if received.held.is_empty() && received.is_stored {
-                values.push((received_key(&session.client_id), Vec::new()));
+                values.push((qos2_inbound_key(&session.client_id), Vec::new()));
             }
         }
         values.push((MARK_KEY.to_owned(), to_json(&self.mark())));
@@ -97,7 +97,7 @@ impl Engine {
             result = result.and_then(|()| self.write_values(chunk).map(|_| ()));
         }
         if let Err(error) = result {
-            self.rounds.unmarked = unmarked;
+            self.state_commits.unmarked = unmarked;
             return Err(error);
         }
         for key in unmarked {
@@ -122,42 +122,42 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return;
         };
-        let mut held = session.received.held.values();
+        let mut held = session.qos2_inbound.held.values();
         let is_behind = !held.all(|held| self.is_settled(held));
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
-        let received = &mut session.received;
+        let received = &mut session.qos2_inbound;
         received.is_stored = !received.held.is_empty();
         received.is_changed = false;
         received.is_behind = is_behind;
         received.unmarked = received.is_stored;
         if received.unmarked {
-            self.rounds.unmarked.push(key);
+            self.state_commits.unmarked.push(key);
         }
     }
 
     /// Finds the packet ids in use: those of the stored values, and of the records that came after them.
-    pub(in crate::engine) fn restore_received(&mut self) -> Result<(), ReadError> {
+    pub(in crate::engine) fn restore_qos2_inbound(&mut self) -> Result<(), ReadError> {
         let mut by_life: FxHashMap<u64, SessionKey> = FxHashMap::default();
-        let mut applied: FxHashMap<SessionKey, StoredReceived> = FxHashMap::default();
+        let mut applied: FxHashMap<SessionKey, StoredInbound> = FxHashMap::default();
         let keys: Vec<SessionKey> = self.sessions.keys().collect();
         for key in keys {
             let Some(session) = self.sessions.get_mut(key) else {
                 continue;
             };
             by_life.insert(session.life, key);
-            let Some(value) = self.state.get(&received_key(&session.client_id)) else {
+            let Some(value) = self.state.get(&qos2_inbound_key(&session.client_id)) else {
                 continue;
             };
-            session.received.is_stored = true;
-            match serde_json::from_slice::<StoredReceived>(&value) {
+            session.qos2_inbound.is_stored = true;
+            match serde_json::from_slice::<StoredInbound>(&value) {
                 Ok(stored) => {
                     for id in &stored.held {
-                        session.received.held.insert(*id, Held::restored());
+                        session.qos2_inbound.held.insert(*id, InboundId::restored());
                     }
                     // A power cut may have taken records that were acknowledged when written: their offsets are given again.
-                    session.received.is_behind = stored.applied.iter().any(|(name, offset)| {
+                    session.qos2_inbound.is_behind = stored.applied.iter().any(|(name, offset)| {
                         let partition = self.log.by_name(name);
                         partition.is_some_and(|of| of.high_watermark().0 < *offset)
                     });
@@ -167,8 +167,8 @@ impl Engine {
                     tracing::error!(%error, client_id = &*session.client_id, "the packet ids in use of a session cannot be read");
                 }
             }
-            session.received.unmarked = true;
-            self.rounds.unmarked.push(key);
+            session.qos2_inbound.unmarked = true;
+            self.state_commits.unmarked.push(key);
         }
         let stored = self.state.get(MARK_KEY);
         let mark: Option<StoredMark> = stored.and_then(|value| serde_json::from_slice(&value).ok());
@@ -186,13 +186,13 @@ impl Engine {
                 })?;
             }
         }
-        self.held_ids = self
+        self.ids_in_use = self
             .sessions
             .iter()
-            .map(|(_, s)| s.received.held.len())
+            .map(|(_, s)| s.qos2_inbound.held.len())
             .sum();
         if mark.as_ref() != Some(&self.mark()) {
-            self.mark_received(true);
+            self.mark_qos2_inbound(true);
             if !self.state.wait_durable(self.state.end(), MARK_WAIT) {
                 tracing::error!(
                     "the state of sessions does not become durable; the broker starts without waiting for it"
@@ -245,20 +245,20 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
-        let received = &mut session.received;
-        received.held.insert(packet_id, Held::restored());
+        let received = &mut session.qos2_inbound;
+        received.held.insert(packet_id, InboundId::restored());
         received.is_behind = true;
         if !received.partitions.contains(&partition) {
             received.partitions.push(partition);
         }
         if !received.unmarked {
             received.unmarked = true;
-            self.rounds.unmarked.push(key);
+            self.state_commits.unmarked.push(key);
         }
     }
 }
 
-impl Held {
+impl InboundId {
     /// Its record was durable when the broker started.
     const fn restored() -> Self {
         Self {
@@ -276,11 +276,11 @@ mod tests {
 
     #[test]
     fn stored_packet_ids_read_back() {
-        let stored = StoredReceived {
+        let stored = StoredInbound {
             applied: BTreeMap::from([("telemetry-0".to_owned(), 7)]),
             held: vec![1, 65_535],
         };
-        let back: StoredReceived = serde_json::from_slice(&to_json(&stored)).expect("own JSON");
+        let back: StoredInbound = serde_json::from_slice(&to_json(&stored)).expect("own JSON");
         assert_eq!(back, stored);
     }
 }

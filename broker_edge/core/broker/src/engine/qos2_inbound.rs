@@ -13,33 +13,33 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::ack::{AckKind, Reply};
 use super::close::Cause;
-use super::exactly_once::Round;
+use super::lazy_box::Blank;
 use super::quotas::AccountId;
-use super::seldom::Blank;
 use super::session::Session;
 use super::stage::{PartitionIndex, Ticket};
+use super::state_commit::CommitSeq;
 use super::{ConnKey, Engine, SessionKey};
 
 /// Held by all sessions together: so much memory clients can take with publishes that they never release.
-pub(super) const HELD_MAX: usize = 1 << 20;
+pub(super) const IDS_IN_USE_MAX: usize = 1 << 20;
 
 /// How long it holds what was counted of tenants.
 const SHARES_MS: u64 = 200;
 
 /// How many packet ids the tenants hold, by the accounts of their users, as it was counted last.
 #[derive(Debug, Default)]
-pub(super) struct HeldShares {
+pub(super) struct TenantIdCounts {
     due_ms: u64,
     by_account: FxHashMap<AccountId, usize>,
 }
 
-pub fn received_key(client_id: &str) -> String {
+pub fn qos2_inbound_key(client_id: &str) -> String {
     format!("received/{client_id}")
 }
 
 /// A packet id in use.
 #[derive(Debug, Clone, Copy)]
-pub struct Held {
+pub struct InboundId {
     /// Its record; nothing when that was durable when the broker started.
     place: Option<(PartitionIndex, Ticket)>,
     /// The connection whose receive maximum it counts in.
@@ -55,12 +55,12 @@ const REPEATS_MAX: u8 = 1;
 
 /// The packet ids that a client has in use.
 #[derive(Debug, Default)]
-pub struct Received {
-    held: FxHashMap<u16, Held>,
+pub struct Qos2Inbound {
+    held: FxHashMap<u16, InboundId>,
     /// Where this session has published with QoS 2.
     partitions: Vec<PartitionIndex>,
     /// The round of the newest release: nobody is told that an id is free before it is durable.
-    released_in: Round,
+    released_in: CommitSeq,
     /// The state store holds a value of it.
     pub is_stored: bool,
     /// That value is old.
@@ -71,11 +71,11 @@ pub struct Received {
     unmarked: bool,
 }
 
-impl Blank for Received {
+impl Blank for Qos2Inbound {
     const BLANK: &'static Self = &Self {
         held: FxHashMap::with_hasher(FxBuildHasher),
         partitions: Vec::new(),
-        released_in: Round(0),
+        released_in: CommitSeq(0),
         is_stored: false,
         is_changed: false,
         is_behind: false,
@@ -85,7 +85,7 @@ impl Blank for Received {
     fn is_blank(&self) -> bool {
         self.held.is_empty()
             && self.partitions.is_empty()
-            && self.released_in == Round(0)
+            && self.released_in == CommitSeq(0)
             && !(self.is_stored || self.is_changed || self.is_behind || self.unmarked)
     }
 }
@@ -102,7 +102,7 @@ impl Engine {
         let Some(held) = conn
             .session
             .and_then(|session| self.sessions.get_mut(session))
-            .and_then(|session| session.received.held.get_mut(&packet_id))
+            .and_then(|session| session.qos2_inbound.held.get_mut(&packet_id))
         else {
             return false;
         };
@@ -113,22 +113,22 @@ impl Engine {
             // A client that uses its packet id for another message has lost its state: as Mosquitto does, it is taken.
             // The one before counts no more, however often this one has to wait for room.
             if held.counted.take_if(|of| *of == key).is_some() {
-                conn.publishes_owed = conn.publishes_owed.saturating_sub(1);
+                conn.publishes_in_flight = conn.publishes_in_flight.saturating_sub(1);
             }
             return false;
         }
-        self.tally.publishes_repeated += 1;
+        self.turn_metrics.publishes_repeated += 1;
         if held.counted != Some(key) {
             held.counted = Some(key);
             held.repeats = 0;
-            conn.publishes_owed = conn.publishes_owed.saturating_add(1);
+            conn.publishes_in_flight = conn.publishes_in_flight.saturating_add(1);
         }
         held.repeats = held.repeats.saturating_add(1);
         if held.repeats > REPEATS_MAX {
             self.close(key, Cause::Reason(ReasonCode::ProtocolError));
             return true;
         }
-        let too_many = conn.is_v5() && conn.publishes_owed > self.settings.receive_maximum;
+        let too_many = conn.is_v5() && conn.publishes_in_flight > self.settings.receive_maximum;
         match held.place {
             Some((partition, ticket)) if self.stages[partition.index()].settled() <= ticket => {
                 let stage = &mut self.stages[partition.index()];
@@ -160,9 +160,9 @@ impl Engine {
     /// client's tenant hold a half.
     #[inline]
     pub(super) fn holds_too_many(&mut self, key: ConnKey) -> bool {
-        let held_max = self.settings.held_ids_max;
-        self.held_ids >= held_max / 2
-            && (self.held_ids >= held_max || self.tenant_holds_too_many(key))
+        let held_max = self.settings.ids_in_use_max;
+        self.ids_in_use >= held_max / 2
+            && (self.ids_in_use >= held_max || self.tenant_holds_too_many(key))
     }
 
     /// Counts what everybody holds, now and then: most brokers never come here.
@@ -172,20 +172,20 @@ impl Engine {
             return false;
         };
         let now_ms = self.now.mono_ms;
-        if self.held_shares.due_ms <= now_ms {
+        if self.tenant_id_counts.due_ms <= now_ms {
             let mut by_account: FxHashMap<AccountId, usize> = FxHashMap::default();
             for (_, session) in self.sessions.iter() {
-                if let (Some(of), held @ 1..) = (session.account, session.received.held.len()) {
+                if let (Some(of), held @ 1..) = (session.account, session.qos2_inbound.held.len()) {
                     *by_account.entry(of).or_default() += held;
                 }
             }
-            self.held_shares = HeldShares {
+            self.tenant_id_counts = TenantIdCounts {
                 due_ms: now_ms + SHARES_MS,
                 by_account: self.quotas.by_tenant(by_account),
             };
         }
-        let held = self.held_shares.by_account.get(&account);
-        let is_over = held.is_some_and(|held| *held >= self.settings.held_ids_max / 2);
+        let held = self.tenant_id_counts.by_account.get(&account);
+        let is_over = held.is_some_and(|held| *held >= self.settings.ids_in_use_max / 2);
         if is_over {
             self.audit(key, "publish", "quota:packet_ids");
         }
@@ -204,14 +204,14 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
-        let received = &mut session.received;
-        let held = Held {
+        let received = &mut session.qos2_inbound;
+        let held = InboundId {
             place: Some((partition, ticket)),
             counted: Some(conn),
             repeats: 0,
             hash: Some(xxh3_64(payload)),
         };
-        self.held_ids += usize::from(received.held.insert(packet_id, held).is_none());
+        self.ids_in_use += usize::from(received.held.insert(packet_id, held).is_none());
         self.stages[partition.index()]
             .exactly_once
             .push((key, packet_id));
@@ -223,7 +223,7 @@ impl Engine {
             }
             if !received.unmarked {
                 received.unmarked = true;
-                self.rounds.unmarked.push(key);
+                self.state_commits.unmarked.push(key);
             }
         }
     }
@@ -232,9 +232,9 @@ impl Engine {
     pub(super) fn free_refused(&mut self, refused: Vec<(SessionKey, u16)>) {
         for (key, packet_id) in refused {
             if let Some(session) = self.sessions.get_mut(key)
-                && session.received.held.remove(&packet_id).is_some()
+                && session.qos2_inbound.held.remove(&packet_id).is_some()
             {
-                self.held_ids -= 1;
+                self.ids_in_use -= 1;
             }
         }
     }
@@ -244,22 +244,22 @@ impl Engine {
     /// from there.
     pub(super) fn free_abandoned(&mut self, partition: PartitionIndex) {
         let settled = self.stages[partition.index()].settled();
-        let is_abandoned = |held: &Held| {
+        let is_abandoned = |held: &InboundId| {
             held.place
                 .is_some_and(|(of, ticket)| of == partition && ticket >= settled)
         };
         let holders: Vec<SessionKey> = self
             .sessions
             .iter()
-            .filter(|(_, session)| session.received.held.values().any(is_abandoned))
+            .filter(|(_, session)| session.qos2_inbound.held.values().any(is_abandoned))
             .map(|(key, _)| key)
             .collect();
         for key in holders {
             if let Some(session) = self.sessions.get_mut(key) {
-                let held = &mut session.received.held;
+                let held = &mut session.qos2_inbound.held;
                 let before = held.len();
                 held.retain(|_, held| !is_abandoned(held));
-                self.held_ids -= before - held.len();
+                self.ids_in_use -= before - held.len();
             }
         }
     }
@@ -273,8 +273,8 @@ impl Engine {
             return;
         };
         // A release of what is unknown is complete, as Mosquitto answers.
-        let mut after = session.received.released_in;
-        if let Some(held) = session.received.held.get(&packet_id).copied() {
+        let mut after = session.qos2_inbound.released_in;
+        if let Some(held) = session.qos2_inbound.held.get(&packet_id).copied() {
             if !self.is_settled(&held) {
                 // Its PUBREC has never left.
                 return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
@@ -283,7 +283,7 @@ impl Engine {
             if let Some(conn) = self.conns.get_mut(key)
                 && held.counted == Some(key)
             {
-                conn.publishes_owed = conn.publishes_owed.saturating_sub(1);
+                conn.publishes_in_flight = conn.publishes_in_flight.saturating_sub(1);
             }
         }
         if let Some(conn) = self.conns.get_mut(key) {
@@ -294,24 +294,24 @@ impl Engine {
     }
 
     /// The client has released a packet id; gives the round after which it may be told.
-    fn free(&mut self, key: SessionKey, packet_id: u16) -> Round {
+    fn free(&mut self, key: SessionKey, packet_id: u16) -> CommitSeq {
         let after = self.change(key);
         if let Some(session) = self.sessions.get_mut(key) {
-            session.received.is_changed = session.stored;
-            session.received.released_in = after;
-            self.held_ids -= usize::from(session.received.held.remove(&packet_id).is_some());
+            session.qos2_inbound.is_changed = session.stored;
+            session.qos2_inbound.released_in = after;
+            self.ids_in_use -= usize::from(session.qos2_inbound.held.remove(&packet_id).is_some());
         }
         after
     }
 
     /// Whether the record of a packet id in use is acknowledged.
-    fn is_settled(&self, held: &Held) -> bool {
+    fn is_settled(&self, held: &InboundId) -> bool {
         held.place
             .is_none_or(|(partition, ticket)| self.stages[partition.index()].settled() > ticket)
     }
 
     /// The packet ids of a session that ends are forgotten.
     pub(super) fn forget_received(&mut self, session: &Session) {
-        self.held_ids -= session.received.held.len();
+        self.ids_in_use -= session.qos2_inbound.held.len();
     }
 }

@@ -55,13 +55,13 @@ struct OfReason {
 }
 
 #[derive(Default)]
-pub struct DoorMetrics {
+pub struct ListenerMetrics {
     connections: Family<OfListener, Gauge>,
     pending: Family<OfListener, Gauge>,
     closed: Family<OfReason, Counter>,
 }
 
-impl DoorMetrics {
+impl ListenerMetrics {
     pub fn set(&self, line: Line, connections: usize, pending: usize) {
         let label = OfListener {
             listener: line.name(),

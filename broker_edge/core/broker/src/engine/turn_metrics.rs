@@ -5,7 +5,7 @@ use headwater_mqtt::ReasonCode;
 use crate::metrics::Metrics;
 
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct TurnMetrics {
     pub opened: u64,
     pub refused: u64,
     pub packets_received: u64,
@@ -62,7 +62,7 @@ impl PauseCause {
 
 /// Present numbers, set once a turn.
 #[derive(Debug, Clone, Copy)]
-pub struct Present {
+pub struct Gauges {
     pub connections: usize,
     pub sessions: usize,
     pub session_bytes: u64,
@@ -70,7 +70,7 @@ pub struct Present {
     pub shared_groups: usize,
 }
 
-impl Tally {
+impl TurnMetrics {
     pub fn paused(&mut self, cause: PauseCause) {
         self.pauses[cause as usize] += 1;
     }
@@ -92,7 +92,7 @@ impl Tally {
     }
 
     /// Adds the counts to the metrics and starts again from zero.
-    pub fn publish(&mut self, metrics: &Metrics, present: Present) {
+    pub fn publish(&mut self, metrics: &Metrics, present: Gauges) {
         let mqtt = &metrics.mqtt;
         let counters = [
             (&mqtt.connections_opened, self.opened),

@@ -9,12 +9,12 @@ use super::super::Engine;
 use super::super::persist::to_json;
 use super::super::session::Session;
 use super::super::stage::PartitionIndex;
-use super::super::window::{Flight, Sent, Source};
-use super::{Assigned, sent_key};
+use super::super::window::{Inflight, InflightState, Source};
+use super::{Assigned, qos2_outbound_key};
 
 /// Value of `sent/<client id>`.
 #[derive(Debug, Default, Serialize, Deserialize, PartialEq)]
-struct StoredSent {
+struct StoredOutbound {
     /// Per partition name: records of QoS 2 in `[from, next)` have been given packet ids.
     assigned: BTreeMap<String, (u64, u64)>,
     /// The same by the filter of subscriptions that replay.
@@ -45,11 +45,11 @@ enum StoredSource {
 
 impl Engine {
     /// What the state store is to hold; nothing when no record was ever given a packet id.
-    pub(in crate::engine) fn sent_value(&self, session: &Session) -> Vec<u8> {
-        if session.extras.assigned.is_empty() && !session.window.has_exactly_once() {
+    pub(in crate::engine) fn qos2_outbound_value(&self, session: &Session) -> Vec<u8> {
+        if session.extras.assigned.is_empty() && !session.window.has_qos2() {
             return Vec::new();
         }
-        let mut stored = StoredSent::default();
+        let mut stored = StoredOutbound::default();
         let filter_of = |number: u16| {
             let mut replays = session.replays.iter();
             replays
@@ -68,7 +68,7 @@ impl Engine {
             ranges.insert(self.name_of(range.partition), (range.from.0, range.next.0));
         }
         for (packet_id, sent, flight) in session.window.unacked_from(0) {
-            if !flight.is_exactly_once() {
+            if !flight.is_qos2() {
                 continue;
             }
             let source = match sent.source {
@@ -84,7 +84,7 @@ impl Engine {
                 },
                 Source::Moved | Source::Unattached => StoredSource::U,
             };
-            let step = u8::from(flight == Flight::AwaitsPubcomp);
+            let step = u8::from(flight == InflightState::AwaitsPubcomp);
             let (partition, offset) = (sent.partition.0, sent.offset.0);
             stored
                 .flights
@@ -94,12 +94,12 @@ impl Engine {
     }
 
     /// Puts the deliveries of an earlier life of the broker back into the window of a restored session.
-    pub(in crate::engine) fn restore_sent(&self, session: &mut Session) {
-        let Some(value) = self.state.get(&sent_key(&session.client_id)) else {
+    pub(in crate::engine) fn restore_qos2_outbound(&self, session: &mut Session) {
+        let Some(value) = self.state.get(&qos2_outbound_key(&session.client_id)) else {
             return;
         };
-        session.sent_stored = true;
-        let stored: StoredSent = match serde_json::from_slice(&value) {
+        session.outbound_stored = true;
+        let stored: StoredOutbound = match serde_json::from_slice(&value) {
             Ok(stored) => stored,
             Err(error) => {
                 tracing::error!(%error, client_id = &*session.client_id, "the deliveries in flight of a session cannot be read");
@@ -153,16 +153,16 @@ impl Engine {
                     number_of(session, filter).map_or(Source::Cursor, Source::Replay)
                 }
             };
-            let sent = Sent {
+            let sent = Inflight {
                 offset: Offset(*offset),
                 partition: PartitionIndex(*partition),
                 source,
                 receipt: false,
             };
             let flight = if *step == 0 {
-                Flight::AwaitsPubrec
+                InflightState::AwaitsPubrec
             } else {
-                Flight::AwaitsPubcomp
+                InflightState::AwaitsPubcomp
             };
             if usize::from(*partition) >= self.stages.len()
                 || !session.window.restore(*packet_id, sent, flight)
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn stored_flights_read_back() {
-        let stored = StoredSent {
+        let stored = StoredOutbound {
             assigned: BTreeMap::from([("telemetry-0".to_owned(), (3, 9))]),
             replays: BTreeMap::new(),
             flights: vec![
@@ -197,7 +197,7 @@ mod tests {
             "a flight takes few bytes: {}",
             String::from_utf8_lossy(&text)
         );
-        let back: StoredSent = serde_json::from_slice(&text).expect("own JSON");
+        let back: StoredOutbound = serde_json::from_slice(&text).expect("own JSON");
         assert_eq!(back, stored);
     }
 }

@@ -1,4 +1,4 @@
-//! What was read from the files for sessions that are far behind, and which of them wait to read (`sweep` reads).
+//! What was read from the files for sessions that are far behind, and which of them wait to read (`scheduler` reads).
 //!
 //! A window takes a small part of a batch, so a session needs the same batch again with each acknowledgement, and many
 //! that come back together need the same batches. Therefore what lies above the lowest place where somebody stands is
@@ -30,12 +30,12 @@ const SPARE_BYTES_MAX: u64 = 8 << 20;
 /// Somebody reads this often, however much else there is to do.
 const OVERDUE_MS: u64 = 100;
 
-pub(super) type Place = (PartitionIndex, Offset);
+pub(super) type PartitionOffset = (PartitionIndex, Offset);
 /// A session and where it wants to read on.
-type Waiting = (PartitionIndex, Offset, SessionKey);
+type WaitingRead = (PartitionIndex, Offset, SessionKey);
 
 #[derive(Debug)]
-struct Kept {
+struct CachedBatch {
     batch: Batch,
     /// Sessions that stand in it.
     holders: u32,
@@ -43,28 +43,28 @@ struct Kept {
 
 /// A session that stands in a kept batch, because it had no room for the next record.
 #[derive(Debug, Clone, Copy)]
-struct Stop {
-    batch: Place,
+struct StalledReader {
+    batch: PartitionOffset,
     at_ms: u64,
     /// The batch is kept for it.
     holds: bool,
 }
 
 #[derive(Debug)]
-pub struct ColdReads {
-    kept: BTreeMap<Place, Kept>,
+pub struct BatchCache {
+    kept: BTreeMap<PartitionOffset, CachedBatch>,
     /// In order of age; what is gone may still be named.
-    ages: VecDeque<Place>,
+    ages: VecDeque<PartitionOffset>,
     bytes: usize,
     /// Batches that somebody stands in.
-    held: BTreeSet<Place>,
-    stops: FxHashMap<SessionKey, Stop>,
+    held: BTreeSet<PartitionOffset>,
+    stalled: FxHashMap<SessionKey, StalledReader>,
     /// When to look whether a session still stands where it stood.
-    stops_due: VecDeque<(u64, SessionKey)>,
+    stalled_due: VecDeque<(u64, SessionKey)>,
     idle_ms: u64,
-    waiting: BTreeSet<Waiting>,
+    waiting: BTreeSet<WaitingRead>,
     /// Where the last read that went round was.
-    place: Place,
+    place: PartitionOffset,
     reads: u32,
     /// Bytes that may be read although what is kept is full, as of when.
     spare_bytes: u64,
@@ -77,18 +77,18 @@ pub struct ColdReads {
     pub watched: bool,
 }
 
-impl Default for ColdReads {
+impl Default for BatchCache {
     fn default() -> Self {
         Self {
             kept: BTreeMap::new(),
             ages: VecDeque::new(),
             bytes: 0,
             held: BTreeSet::new(),
-            stops: FxHashMap::default(),
-            stops_due: VecDeque::new(),
+            stalled: FxHashMap::default(),
+            stalled_due: VecDeque::new(),
             idle_ms: IDLE_MS,
             waiting: BTreeSet::new(),
-            place: Place::default(),
+            place: PartitionOffset::default(),
             reads: 0,
             spare_bytes: 0,
             spare_at_ms: 0,
@@ -99,14 +99,18 @@ impl Default for ColdReads {
     }
 }
 
-impl ColdReads {
+impl BatchCache {
     /// The kept batch that holds an offset.
     pub fn batch_at(&self, partition: PartitionIndex, offset: Offset) -> Option<Batch> {
         let (_, kept) = self.kept_at(partition, offset)?;
         Some(kept.batch.clone())
     }
 
-    fn kept_at(&self, partition: PartitionIndex, offset: Offset) -> Option<(Place, &Kept)> {
+    fn kept_at(
+        &self,
+        partition: PartitionIndex,
+        offset: Offset,
+    ) -> Option<(PartitionOffset, &CachedBatch)> {
         let mut below = self.kept.range(..=(partition, offset));
         let (place, kept) = below.next_back()?;
         (place.0 == partition && offset < kept.batch.next_offset()).then_some((*place, kept))
@@ -122,7 +126,7 @@ impl ColdReads {
             self.bytes += batch.bytes_len();
             self.ages.push_back(place);
             let batch = batch.clone();
-            self.kept.insert(place, Kept { batch, holders: 0 });
+            self.kept.insert(place, CachedBatch { batch, holders: 0 });
         }
         let newest = batches.last().map(Batch::base_offset);
         while self.bytes > KEPT_BYTES
@@ -156,7 +160,7 @@ impl ColdReads {
         }
     }
 
-    fn forget(&mut self, place: Place) {
+    fn forget(&mut self, place: PartitionOffset) {
         self.held.remove(&place);
         if let Some(kept) = self.kept.remove(&place) {
             self.bytes -= kept.batch.bytes_len();
@@ -164,7 +168,7 @@ impl ColdReads {
     }
 
     /// The lowest kept batch, when everybody stands above it.
-    fn below_all(&self) -> Option<Place> {
+    fn below_all(&self) -> Option<PartitionOffset> {
         let lowest = *self.kept.first_key_value()?.0;
         self.held
             .first()
@@ -173,12 +177,12 @@ impl ColdReads {
     }
 
     /// A session stands in the batch that holds `offset`, for want of room.
-    pub fn stop(&mut self, session: SessionKey, (partition, offset): Place, now_ms: u64) {
+    pub fn stop(&mut self, session: SessionKey, (partition, offset): PartitionOffset, now_ms: u64) {
         let Some((batch, _)) = self.kept_at(partition, offset) else {
             return self.go_on(session);
         };
         let at_ms = now_ms;
-        if let Some(stop) = self.stops.get_mut(&session)
+        if let Some(stop) = self.stalled.get_mut(&session)
             && stop.batch == batch
             && stop.holds
         {
@@ -190,21 +194,21 @@ impl ColdReads {
             kept.holders += 1;
             self.held.insert(batch);
             let holds = true;
-            self.stops.insert(
+            self.stalled.insert(
                 session,
-                Stop {
+                StalledReader {
                     batch,
                     at_ms,
                     holds,
                 },
             );
-            self.stops_due.push_back((now_ms + self.idle_ms, session));
+            self.stalled_due.push_back((now_ms + self.idle_ms, session));
         }
     }
 
     /// A session reads on from where it stopped.
     pub fn go_on_at(&mut self, session: SessionKey, now_ms: u64) {
-        if let Some(stop) = self.stops.get(&session) {
+        if let Some(stop) = self.stalled.get(&session) {
             self.learn(now_ms.saturating_sub(stop.at_ms));
             self.go_on(session);
         }
@@ -212,14 +216,14 @@ impl ColdReads {
 
     /// A session no longer stands where it stopped.
     pub fn go_on(&mut self, session: SessionKey) {
-        if let Some(stop) = self.stops.remove(&session)
+        if let Some(stop) = self.stalled.remove(&session)
             && stop.holds
         {
             self.let_go(stop.batch);
         }
     }
 
-    fn let_go(&mut self, batch: Place) {
+    fn let_go(&mut self, batch: PartitionOffset) {
         if let Some(kept) = self.kept.get_mut(&batch) {
             // It may have been forgotten and read again since.
             kept.holders = kept.holders.saturating_sub(1);
@@ -240,17 +244,17 @@ impl ColdReads {
     }
 
     /// Those whose clients have acknowledged nothing for a while hold nothing any more.
-    pub fn let_go_of_idle(&mut self, now_ms: u64) {
-        while let Some((due_ms, session)) = self.stops_due.front().copied()
+    pub fn release_idle(&mut self, now_ms: u64) {
+        while let Some((due_ms, session)) = self.stalled_due.front().copied()
             && due_ms <= now_ms
         {
-            self.stops_due.pop_front();
+            self.stalled_due.pop_front();
             let idle_ms = self.idle_ms;
-            let Some(stop) = self.stops.get_mut(&session).filter(|stop| stop.holds) else {
+            let Some(stop) = self.stalled.get_mut(&session).filter(|stop| stop.holds) else {
                 continue;
             };
             if stop.at_ms + idle_ms > now_ms {
-                self.stops_due.push_back((stop.at_ms + idle_ms, session));
+                self.stalled_due.push_back((stop.at_ms + idle_ms, session));
                 continue;
             }
             stop.holds = false;
@@ -262,7 +266,7 @@ impl ColdReads {
     }
 
     /// A session wants to read on at a place and waits until it is read for.
-    pub fn wait(&mut self, session: SessionKey, (partition, offset): Place) {
+    pub fn wait(&mut self, session: SessionKey, (partition, offset): PartitionOffset) {
         self.waiting.insert((partition, offset, session));
     }
 
@@ -270,7 +274,7 @@ impl ColdReads {
     pub fn next(&mut self, now_ms: u64) -> Option<SessionKey> {
         let passed_ms = now_ms.saturating_sub(std::mem::replace(&mut self.spare_at_ms, now_ms));
         self.add_spare(passed_ms.saturating_mul(SPARE_BYTES_PER_MS));
-        if self.is_held_back() {
+        if self.has_no_room() {
             return None;
         }
         let (partition, offset) = self.place;
@@ -293,7 +297,7 @@ impl ColdReads {
     }
 
     /// Where the lowest of those that wait wants to read on.
-    pub fn lowest_waiting(&self) -> Option<Place> {
+    pub fn lowest_waiting(&self) -> Option<PartitionOffset> {
         let (partition, offset, _) = self.waiting.first()?;
         Some((*partition, *offset))
     }
@@ -326,7 +330,7 @@ impl ColdReads {
             .is_some()
     }
 
-    pub fn revoke(&mut self) {
+    pub fn revoke_grant(&mut self) {
         self.granted = None;
     }
 
@@ -339,7 +343,7 @@ impl ColdReads {
     ) -> Vec<SessionKey> {
         let least = SessionKey::from_bits(0);
         let range = (partition, from, least)..(partition, until, least);
-        let found: Vec<Waiting> = self.waiting.range(range).copied().collect();
+        let found: Vec<WaitingRead> = self.waiting.range(range).copied().collect();
         for who in &found {
             self.waiting.remove(who);
         }
@@ -352,11 +356,11 @@ impl ColdReads {
     }
 
     /// What is kept is being used to the full, and nothing may be read beside it now.
-    pub fn is_held_back(&self) -> bool {
+    pub fn has_no_room(&self) -> bool {
         self.is_full() && self.spare_bytes == 0
     }
 
-    pub fn is_waited_for(&self) -> bool {
+    pub fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 }
@@ -373,53 +377,53 @@ mod tests {
 
     #[test]
     fn the_lowest_read_first_and_now_and_then_one_that_the_round_has_come_to() {
-        let mut cold = ColdReads::default();
+        let mut cache = BatchCache::default();
         for number in 1..=8 {
-            cold.wait(session(number), (P, Offset(100 * number)));
+            cache.wait(session(number), (P, Offset(100 * number)));
         }
-        cold.place = (P, Offset(650));
-        let order: Vec<_> = (0..8).map(|_| cold.next(0)).collect();
+        cache.place = (P, Offset(650));
+        let order: Vec<_> = (0..8).map(|_| cache.next(0)).collect();
         let expected = [1, 2, 3, 7, 4, 5, 6, 8];
         assert_eq!(order, expected.map(|number| Some(session(number))));
-        assert_eq!(cold.next(0), None);
+        assert_eq!(cache.next(0), None);
     }
 
     #[test]
     fn a_grant_is_for_one_session_and_one_read() {
-        let mut cold = ColdReads::default();
-        cold.wait(session(1), (P, Offset(5)));
-        assert_eq!(cold.next(0), Some(session(1)));
-        assert!(!cold.take_grant(session(2)));
-        assert!(cold.take_grant(session(1)) && !cold.take_grant(session(1)));
-        cold.wait(session(1), (P, Offset(5)));
-        assert_eq!(cold.next(0), Some(session(1)));
-        cold.revoke();
-        assert!(!cold.take_grant(session(1)));
+        let mut cache = BatchCache::default();
+        cache.wait(session(1), (P, Offset(5)));
+        assert_eq!(cache.next(0), Some(session(1)));
+        assert!(!cache.take_grant(session(2)));
+        assert!(cache.take_grant(session(1)) && !cache.take_grant(session(1)));
+        cache.wait(session(1), (P, Offset(5)));
+        assert_eq!(cache.next(0), Some(session(1)));
+        cache.revoke_grant();
+        assert!(!cache.take_grant(session(1)));
     }
 
     #[test]
     fn how_long_a_batch_is_held_follows_how_long_clients_take() {
-        let mut cold = ColdReads::default();
+        let mut cache = BatchCache::default();
         for _ in 0..20 {
-            cold.learn(600);
+            cache.learn(600);
         }
-        assert!((1100..=1200).contains(&cold.idle_ms), "{}", cold.idle_ms);
+        assert!((1100..=1200).contains(&cache.idle_ms), "{}", cache.idle_ms);
         for _ in 0..2000 {
-            cold.learn(1);
+            cache.learn(1);
         }
-        assert!(cold.idle_ms < 400, "{}", cold.idle_ms);
+        assert!(cache.idle_ms < 400, "{}", cache.idle_ms);
     }
 
     #[test]
     fn those_that_wait_for_the_same_batch_are_found_together() {
-        let mut cold = ColdReads::default();
+        let mut cache = BatchCache::default();
         for (number, offset) in [(1, 99), (2, 100), (3, 149), (4, 150)] {
-            cold.wait(session(number), (P, Offset(offset)));
+            cache.wait(session(number), (P, Offset(offset)));
         }
-        cold.wait(session(5), (PartitionIndex(2), Offset(120)));
-        let together = cold.take_waiting(P, Offset(100), Offset(150));
+        cache.wait(session(5), (PartitionIndex(2), Offset(120)));
+        let together = cache.take_waiting(P, Offset(100), Offset(150));
         assert_eq!(together, [session(2), session(3)]);
-        assert_eq!(cold.lowest_waiting(), Some((P, Offset(99))));
-        assert_eq!(cold.waiting.len(), 3);
+        assert_eq!(cache.lowest_waiting(), Some((P, Offset(99))));
+        assert_eq!(cache.waiting.len(), 3);
     }
 }

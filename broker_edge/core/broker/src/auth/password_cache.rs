@@ -18,21 +18,21 @@ type Digest = [u8; digest::SHA256_OUTPUT_LEN];
 const WRONG_MAX: usize = 4096;
 
 #[derive(Debug)]
-pub struct Remembered {
+pub struct PasswordCache {
     /// `None` if the system provided no random bytes; then nothing is remembered.
     key: Option<hmac::Key>,
     by_user: Mutex<HashMap<Box<str>, Digest>>,
-    wrong: Mutex<Wrong>,
+    wrong: Mutex<WrongPasswords>,
 }
 
 /// Two halves, so that making room does not forget everything.
 #[derive(Debug, Default)]
-struct Wrong {
+struct WrongPasswords {
     newer: HashSet<Digest>,
     older: HashSet<Digest>,
 }
 
-impl Default for Remembered {
+impl Default for PasswordCache {
     fn default() -> Self {
         let mut secret = Digest::default();
         let key = random(&mut secret)
@@ -46,7 +46,7 @@ impl Default for Remembered {
     }
 }
 
-impl Remembered {
+impl PasswordCache {
     fn digest(&self, user: &str, password: &[u8]) -> Option<Digest> {
         let mut context = hmac::Context::with_key(self.key.as_ref()?);
         context.update(&(user.len() as u64).to_le_bytes());
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn only_the_very_password_of_the_very_user_is_known_and_only_here() {
-        let remembered = Remembered::default();
+        let remembered = PasswordCache::default();
         remembered.remember("ann", b"secret");
         assert_eq!(remembered.recall("ann", b"secret"), Some(true));
         for (user, password) in [
@@ -108,14 +108,14 @@ mod tests {
         remembered.remember("ann", b"other");
         assert_eq!(remembered.recall("ann", b"secret"), None);
         assert_eq!(remembered.recall("ann", b"other"), Some(true));
-        assert_eq!(Remembered::default().recall("ann", b"other"), None);
+        assert_eq!(PasswordCache::default().recall("ann", b"other"), None);
         let kept = format!("{:?}", remembered.by_user.lock());
         assert!(!kept.contains("other"));
     }
 
     #[test]
     fn wrong_passwords_are_remembered_up_to_a_bound_the_newest_longest() {
-        let remembered = Remembered::default();
+        let remembered = PasswordCache::default();
         let guess = |number: usize| number.to_le_bytes();
         remembered.remember("ann", b"right");
         for number in 0..3 * WRONG_MAX {

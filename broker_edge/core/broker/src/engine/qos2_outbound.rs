@@ -16,13 +16,13 @@ use headwater_mqtt::{PacketId, ReasonCode, encode};
 use super::catch_up::Progress;
 use super::close::Cause;
 use super::deliver::Delivered;
-use super::exactly_once::Round;
 use super::session::Session;
 use super::stage::PartitionIndex;
-use super::window::{Flight, Sent, Source};
+use super::state_commit::CommitSeq;
+use super::window::{Inflight, InflightState, Source};
 use super::{ConnKey, Engine, SessionKey};
 
-pub fn sent_key(client_id: &str) -> String {
+pub fn qos2_outbound_key(client_id: &str) -> String {
     format!("sent/{client_id}")
 }
 
@@ -36,7 +36,7 @@ pub struct Assigned {
 }
 
 /// Packet ids with the rounds that they wait for, oldest first.
-pub type Waiting = VecDeque<(Round, u16)>;
+pub type WaitingIds = VecDeque<(CommitSeq, u16)>;
 
 impl Session {
     /// Whether a record was given a packet id in an earlier life of the broker, so that the window has it or it is done.
@@ -70,7 +70,7 @@ impl Session {
 
     /// From here on the session gets with QoS 2 what it got with less: what it had before may be unacknowledged and has
     /// to be delivered again after a crash.
-    pub fn begin_exactly_once(&mut self, places: &[(PartitionIndex, Offset)]) {
+    pub fn begin_qos2(&mut self, places: &[(PartitionIndex, Offset)]) {
         let assigned = self.extras.present_mut().map(|extras| &mut extras.assigned);
         for range in assigned.into_iter().flatten() {
             let place = places.iter().find(|(of, _)| *of == range.partition);
@@ -83,15 +83,15 @@ impl Session {
 
 impl Engine {
     /// Gives a record its packet id. It is sent once that is durable.
-    pub(super) fn assign(&mut self, key: SessionKey, sent: Sent) -> u16 {
-        let round = self.change(key);
+    pub(super) fn assign(&mut self, key: SessionKey, sent: Inflight) -> u16 {
+        let commit_seq = self.change(key);
         let Some(session) = self.sessions.get_mut(key) else {
             return 0;
         };
-        session.sent_changed = true;
+        session.outbound_changed = true;
         session.note_assigned(sent.source, sent.partition, sent.offset);
-        let packet_id = session.window.push(sent, Flight::Assigned);
-        session.extras.unsent.push_back((round, packet_id));
+        let packet_id = session.window.push(sent, InflightState::Assigned);
+        session.extras.unsent.push_back((commit_seq, packet_id));
         packet_id
     }
 
@@ -102,16 +102,16 @@ impl Engine {
         conn: ConnKey,
         steps: &mut usize,
     ) -> Progress {
-        let settled = self.rounds.settled();
+        let settled = self.state_commits.settled();
         let mut recent = None;
         loop {
             let Some(session) = self.sessions.get(key) else {
                 return Progress::NoRoom;
             };
-            let Some((round, packet_id)) = session.extras.unsent.front().copied() else {
+            let Some((commit_seq, packet_id)) = session.extras.unsent.front().copied() else {
                 return Progress::Finished;
             };
-            if session.stored && round > settled {
+            if session.stored && commit_seq > settled {
                 // The round wakes the session; what else it has to send need not wait.
                 return Progress::Finished;
             }
@@ -127,10 +127,11 @@ impl Engine {
 
     /// Whether the packet id of a delivery that has not left would be known after a crash.
     pub(super) fn is_assigned_durably(&self, key: SessionKey, packet_id: u16) -> bool {
-        let settled = self.rounds.settled();
+        let settled = self.state_commits.settled();
         self.sessions.get(key).is_none_or(|session| {
             let mut unsent = session.extras.unsent.iter();
-            !session.stored || !unsent.any(|(round, id)| *id == packet_id && *round > settled)
+            !session.stored
+                || !unsent.any(|(commit_seq, id)| *id == packet_id && *commit_seq > settled)
         })
     }
 
@@ -144,14 +145,17 @@ impl Engine {
     ) -> Delivered {
         let flight_of = |engine: &Self| engine.sessions.get(key)?.window.flight(packet_id);
         let mut delivered = Delivered::Skipped;
-        if let Some((sent, Flight::Assigned)) = flight_of(self) {
-            delivered = self.send_entry(key, conn, packet_id, sent, Flight::Assigned, recent);
+        if let Some((sent, InflightState::Assigned)) = flight_of(self) {
+            delivered =
+                self.send_entry(key, conn, packet_id, sent, InflightState::Assigned, recent);
         }
         if delivered != Delivered::NoRoom
             && let Some(session) = self.sessions.get_mut(key)
         {
-            if let Some((_, Flight::Assigned)) = session.window.flight(packet_id) {
-                session.window.advance(packet_id, Flight::AwaitsPubrec);
+            if let Some((_, InflightState::Assigned)) = session.window.flight(packet_id) {
+                session
+                    .window
+                    .advance(packet_id, InflightState::AwaitsPubrec);
             }
             if let Some(extras) = session.extras.present_mut() {
                 if extras
@@ -177,14 +181,14 @@ impl Engine {
             return;
         };
         match session.window.flight(packet_id) {
-            Some((_, Flight::AwaitsPubrec)) if ack.reason.is_error() => {
+            Some((_, InflightState::AwaitsPubrec)) if ack.reason.is_error() => {
                 self.finish(session_key, packet_id);
             }
-            Some((sent, Flight::AwaitsPubrec)) if sent.receipt => {
+            Some((sent, InflightState::AwaitsPubrec)) if sent.receipt => {
                 self.take_receipt(session_key, packet_id, sent);
             }
-            Some((_, Flight::AwaitsPubrec)) => self.release(session_key, packet_id),
-            Some((_, Flight::AwaitsPubcomp)) => {
+            Some((_, InflightState::AwaitsPubrec)) => self.release(session_key, packet_id),
+            Some((_, InflightState::AwaitsPubcomp)) => {
                 let waits = session
                     .extras
                     .releases
@@ -202,7 +206,7 @@ impl Engine {
     }
 
     /// A client has received a command: what says so has to be durable before the command is released.
-    fn take_receipt(&mut self, key: SessionKey, packet_id: u16, sent: Sent) {
+    fn take_receipt(&mut self, key: SessionKey, packet_id: u16, sent: Inflight) {
         if !self.receipted.contains(&(key, packet_id)) {
             self.append_receipt(key, packet_id, sent);
             self.receipted.push((key, packet_id));
@@ -216,7 +220,7 @@ impl Engine {
             let Some(session) = self.sessions.get(key) else {
                 continue;
             };
-            let Some((sent, Flight::AwaitsPubrec)) = session.window.flight(packet_id) else {
+            let Some((sent, InflightState::AwaitsPubrec)) = session.window.flight(packet_id) else {
                 continue;
             };
             let waits = session.extras.receipts.iter().any(|receipt| {
@@ -232,29 +236,31 @@ impl Engine {
 
     /// The client has the record: PUBREL goes once that is durable.
     fn release(&mut self, key: SessionKey, packet_id: u16) {
-        let round = self.change(key);
+        let commit_seq = self.change(key);
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
-        session.window.advance(packet_id, Flight::AwaitsPubcomp);
-        session.sent_changed = session.stored;
-        session.extras.releases.push_back((round, packet_id));
-        if round == Round::default() {
+        session
+            .window
+            .advance(packet_id, InflightState::AwaitsPubcomp);
+        session.outbound_changed = session.stored;
+        session.extras.releases.push_back((commit_seq, packet_id));
+        if commit_seq == CommitSeq::default() {
             self.send_releases(key);
         }
     }
 
     /// Sends the PUBRELs that are due, in the order of their PUBRECs.
     pub(super) fn send_releases(&mut self, key: SessionKey) {
-        let settled = self.rounds.settled();
+        let settled = self.state_commits.settled();
         loop {
             let Some(session) = self.sessions.get_mut(key) else {
                 return;
             };
-            let Some((round, packet_id)) = session.extras.releases.front().copied() else {
+            let Some((commit_seq, packet_id)) = session.extras.releases.front().copied() else {
                 return;
             };
-            if session.stored && round > settled {
+            if session.stored && commit_seq > settled {
                 return;
             }
             session.extras.releases.pop_front();
@@ -272,7 +278,7 @@ impl Engine {
         if let Some(conn) = self.writer(key) {
             let version = conn.version;
             encode::pubrel(&mut conn.out, version, id, ReasonCode::Success, &[]);
-            self.tally.packets_sent += 1;
+            self.turn_metrics.packets_sent += 1;
         }
     }
 
@@ -290,7 +296,9 @@ impl Engine {
             .iter()
             .any(|(_, id)| *id == packet_id);
         match session.window.flight(packet_id) {
-            Some((_, Flight::AwaitsPubcomp)) if !waits => self.finish(session_key, packet_id),
+            Some((_, InflightState::AwaitsPubcomp)) if !waits => {
+                self.finish(session_key, packet_id)
+            }
             Some(_) => self.close(key, Cause::Reason(ReasonCode::ProtocolError)),
             None => {}
         }
@@ -311,7 +319,7 @@ impl Engine {
             session.drop_finished_replays();
         }
         if session.stored {
-            session.sent_changed = true;
+            session.outbound_changed = true;
             if !session.dirty {
                 session.dirty = true;
                 self.dirty.push(key);

@@ -15,9 +15,9 @@ const SILENT_GRACE: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
-pub(super) struct Places {
+pub(super) struct ConnectionSlots {
     pub(super) next: u64,
-    pub(super) passes: HashMap<u64, (Arc<Pass>, Place)>,
+    pub(super) passes: HashMap<u64, (Arc<Pass>, SlotOwner)>,
     /// The pending connections of each site, in order of arrival.
     pub(super) sites: BTreeMap<IpAddr, BTreeSet<u64>>,
     pub(super) pending: usize,
@@ -31,7 +31,7 @@ pub(super) struct Places {
 
 /// What a connection counts against.
 #[derive(Clone)]
-pub(super) enum Place {
+pub(super) enum SlotOwner {
     Pending,
     Anonymous,
     Verified {
@@ -44,38 +44,38 @@ pub(super) enum Place {
 #[derive(Debug)]
 pub struct TooMany {
     pub max: usize,
-    pub of: Whole,
+    pub of: QuotaScope,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whole {
+pub enum QuotaScope {
     User,
     Tenant,
 }
 
-impl Whole {
+impl QuotaScope {
     pub fn name(self) -> &'static str {
         match self {
-            Whole::User => "user",
-            Whole::Tenant => "tenant",
+            QuotaScope::User => "user",
+            QuotaScope::Tenant => "tenant",
         }
     }
 
     /// The setting behind the limit: a tenant gets half of all connections.
     pub fn setting(self) -> &'static str {
         match self {
-            Whole::User => "max_connections_per_user",
-            Whole::Tenant => "max_connections",
+            QuotaScope::User => "max_connections_per_user",
+            QuotaScope::Tenant => "max_connections",
         }
     }
 }
 
-impl Places {
+impl ConnectionSlots {
     pub(super) fn add(&mut self, pass: Arc<Pass>, site: IpAddr) {
         self.sites.entry(site).or_default().insert(pass.number);
         self.pending += 1;
         *self.unknown.entry(site).or_default() += 1;
-        self.passes.insert(pass.number, (pass, Place::Pending));
+        self.passes.insert(pass.number, (pass, SlotOwner::Pending));
     }
 
     /// Removes a connection from every count.
@@ -85,9 +85,9 @@ impl Places {
         Some(pass)
     }
 
-    pub(super) fn uncount(&mut self, pass: &Pass, place: &Place) {
+    pub(super) fn uncount(&mut self, pass: &Pass, place: &SlotOwner) {
         let site = pass.site();
-        if let Place::Verified { identity, tenant } = place {
+        if let SlotOwner::Verified { identity, tenant } = place {
             if let Some(user) = &identity.user {
                 lower(&mut self.users, user);
             }
@@ -97,7 +97,7 @@ impl Places {
             return;
         }
         lower(&mut self.unknown, &site);
-        if matches!(place, Place::Anonymous) {
+        if matches!(place, SlotOwner::Anonymous) {
             self.anonymous -= 1;
         } else if let Some(numbers) = self.sites.get_mut(&site) {
             self.pending -= 1;
@@ -155,14 +155,14 @@ impl Places {
         if held >= max {
             return Err(TooMany {
                 max,
-                of: Whole::User,
+                of: QuotaScope::User,
             });
         }
         let max = limits.per_tenant;
         if of_tenant.unwrap_or(0) >= max {
             return Err(TooMany {
                 max,
-                of: Whole::Tenant,
+                of: QuotaScope::Tenant,
             });
         }
         Ok(())

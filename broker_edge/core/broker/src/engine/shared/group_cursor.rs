@@ -11,13 +11,13 @@ const RANGES_MAX: usize = 4096;
 /// Everything below `low` is done; `done` alternates between how many records follow that are not done, and how many
 /// that are.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoredPlace {
+pub struct StoredCursor {
     pub low: u64,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub done: Vec<u64>,
 }
 
-impl StoredPlace {
+impl StoredCursor {
     /// `pending` ascends and lies below `next`; `skipped` ascends: what is done above `next`.
     pub fn of(next: u64, pending: &[u64], skipped: &[(u64, u64)]) -> Self {
         let low = pending.first().copied().unwrap_or(next);
@@ -55,12 +55,12 @@ impl StoredPlace {
 
 /// Offsets that a group does not read although its place is below them: done before a restart, or with a member.
 #[derive(Debug, Default)]
-pub struct Skips {
+pub struct DoneRanges {
     /// Ascending ranges per partition.
     ranges: Vec<(PartitionIndex, Vec<(u64, u64)>)>,
 }
 
-impl Skips {
+impl DoneRanges {
     pub fn contains(&self, partition: PartitionIndex, offset: Offset) -> bool {
         let ranges = self.of(partition);
         let after = ranges.partition_point(|(_, to)| *to <= offset.0);
@@ -125,13 +125,13 @@ mod tests {
                 at += gap + len;
             }
             let pending: Vec<u64> = pending.into_iter().collect();
-            let stored = StoredPlace::of(next, &pending, &skipped);
-            let back: StoredPlace = serde_json::from_slice(
+            let stored = StoredCursor::of(next, &pending, &skipped);
+            let back: StoredCursor = serde_json::from_slice(
                 &serde_json::to_vec(&stored).expect("plain"),
             ).expect("own JSON");
-            let mut skips = Skips::default();
+            let mut skips = DoneRanges::default();
             skips.set(P, back.ranges());
-            let undone: BTreeSet<u64> = (back.low..at + 5)
+            let group_cursor: BTreeSet<u64> = (back.low..at + 5)
                 .filter(|offset| !skips.contains(P, Offset(*offset)))
                 .collect();
             let expected: BTreeSet<u64> = pending
@@ -141,21 +141,21 @@ mod tests {
                     !skipped.iter().any(|(from, to)| (*from..*to).contains(offset))
                 }))
                 .collect();
-            prop_assert_eq!(undone, expected);
+            prop_assert_eq!(group_cursor, expected);
         }
     }
 
     #[test]
     fn what_does_not_fit_the_bound_counts_as_not_done() {
         let pending: Vec<u64> = (0..20_000).map(|n| 2 * n).collect();
-        let stored = StoredPlace::of(40_000, &pending, &[]);
+        let stored = StoredCursor::of(40_000, &pending, &[]);
         assert_eq!(stored.ranges().len(), RANGES_MAX);
         assert_eq!(stored.ranges().last(), Some(&(8191, 8192)));
     }
 
     #[test]
     fn an_offset_is_added_once_and_found() {
-        let mut skips = Skips::default();
+        let mut skips = DoneRanges::default();
         for offset in [7, 3, 7, 5] {
             skips.add(P, Offset(offset));
         }
