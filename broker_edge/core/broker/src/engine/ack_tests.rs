@@ -1,4 +1,4 @@
-//! The FIFO of acknowledgements by itself: what leaves when, in ranges, with places and as refusals.
+//! The FIFO of acknowledgements alone: what leaves when, in ranges, with offsets and as refusals.
 
 use super::*;
 
@@ -187,7 +187,7 @@ fn located(partition: PartitionIndex, ticket: u64) -> Reply {
     }
 }
 
-/// Packet ids and offsets of what leaves; None for a refusal.
+/// Packet ids and offsets of the replies that leave; `None` for a refusal.
 fn places(fifo: &mut AckFifo, marks: &SettledView) -> Vec<(u16, Option<u64>)> {
     let mut places = Vec::new();
     while let Some(reply) = fifo.pop_ready(marks) {

@@ -1,4 +1,5 @@
-//! The engine driven by hand: no sockets, a clock that the test moves, and a disk whose syncs the test holds or fails.
+//! Tests that drive the engine by hand: no sockets, a clock that the test moves, and a disk whose syncs the test holds
+//! or fails.
 
 mod auth;
 mod edges;
@@ -59,12 +60,12 @@ use super::*;
 use gate::{Gate, GatedFiles, Sync};
 use rig::{Rig, dir};
 
-/// The longest that a test waits for the writer's thread.
+/// The longest time that a test waits for the writer's thread.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Enough publishers in a turn that the loop does not commit on its own thread.
+/// With this many publishers in a turn, the loop does not commit on its own thread.
 const MANY: usize = 3;
 
-/// Publishes from many clients while syncs are held; gives them and a subscriber.
+/// Publishes from many clients while syncs are held; returns them and a subscriber.
 fn publish_while_syncs_are_held(rig: &mut Rig) -> (Vec<ConnKey>, ConnKey) {
     let publishers = rig.clients(Version::V311, MANY);
     let subscriber = rig.connect(ConnectFields::new(Version::V311, "subscriber"));
@@ -77,7 +78,7 @@ fn publish_while_syncs_are_held(rig: &mut Rig) -> (Vec<ConnKey>, ConnKey) {
     (publishers, subscriber)
 }
 
-/// What all of them were sent until now.
+/// Everything sent to all of them so far.
 fn sent_to_all(rig: &mut Rig, publishers: &[ConnKey], subscriber: ConnKey) -> Vec<String> {
     rig.turn();
     let mut sent = rig.sent(subscriber, Version::V311);
@@ -92,7 +93,7 @@ fn i1_i2_nothing_is_acknowledged_or_delivered_before_the_sync_returned() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
     let (publishers, subscriber) = publish_while_syncs_are_held(&mut rig);
-    // The writer has taken the records; without a held sync the mark would move now.
+    // The writer has taken the records; if the sync were not held, the mark would move now.
     while rig.moved.recv_timeout(Duration::from_millis(300)).is_ok() {}
     let early = sent_to_all(&mut rig, &publishers, subscriber);
     assert_eq!(early, [""; 0]);

@@ -1,4 +1,4 @@
-//! Who is let in, what they may do, and what a reload changes for those who are in already.
+//! Which clients are admitted, what they may do, and how a reload affects connected clients.
 
 use crate::config::CertificateUser;
 use crate::peer::{CertificateNames, Peer, Transport};
@@ -26,7 +26,7 @@ fn a_wrong_password_and_an_unknown_user_get_the_same_answer_of_their_version() {
     }
     assert_eq!(broker.denied("no_credentials"), 2);
     broker.connect("ann", "pw-a", "c");
-    // The second time it is remembered, and no thread is asked.
+    // The second time the verdict is cached, and no thread is asked.
     let mut fields = ConnectFields::new(Version::V5, "d");
     fields.username = Some("ann");
     fields.password = Some(b"pw-a");
@@ -51,7 +51,7 @@ fn a_connection_that_waits_for_its_check_is_not_read_and_loses_nothing_that_it_s
         encode::pingreq(out);
     });
     assert_eq!(broker.rig.engine.read_plan(key), ReadPlan::Wait);
-    // However long the check takes, that is not the client's silence.
+    // However long the check takes, it does not count as silence of the client.
     broker.rig.now.mono_ms += 60_000;
     broker.rig.engine.tick();
     let packets = broker.rig.packets(key, Version::V5, 2);
@@ -98,7 +98,7 @@ fn publishes_subscriptions_deliveries_and_replays_follow_the_acl() {
         broker.publish(bob, "own/ann-1/x", 2),
         "refused NotAuthorized"
     );
-    // Asked a second time, the verdict is the one that was kept.
+    // The second time the cached verdict is used.
     assert_eq!(broker.publish(bob, "a/x", 3), "refused NotAuthorized");
     assert_eq!(broker.subscribe(ann, "b/#", None), "0x87");
     assert_eq!(broker.subscribe(ann, "a/secret", None), "0x87");
@@ -112,7 +112,7 @@ fn publishes_subscriptions_deliveries_and_replays_follow_the_acl() {
     assert_eq!(broker.publish(bob, "own/bob-1/x", 5), "puback 5");
     assert_eq!(broker.delivered(bob), ["publish own/bob-1/x 5"]);
     assert_eq!(broker.delivered(ann), ["publish old/x 4"]);
-    // Reading is not replaying.
+    // The right to read does not include the right to replay.
     assert_eq!(broker.subscribe(bob, "old/+", Some("earliest")), "0x87");
     assert_eq!(broker.subscribe(bob, "$at/earliest/old/#", None), "0x87");
     assert_eq!(broker.subscribe(bob, "old/+", Some("latest")), "0x01");
@@ -165,7 +165,7 @@ fn revocation_ends_connections_deliveries_and_publishes_at_once() {
     assert_eq!(broker.subscribe(ann, "a/#", None), "0x01");
     assert_eq!(broker.publish(ann, "a/x", 1), "puback 1");
     assert_eq!(broker.delivered(ann), ["publish a/x 1"]);
-    // Bob's password changes, Ann may write only.
+    // Bob's password changes, and Ann may only write.
     broker.write(
         "users",
         &(quick_line("ann", "pw-a") + &quick_line("bob", "new")),
@@ -181,7 +181,7 @@ fn revocation_ends_connections_deliveries_and_publishes_at_once() {
     broker.write("acl", "user ann\n");
     broker.keeper.reload().expect("the files are right");
     assert_eq!(broker.publish(ann, "a/x", 3), "refused NotAuthorized");
-    // What was remembered of the old password is gone with the old files.
+    // The cached verdict on the old password is gone with the old files.
     let mut fields = ConnectFields::new(Version::V5, "bob-1");
     fields.username = Some("bob");
     fields.password = Some(b"pw-b");
@@ -302,7 +302,7 @@ fn a_password_that_was_wrong_before_is_refused_without_a_check() {
     }
     assert_eq!(broker.denied("bad_credentials"), 4);
     broker.connect("ann", "pw-a", "c");
-    // With other files it may be right.
+    // With other files the password may be right.
     broker.write("users", &quick_line("ann", "wrong"));
     broker.keeper.reload().expect("the files are right");
     broker.rig.turn();
@@ -312,7 +312,7 @@ fn a_password_that_was_wrong_before_is_refused_without_a_check() {
 
 #[test]
 fn a_full_queue_of_checks_refuses_and_leaves_those_in_it_alone() {
-    // No thread takes anything from the queue: two wait, the third is one too many.
+    // No thread takes anything from the queue: two checks wait, and the third is refused.
     let mut broker = Guarded::new(|settings| {
         settings.max_waiting = 2;
         settings.threads = 0;
@@ -358,7 +358,7 @@ fn i7_what_unknown_clients_have_sent_is_bounded_for_all_of_them_together() {
         codes.push((key, broker.rig.engine.out(key).to_vec().get(3).copied()));
     }
     assert_eq!((codes[0].1, codes[1].1), (None, Some(0x89)));
-    // Whoever goes gives its part back.
+    // A client that disconnects gives its bytes back.
     broker.rig.engine.remove(codes[0].0);
     broker.rig.engine.remove(codes[1].0);
     assert_eq!(broker.rig.engine.unknown_bytes.get(), 0);

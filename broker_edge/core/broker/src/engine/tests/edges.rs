@@ -1,4 +1,4 @@
-//! Deliveries at their edges: what time, a restart, narrow windows and long absences do to them.
+//! Deliveries in extreme cases: after time jumps, restarts, with narrow windows and after long absences.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -35,7 +35,7 @@ fn publish_with(
     });
 }
 
-/// Text, remaining expiry, topic and alias of each delivery that a connection was sent.
+/// Text, remaining expiry, topic and alias of each delivery on a connection.
 fn deliveries(rig: &mut Rig, key: ConnKey) -> Vec<(String, Option<u32>, String, Option<u16>)> {
     let bytes = rig.engine.out(key).to_vec();
     rig.engine.written(key, bytes.len());
@@ -136,7 +136,7 @@ fn a_session_misses_nothing_new_after_a_partition_was_put_back_from_an_older_cop
         away.take(&mut rig);
         away.ack(&mut rig, away.unacked.len());
     }
-    // The place it has reached is stored each second.
+    // The session's cursor is stored once a second.
     rig.pass_time(2000);
     away.lose(&mut rig);
     rig.crash();
@@ -242,7 +242,8 @@ fn many_sessions_that_come_back_together_share_what_is_read_for_them() {
     let body = "x".repeat(1000);
     let mut expected = vec![0; SESSIONS];
     for n in 0..RECORDS {
-        // They leave one after the other, so that their places are spread over the log; some have many filters.
+        // The sessions disconnect one after the other, so that their cursors are spread over the log; some have many
+        // filters.
         if n % (RECORDS / SESSIONS) == 0 && n / (RECORDS / SESSIONS) < SESSIONS {
             let member = &mut all[n / (RECORDS / SESSIONS)];
             member.connect(&mut rig, true, 10);

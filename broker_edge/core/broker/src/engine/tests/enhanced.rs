@@ -1,4 +1,4 @@
-//! Enhanced authentication over AUTH packets, named by the statements of the standard.
+//! Enhanced authentication over AUTH packets, named by the standard's statements.
 
 use headwater_mqtt::packet::auth;
 
@@ -15,7 +15,7 @@ fn with_scram() -> Guarded {
     broker
 }
 
-/// Reason, method and data of the one AUTH that was sent; `None` for another packet.
+/// Reason, method and data of the only AUTH sent; `None` for another packet.
 fn sent_auth(rig: &mut Rig, key: ConnKey) -> Option<(ReasonCode, String, String)> {
     rig.turn();
     let bytes = rig.engine.out(key).to_vec();
@@ -64,7 +64,7 @@ fn begin(broker: &mut Guarded, method: &str, data: &str) -> ConnKey {
     key
 }
 
-/// A client that has come through the exchange.
+/// A client that has completed the exchange.
 fn connected(broker: &mut Guarded) -> ConnKey {
     let first = client::first("ann", "nonce");
     let key = begin(broker, METHOD, &first);
@@ -138,7 +138,7 @@ fn mqtt_3_1_2_30_nothing_but_auth_goes_on_before_the_connack() {
     let key = begin(&mut broker, METHOD, &client::first("ann", "nonce"));
     broker.rig.feed(key, encode::pingreq);
     assert!(broker.rig.engine.take_closed().contains(&key));
-    // And an exchange that does not go on ends with the time for a CONNECT.
+    // An exchange that does not continue ends with the CONNECT timeout.
     let key = begin(&mut broker, METHOD, &client::first("ann", "nonce"));
     broker.rig.pass_time(10_001);
     assert!(broker.rig.engine.take_closed().contains(&key));
@@ -219,7 +219,7 @@ fn a_client_in_an_exchange_is_promised_no_room_for_a_large_packet() {
     assert!(sent_auth(&mut broker.rig, key).is_some());
     let rig = &mut broker.rig;
     rig.engine.begin(rig.now);
-    // AUTH with 1 MiB behind its header.
+    // An AUTH header announcing 1 MiB.
     rig.engine
         .receive(key, &[0xf0, 0x80, 0x80, 0x3f, 0x18], true);
     assert_eq!(rig.engine.read_plan(key), ReadPlan::Wait);

@@ -1,4 +1,4 @@
-//! QoS 2 both ways: each message once in the log and once at the subscriber, whatever connections and brokers do.
+//! QoS 2 in both directions: each message once in the log and once at the subscriber, through reconnects and restarts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ enum Step {
     Publish(u8),
     PublishQos1,
     Turn,
-    /// The publisher, or the subscriber, handles what it was sent.
+    /// The publisher or the subscriber handles what it was sent.
     Work(bool),
     Lose(bool),
     Connect(bool),
@@ -47,7 +47,7 @@ fn each_message_arrives_once(version: Version, replays: bool, steps: &[Step]) {
     world.settle(&mut [&mut publisher, &mut subscriber]);
     let mut count = 0;
     if replays {
-        // So much that the subscription is still replaying for a while.
+        // Enough records that the subscription replays for a while.
         for _ in 0..40 {
             publisher.publish(&mut world.rig, format!("m{count}"));
             count += 1;
@@ -81,7 +81,7 @@ fn each_message_arrives_once(version: Version, replays: bool, steps: &[Step]) {
             Step::Work(which) => {
                 peers[pick(which)].work(&mut world.rig);
             }
-            // A client that was never told that it is subscribed would have to ask again.
+            // A client that never got its SUBACK would have to subscribe again.
             Step::Lose(_) | Step::Connect(_) | Step::Kill if !peers[1].subscribed => {
                 while !peers[1].subscribed {
                     world.rig.turn();
@@ -92,7 +92,7 @@ fn each_message_arrives_once(version: Version, replays: bool, steps: &[Step]) {
             Step::Lose(which) => peers[pick(which)].lose(&mut world.rig),
             Step::Connect(which) => {
                 let peer = &mut peers[pick(which)];
-                // A client that connects again takes its own session over.
+                // A client that connects again takes over its own session.
                 if let Some(key) = peer.key.take() {
                     world.rig.engine.remove(key);
                 }
@@ -162,7 +162,7 @@ fn exactly_once_in_both_directions_through_reconnects_and_kills() {
     }
 }
 
-/// What was given packet ids and has not left must not wait for room that it takes itself.
+/// Deliveries that were given packet ids and not sent must not wait for room that they take themselves.
 #[test]
 fn a_client_that_comes_back_with_a_smaller_window_gets_what_was_assigned_in_the_larger_one() {
     let mut world = World::new();
@@ -182,7 +182,7 @@ fn a_client_that_comes_back_with_a_smaller_window_gets_what_was_assigned_in_the_
             .map(|(_, session)| session.extras.unsent.len())
             .sum::<usize>()
     };
-    // The packet ids of a turn are durable in a later one, so none of these has left.
+    // The packet ids of a turn become durable in a later turn, so none of these was sent.
     while unsent(&world) <= 7 {
         world.rig.turn();
         if unsent(&world) <= 7 && !subscriber.work(&mut world.rig) {
@@ -197,7 +197,7 @@ fn a_client_that_comes_back_with_a_smaller_window_gets_what_was_assigned_in_the_
     world.rig.crash();
 }
 
-/// Forgetting what a replay delivered and storing that it is over are one write: a crash may come after any of them.
+/// Forgetting what a replay delivered and storing that it has finished are one write: a crash may come after any write.
 #[test]
 fn a_replay_that_is_over_is_not_delivered_again_after_a_kill() {
     let mut world = World::new();
@@ -212,7 +212,7 @@ fn a_replay_that_is_over_is_not_delivered_again_after_a_kill() {
     world.settle(&mut [&mut publisher]);
     subscriber.subscribe(&mut world.rig, QoS::ExactlyOnce, Some("earliest"));
     world.settle(&mut [&mut publisher, &mut subscriber]);
-    // Its delivery stores the session's deliveries anew, with no second passing for a checkpoint of the cursors.
+    // Its delivery stores the session's deliveries again, before the next checkpoint of the cursors.
     publisher.publish(&mut world.rig, "m5".to_owned());
     world.settle(&mut [&mut publisher, &mut subscriber]);
     world.kill(&mut [&mut publisher, &mut subscriber]);
@@ -222,7 +222,7 @@ fn a_replay_that_is_over_is_not_delivered_again_after_a_kill() {
     world.rig.crash();
 }
 
-/// A refusal settles the tickets before it, which must not count for what the partition gave up.
+/// A refusal settles the tickets before it; records that the partition abandoned must not count as settled.
 #[test]
 fn a_publish_that_a_stopped_partition_gave_up_is_refused_when_it_is_sent_again() {
     let dir = dir();

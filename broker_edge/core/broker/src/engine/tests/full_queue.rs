@@ -1,5 +1,5 @@
-//! Publishers while the queue of their partition is full: they wait, and are never refused for it. Who fills it besides
-//! them is Flight's DoPut, which appends to the same partition from other threads.
+//! Publishers while the queue of their partition is full: they wait and are never refused. Flight's DoPut, which
+//! appends to the same partition from other threads, helps to fill it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -23,7 +23,7 @@ fn telemetry(rig: &Rig) -> Partition {
         .clone()
 }
 
-/// One record as DoPut would append it.
+/// One record, as DoPut would append it.
 pub(super) fn put(payload: &[u8]) -> Records {
     let mut records = Records::new();
     let topic = records.topic("put", 0..3).expect("room");
@@ -49,7 +49,7 @@ fn fill(partition: &Partition) {
 
 #[test]
 fn a_publish_that_meets_a_full_queue_waits_and_is_acknowledged_once_it_is_written() {
-    // On the loop's thread, and through the writer's.
+    // With commits on the loop's thread, and on the writer's.
     for publishers in [1, MANY] {
         let dir = dir();
         let mut rig = rig(dir.path());
@@ -129,7 +129,7 @@ fn who_waited_for_room_is_not_silent_when_there_is_some_and_who_was_silent_still
     while partition.queued_bytes() > 0 {
         rig.moved.recv_timeout(DEADLINE).expect("the log moves");
     }
-    // Both are due in the turn in which somebody's publish finds the room, before what was held is looked at again.
+    // Both are due in the turn in which a publish finds room, before the held packets are handled again.
     rig.now.mono_ms += 15_000;
     rig.engine.begin(rig.now);
     rig.engine.append(PartitionIndex::of(partition.id()), false);
@@ -160,7 +160,7 @@ fn a_packet_id_that_is_used_for_another_message_counts_once_however_often_that_h
     fill(&telemetry(&rig));
     rig.publish(key, version, 2, &"x".repeat(8 << 10));
     rig.turn();
-    // Its session was lost, so it does not know that the id is in use.
+    // Its session was lost, so the client does not know that the id is in use.
     qos2::publish(&mut rig, key, version, 1, "t", "two");
     assert_eq!(rig.engine.read_plan(key), ReadPlan::Wait);
     rig.gate.set(Sync::Pass);
@@ -201,7 +201,7 @@ fn no_publish_is_refused_while_another_thread_keeps_the_queue_full() {
             }
         })
     };
-    // On a busy machine the other thread may be late: the publishes that count are those beside a queue that it fills.
+    // On a busy machine the other thread may be late: only publishes made while it fills the queue count.
     let text = "x".repeat(30 << 10);
     let mut published = 0;
     while published < 50 || refused.load(Ordering::Relaxed) == 0 {
@@ -215,7 +215,7 @@ fn no_publish_is_refused_while_another_thread_keeps_the_queue_full() {
     flood.join().expect("it ends");
 }
 
-/// What of a session is not stored because its partition is busy is not taken from its client.
+/// Session state that is not stored because its partition is busy is not lost for the client.
 #[test]
 fn a_session_whose_connect_meets_a_full_queue_is_refused_and_keeps_what_it_has() {
     let dir = dir();
@@ -232,7 +232,7 @@ fn a_session_whose_connect_meets_a_full_queue_is_refused_and_keeps_what_it_has()
     let internal = rig.log.by_name("internal-0").expect("always").clone();
     rig.state_gate.set(Sync::Hold);
     fill(&internal);
-    // One that takes what little room is left.
+    // One more record takes the last room.
     while internal.append(put(&[7; 64])).is_ok() {}
     let refused = rig.engine.open(crate::peer::Peer::nobody());
     rig.feed(refused, |out| encode::connect(out, &fields));

@@ -1,9 +1,10 @@
-//! Fuzzing of the session machine: honest and hostile connections side by side, time that jumps, a disk that fills, and a
-//! broker that is killed, all without a socket.
+//! Fuzzing of the session machine: honest and hostile connections together, a clock that jumps, a disk that fills, and
+//! a broker that is killed, all without a socket.
 //!
-//! An execution is one packet fed. A short run belongs to the tests; `make fuzz` is the long one. Held throughout: nothing
-//! panics; what an honest client is sent is well formed and, per publisher, in order; what it was acknowledged is in the
-//! log, in order, also after a kill; and memory stays within the settings. A failure prints the seed of its run.
+//! One execution feeds one packet. The short run is part of the tests; `make fuzz` is the long one. Checked throughout:
+//! nothing panics; packets sent to an honest client are well formed and, per publisher, in order; acknowledged messages
+//! are in the log, in order, also after a kill; and memory stays within the settings. A failure prints the seed of its
+//! run.
 
 mod honest;
 #[path = "../../../../mqtt/tests/it/fuzz/mutate.rs"]
@@ -20,19 +21,19 @@ use mutate::Mutator;
 
 /// Executions of the short run.
 const EXECUTIONS: u64 = 40_000;
-/// A new broker on an empty folder after so many: the disk of a long run stays small.
+/// After this many, a new broker starts on an empty folder, so that the disk of a long run stays small.
 const EXECUTIONS_OF_A_LOG: u64 = 100_000;
 const HOSTILE: usize = 6;
 const HONEST: usize = 3;
-/// What a process may grow by after it has warmed up.
+/// How much a process may grow after it has warmed up.
 const GROWTH_KIB_MAX: u64 = 24 << 10;
 const RECEIVE_BUDGET: usize = 1 << 20;
 
-/// A connection that sends whatever the mutator makes.
+/// A connection that sends the mutator's output.
 #[derive(Default)]
 struct Hostile {
     key: Option<ConnKey>,
-    /// Sent and not taken by the engine yet, as in the buffer of a socket.
+    /// Sent and not yet read by the engine, as in the buffer of a socket.
     unread: Vec<u8>,
 }
 
@@ -44,7 +45,7 @@ struct Run {
     hostile: Vec<Hostile>,
     honest: Vec<Honest>,
     input: Vec<u8>,
-    /// Per honest publisher: the numbers of its records below `scanned`, which only grow.
+    /// Per honest publisher: the numbers of its records below `scanned`, in ascending order.
     logged: HashMap<u8, Vec<u32>>,
     scanned: Offset,
 }
@@ -132,7 +133,7 @@ impl Run {
             61 => self.pass(1500),
             62 if self.mutator.below(16) == 0 => self.pass(3_600_000),
             62 => {
-                // Seldom, and not for long.
+                // Rarely, and not for long.
                 let full = &self.rig.gate.is_full;
                 if full.load(Ordering::Relaxed) || self.mutator.below(2000) == 0 {
                     full.fetch_xor(true, Ordering::Relaxed);
@@ -159,7 +160,7 @@ impl Run {
                 fields.clean_start = self.mutator.below(2) == 0;
                 let properties = [Property::SessionExpiryInterval(self.mutator.below(3) as u32)];
                 fields.properties = if version.is_v5() { &properties } else { &[] };
-                // Most get in; what others say is refused before it is looked at.
+                // Most connect; bytes of the others are refused before they are examined.
                 if self.mutator.below(8) > 0 {
                     encode::connect(&mut self.hostile[at].unread, &fields);
                 }
@@ -171,7 +172,7 @@ impl Run {
         self.hostile[at].unread.extend_from_slice(&self.input);
         let offered = self.mutator.below(self.hostile[at].unread.len() + 1).max(1);
         self.offer(at, key, offered);
-        // A peer that is not read fills the buffer of its socket and no more.
+        // When nothing reads, a peer can only fill the buffer of its socket.
         if self.hostile[at].unread.len() > 1 << 16 {
             self.rig.engine.lost(key);
         }
@@ -208,7 +209,7 @@ impl Run {
             let Some(key) = self.hostile[at].key else {
                 continue;
             };
-            // Some take all, some a part, some nothing.
+            // Some read everything, some a part, some nothing.
             let waiting = self.rig.engine.out(key).len();
             let taken = match at {
                 0 => 0,
@@ -235,7 +236,7 @@ impl Run {
         }
     }
 
-    /// Ends the broker where it stands and starts another on its files.
+    /// Kills the broker and starts another on its files.
     fn kill(&mut self) {
         self.verify();
         let mark = self.scanned;
@@ -267,7 +268,7 @@ impl Run {
             .clone()
     }
 
-    /// Reads what is new in the log and holds the acknowledgements against it.
+    /// Reads the new records of the log and compares them with the acknowledgements.
     fn verify(&mut self) {
         let partition = self.partition();
         while self.scanned < partition.high_watermark() {
@@ -298,13 +299,13 @@ impl Run {
                     honest.name
                 );
             }
-            // What comes later is above.
+            // Later numbers are higher.
             logged.drain(..logged.len().saturating_sub(1000));
         }
         let engine = &self.rig.engine;
         assert!(engine.reserved_bytes <= RECEIVE_BUDGET);
-        // A connection that was given up is there until the end of the turn, and named so that it is removed then: a client
-        // may have come back any number of times before that.
+        // A closed connection exists until the end of the turn, when it is listed for removal; its client may have
+        // reconnected any number of times before that.
         let given_up = engine
             .conns
             .iter()
@@ -382,14 +383,14 @@ fn no_bytes_and_no_order_of_events_break_the_session_machine() {
         acknowledged > executions / 200 && delivered > executions / 200,
         "honest clients were served"
     );
-    // A long run has the process for itself; in a short one other tests grow and shrink it meanwhile.
+    // A long run has the process to itself; in a short run other tests change its memory as well.
     assert!(
         executions <= EXECUTIONS || after_kib <= before_kib + GROWTH_KIB_MAX,
         "the process grew from {before_kib} to {after_kib} KiB"
     );
 }
 
-/// Tells the seed when a run ends by a panic.
+/// Prints the seed when a run panics.
 struct Told(u64);
 
 impl Drop for Told {

@@ -1,4 +1,4 @@
-//! A disk whose syncs a test holds or fails, that is full, or out of descriptors.
+//! A disk whose syncs a test holds or fails, and that can be full or out of descriptors.
 
 use super::*;
 
@@ -6,7 +6,7 @@ use super::*;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sync {
     Pass,
-    /// The next one passes, and those behind it are held.
+    /// The next sync passes, and later ones are held.
     Once,
     Hold,
     Fail,
@@ -22,7 +22,7 @@ pub(super) struct Gate {
     pub(super) no_descriptors: AtomicBool,
     /// They cannot grow.
     pub(super) is_full: AtomicBool,
-    /// Bytes that were said to be read soon.
+    /// Bytes announced for read-ahead.
     pub(super) announced: AtomicU64,
 }
 
@@ -59,7 +59,7 @@ impl Gate {
     }
 }
 
-/// Each of the two has a gate of its own.
+/// Each of the two has its own gate.
 pub(super) struct GatedFiles {
     pub(super) telemetry: Arc<Gate>,
     pub(super) internal: Arc<Gate>,

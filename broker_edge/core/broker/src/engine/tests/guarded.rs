@@ -9,7 +9,7 @@ use crate::peer::Peer;
 
 use super::*;
 
-/// SHA-512 of the password and a salt, as Mosquitto wrote it: quick to check, so that tests are.
+/// SHA-512 of the password and a salt, in Mosquitto's format: quick to check, which keeps the tests fast.
 pub(super) fn quick_line(user: &str, password: &str) -> String {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
@@ -96,7 +96,7 @@ impl Guarded {
         fs::write(self.dir.path().join(name), text).expect("a file");
     }
 
-    /// Sends a CONNECT and gives the answer's code: 0 for who is let in.
+    /// Sends a CONNECT and returns the code of the answer: 0 if the client is admitted.
     pub fn try_connect(&mut self, fields: &ConnectFields<'_>) -> (ConnKey, u8) {
         self.try_connect_as(Peer::nobody(), fields)
     }
@@ -155,7 +155,7 @@ impl Guarded {
         panic!("no SUBACK in {bytes:?}")
     }
 
-    /// Takes what a connection was sent; deliveries among it are kept, the rest is given.
+    /// Reads what a connection was sent: keeps the deliveries and returns the rest.
     pub fn keep_deliveries(&mut self, key: ConnKey) -> Vec<String> {
         let sent = self.rig.sent(key, Version::V5);
         let is_delivery = |packet: &String| packet.starts_with("publish ");
@@ -167,7 +167,7 @@ impl Guarded {
         others
     }
 
-    /// What was delivered to a connection since it was asked last.
+    /// The deliveries to a connection since the last call.
     pub fn delivered(&mut self, key: ConnKey) -> Vec<String> {
         self.rig.turn();
         self.keep_deliveries(key);

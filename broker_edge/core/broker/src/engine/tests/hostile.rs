@@ -1,4 +1,4 @@
-//! Clients that do not behave, and those that have to live beside them: stuck, slow, flooding, back with less room.
+//! Clients that misbehave, and their neighbours: stuck, slow, flooding, or back with a smaller window.
 
 use headwater_log::{Partition, PartitionState};
 
@@ -20,7 +20,7 @@ pub(super) fn subscribe_to(rig: &mut Rig, key: ConnKey, filter: &str, qos: QoS) 
     assert_eq!(rig.packets(key, version, 1)[0], "suback");
 }
 
-/// Turns until nothing is left to do at once, and gives what a connection was sent.
+/// Runs turns until nothing is left to do, and returns what a connection was sent.
 fn until_idle(rig: &mut Rig, key: ConnKey, version: Version) -> Vec<String> {
     let mut sent = Vec::new();
     loop {
@@ -41,7 +41,7 @@ fn a_session_that_has_caught_up_in_one_partition_goes_on_in_the_others() {
     subscribe_to(&mut rig, client, "wanted", QoS::AtLeastOnce);
     rig.engine.remove(client);
     let publisher = rig.connect(ConnectFields::new(version, "p"));
-    // Much in one partition, of which nothing is wanted but the last, and little in another.
+    // Many records in one partition, of which only the last is wanted, and a few in another.
     let noise = "x".repeat(60 << 10);
     let topics = std::iter::repeat_n("noise", 40).chain(["devices/d/actions", "wanted"]);
     for (topic, id) in topics.zip(1..) {
@@ -208,7 +208,7 @@ fn without_file_descriptors_a_session_waits_and_skips_nothing() {
     let dir = dir();
     let version = Version::V311;
     let mut config = LogConfig::new(dir.path());
-    // What the session needs is no longer in memory.
+    // The records that the session needs are no longer in memory.
     config.tail_bytes = 64 << 10;
     let mut rig = Rig::open_with(config);
     let client = rig.connect(persistent(version, "lasting"));
@@ -253,7 +253,7 @@ fn a_retained_value_that_changes_before_the_connack_of_a_clean_start_is_not_miss
     rig.publish_to("t", true, publisher, version, 2, "new");
     let mut packets = rig.packets(client, version, 3);
     if packets[2] == "publish old" {
-        // The append took another turn: the old value as of the SUBSCRIBE, and then the new one.
+        // The append took another turn: the old value as of the SUBSCRIBE comes first, then the new one.
         packets.remove(2);
         packets.extend(rig.packets(client, version, 1));
     }
@@ -304,7 +304,7 @@ fn a_full_disk_is_told_to_mqtt_5_and_costs_older_clients_their_connection_until_
     assert!(rig.engine.take_closed().contains(&older));
     rig.gate.is_full.store(false, Ordering::Relaxed);
     if answers.is_empty() {
-        // What had been taken before the lack was known is written and acknowledged now.
+        // Records accepted before the full disk was noticed are written and acknowledged now.
         assert!(rig.packets(publisher, Version::V5, 1)[0].starts_with("puback"));
     }
     while telemetry.state() == PartitionState::Full {
@@ -392,7 +392,7 @@ fn a_record_that_waits_for_space_ends_its_connection_after_some_seconds_and_is_w
     assert!(rig.engine.take_closed().contains(&publisher));
 
     rig.gate.is_full.store(false, Ordering::Relaxed);
-    // The mark moves first; appends are taken again a moment later.
+    // The mark moves first; appends are accepted again a moment later.
     while telemetry.high_watermark() < queued || telemetry.state() != PartitionState::Running {
         rig.moved
             .recv_timeout(DEADLINE)
@@ -441,7 +441,7 @@ fn a_log_that_is_closed_leaves_no_file_open() {
 #[test]
 fn i7_what_every_idle_connection_takes_stays_small() {
     use super::super::session::Subscription;
-    // Together with its tables an idle connection with a subscription is to take less than a kilobyte; what few clients
+    // With its tables, an idle connection with a subscription must take less than a kilobyte; state that few clients
     // use belongs behind a `LazyBox` or a box.
     assert!(
         size_of::<Connection>() <= 224,

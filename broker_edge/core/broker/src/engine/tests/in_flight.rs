@@ -1,4 +1,4 @@
-//! What a publisher has in flight: how much of it is taken, and that all of it is acknowledged.
+//! The in-flight publishes of a publisher: how many are accepted, and that all of them are acknowledged.
 
 use headwater_log::PartitionState;
 
@@ -6,7 +6,7 @@ use super::qos2::answer;
 use super::*;
 use crate::engine::close::Cause;
 
-/// Of a client that wants to hear where its records are.
+/// Sent by a client that wants to know the offsets of its records.
 const PLACES: [Property<'static>; 1] = [Property::UserProperty {
     key: "stream-ack",
     value: "1",
@@ -38,7 +38,7 @@ fn i7_a_publisher_that_is_owed_many_acknowledgements_is_read_again_once_it_has_t
     let telemetry = rig.log.by_name("telemetry-0").expect("there by default");
     let telemetry = telemetry.clone();
     rig.gate.set(Sync::Hold);
-    // Every second id, so that no two of them are one range. Those of a turn are too many to be committed by the loop.
+    // Every second id, so that no two of them form a range. One turn has too many of them to be committed by the loop.
     let mut ids = (1_u16..20_000).step_by(2);
     let mut owed = Vec::new();
     loop {
@@ -107,8 +107,7 @@ fn only_who_asks_for_it_hears_where_its_records_are() {
     }
 }
 
-/// Goes through rounds of so many publishes in flight, then sends one more than that at once; gives the last packet that
-/// came then.
+/// Repeats this many publishes in flight, then sends one more at once; returns the last packet that came.
 fn last_of_one_too_many(version: Version, qos: QoS, places: bool) -> Option<String> {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
@@ -132,7 +131,7 @@ fn last_of_one_too_many(version: Version, qos: QoS, places: bool) -> Option<Stri
             (1..=maximum).for_each(|id| answer(&mut rig, key, version, id, encode::pubrel));
             assert!(rig.packets(key, version, count).iter().all(is_ack));
         }
-        // What is refused is over as well.
+        // A refused publish is no longer in flight.
         send(&mut rig, "$of-the-broker", 9);
         rig.packets(key, version, 1);
     }
@@ -148,7 +147,7 @@ fn the_receive_maximum_counts_what_is_in_flight_and_nothing_that_is_over() {
             let wanted = Some("disconnect ReceiveMaximumExceeded");
             assert_eq!(last.as_deref(), wanted, "{qos:?} {places}");
         }
-        // Older clients were told none.
+        // Older clients have no receive maximum.
         assert_eq!(last_of_one_too_many(Version::V311, qos, false), None);
     }
 }
@@ -213,7 +212,7 @@ fn a_place_says_how_durable_its_record_is_and_gives_way_only_to_its_own_size() {
         fields.properties = &PLACES;
         let key = rig.connect(fields);
         let mut bytes = Vec::new();
-        // The second finds the first in front of it, and there would be room for one.
+        // The second publish meets the first, and there would be room for one.
         for (id, kind) in [(1, QoS::AtLeastOnce), (2, QoS::ExactlyOnce)] {
             let packet = publish_bytes(version, kind, "t", id);
             rig.feed(key, |out| out.extend_from_slice(&packet));
@@ -258,7 +257,7 @@ fn a_place_says_how_durable_its_record_is_and_gives_way_only_to_its_own_size() {
 fn who_has_a_durable_record_and_one_that_never_will_be_hears_of_the_first_before_it_is_closed() {
     let dir = dir();
     let version = Version::V5;
-    // No other file of the partition is synced meanwhile.
+    // No other file of the partition is synced at that time.
     let mut rig = Rig::open_with(LogConfig {
         maintain_every: None,
         ..LogConfig::new(dir.path())
@@ -271,7 +270,7 @@ fn who_has_a_durable_record_and_one_that_never_will_be_hears_of_the_first_before
     for id in 1..=2 {
         rig.publish(key, version, id, "x");
         rig.turn();
-        // Before the second is appended the first is on its way alone.
+        // The first is on its way alone before the second is appended.
         rig.gate.wait_until_held();
     }
     rig.gate.set(Sync::Once);

@@ -1,9 +1,9 @@
-//! Large payloads, which are sent from the batch they lie in, reach every subscriber as they are, whatever each socket takes.
+//! Large payloads, which are sent from their batch, reach every subscriber intact, however much each socket takes.
 
 use super::hostile::subscribe_to;
 use super::*;
 
-/// Lets a connection take at most `taken` bytes a turn until nothing comes any more, and gives all that it took.
+/// Lets a connection read at most `taken` bytes a turn until nothing more comes, and returns everything it read.
 fn take_in_parts(rig: &mut Rig, key: ConnKey, taken: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     loop {
@@ -109,7 +109,7 @@ fn i7_a_payload_that_a_socket_leaves_holds_its_batch_no_longer_than_the_log_does
         conn.shares.bytes() > 0
     };
     assert!(held(&rig), "the log has it in memory as well");
-    // What is published meanwhile goes to nobody, so that nothing but time passes.
+    // These publishes go to nobody, so only time passes.
     let mut id = 1;
     while held(&rig) {
         id += 1;

@@ -1,4 +1,4 @@
-//! What one client may do, and with which code it is told that it may not.
+//! The limits of one client, and the reason codes for exceeding them.
 
 use headwater_mqtt::encode::WillFields;
 use headwater_mqtt::packet::connack::ConnackCode;
@@ -25,7 +25,7 @@ fn refused(rig: &mut Rig, fields: &ConnectFields<'_>) -> (u8, Option<String>) {
     (code, reference)
 }
 
-/// Publishes without waiting, and gives what the engine answered in the same turn.
+/// Publishes without waiting, and returns what the engine answered in the same turn.
 fn publish(rig: &mut Rig, key: ConnKey, version: Version, topic: &str, id: u16) -> Vec<String> {
     rig.publish_to(topic, false, key, version, id, "x");
     rig.packets(key, version, 1)
@@ -88,7 +88,7 @@ fn a_client_over_its_bytes_waits_and_others_do_not() {
     let calm = rig.connect(ConnectFields::new(version, "calm"));
     rig.engine.settings.limits.bytes_per_s = Some(1000);
     let large = "x".repeat(3000);
-    // One packet may pass whatever its size; what follows pays for it.
+    // One packet may pass at any size; the following ones pay for it.
     rig.publish(fast, version, 1, &large);
     rig.publish(fast, version, 2, "late");
     assert_eq!(rig.packets(fast, version, 1), ["puback 1"]);
@@ -120,7 +120,7 @@ fn one_topic_too_many_of_a_connection_is_refused_and_those_it_has_are_not() {
     ] {
         assert_eq!(publish(&mut rig, new, Version::V5, topic, 1), [answer]);
     }
-    // What is in the table already costs nothing.
+    // A topic that is already in the table costs nothing.
     assert_eq!(publish(&mut rig, old, Version::V311, "a", 1), ["puback 1"]);
     for topic in ["d", "e"] {
         assert_eq!(
@@ -326,7 +326,7 @@ fn a_client_that_takes_no_packet_as_large_as_its_connack_is_closed_without_one_a
     let version = Version::V5;
     let eye = rig.connect(ConnectFields::new(version, "eye"));
     rig.subscribe(eye, version);
-    // An empty CONNACK has 5 bytes; one with an assigned client id more.
+    // An empty CONNACK has 5 bytes; one with an assigned client id has more.
     for (client_id, size_max, is_answered) in [("c", 4, false), ("c", 5, true), ("", 12, false)] {
         let properties = [Property::MaximumPacketSize(size_max)];
         let mut fields = ConnectFields::new(version, client_id);

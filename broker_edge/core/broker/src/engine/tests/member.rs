@@ -1,4 +1,4 @@
-//! A member of a shared group that acknowledges only when it is told to, and who publishes to the group.
+//! A member of a shared group that acknowledges only on request, and a client that publishes to the group.
 
 use super::*;
 
@@ -13,15 +13,15 @@ pub(super) struct Unacked {
     pub(super) text: String,
 }
 
-/// A client that acknowledges only when it is told to.
+/// A client that acknowledges only on request.
 pub(super) struct Member {
     pub(super) name: String,
     pub(super) version: Version,
     pub(super) key: Option<ConnKey>,
     pub(super) unacked: Vec<Unacked>,
-    /// Everything that came, also with QoS 0.
+    /// Everything received, including QoS 0.
     pub(super) got: Vec<String>,
-    /// What it has acknowledged.
+    /// Everything it has acknowledged.
     pub(super) acked: Vec<String>,
     pub(super) ids: Vec<u32>,
 }
@@ -39,7 +39,7 @@ impl Member {
         }
     }
 
-    /// Connects with properties; lasting without, where the version knows no properties.
+    /// Connects with properties. Where the version has no properties, `lasts` needs none.
     pub(super) fn connect(&mut self, rig: &mut Rig, lasts: bool, receive_maximum: u16) {
         let mut fields = ConnectFields::new(self.version, &self.name);
         let mut properties = vec![Property::ReceiveMaximum(receive_maximum)];
@@ -47,7 +47,7 @@ impl Member {
             properties.push(Property::SessionExpiryInterval(3600));
         }
         fields.clean_start = !lasts;
-        // Who says nothing while a test moves the clock is not to be closed for it.
+        // Clients that are silent while a test moves the clock must not be closed for it.
         fields.keep_alive_s = 0;
         if self.version.is_v5() {
             fields.properties = &properties;
@@ -59,7 +59,7 @@ impl Member {
         self.await_answer(rig);
     }
 
-    /// Turns until the broker has answered; what it sends behind its answer is taken too.
+    /// Runs turns until the broker has answered; also reads what follows the answer.
     pub(super) fn await_answer(&mut self, rig: &mut Rig) {
         loop {
             rig.turn();
@@ -67,7 +67,7 @@ impl Member {
                 return;
             }
             if !rig.engine.has_more() {
-                // The answer to a lasting session waits for the disk.
+                // The answer to a persistent session waits for the disk.
                 let _ = rig.moved.recv_timeout(DEADLINE);
             }
         }
@@ -99,7 +99,7 @@ impl Member {
         rig.feed(key, |out| {
             encode::unsubscribe(out, version, PacketId::FIRST, &[], &[GROUP]);
         });
-        // The answer of a lasting session waits for the disk.
+        // The answer to a persistent session waits for the disk.
         self.await_answer(rig);
     }
 
@@ -107,7 +107,7 @@ impl Member {
         self.key.expect("connected")
     }
 
-    /// Takes what was sent. Says whether an answer to a CONNECT, SUBSCRIBE or UNSUBSCRIBE was among it.
+    /// Reads what was sent. Returns whether it included an answer to a CONNECT, SUBSCRIBE or UNSUBSCRIBE.
     pub(super) fn take(&mut self, rig: &mut Rig) -> bool {
         let Some(key) = self.key else { return false };
         let bytes = rig.engine.out(key).to_vec();
@@ -174,7 +174,7 @@ impl Member {
     }
 }
 
-/// Turns until nothing is left to do at once.
+/// Runs turns until nothing is left to do.
 pub(super) fn settle(rig: &mut Rig, members: &mut [&mut Member]) {
     loop {
         rig.turn();
@@ -187,7 +187,7 @@ pub(super) fn settle(rig: &mut Rig, members: &mut [&mut Member]) {
     }
 }
 
-/// The same, and until the disk has nothing left to say.
+/// The same, until the disk is idle too.
 pub(super) fn settle_disk(rig: &mut Rig, members: &mut [&mut Member]) {
     loop {
         let quiet_at = rig.quiet_at();
@@ -217,7 +217,7 @@ impl Publisher {
         }
     }
 
-    /// Publishes under numbers and waits until all is acknowledged.
+    /// Publishes numbered messages and waits until all are acknowledged.
     pub(super) fn publish(&mut self, rig: &mut Rig, count: usize, qos: QoS) -> Vec<String> {
         let texts: Vec<String> = (self.sent..self.sent + count)
             .map(|n| n.to_string())

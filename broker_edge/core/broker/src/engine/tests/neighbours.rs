@@ -1,12 +1,12 @@
-//! What the subscriptions of one user cost the records of others: nothing for sessions that are away, nothing for shared
-//! groups that may not have them, and no session waits for groups that catch up, however many there are.
+//! What the subscriptions of one user cost the records of others: nothing for disconnected sessions, nothing for shared
+//! groups that may not have the records; and no session waits for groups that catch up, however many they are.
 
 use super::super::session::RIGHTS_ASKED;
 use super::guarded::Guarded;
 use super::*;
 
 const V5: Version = Version::V5;
-/// Bob may read little and ask for everything: `#` reaches what he may read.
+/// Bob may read little and subscribe to everything: `#` includes what he may read.
 const ACL: &str = "user ann\ntopic readwrite #\ntopic replay #\nuser bob\ntopic read own/bob/#\n";
 const GROUPS: usize = 300;
 
@@ -38,7 +38,7 @@ fn groups(count: usize) -> Vec<String> {
     (0..count).map(|n| format!("$share/g{n}/#")).collect()
 }
 
-/// How many subscriptions have to be looked at for a topic.
+/// How many subscriptions have to be examined for a topic.
 fn looked_at(broker: &Guarded, topic: &str) -> usize {
     let mut found = 0;
     broker
@@ -88,7 +88,7 @@ fn i8_sessions_that_are_away_cost_a_topic_nothing_and_get_their_records_when_the
     let ann = broker.connect("ann", "pw-a", "publisher");
     broker.publish(ann, "own/bob/x", 2);
     assert_eq!(broker.rig.packets(key, V5, 1), ["publish own/bob/x 2"]);
-    // A clean start leaves nothing of a session that was away.
+    // A clean start removes everything of a disconnected session.
     let mut clean = ConnectFields::new(V5, "s9");
     clean.username = Some("bob");
     clean.password = Some(b"pw-b");
@@ -111,7 +111,7 @@ fn i8_groups_of_who_may_not_have_a_record_cost_it_nothing() {
     }
     let asked = RIGHTS_ASKED.with(std::cell::Cell::get) - before;
     assert!(asked <= 20, "{asked} questions for 10 records");
-    // What he may have comes, once for each group.
+    // Records that he may have arrive, once for each group.
     broker.publish(ann, "own/bob/x", 12);
     let mut got = 0;
     while got < 100 {
@@ -119,13 +119,13 @@ fn i8_groups_of_who_may_not_have_a_record_cost_it_nothing() {
         got += due.len();
         assert!(!due.is_empty() || broker.rig.engine.has_more(), "{got}");
     }
-    // One more member, who may, and the groups are asked again.
+    // One more member, who may read them, and the groups are asked again.
     let worker = broker.connect("ann", "pw-a", "worker");
     subscribe(&mut broker, worker, &groups(1), None);
     assert_eq!(broker.rig.packets(worker, V5, 1), ["suback"]);
     broker.publish(ann, "own/ann", 13);
     assert_eq!(broker.rig.packets(worker, V5, 1), ["publish own/ann 13"]);
-    // So they are when the file says something else.
+    // They are asked again too when the ACL file changes.
     broker.write(
         "acl",
         "user ann\ntopic readwrite #\nuser bob\ntopic read #\n",

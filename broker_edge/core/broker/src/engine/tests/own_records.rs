@@ -1,4 +1,4 @@
-//! Records of the broker's own, wills and receipts, of which there may be very many at once.
+//! Records of the broker itself, wills and receipts, of which there may be very many at once.
 
 use headwater_log::AppendError;
 
@@ -7,7 +7,7 @@ use super::*;
 use crate::engine::publish::OwnRecord;
 
 const VERSION: Version = Version::V311;
-/// A table of one append has room for so many clients.
+/// A table of one append has room for this many clients.
 const TABLE: usize = u16::MAX as usize;
 
 fn stage(rig: &mut Rig, count: usize) {

@@ -1,4 +1,4 @@
-//! Whom a client id and its session belong to, and which client ids rules with `%c` believe.
+//! Which user a client id and its session belong to, and which client ids rules with `%c` accept as proved.
 
 use crate::auth::users::Fingerprint;
 use crate::auth::{Authority, Keeper};
@@ -8,7 +8,7 @@ use crate::peer::{CertificateNames, Peer, Transport};
 use super::guarded::{Guarded, quick_line};
 use super::*;
 
-/// The access list that the documentation shows, and a user who has client ids of other names.
+/// The access list in the documentation, and a user with client ids of other names.
 const ACL: &str = "
 user site
 client-id valve-*
@@ -54,7 +54,7 @@ fn a_device_with_the_client_id_of_another_gets_none_of_its_commands_and_forges_n
         broker.publish(thief, "devices/pump-7/status", 1),
         "refused NotAuthorized"
     );
-    // It is no device at all under this name, not even itself.
+    // Under this name it is not a device, not even itself.
     assert_eq!(
         broker.publish(thief, "devices/pump-8/status", 2),
         "refused NotAuthorized"
@@ -163,7 +163,7 @@ fn who_may_read_a_command_and_calls_itself_as_the_device_gives_no_receipt_for_it
             let id = PacketId::FIRST;
             encode::puback(out, Version::V5, id, ReasonCode::Success, &[]);
         });
-        // A publish to all comes behind a receipt that was given.
+        // A publish to everything comes after the receipt.
         assert_eq!(broker.publish(eye, "devices/x/y", 2), "puback 2");
         let mut receipts = broker.delivered(eye);
         while gives && receipts.is_empty() {
@@ -220,7 +220,7 @@ fn another_user_is_refused_the_client_id_of_a_session_in_every_version() {
         .find(|row| row.user.as_deref() == Some("pump-8"));
     assert_eq!(row.expect("a row").refused[0].count, 12);
     assert_eq!(session_user(&broker, "shared").as_deref(), Some("site"));
-    // The owner has it still, and the other one may have it when it has ended.
+    // The owner still has it, and the other user may have it once it has ended.
     let mut fields = lasting(Version::V5, "site", "shared");
     fields.clean_start = true;
     fields.properties = &[];
@@ -246,7 +246,7 @@ fn who_takes_a_client_id_first_does_not_keep_out_the_user_whose_own_it_is() {
     assert_eq!(code, 0);
     assert!(broker.is_closed(squatter));
     assert_eq!(session_user(&broker, "pump-7").as_deref(), Some("pump-7"));
-    // The other way round it is refused, also after a restart, when nobody is connected.
+    // The other way round it is refused, even after a restart, when nobody is connected.
     assert_eq!(
         broker
             .try_connect(&lasting(Version::V5, "pump-8", "pump-7"))

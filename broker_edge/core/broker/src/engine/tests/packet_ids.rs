@@ -1,5 +1,5 @@
-//! Packet identifiers of deliveries: never zero and never one that is in use, through more than 65,535 of them, with QoS 1
-//! and 2 mixed, one delivery that stays unanswered for long, and reconnects.
+//! Packet identifiers of deliveries: never zero and never one that is in use, through more than 65,535 deliveries, with
+//! QoS 1 and 2 mixed, one delivery unanswered for long, and reconnects.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use super::*;
 use crate::engine::publish::OwnRecord;
 
 const VERSION: Version = Version::V5;
-/// Deliveries of one round: less than the window, so that one may stay open beside them.
+/// Deliveries of one round: fewer than the window, so that one may stay open besides them.
 const EACH: usize = 90;
 const ROUNDS: usize = 65_535 / EACH + 20;
-/// How long one delivery stays unanswered: less than the half of all identifiers at which a window waits.
+/// How long one delivery stays unanswered: less than half of all identifiers, at which a window waits.
 const OPEN_ROUNDS: usize = 300;
 
 struct Subscriber {
@@ -36,7 +36,7 @@ impl Subscriber {
         key
     }
 
-    /// Takes what was sent, and answers it.
+    /// Reads what was sent, and answers it.
     fn work(&mut self, rig: &mut Rig) {
         let bytes = rig.engine.out(self.key).to_vec();
         rig.engine.written(self.key, bytes.len());
@@ -101,7 +101,7 @@ impl Subscriber {
         }
     }
 
-    /// Turns until everything was received and nothing but the open delivery waits.
+    /// Runs turns until everything was received and only the open delivery waits.
     fn settle(&mut self, rig: &mut Rig, received: usize) {
         loop {
             rig.turn();
@@ -159,7 +159,7 @@ fn no_packet_id_is_given_twice_while_it_is_in_use() {
     for round in 1..=ROUNDS {
         publish(&mut rig, EACH);
         if round % 200 == 0 {
-            // In the middle of it: some were sent, some are between PUBREC and PUBCOMP.
+            // In the middle of the exchange: some deliveries were sent, some are between PUBREC and PUBCOMP.
             rig.turn();
             subscriber.work(&mut rig);
             rig.engine.lost(subscriber.key);

@@ -1,4 +1,4 @@
-//! A client that keeps its side of the protocol across connections, as the standard asks for.
+//! A client that keeps its protocol state across connections, as the standard requires.
 
 use std::collections::BTreeSet;
 
@@ -6,20 +6,20 @@ use headwater_mqtt::packet::ack::Ack;
 
 use super::*;
 
-/// A client that remembers what the protocol has it remember.
+/// A client with the state that the protocol requires.
 pub(super) struct Peer {
     pub(super) client_id: &'static str,
     pub(super) version: Version,
     pub(super) key: Option<ConnKey>,
     pub(super) connected: bool,
-    /// Its SUBACK has come.
+    /// Its SUBACK has arrived.
     pub(super) subscribed: bool,
     pub(super) next_id: u16,
-    /// Publishes in flight in order: packet id, text, and whether the PUBREC has come.
+    /// Publishes in flight in order: packet id, text, and whether the PUBREC has arrived.
     pub(super) flights: Vec<(u16, String, bool)>,
     /// Packet ids of QoS 2 deliveries that are not released.
     pub(super) held: BTreeSet<u16>,
-    /// What the application got with QoS 2, and with less.
+    /// What the application got with QoS 2, and with a lower QoS.
     pub(super) got: Vec<String>,
     pub(super) got_qos1: Vec<String>,
     pub(super) completed: Vec<String>,
@@ -55,7 +55,7 @@ impl Peer {
         self.connected = false;
     }
 
-    /// The connection is gone without a word.
+    /// The connection is lost without a DISCONNECT.
     pub(super) fn lose(&mut self, rig: &mut Rig) {
         if let Some(key) = self.key.take() {
             rig.engine.remove(key);
@@ -124,7 +124,7 @@ impl Peer {
         });
     }
 
-    /// Takes what the broker sent and answers it. Says whether there was anything.
+    /// Reads what the broker sent and answers it. Returns whether there was anything.
     pub(super) fn work(&mut self, rig: &mut Rig) -> bool {
         let Some(key) = self.key else { return false };
         let bytes = rig.engine.out(key).to_vec();

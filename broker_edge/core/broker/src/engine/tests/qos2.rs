@@ -1,4 +1,4 @@
-//! The steps of QoS 2 one by one: what is repeated, refused, released, forgotten and kept, with a kill in between.
+//! The steps of QoS 2 one by one: repetitions, refusals, releases, lost and kept state, with a kill in between.
 
 use crate::state::Compaction;
 
@@ -55,7 +55,7 @@ pub(super) fn answer(
     });
 }
 
-/// Removes what the state has under these prefixes, as a broker that does not keep it would.
+/// Removes the state under these prefixes, as a broker that does not store it would.
 fn forget_state(dir: &Path, prefixes: &[&str]) {
     let (log, _) = Log::open(small(dir), Seams::system()).expect("a log opens in its own folder");
     let state = StateStore::open(&log, 1 << 20).expect("state follows from the log");
@@ -69,7 +69,7 @@ fn forget_state(dir: &Path, prefixes: &[&str]) {
     log.shutdown();
 }
 
-/// Publishes, is killed before the PUBREL, and publishes again under the same packet id.
+/// Publishes, is killed before the PUBREL, and publishes again with the same packet id.
 fn texts_after_a_repetition(forgets: bool) -> Vec<String> {
     let dir = dir();
     let version = Version::V5;
@@ -87,7 +87,7 @@ fn texts_after_a_repetition(forgets: bool) -> Vec<String> {
     assert!(rig.packets(key, version, 1)[0].starts_with("Pubrec"));
     answer(&mut rig, key, version, 7, encode::pubrel);
     assert!(rig.packets(key, version, 1)[0].starts_with("Pubcomp"));
-    // The id is free: what comes under it now is another message.
+    // The id is free: the next publish with it is another message.
     publish(&mut rig, key, version, 7, "t", "next");
     assert!(rig.packets(key, version, 1)[0].starts_with("Pubrec"));
     let texts = texts_of(&rig, "telemetry-0");
@@ -185,7 +185,7 @@ fn a_refused_publish_leaves_its_packet_id_free() {
             .recv_timeout(DEADLINE)
             .expect("the log hears of the space");
     }
-    // The same message under the same id: if the id were still held, this would be taken for a repetition.
+    // The same message with the same id: if the id were still in use, this would count as a repetition.
     publish(&mut rig, key, version, 1, "t", "refused");
     let taken = rig.packets(key, version, 1);
     assert!(
@@ -311,7 +311,7 @@ fn the_internal_partition_stays_bounded_under_qos_2() {
         internal.log_start() > Offset(0),
         "snapshots let old records go"
     );
-    // A segment that is written, the one before, and what came during a snapshot.
+    // The segment being written, the one before, and the records written during a snapshot.
     assert!(most < 4 * compact_after + 3 * (256 << 10), "{most} bytes");
     drop(compaction);
     world.rig.crash();

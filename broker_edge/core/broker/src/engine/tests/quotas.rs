@@ -1,4 +1,4 @@
-//! What clients can make the broker keep for good: lasting sessions, retained messages, filters.
+//! What clients can make the broker keep permanently: persistent sessions, retained messages, filters.
 
 use super::*;
 
@@ -31,10 +31,10 @@ fn i7_one_lasting_session_too_many_is_refused_with_the_code_of_the_version() {
     }
     assert_eq!(rig.engine.metrics.mqtt.sessions_refused.get(), 2);
     rig.crash();
-    // The sessions of the log are counted after a restart.
+    // The sessions in the log count after a restart.
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
     assert_eq!(rig.engine.stored_sessions, 1);
-    // A session that is forgotten makes room.
+    // A removed session makes room.
     rig.engine.settings.sessions_max = 1;
     rig.connect(ConnectFields::new(Version::V311, "first"));
     rig.connect(lasting(Version::V311, "second"));

@@ -1,4 +1,4 @@
-//! A receipt that is not durable yet: until it is, the device's session does not pass the command.
+//! Receipts that are not durable yet: until then the device's session does not pass the command.
 
 use headwater_log::{PartitionState, RecordMeta, Records};
 
@@ -9,7 +9,7 @@ use crate::engine::stage::Ticket;
 const VERSION: Version = Version::V5;
 const COMMANDS: &str = "devices/d/actions";
 
-/// Commands stay in the control partition; receipts go to the telemetry partition, whose disk the test has in hand.
+/// Commands stay in the control partition; receipts go to the telemetry partition, whose disk the test controls.
 fn rig(dir: &Path) -> Rig {
     let mut config = LogConfig::new(dir);
     let mut classes = config.classes.iter_mut();
@@ -22,7 +22,7 @@ fn partition(rig: &Rig, name: &str) -> headwater_log::Partition {
     rig.log.by_name(name).expect("there by default").clone()
 }
 
-/// A device that takes commands, with a session that outlives its connection if it `lasts`.
+/// A device that subscribes to commands, with a session that outlives its connection if it `lasts`.
 fn subscribed(rig: &mut Rig, lasts: bool) -> ConnKey {
     let device = rig.connect(if lasts {
         lasting(VERSION, "d", &LASTS)
@@ -49,7 +49,7 @@ fn commanded(rig: &mut Rig, lasts: bool) -> ConnKey {
     device
 }
 
-/// What a checkpoint would say of the control partition.
+/// The control partition's cursor in a checkpoint.
 fn cursor(rig: &Rig, device: ConnKey) -> u64 {
     let engine = &rig.engine;
     let control = PartitionIndex::of(partition(rig, "control-0").id());
@@ -59,7 +59,7 @@ fn cursor(rig: &Rig, device: ConnKey) -> u64 {
     session.expect("connected").cursor(control, live_at).0
 }
 
-/// Checkpoints until the command is passed; gives how many receipts there are then.
+/// Runs checkpoints until the command is passed; returns the number of receipts then.
 fn receipts_when_passed(rig: &mut Rig, device: ConnKey) -> usize {
     let until_ms = rig.now.mono_ms + 1000 * tick::CHECKPOINT_MS;
     while cursor(rig, device) == 0 {
@@ -79,11 +79,11 @@ fn receipts_when_passed(rig: &mut Rig, device: ConnKey) -> usize {
     receipts
 }
 
-/// The receipt is on its way to the disk of the telemetry partition, which is given.
+/// The receipt is on its way to the disk of the telemetry partition, which is returned.
 fn acknowledge_while_syncs_are_held(rig: &mut Rig, device: ConnKey) -> PartitionIndex {
     let telemetry = PartitionIndex::of(partition(rig, "telemetry-0").id());
     for _ in 0..3 {
-        // So that the writer's thread waits for the disk, and not this one.
+        // The writer's thread has to wait for the disk, not this one.
         let stage = &mut rig.engine.stages[telemetry.index()];
         stage.inline_commits.note(Duration::from_secs(1));
     }
@@ -109,7 +109,7 @@ fn a_command_is_passed_once_its_receipt_is_durable_and_not_before() {
     assert_eq!(receipts_when_passed(&mut rig, device), 1);
 }
 
-/// What somebody else appends.
+/// An append by another client.
 fn large_record() -> Records {
     let mut records = Records::new();
     let topic = records.topic("put", 0..3).expect("room");
@@ -125,7 +125,7 @@ fn a_receipt_on_its_way_is_not_appended_again_when_others_are_refused() {
     let mut rig = rig(dir.path());
     let device = commanded(&mut rig, true);
     let telemetry = acknowledge_while_syncs_are_held(&mut rig, device);
-    // As when the log refuses what came behind it, or what was for another partition.
+    // As if the log refused later records, or records for another partition.
     let behind = rig.engine.stages[telemetry.index()].next_ticket();
     let control = PartitionIndex::of(partition(&rig, "control-0").id());
     for (of, first) in [(telemetry, behind), (control, Ticket(0))] {
@@ -136,7 +136,7 @@ fn a_receipt_on_its_way_is_not_appended_again_when_others_are_refused() {
     assert_eq!(receipts_when_passed(&mut rig, device), 1);
 }
 
-/// Of a session that outlives its connection, or not.
+/// With a session that outlives its connection, or not.
 fn assert_appended_when_there_is_space(lasts: bool) {
     let dir = dir();
     let mut rig = rig(dir.path());
@@ -144,7 +144,7 @@ fn assert_appended_when_there_is_space(lasts: bool) {
     let telemetry = partition(&rig, "telemetry-0");
     rig.gate.is_full.store(true, Ordering::Relaxed);
     while telemetry.state() != PartitionState::Full {
-        // Refused once the lack is known, which may be meanwhile.
+        // Refused once the full disk is noticed, which may be by now.
         let _ = telemetry.append(large_record());
         while telemetry.state() != PartitionState::Full
             && telemetry.high_watermark() < telemetry.next_offset()
@@ -183,7 +183,7 @@ fn a_receipt_is_a_record_of_the_device_and_says_which_command_it_is_for_and_when
     let mut rig = rig(dir.path());
     let device = subscribed(&mut rig, true);
     let control = partition(&rig, "control-0");
-    // Two, of which the second is acknowledged: it has a place and keys of its own.
+    // Two commands; the second, which has its own offset and keys, is acknowledged.
     for (key, once) in [("k0", "once 0"), ("k1", "once 1")] {
         let mut records = Records::new();
         let topic = records.topic(COMMANDS, 0..1).expect("room");

@@ -1,4 +1,4 @@
-//! What a record says of the publish that it was: who sent it, with what beside the payload, and under which packet id.
+//! What a record stores of its publish: the client, everything besides the payload, and the packet id.
 
 use headwater_mqtt::encode::WillFields;
 
@@ -9,7 +9,7 @@ use super::*;
 
 const VERSION: Version = Version::V5;
 
-/// A record in short, with its MQTT properties.
+/// A short form of a record, with its MQTT properties.
 type Said = (String, u8, bool, Vec<u8>);
 
 fn said(rig: &Rig) -> Vec<Said> {

@@ -1,4 +1,4 @@
-//! Publishes over a limit: what is taken up to it, and what each version and QoS is told of one that is not.
+//! Publishes over a limit: what is accepted below it, and what each version and QoS is told above it.
 
 use super::super::qos2_inbound::IDS_IN_USE_MAX;
 use super::qos2::{answer, texts_of};
@@ -51,7 +51,7 @@ fn say(rig: &mut Rig, key: ConnKey, said: &Say<'_>) {
     });
 }
 
-/// Turns until there is an answer; gives it with its code.
+/// Runs turns until there is an answer; returns it with its code.
 fn told(rig: &mut Rig, key: ConnKey) -> (&'static str, ReasonCode) {
     let version = rig.engine.conns.get(key).expect("it is open").version;
     loop {
@@ -89,8 +89,8 @@ fn ack_of(qos: QoS) -> &'static str {
     }
 }
 
-/// Says something that is over a limit with every version and QoS; it is refused to MQTT 5 and closes older clients'
-/// connections, but for QoS 0, which is dropped.
+/// Publishes over a limit with every version and QoS. MQTT 5 gets a refusal, older clients' connections are closed, and
+/// QoS 0 is dropped.
 fn assert_over(rig: &mut Rig, topic: &str, retain: bool, reason: ReasonCode) {
     for (version, qos) in [V5, V311]
         .into_iter()
@@ -182,7 +182,7 @@ fn one_retained_message_too_many_is_refused_and_what_needs_no_room_is_not() {
     assert_taken(&mut rig, &Say::new("new", QoS::AtLeastOnce, "live"));
     assert_taken(&mut rig, &Say::retained("new", QoS::AtLeastOnce, ""));
     assert_taken(&mut rig, &Say::retained("kept", QoS::ExactlyOnce, "other"));
-    // By its bytes.
+    // By bytes.
     let (_, held) = rig.engine.retained.lock().held();
     rig.engine.retained.lock().limit(9, held + 1);
     assert_taken(&mut rig, &Say::retained("kept", QoS::AtLeastOnce, "longer"));
@@ -202,7 +202,7 @@ fn a_name_of_the_brokers_own_is_acknowledged_and_not_published() {
     {
         let what = format!("{version:?} {qos:?}");
         let key = rig.connect(ConnectFields::new(version, "p"));
-        // Twice, and a third time after something else.
+        // Twice, and a third time after another topic.
         for topic in ["$SYS/x", "$SYS/x", "t", "$"] {
             say(&mut rig, key, &Say::new(topic, qos, topic));
             if qos != QoS::AtMostOnce {
@@ -261,7 +261,7 @@ fn i7_packet_ids_that_clients_never_release_have_a_bound() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
     let key = rig.connect(ConnectFields::new(V5, "p"));
-    // As if other clients held all of them but one.
+    // As if other clients used all of them but one.
     rig.engine.ids_in_use = IDS_IN_USE_MAX - 1;
     let qos = QoS::ExactlyOnce;
     say(&mut rig, key, &Say::new("t", qos, "the last"));
@@ -275,7 +275,7 @@ fn i7_packet_ids_that_clients_never_release_have_a_bound() {
     say(&mut rig, older, &over);
     rig.turn();
     assert!(rig.engine.take_closed().contains(&older));
-    // Less than QoS 2 holds none, and what is released makes room.
+    // A QoS below 2 uses no packet id, and released ids make room.
     say(&mut rig, other, &Say::new("t", QoS::AtLeastOnce, "x"));
     assert_eq!(told(&mut rig, other).0, "puback");
     answer(&mut rig, key, V5, 1, encode::pubrel);

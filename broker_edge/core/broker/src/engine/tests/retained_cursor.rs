@@ -1,4 +1,5 @@
-//! Retained values for new subscribers that take them slowly: each once, nothing newer before them, and no list of them.
+//! Retained messages for new subscribers that read slowly: each once, nothing newer before them, and no list of them in
+//! memory.
 
 use super::super::retained_cursor::{LISTED_MAX, RetainedCursor};
 use super::hostile::subscribe_to;
@@ -12,7 +13,7 @@ fn topic(n: usize) -> String {
     format!("r/{n}")
 }
 
-/// Publishes one retained value in each of `count` topics: the topic and `old`, and a filling of so many bytes.
+/// Publishes one retained message in each of `count` topics: the topic, `old`, and this many bytes of filling.
 fn retain(rig: &mut Rig, count: usize, filling: usize) -> ConnKey {
     let publisher = rig.connect(ConnectFields::new(VERSION, "retains"));
     let filling = "x".repeat(filling);
@@ -28,7 +29,7 @@ fn retain(rig: &mut Rig, count: usize, filling: usize) -> ConnKey {
     publisher
 }
 
-/// A client that takes ten at a time.
+/// A client with a receive maximum of ten.
 fn slow_client(rig: &mut Rig) -> ConnKey {
     let mut fields = ConnectFields::new(VERSION, "slow");
     fields.properties = &[Property::ReceiveMaximum(10)];
@@ -40,7 +41,7 @@ fn say(rig: &mut Rig, publisher: ConnKey, topic: &str, retain: bool, text: &str)
     assert_eq!(rig.packets(publisher, VERSION, 1), ["puback 2000"]);
 }
 
-/// Takes and acknowledges until nothing comes any more; gives the payloads.
+/// Reads and acknowledges until nothing more comes; returns the payloads.
 fn take_all(rig: &mut Rig, key: ConnKey) -> Vec<String> {
     let mut got = Vec::new();
     loop {
@@ -97,7 +98,7 @@ fn i7_a_subscriber_that_takes_nothing_holds_no_list_of_what_is_retained() {
         .map(RetainedCursor::listed)
         .collect();
     assert_eq!(listed, [0, 0, 0]);
-    // Few are listed once it is their turn.
+    // A short list is made when its turn comes.
     let got = take_all(&mut rig, slow);
     assert_eq!(got.len(), 2 * MANY_AND_FEW[0] + 1);
     assert!(!session_of(&rig, slow).has_work());
@@ -195,7 +196,7 @@ fn qos_0_waits_behind_retained_values_but_not_for_long() {
     for (waits_us, all_come) in [(0, true), (3_600_000_000, false)] {
         let dir = dir();
         let mut rig = Rig::open(dir.path(), SyncMode::Always);
-        // More than the buffer of a connection takes, before and after.
+        // More than fits into the buffer of a connection, before and after.
         let publisher = retain(&mut rig, 400, 1000);
         let reader = rig.connect(ConnectFields::new(VERSION, "reader"));
         let one = [Subscription {
@@ -207,7 +208,7 @@ fn qos_0_waits_behind_retained_values_but_not_for_long() {
         });
         rig.turn();
         assert!(session_of(&rig, reader).owes_retained(), "it does not fit");
-        // The log has a clock of its own.
+        // The log has its own clock.
         let telemetry = rig.log.by_name("telemetry-0").expect("there by default");
         let first = telemetry.read(Offset(0), 1).expect("a sound log");
         rig.now.wall_us = first[0].record(0).time_us;

@@ -1,16 +1,16 @@
-//! The engine with its log, driven by hand: a test makes its turns and moves its clock.
+//! The engine with its log, driven by hand: a test runs its turns and moves its clock.
 
 use super::*;
 
 pub(super) struct Rig {
     pub(super) engine: Engine,
     pub(super) log: Log,
-    /// Of the telemetry partitions.
+    /// Gate of the telemetry partitions.
     pub(super) gate: Arc<Gate>,
-    /// Of the internal partition.
+    /// Gate of the internal partition.
     pub(super) state_gate: Arc<Gate>,
     pub(super) moved: Receiver<()>,
-    /// Whatever else makes a turn due says so here.
+    /// Whatever else makes a turn due is reported here.
     pub(super) tell: Arc<Mutex<Sender<()>>>,
     pub(super) now: Now,
 }
@@ -93,8 +93,8 @@ impl Rig {
         self.turn();
     }
 
-    /// How many offsets were given, when all of them are durable. The same before and after a turn: nothing is on its
-    /// way, and the turn has seen it all.
+    /// The number of offsets assigned, if all of them are durable. If it is the same before and after a turn, nothing
+    /// is in progress and the turn has seen everything.
     pub(super) fn quiet_at(&self) -> Option<u64> {
         let mut given = 0;
         for partition in self.log.partitions() {
@@ -107,12 +107,12 @@ impl Rig {
         Some(given)
     }
 
-    /// Waits until the disk has something new to say, but not for long: it may have been said already.
+    /// Waits for news from the disk, but not for long: it may have come already.
     pub(super) fn wait_for_disk(&self) {
         let _ = self.moved.recv_timeout(Duration::from_millis(60));
     }
 
-    /// Turns, whenever the log has moved, until a connection was sent `count` packets.
+    /// Runs turns, whenever the log has moved, until a connection was sent `count` packets.
     pub(super) fn packets(&mut self, key: ConnKey, version: Version, count: usize) -> Vec<String> {
         let mut packets = self.sent(key, version);
         while packets.len() < count {
@@ -127,7 +127,7 @@ impl Rig {
         packets
     }
 
-    /// What a connection was sent since the last look, in short.
+    /// What a connection was sent since the last call, in short form.
     pub(super) fn sent(&mut self, key: ConnKey, version: Version) -> Vec<String> {
         let bytes = self.engine.out(key).to_vec();
         self.engine.written(key, bytes.len());
@@ -168,7 +168,7 @@ impl Rig {
         packets
     }
 
-    /// Offers bytes as a socket would; gives how many were taken.
+    /// Offers bytes as a socket would; returns how many were taken.
     pub(super) fn receive(&mut self, key: ConnKey, bytes: &[u8]) -> usize {
         self.engine.begin(self.now);
         match self.engine.read_plan(key) {
@@ -255,7 +255,7 @@ impl Rig {
         assert_eq!(self.packets(key, version, 1), ["suback"]);
     }
 
-    /// Everything but the clean stop of the engine: what was not stored is lost.
+    /// Stops without the clean stop of the engine: everything not stored is lost.
     pub(super) fn crash(self) {
         drop(self.engine);
         self.log.shutdown();

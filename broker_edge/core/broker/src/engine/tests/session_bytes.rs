@@ -1,4 +1,4 @@
-//! Sessions are bounded by the bytes that they hold for their clients, not by their number alone.
+//! Sessions are limited by the bytes they hold for their clients, not only by their number.
 
 use headwater_mqtt::encode::WillFields;
 
@@ -10,7 +10,7 @@ use super::*;
 const V5: Version = Version::V5;
 const EXPIRY: &[Property<'static>] = &[Property::SessionExpiryInterval(600)];
 const DELAY: &[Property<'static>] = &[Property::WillDelayInterval(60)];
-/// With its topic and its client id of two bytes each.
+/// Together with its topic and its client id of two bytes each.
 const WILL: &[u8] = &[b'w'; 4000 + UNCOUNTED_BYTES as usize - 4];
 
 fn fields<'a>(version: Version, client_id: &'a str, will: &'a [u8]) -> ConnectFields<'a> {
@@ -104,11 +104,11 @@ fn wills_over_the_bytes_of_all_sessions_are_refused_until_one_is_published() {
     assert_eq!(connect(&mut rig, &fields(Version::V311, "c3", WILL)).1, 3);
     rig.turn();
     assert_eq!(rig.engine.metrics.mqtt.sessions_refused.get(), 2);
-    // Who has it already may have it again, and a common device is always let in.
+    // A client that has a session may have it again, and an ordinary device is always admitted.
     assert_eq!(connect(&mut rig, &fields(V5, "c1", WILL)).1, 0);
     assert_eq!(connect(&mut rig, &fields(V5, "c4", &WILL[..200])).1, 0);
     assert_eq!(rig.engine.session_bytes, 8000);
-    // That of c2 is published; those who are connected keep theirs.
+    // The will of c2 is published; connected clients keep theirs.
     rig.pass_time(61_000);
     rig.turn();
     assert_eq!(rig.engine.session_bytes, 4000);
@@ -129,7 +129,7 @@ fn the_will_of_a_clean_session_counts_as_long_as_it_is_connected() {
     let mut other = clean;
     other.client_id = "c2";
     assert_eq!(connect(&mut rig, &other).1, 0x97);
-    // Its own connection takes the place of the earlier one.
+    // Its new connection replaces the earlier one.
     let (again, code) = connect(&mut rig, &clean);
     assert_eq!((code, rig.engine.session_bytes), (0, 4000));
     rig.engine.remove(key);
@@ -147,7 +147,7 @@ fn filters_over_the_bytes_of_all_sessions_are_refused_each_for_itself() {
         .map(|(n, share)| long(n, share))
         .to_vec();
     let filters: Vec<&str> = filters.iter().map(String::as_str).collect();
-    // The id and a will take what is not counted, so that each filter counts whole.
+    // The id and a will use up the uncounted bytes, so that each filter counts in full.
     let will = &WILL[..UNCOUNTED_BYTES as usize - 4];
     for (version, refused) in [(V5, 0x97), (Version::V311, 0x80)] {
         let mut wanted = fields(version, "c1", will);
@@ -198,14 +198,14 @@ fn restored_sessions_count_with_their_filters_and_waiting_wills_also_over_the_bo
     rig.engine.remove(key);
     let held = rig.engine.session_bytes;
     assert_eq!(held, 4000 + 500 + 10);
-    // Its CONNACK comes when all of that is durable.
+    // Its CONNACK is sent when all of that is durable.
     connect(&mut rig, &fields(V5, "c9", b""));
     rig.crash();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
     rig.engine.settings.session_bytes_max = 100;
     assert_eq!(rig.engine.session_bytes, held);
     assert_eq!(connect(&mut rig, &fields(V5, "c2", WILL)).1, 0x97);
-    // It has lost nothing, and gets no more.
+    // It has lost nothing, and gets nothing more.
     let (key, code) = connect(&mut rig, &fields(V5, "c1", WILL));
     assert_eq!((code, rig.engine.session_bytes), (0, held));
     assert_eq!(subscribe(&mut rig, key, V5, &[&filter, "g"]), [0, 0x97]);
@@ -255,7 +255,7 @@ fn a_user_that_fills_its_bytes_leaves_the_others_theirs_and_is_named() {
         "{row:?}"
     );
     assert_eq!(row.refused.len(), 2, "a CONNECT and a SUBSCRIBE: {row:?}");
-    // The sessions of before count for their owners.
+    // Restored sessions count for their owners.
     let mut broker = broker.restart();
     let mut limits = QuotaLimits::default();
     limits.user[Kind::SessionBytes as usize] = 5000;

@@ -1,4 +1,4 @@
-//! Shared subscriptions: each record goes to one member, and none is lost with the member that had it.
+//! Shared subscriptions: each record goes to one member, and none is lost with its member.
 
 use std::collections::BTreeSet;
 
@@ -57,7 +57,7 @@ fn what_a_lost_member_had_goes_to_others_and_each_of_it_once() {
         assert_eq!(again.len(), lost.len());
         assert_eq!(again.into_iter().collect::<BTreeSet<_>>(), lost);
         assert_eq!(rig.engine.metrics.mqtt.shared_returned.get(), 6);
-        // A lasting member that is back has nothing to be sent again.
+        // A persistent member that is back has nothing to be sent again.
         let mut back = Member::new("m0", V5);
         back.connect(&mut rig, lasts, 100);
         settle(&mut rig, &mut [&mut back]);
@@ -124,7 +124,7 @@ fn a_slow_member_is_passed_over_and_its_records_go_to_others_in_the_end() {
     }
     assert!((after..=2 * after).contains(&waited), "{waited} ms");
     assert_eq!(sorted(all[1].acked.clone()), (0..40).collect::<Vec<_>>());
-    // A late acknowledgement is taken and means nothing.
+    // A late acknowledgement is accepted and has no effect.
     all[0].ack(&mut rig, 100);
     publisher.publish(&mut rig, 2, QoS::AtLeastOnce);
     settle_all(&mut rig, &mut all);
@@ -153,7 +153,7 @@ fn a_crash_loses_nothing_of_a_group_of_lasting_sessions_and_repeats_nothing_chec
     for member in &mut all {
         member.lose(&mut rig);
     }
-    // Nobody is there, the group is.
+    // No member is connected, but the group exists.
     publisher.publish(&mut rig, 5, QoS::AtLeastOnce);
     settle_disk(&mut rig, &mut []);
     rig.crash();
@@ -216,7 +216,7 @@ fn what_a_member_has_completed_of_qos_2_does_not_come_again_after_a_crash() {
     let mut all = members(&mut rig, 1, true, 100);
     let mut publisher = Publisher::new(&mut rig);
     for _ in 0..2 {
-        // The second has to be stored, and with it that the first is over.
+        // The second has to be stored, together with the end of the first.
         all[0].ack(&mut rig, 1);
         settle_disk(&mut rig, &mut all.iter_mut().collect::<Vec<_>>());
         publisher.publish(&mut rig, 1, QoS::ExactlyOnce);
@@ -331,7 +331,7 @@ fn a_member_that_subscribes_again_gets_what_comes_after_a_time_with_nobody() {
     let mut published = publisher.publish(&mut rig, 1, QoS::AtLeastOnce);
     settle(&mut rig, &mut [&mut back]);
     assert_eq!(back.got, published);
-    // What it has not acknowledged keeps it known to the group.
+    // Its unacknowledged deliveries keep it known to the group.
     back.unsubscribe(&mut rig);
     for _ in 0..2 {
         published.extend(publisher.publish(&mut rig, 1, QoS::AtLeastOnce));

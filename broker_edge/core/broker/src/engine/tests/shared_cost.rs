@@ -1,5 +1,5 @@
-//! What a record costs does not follow from how many members a shared group has, away, full or without the right to it.
-//! Counted is how often it is asked what a client may do.
+//! The cost of a record does not depend on how many members a shared group has that are disconnected, full or without
+//! the right to it. The tests count how often rights are checked.
 
 use super::super::session::RIGHTS_ASKED;
 use super::guarded::Guarded;
@@ -7,7 +7,7 @@ use super::*;
 
 const MEMBERS: usize = 600;
 const RECORDS: u64 = 50;
-/// The publisher's rights are asked once per topic, those of a few members per record.
+/// The publisher's rights are checked once per topic, those of a few members per record.
 const PER_RECORD: u64 = 4;
 
 fn asked() -> u64 {
@@ -23,7 +23,7 @@ fn lasting(client_id: &str) -> ConnectFields<'_> {
     fields
 }
 
-/// Bob may read what is his own and ask for what he may not read: `own/#` reaches both.
+/// Bob may read his own topics and subscribe to others that he may not read: `own/#` covers both.
 fn broker() -> Guarded {
     let broker = Guarded::new(|_| {});
     let acl = "user ann\ntopic readwrite #\nuser bob\ntopic read own/bob/#\n";
@@ -32,7 +32,7 @@ fn broker() -> Guarded {
     broker
 }
 
-/// Members of one group, by bob, of which the first `away` lose their connections.
+/// Members of one group, by bob; the first `away` of them lose their connections.
 fn join(broker: &mut Guarded, filter: &str, away: usize) -> Vec<ConnKey> {
     let mut keys = Vec::new();
     for n in 0..MEMBERS {
@@ -54,7 +54,7 @@ fn join(broker: &mut Guarded, filter: &str, away: usize) -> Vec<ConnKey> {
     keys
 }
 
-/// Publishes records to one topic and gives how often rights were asked for them.
+/// Publishes records to one topic and returns how often rights were checked for them.
 fn cost_of_publishing(broker: &mut Guarded, topic: &str) -> u64 {
     let publisher = broker.connect("ann", "pw-a", "publisher");
     broker.publish(publisher, topic, 1);
@@ -84,7 +84,7 @@ fn i8_members_that_may_not_receive_a_record_cost_it_nothing_after_the_first() {
     let present = join(&mut broker, "$share/g/own/#", MEMBERS / 2);
     let cost = cost_of_publishing(&mut broker, "own/other");
     assert!(cost <= PER_RECORD * RECORDS, "{cost} questions");
-    // One of another user in the same group gets what is his to receive.
+    // A member of another user in the same group gets what that user may receive.
     let own = broker.connect("ann", "pw-a", "worker");
     assert_eq!(broker.subscribe(own, "$share/g/own/#", None), "0x01");
     broker.publish(own, "own/other", 9);
@@ -144,7 +144,7 @@ fn i8_a_group_with_many_different_rights_waits_and_a_turn_looks_at_a_bounded_num
     let looks = broker.rig.engine.metrics.mqtt.shared_looks.get();
     let mut got = 0;
     for id in 1..=20_u16 {
-        // Each topic is new, so everybody would have to be looked at for each.
+        // Each topic is new, so all members would have to be examined for each.
         let topic = format!("own/{id}");
         broker.publish(publisher, &topic, id);
         got += broker.delivered(plain).len();
@@ -156,7 +156,7 @@ fn i8_a_group_with_many_different_rights_waits_and_a_turn_looks_at_a_bounded_num
         looked <= 256 * turns + MEMBERS as u64,
         "{looked} in {turns} turns"
     );
-    // What somebody may receive comes, after all that nobody may.
+    // Records that some member may receive arrive, after all those that none may.
     broker.publish(publisher, "own/bob/x", 21);
     let mut came = 0;
     for _ in 0..1000 {
@@ -198,7 +198,7 @@ fn i8_what_only_a_member_without_room_or_away_may_receive_holds_up_no_other_memb
             broker.rig.turn();
         }
         let publisher = broker.connect("ann", "pw-a", "publisher");
-        // More than the window of who never acknowledges.
+        // More than the window of the member that never acknowledges.
         for id in 1..=150 {
             assert_eq!(
                 broker.publish(publisher, "bob/x", id),
@@ -213,7 +213,7 @@ fn i8_what_only_a_member_without_room_or_away_may_receive_holds_up_no_other_memb
             got.extend(broker.delivered(worker));
         }
         assert_eq!(got.len(), 5, "away: {away}");
-        // Nothing of what waited is lost.
+        // No waiting record is lost.
         let mut came = 0;
         let (bob, code) = broker.try_connect(&lasting("hostile"));
         assert_eq!(code, 0);
@@ -221,7 +221,7 @@ fn i8_what_only_a_member_without_room_or_away_may_receive_holds_up_no_other_memb
             let packets = broker.delivered(bob);
             came += packets.len();
             broker.rig.feed(bob, |out| {
-                // An acknowledgement of nothing does no harm.
+                // An acknowledgement without a delivery does no harm.
                 for id in 1..=400 {
                     let id = PacketId::new(id).expect("not zero");
                     encode::puback(out, Version::V5, id, ReasonCode::Success, &[]);
@@ -234,7 +234,7 @@ fn i8_what_only_a_member_without_room_or_away_may_receive_holds_up_no_other_memb
                 break;
             }
         }
-        // What the worker has not acknowledged; some of the rest came with the CONNACK.
+        // The worker's unacknowledged deliveries; some of the rest came with the CONNACK.
         let group = broker.rig.engine.groups.by_name("$share/g/#");
         let group = group.and_then(|id| broker.rig.engine.groups.get(id));
         assert_eq!(group.map(|group| group.pending()), Some(5), "away: {away}");

@@ -1,4 +1,4 @@
-//! Shared groups through any history: members come, go and are lost, the broker is killed, and no record is lost.
+//! Shared groups through any history: members join, leave and are lost, the broker is killed, and no record is lost.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 1..40)
 }
 
-/// Plays events beside a lasting member, so that the group never ends, and checks what became of each record.
+/// Plays events beside a persistent member, so that the group never ends, and checks the fate of each record.
 fn nothing_is_lost(events: &[Event], may_disconnect: bool) {
     let root = dir();
     let mut rig = Rig::open_with(world::small(root.path()));

@@ -1,4 +1,4 @@
-//! Shared groups where users differ: what one tenant, or who may not replay, gets of the records of another.
+//! Shared groups of different users: which records of one tenant another tenant, or a user who may not replay, gets.
 
 use super::guarded::Guarded;
 use super::*;
@@ -52,7 +52,7 @@ fn subscribe(broker: &mut Guarded, key: ConnKey, position: Option<&str>) {
     assert_eq!(answer(broker, key), ["suback"]);
 }
 
-/// What a connection is told beside its deliveries.
+/// What a connection is sent besides its deliveries.
 fn answer(broker: &mut Guarded, key: ConnKey) -> Vec<String> {
     loop {
         broker.rig.turn();
@@ -67,7 +67,7 @@ fn answer(broker: &mut Guarded, key: ConnKey) -> Vec<String> {
     }
 }
 
-/// What a connection was delivered until it was so much, and whatever else came with it.
+/// The deliveries to a connection up to this number, and whatever else came with them.
 fn received(broker: &mut Guarded, key: ConnKey, count: usize) -> Vec<String> {
     let mut got = broker.delivered(key);
     while got.len() < count {
@@ -101,7 +101,7 @@ fn a_tenant_takes_nothing_from_the_group_of_another_that_has_its_name_and_filter
         assert_eq!(broker.publish(sender, "t", id), format!("puback {id}"));
     }
     assert_eq!(received(&mut broker, ann, 6).len(), 6);
-    // After a crash they are still two.
+    // After a crash they are still two groups.
     let mut broker = broker.restart();
     let sender = broker.connect("ann", "pw-a", "sender");
     assert_eq!(broker.publish(sender, "t", 7), "puback 7");
@@ -164,7 +164,7 @@ fn a_group_that_begins_in_the_past_gives_of_it_what_may_be_replayed_and_nothing_
     let got = received(&mut broker, ann, 2);
     let got: Vec<String> = got.iter().filter_map(text).collect();
     assert_eq!(got, ["publish old/x 2", "publish a/now 4"]);
-    // Not after a crash either, when it is given again what was not acknowledged.
+    // Nor after a crash, when unacknowledged records are given again.
     let mut broker = broker.restart();
     let ann = lasting(&mut broker, "ann", "a");
     let got = received(&mut broker, ann, 2);

@@ -1,4 +1,5 @@
-//! What the internal partition is given: of what changed what is needed, once, and nothing of a session that has ended.
+//! What is written to the internal partition: the necessary changes, once each, and nothing of a session that has
+//! ended.
 
 use crate::engine::qos2_inbound::qos2_inbound_key;
 use crate::engine::qos2_outbound::qos2_outbound_key;
@@ -9,13 +10,13 @@ use super::stored_state::{assert_next, idle, subscribe};
 use super::*;
 
 const VERSION: Version = Version::V5;
-/// Of a subscription that begins with all that is there.
+/// Properties of a subscription that begins at the earliest record.
 const EARLIEST: [Property<'static>; 1] = [Property::UserProperty {
     key: "stream-offset",
     value: "earliest",
 }];
 
-/// How many records the internal partition is given meanwhile.
+/// The number of records written to the internal partition meanwhile.
 fn stored_in(rig: &mut Rig, mut does: impl FnMut(&mut Rig)) -> u64 {
     let internal = rig.log.partitions()[0].clone();
     let before = internal.next_offset();
@@ -23,7 +24,7 @@ fn stored_in(rig: &mut Rig, mut does: impl FnMut(&mut Rig)) -> u64 {
     internal.next_offset().0 - before.0
 }
 
-/// A client with a lasting session to which a message is delivered with QoS 2.
+/// A client with a persistent session that has a QoS 2 delivery.
 fn delivered_to(rig: &mut Rig, client_id: &str) -> ConnKey {
     let key = idle(rig, client_id);
     subscribe(rig, key, "t");
@@ -120,7 +121,7 @@ fn an_answer_that_waits_for_what_others_store_comes_once_that_is_durable() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
     let other = idle(&mut rig, "other");
-    // A session that has ended, whose removal is durable.
+    // A session that has ended, and whose removal is durable.
     rig.connect(lasting(VERSION, "c", &LASTS));
     let ends = rig.connect(ConnectFields::new(VERSION, "c"));
     rig.engine.remove(ends);
@@ -175,7 +176,7 @@ fn a_replay_of_qos_2_that_is_over_is_not_repeated_after_a_crash_whatever_else_wa
     settle_disk(&mut rig, &mut [&mut member]);
     member.ack(&mut rig, 2);
     settle_disk(&mut rig, &mut [&mut member]);
-    // First what the client sends changes, then what it is sent.
+    // First the inbound state changes, then the outbound state.
     publish(&mut rig, member.key(), VERSION, 1, "u", "own");
     settle_disk(&mut rig, &mut [&mut member]);
     answer(&mut rig, member.key(), VERSION, 1, encode::pubrel);

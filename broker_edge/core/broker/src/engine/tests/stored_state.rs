@@ -1,5 +1,5 @@
-//! What waits for the internal partition: nobody is told of state before it is durable, and nobody waits for it once it
-//! never will be.
+//! Waiting for the internal partition: no client is told of state before it is durable, and none waits once it never
+//! will be.
 
 use headwater_log::PartitionState;
 
@@ -13,9 +13,9 @@ const VERSION: Version = Version::V5;
 
 /// One client of each kind that waits.
 struct Waiting {
-    /// Its packet id of QoS 2 is released.
+    /// Its QoS 2 packet id is released.
     publisher: ConnKey,
-    /// A message is on its way to it with QoS 2.
+    /// A QoS 2 message is on its way to it.
     subscriber: ConnKey,
     /// Has sent a SUBSCRIBE.
     subscribing: ConnKey,
@@ -55,7 +55,7 @@ fn publish_received(rig: &mut Rig, key: ConnKey) {
     assert_next(rig, key, "Pubrec");
 }
 
-/// Lets all of them wait while the syncs of the internal partition are held.
+/// Makes all of them wait while the syncs of the internal partition are held.
 fn waiting_for_state(rig: &mut Rig) -> Waiting {
     let publisher = rig.connect(lasting(VERSION, "publisher", &LASTS));
     let subscriber = rig.connect(lasting(VERSION, "subscriber", &LASTS));
@@ -63,7 +63,7 @@ fn waiting_for_state(rig: &mut Rig) -> Waiting {
     let plain = rig.connect(ConnectFields::new(VERSION, "plain"));
     subscribe(rig, subscriber, "t");
     assert_next(rig, subscriber, "suback");
-    // Once with nothing in its way: a round that is durable already counts for no later one.
+    // Once without waiting: a commit that is durable already does not count for a later one.
     publish_received(rig, publisher);
     answer(rig, publisher, VERSION, 1, encode::pubrel);
     assert_next(rig, publisher, "Pubcomp");
@@ -75,7 +75,7 @@ fn waiting_for_state(rig: &mut Rig) -> Waiting {
     let newcomer = rig.engine.open(crate::peer::Peer::nobody());
     let fields = lasting(VERSION, "newcomer", &LASTS);
     rig.feed(newcomer, |out| encode::connect(out, &fields));
-    // Who has no stored session does not wait for it.
+    // A client without a stored session does not wait.
     publish(rig, plain, VERSION, 1, "t", "x");
     assert_next(rig, plain, "Pubrec");
     Waiting {
@@ -130,17 +130,17 @@ fn who_waits_for_state_that_cannot_become_durable_loses_its_connection() {
             assert_eq!(told, ["disconnect UnspecifiedError"]);
         }
     }
-    // What needs no state goes on.
+    // Clients that need no state continue.
     let plain = rig.connect(ConnectFields::new(VERSION, "another"));
     rig.publish(plain, VERSION, 1, "x");
     assert_eq!(rig.packets(plain, VERSION, 1), ["puback 1"]);
 }
 
-/// Waits until the internal partition can take nothing any more, and lets the engine see it.
+/// Waits until the internal partition accepts nothing any more, and lets the engine notice.
 fn stop_state(rig: &mut Rig) {
     let internal = rig.log.partitions()[0].clone();
     rig.state_gate.set(Sync::Fail);
-    // There may be nothing on its way.
+    // Nothing may be in progress.
     let _ = rig.engine.state.put("something", b"else");
     while !matches!(internal.state(), PartitionState::Stopped(_)) {
         rig.moved.recv_timeout(DEADLINE).expect("the log stops");
@@ -148,7 +148,7 @@ fn stop_state(rig: &mut Rig) {
     rig.turn();
 }
 
-/// The kinds of waiting: for the round of a release, and for the offset of a subscription.
+/// The two kinds of waiting: for the commit of a release, and for the offset of a subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Release,
@@ -157,7 +157,7 @@ enum Kind {
 
 const KINDS: [Kind; 2] = [Kind::Release, Kind::Subscription];
 
-/// A client of which nothing is on its way, and which could ask for either.
+/// A client with nothing in progress, which could ask for either.
 pub(super) fn idle(rig: &mut Rig, client_id: &str) -> ConnKey {
     let key = rig.connect(lasting(VERSION, client_id, &LASTS));
     publish_received(rig, key);
@@ -210,7 +210,7 @@ fn an_answer_that_waits_for_state_does_not_leave_with_what_settles_on_the_same_c
 #[test]
 fn a_round_counts_when_it_is_durable_itself_and_not_with_the_one_before() {
     let dir = dir();
-    // No other file of the partition is synced meanwhile.
+    // No other file of the partition is synced at that time.
     let mut rig = Rig::open_with(LogConfig {
         maintain_every: None,
         ..LogConfig::new(dir.path())
@@ -223,7 +223,7 @@ fn a_round_counts_when_it_is_durable_itself_and_not_with_the_one_before() {
         answer(&mut rig, key, VERSION, 1, encode::pubrel);
         rig.turn();
         ends.push(internal.next_offset());
-        // Before the second is appended the first is on its way alone.
+        // The first is on its way alone before the second is appended.
         rig.state_gate.wait_until_held();
     }
     rig.state_gate.set(Sync::Once);
@@ -327,7 +327,7 @@ fn who_changes_state_that_can_be_stored_no_more_loses_its_connection_and_nobody_
         let told = rig.sent(*key, VERSION);
         assert_eq!(told, ["disconnect UnspecifiedError"], "no PUBCOMP");
     }
-    // The round is over: nothing is left to be tried in each turn.
+    // The commit has ended: nothing is left to retry in each turn.
     rig.turn();
     assert_eq!(rig.engine.state_commits.unsettled(), 0);
     let sessions = rig.engine.sessions.iter();
@@ -336,7 +336,7 @@ fn who_changes_state_that_can_be_stored_no_more_loses_its_connection_and_nobody_
             .into_iter()
             .all(|(_, session)| !session.in_state_commit)
     );
-    // What needs no state goes on, also for who has some.
+    // Packets that need no state continue, even for a client with stored state.
     rig.publish_to("v", false, keys[2], VERSION, 5, "x");
     assert_eq!(rig.packets(keys[2], VERSION, 1), ["puback 5"]);
 }
@@ -349,14 +349,14 @@ fn state_that_finds_no_space_is_stored_when_there_is_some() {
     publish_received(&mut rig, key);
     let internal = rig.log.partitions()[0].clone();
     rig.state_gate.is_full.store(true, Ordering::Relaxed);
-    // The internal partition has 8 MiB prepared, and once more when the next segment is.
+    // The internal partition has 8 MiB preallocated, and once more for the next segment.
     let filling = vec![7; 64 << 10];
     while internal.state() != PartitionState::Full {
         let change = Change {
             key: "filling",
             value: Some(&filling),
         };
-        // Until the partition is full its queue may be.
+        // The queue may be full before the partition is.
         if rig.engine.state.write(&[change]).is_err() {
             let _ = rig.moved.recv_timeout(Duration::from_millis(20));
         }
@@ -378,7 +378,7 @@ fn state_that_finds_no_space_is_stored_when_there_is_some() {
 fn what_changes_in_a_turn_is_one_round_however_many_sessions_it_is() {
     let dir = dir();
     let mut rig = Rig::open(dir.path(), SyncMode::Always);
-    // More than one append takes.
+    // More than fits into one append.
     let names: Vec<String> = (0..600).map(|n| format!("c{n}")).collect();
     let mut keys = Vec::new();
     for name in &names {
@@ -398,6 +398,6 @@ fn what_changes_in_a_turn_is_one_round_however_many_sessions_it_is() {
         engine.change(*key);
     }
     engine.write_state_commit();
-    // One round, so that none of them goes on before all of it is durable.
+    // One commit, so that none of them continues before all of it is durable.
     assert_eq!(engine.state_commits.unsettled(), 1);
 }

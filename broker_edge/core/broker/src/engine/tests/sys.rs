@@ -1,4 +1,4 @@
-//! `$SYS`: who gets it, when, and that nothing of it is in the log.
+//! `$SYS`: who gets it, when, and that none of it is in the log.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn subscribe(rig: &mut Rig, key: ConnKey, filter: &str) -> Vec<(String, String, 
     values(rig, key)
 }
 
-/// Topic, value and retain flag of what a client was sent; all of `$SYS` has to be QoS 0.
+/// Topic, value and retain flag of what a client was sent; all of `$SYS` must be QoS 0.
 fn values(rig: &mut Rig, key: ConnKey) -> Vec<(String, String, bool)> {
     let bytes = rig.engine.out(key).to_vec();
     rig.engine.written(key, bytes.len());

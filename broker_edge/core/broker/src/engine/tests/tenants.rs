@@ -1,4 +1,4 @@
-//! What one user and one tenant may have of what all share, and that it is counted right whatever happens.
+//! What one user and one tenant may use of shared limits, and that usage is counted correctly whatever happens.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ fn fields<'a>(user: &'a str, client_id: &'a str, lasts: bool) -> ConnectFields<'
     fields
 }
 
-/// What a session holds for its client, as far as it counts.
+/// The counted bytes that a session holds for its client.
 fn bytes_of(engine: &Engine, session: &Session) -> usize {
     let conn = session.conn.and_then(|key| engine.conns.get(key));
     let waiting = session.offline.as_ref().and_then(|away| away.will.as_ref());
@@ -67,7 +67,7 @@ fn bytes_of(engine: &Engine, session: &Session) -> usize {
     (session.client_id.len() + will + filters).saturating_sub(UNCOUNTED_BYTES as usize)
 }
 
-/// What everybody has, counted from what there is.
+/// The usage of all users, recounted from the engine's state.
 fn recount(engine: &Engine) -> Vec<(String, Counts)> {
     let mut users: BTreeMap<String, Counts> = BTreeMap::new();
     let mut groups: BTreeMap<String, std::collections::BTreeSet<_>> = BTreeMap::new();
@@ -109,7 +109,7 @@ fn recount(engine: &Engine) -> Vec<(String, Counts)> {
     users.into_iter().collect()
 }
 
-/// What the ledger has, without the topics of the table.
+/// The usage according to the quotas, without topics.
 fn ledger(engine: &Engine) -> Vec<(String, Counts)> {
     let (mut users, _) = engine.quotas.held();
     for (_, counts) in &mut users {
@@ -119,7 +119,7 @@ fn ledger(engine: &Engine) -> Vec<(String, Counts)> {
     users
 }
 
-/// Turns until nothing is on its way.
+/// Runs turns until nothing is in progress.
 fn settle(broker: &mut Guarded) {
     for _ in 0..1000 {
         broker.rig.turn();
@@ -143,7 +143,7 @@ fn one_connection_too_many_of_a_user_is_refused_and_a_freed_place_is_taken() {
     let mut old = fields("ann", "a3", false);
     (old.version, old.clean_start) = (Version::V311, true);
     assert_eq!(broker.try_connect(&old).1, 3);
-    // Who comes back takes its own place, and others have theirs.
+    // A client that reconnects uses its own place, and others have theirs.
     broker.connect("ann", "pw-a", "a2");
     broker.connect("bob", "pw-b", "b1");
     broker.rig.engine.remove(first);
@@ -201,7 +201,7 @@ fn retained_messages_count_to_who_set_them_at_once_and_until_somebody_else_does(
     let publish = |broker: &mut Guarded, key, topic: &str, id, text: &str| {
         broker.rig.publish_to(topic, true, key, V5, id, text);
     };
-    // All in one turn: what is on its way counts.
+    // All in one turn: messages in progress count.
     for (id, topic) in (1..).zip(["r/1", "r/2", "r/3"]) {
         publish(&mut broker, ann, topic, id, "x");
     }
@@ -463,7 +463,7 @@ enum Event {
         will: u8,
     },
     Lose(u8),
-    /// With the will, or without.
+    /// With the will or without.
     Leave(u8, bool),
     Subscribe(u8, u8),
     Unsubscribe(u8, u8),
@@ -480,12 +480,12 @@ const FILTERS: [&str; 6] = [
     "$share/g/b/+",
     LONG,
 ];
-/// So long that sessions with it count.
+/// Long enough that sessions with it count.
 const LONG: &str = match std::str::from_utf8(&[b'f'; UNCOUNTED_BYTES as usize]) {
     Ok(long) => long,
     Err(_) => "",
 };
-/// Of wills: without and with a delay, short and long.
+/// Wills without and with a delay, short and long.
 const WILLS: [(usize, u32); 5] = [(0, 0), (10, 0), (300, 0), (300, 20), (2000, 300)];
 
 fn event() -> impl Strategy<Value = Event> {

@@ -1,5 +1,5 @@
-//! A stage by itself over a real partition: when its tickets are settled, who is told, and what becomes of the records that
-//! a full queue, a full disk or a closed log does not take.
+//! A stage alone over a real partition: when its tickets are settled, which connections are told, and what happens to
+//! records that a full queue, a full disk or a closed log does not accept.
 
 use headwater_log::{AppendError, ClassConfig, PartitionState, RecordMeta, Records};
 
@@ -8,9 +8,9 @@ use crate::engine::stage::{Outcome, Ticket};
 use super::*;
 
 const QUEUE_BYTES: usize = 64 << 10;
-/// Some of these need more space than the partition has prepared.
+/// Some of these need more space than the partition has preallocated.
 const LARGE: usize = 150 << 10;
-/// Records that others appended before: its offsets are not its tickets.
+/// Records appended by others before: its offsets differ from its tickets.
 const OTHERS: u64 = 10;
 const LIMIT_MS: u64 = 5_000;
 
@@ -22,7 +22,7 @@ struct Bench {
     _dir: tempfile::TempDir,
 }
 
-/// Some connection; nobody looks whether there is one.
+/// A key; no connection needs to exist.
 fn conn(number: u64) -> ConnKey {
     Key::from_bits(number)
 }
@@ -40,7 +40,7 @@ impl Bench {
         };
         let config = LogConfig {
             queue_bytes: QUEUE_BYTES,
-            // A spare segment would be room on a full disk.
+            // A spare segment would provide room on a full disk.
             maintain_every: None,
             classes: vec![ClassConfig::new(Class::Telemetry)],
             ..LogConfig::new(dir.path())
@@ -64,7 +64,7 @@ impl Bench {
         bench
     }
 
-    /// What somebody else appends to the partition.
+    /// Appends records of another client to the partition.
     fn append_of_others(&self, count: u64, bytes: usize) -> Result<(), AppendError> {
         let mut records = Records::new();
         let topic = records.topic("put", 0..3).expect("room");
@@ -82,7 +82,7 @@ impl Bench {
         }
     }
 
-    /// Stages a record; without a connection it is the broker's own.
+    /// Stages a record; without a connection it belongs to the broker.
     fn put(&mut self, from: Option<ConnKey>, bytes: usize) -> Ticket {
         let topic = self.stage.records.topic("t", 0..1).expect("room");
         let client = self.stage.records.client("c").expect("room");
@@ -96,7 +96,7 @@ impl Bench {
         self.put(Some(conn(number)), 1)
     }
 
-    /// Gives the first ticket and its offset, as numbers.
+    /// Returns the first ticket and its offset as numbers.
     fn append(&mut self) -> (u64, u64) {
         match self.stage.append(false, 7) {
             Outcome::Accepted { first, base } => (first.0, base.0),
@@ -104,7 +104,7 @@ impl Bench {
         }
     }
 
-    /// Settles; gives who is told, or nothing when there was nothing to settle.
+    /// Settles; returns the connections to tell, or `None` if there was nothing to settle.
     fn settle(&mut self, mark: u64) -> Option<Vec<ConnKey>> {
         let mut waiting = Vec::new();
         let is_settleable = self.stage.is_settleable(Offset(mark));
@@ -118,13 +118,13 @@ impl Bench {
         self.stage.settled().0
     }
 
-    /// Settles what is durable.
+    /// Settles everything durable.
     fn settle_all(&mut self) {
         let mark = self.stage.partition.high_watermark();
         self.settle(mark.0);
     }
 
-    /// Makes the disk full, with a record that waits for space.
+    /// Fills the disk, with a record that waits for space.
     fn fill_disk(&mut self) {
         self.gate.is_full.store(true, Ordering::Relaxed);
         while self.stage.partition.state() != PartitionState::Full {
@@ -168,7 +168,7 @@ fn tickets_count_up_and_are_settled_in_order_once_the_mark_is_at_the_end_of_thei
     assert_eq!(bench.settle(OTHERS + 3), Some(vec![conn(1), conn(2)]));
     assert_eq!(bench.settled(), 3);
     assert!(bench.stage.waits());
-    // Whatever else is in the log: what is only staged is not settled.
+    // Staged records are not settled by others in the log.
     assert_eq!(bench.settle(OTHERS + 9), Some(vec![conn(3)]));
     assert_eq!(bench.settled(), 4);
     assert!(!bench.stage.waits());
@@ -299,7 +299,7 @@ fn who_watches_a_ticket_is_told_with_its_append() {
     assert_eq!(bench.stage.last_publishers(), [conn(3), conn(30)]);
     assert_eq!(bench.settle(OTHERS + 2), Some(vec![conn(2)]));
     assert_eq!(bench.settle(OTHERS + 3), Some(vec![conn(3), conn(30)]));
-    // It may leave already; nobody is told anything more.
+    // Its acknowledgement may be sent already; nobody else is told.
     bench.stage.watch(settled, conn(10));
     assert_eq!(bench.stage.publishers(), [conn(4), conn(40)]);
     bench.append();
@@ -380,12 +380,12 @@ fn a_full_disk_counts_from_when_records_were_first_seen_to_wait_for_it() {
     assert!(!bench.has_waited_at(since_ms));
     assert!(!bench.has_waited_at(since_ms + LIMIT_MS - 1));
     assert!(bench.has_waited_at(since_ms + LIMIT_MS));
-    // Whoever is let go is not let go again at once.
+    // Connections that were released are not released again at once.
     bench.stage.let_go();
     let since_ms = 30_000;
     assert!(!bench.has_waited_at(since_ms));
     assert!(bench.has_waited_at(since_ms + LIMIT_MS));
-    // Nor is one full disk the next.
+    // A second full disk is counted separately from the first.
     bench.free_disk();
     assert!(!bench.has_waited_at(since_ms + LIMIT_MS));
     bench.fill_disk();
@@ -416,7 +416,7 @@ fn connections_are_let_go_with_their_records_to_be_settled_and_abandoned_without
         let settled = (!abandons).then(Vec::new);
         assert_eq!(bench.settle(OTHERS + 2), settled, "nobody is left to tell");
         assert_eq!(bench.settled(), if abandons { 0 } else { 2 });
-        // What is staged still is, and belongs to nobody.
+        // The staged records remain, without an owner.
         assert_eq!(bench.append(), (2, OTHERS + 2));
         assert_eq!(bench.settle(OTHERS + 3), Some(Vec::new()));
         assert_eq!(bench.settled(), 3);

@@ -1,4 +1,4 @@
-//! Topic aliases of publishers: which numbers a client may use, and that each stands for the name it was given last.
+//! Topic aliases of publishers: which aliases a client may use, and that each stands for the topic it was last given.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn publish(rig: &mut Rig, key: ConnKey, topic: &str, alias: Option<u16>, text: &
     });
 }
 
-/// What a publish is answered with.
+/// The answer to a publish.
 fn answer(rig: &mut Rig, key: ConnKey, topic: &str, alias: Option<u16>, text: &str) -> String {
     publish(rig, key, topic, alias, text);
     rig.packets(key, VERSION, 1).remove(0)
@@ -56,7 +56,7 @@ fn a_number_stands_for_the_name_that_it_was_given_last() {
         ("", Some(3), "c"),
         ("b", None, "b"),
         ("", Some(1), "a"),
-        // It is the topic of the last publish with a name, and gets a number all the same.
+        // It is the topic of the last publish by name, and gets an alias all the same.
         ("b", Some(2), "b"),
         ("", Some(2), "b"),
         ("d", Some(1), "d"),
@@ -65,7 +65,7 @@ fn a_number_stands_for_the_name_that_it_was_given_last() {
         ("", Some(3), "c"),
         ("b", None, "b"),
         ("a", None, "a"),
-        // One name may have several numbers.
+        // One topic may have several aliases.
         ("d", Some(4), "d"),
         ("", Some(4), "d"),
         ("", Some(1), "d"),

@@ -1,4 +1,4 @@
-//! Wills that wait: published once, when they are due, also by another life of the broker.
+//! Delayed wills: published once, when they are due, also after a restart.
 
 use headwater_mqtt::encode::WillFields;
 
@@ -32,7 +32,7 @@ fn watcher(rig: &mut Rig) -> ConnKey {
     key
 }
 
-/// What the watcher gets until the disk has nothing left to say.
+/// What the watcher gets until the disk is idle.
 fn seen(rig: &mut Rig, watcher: ConnKey) -> Vec<String> {
     let mut seen = Vec::new();
     loop {
@@ -75,7 +75,7 @@ fn a_waiting_will_outlives_the_broker_and_is_published_once() {
         let expected: &[&str] = if life == 0 { &["publish gone"] } else { &[] };
         assert_eq!(seen(&mut rig, eye), expected, "life {life}");
         if life == 0 {
-            // The crash comes before it is known that the will need not be kept.
+            // The crash comes before the broker knows that the will need not be kept.
             assert_eq!(stored(&rig), 1);
         }
         rig.crash();
@@ -211,7 +211,7 @@ fn a_waiting_will_says_nothing_in_the_name_of_the_broker_and_nothing_that_a_publ
     rig.pass_time(6_000);
     assert_eq!(seen(&mut rig, eye), ["publish gone"]);
     rig.crash();
-    // One that an earlier version has stored is not published either.
+    // A will stored by an earlier version is not published either.
     let rig = Rig::open(dir.path(), SyncMode::Always);
     let stored = r#"{"due_us":5,"token":"will/1/5","topic":"$receipts","qos":1,"properties":"","payload":"78"}"#;
     let value = crate::state::Change {

@@ -1,5 +1,5 @@
-//! A broker that can be killed: a new one on a copy of the files as they were at that moment, whatever its writers had
-//! got to.
+//! A broker that can be killed: a new one starts on a copy of the files as they were at that moment, however far its
+//! writers were.
 
 use std::fs;
 
@@ -20,7 +20,7 @@ pub(super) fn copy_all(from: &Path, to: &Path) {
         if path.is_dir() {
             copy_all(&path, &copy);
         } else {
-            // A spare may be given its name meanwhile.
+            // A spare may be renamed at this moment.
             let _ = fs::copy(&path, &copy);
         }
     }
@@ -52,7 +52,7 @@ impl World {
         }
     }
 
-    /// Ends the broker where it stands and starts another on what its files held.
+    /// Kills the broker and starts another on a copy of its files.
     pub(super) fn kill(&mut self, peers: &mut [&mut Peer]) {
         for peer in peers {
             peer.key = None;
@@ -67,7 +67,7 @@ impl World {
         let _ = fs::remove_dir_all(from);
     }
 
-    /// Turns until the peers have nothing left to say and the broker waits for nothing.
+    /// Runs turns until the peers have nothing left to send and the broker waits for nothing.
     pub(super) fn settle(&mut self, peers: &mut [&mut Peer]) {
         loop {
             let quiet_at = self.rig.quiet_at();

@@ -1,4 +1,4 @@
-//! A client that keeps to the protocol: what it is promised is remembered, for the run to hold against the log.
+//! A client that follows the protocol and remembers what it was promised, so that the run can compare it with the log.
 
 use headwater_mqtt::packet::ack::Ack;
 use headwater_mqtt::{Publish, TopicName};
@@ -6,10 +6,10 @@ use headwater_mqtt::{Publish, TopicName};
 use super::mutate::Mutator;
 use super::*;
 
-/// Nobody else writes payloads that begin so.
+/// No other client writes payloads that begin like this.
 const MAGIC: &str = "honest-";
 
-/// Which honest client published this, and its number.
+/// The honest client that published this, and the message's number.
 pub(super) fn parse(payload: &[u8]) -> Option<(u8, u32)> {
     let rest = std::str::from_utf8(payload).ok()?.strip_prefix(MAGIC)?;
     let (who, n) = rest.split_once(' ')?;
@@ -25,13 +25,13 @@ pub(super) struct Honest {
     unread: Vec<u8>,
     next_number: u32,
     next_id: u16,
-    /// Packet ids in use, with the number they publish.
+    /// Packet ids in use, with the numbers they publish.
     flights: HashMap<u16, u32>,
-    /// Acknowledged since the log was last looked at.
+    /// Acknowledged since the last check of the log.
     pub(super) acknowledged: Vec<u32>,
     pub(super) count_acknowledged: u64,
     pub(super) count_delivered: u64,
-    /// The newest number of each publisher, per topic and QoS, that was delivered on this connection for the first time.
+    /// Per publisher, topic and QoS, the highest number that was delivered on this connection for the first time.
     delivered: HashMap<(u8, String, u8), u32>,
 }
 
@@ -134,7 +134,7 @@ impl Honest {
         }
     }
 
-    /// Takes everything that was sent to it, and answers most of it.
+    /// Reads everything sent to it and answers most of it.
     pub(super) fn read(&mut self, rig: &mut Rig, mutator: &mut Mutator) {
         let Some(key) = self.key else { return };
         let bytes = rig.engine.out(key).to_vec();
@@ -182,7 +182,7 @@ impl Honest {
             }
             ServerPacket::Publish(publish) => {
                 self.take_message(&publish);
-                // Now and then a message stays unanswered until the next connection.
+                // Some messages stay unanswered until the next connection.
                 let Some(id) = publish.packet_id.filter(|_| mutator.below(64) > 0) else {
                     return;
                 };
@@ -200,7 +200,7 @@ impl Honest {
         };
     }
 
-    /// Remembers what was acknowledged. Whether it was a success.
+    /// Notes an acknowledgement. Returns whether it was a success.
     fn take_ack(&mut self, ack: &Ack<'_>) -> bool {
         let n = self.flights.remove(&ack.packet_id.get());
         let n = n.expect("an acknowledgement of what was published");
