@@ -1,8 +1,8 @@
-//! The acknowledgements that a connection still owes, in the order of arrival of what they answer.
+//! The acknowledgements that a connection still has to send, in the order in which the packets arrived.
 //!
-//! One FIFO per connection, refusals included. An entry leaves when it is ready and everything before it has left; what
-//! makes it ready is a partition's settled tickets or the high watermark of the internal partition. Bytes are written
-//! by the mqtt crate; this file decides only what and when.
+//! One FIFO per connection, refusals included. An entry leaves when it is ready and all entries before it have left. An
+//! entry becomes ready when its partition settles its ticket, or when the high watermark of the internal partition
+//! passes its offset. The mqtt crate writes the bytes; this file only decides what is sent and when.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ pub enum AckKind {
     Pubrec,
 }
 
-/// What waits to be sent.
+/// A reply that waits to be sent.
 #[derive(Debug)]
 pub enum Reply {
     /// Acknowledgements of consecutive packet ids for consecutive tickets of one partition.
@@ -34,7 +34,7 @@ pub enum Reply {
         count: u16,
         reason: ReasonCode,
     },
-    /// An acknowledgement that tells its publisher the offset, which is known once the append was accepted.
+    /// An acknowledgement that tells the publisher its offset. The offset is known once the append was accepted.
     Located {
         kind: AckKind,
         ticket: Ticket,
@@ -43,13 +43,13 @@ pub enum Reply {
         reason: ReasonCode,
         offset: Option<Offset>,
     },
-    /// An acknowledgement that waits for nothing but its turn: a refusal, or a publish that is dropped by rule.
+    /// An acknowledgement that waits only for its turn: a refusal, or a publish that a rule drops.
     Ack {
         kind: AckKind,
         packet_id: u16,
         reason: ReasonCode,
     },
-    /// A PUBCOMP, which waits until the release of its packet id is durable.
+    /// A PUBCOMP. It waits until the release of its packet id is durable.
     Pubcomp { packet_id: u16, after: CommitSeq },
     /// An encoded packet that waits until the internal partition is durable up to `after`.
     Packet {
@@ -57,11 +57,11 @@ pub enum Reply {
         kind: PacketKind,
         bytes: Box<[u8]>,
     },
-    /// The connection is to be closed once what is before this entry has left.
+    /// Close the connection once all entries before this one have left.
     Close(ReasonCode),
 }
 
-/// What follows when an encoded packet leaves.
+/// What starts when an encoded packet leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PacketKind {
     /// Deliveries may begin.
@@ -71,11 +71,11 @@ pub enum PacketKind {
     Other,
 }
 
-/// How far the log has come, as the acknowledgements see it.
+/// How far the log is settled, as the acknowledgements see it.
 pub trait Settled {
     fn tickets(&self, partition: PartitionIndex) -> Ticket;
     fn state(&self) -> Offset;
-    /// Changes of QoS 2 state made in this round or before are durable.
+    /// QoS 2 state changes up to this commit are durable.
     fn commit_seq(&self) -> CommitSeq;
 }
 
@@ -90,12 +90,12 @@ impl AckFifo {
         self.replies.is_empty()
     }
 
-    /// Entries, which is what takes memory; a range of acknowledgements is one.
+    /// The number of entries, which is what takes memory: a range of acknowledgements is one entry.
     pub fn len(&self) -> usize {
         self.replies.len()
     }
 
-    /// Queues the acknowledgement of a staged publish, as part of the last range where it continues it.
+    /// Queues the acknowledgement of a staged publish. It joins the last range if it continues that range.
     #[inline]
     pub fn push_ack(
         &mut self,
@@ -136,7 +136,7 @@ impl AckFifo {
         self.replies.push_back(reply);
     }
 
-    /// Takes the front when it may leave. Of a range, the part that is settled.
+    /// Takes the front if it may leave. From a range it takes the settled part.
     #[inline]
     pub fn pop_ready(&mut self, settled: &impl Settled) -> Option<Reply> {
         if self.replies.is_empty() {
@@ -199,7 +199,7 @@ impl AckFifo {
         self.replies.pop_front()
     }
 
-    /// Tells entries that report offsets where the tickets from `first` on were placed.
+    /// Sets the offsets of the entries that report them, for the tickets from `first` on.
     pub fn locate(&mut self, partition: PartitionIndex, first: Ticket, base: Offset) {
         for reply in self.replies.iter_mut() {
             if let Reply::Located {
@@ -217,8 +217,8 @@ impl AckFifo {
         }
     }
 
-    /// Turns the entries of refused tickets (from `first` on) into refusals, or into closing the connection where the
-    /// protocol version has no way to refuse.
+    /// Turns the entries of refused tickets (from `first` on) into refusals. If the protocol version cannot express a
+    /// refusal, the entry closes the connection.
     pub fn refuse(
         &mut self,
         partition: PartitionIndex,
@@ -237,7 +237,7 @@ impl AckFifo {
                     count,
                     ..
                 } if *of == partition => {
-                    // A range may have begun with tickets of an earlier append, which stand.
+                    // A range may begin with tickets of an earlier append; these stay.
                     let kept = first.0.saturating_sub(at.0).min(u64::from(*count)) as u16;
                     let all = std::mem::replace(count, kept);
                     (*kind, *packet_id, all, kept)
@@ -275,13 +275,13 @@ impl AckFifo {
         self.replies = left.into();
     }
 
-    /// Gives memory back that an empty FIFO does not need.
+    /// Frees the memory of an empty FIFO.
     pub fn shrink(&mut self) {
         self.replies.trim();
     }
 }
 
-/// Consecutive packet ids. The last of all, 65,535, has none behind it that could end a range of `u16`.
+/// Consecutive packet ids. A `u16` range cannot end behind 65,535, the last packet id.
 fn ids_from(first: u16, count: u16) -> impl ExactSizeIterator<Item = u16> {
     (0..count).map(move |place| first + place)
 }

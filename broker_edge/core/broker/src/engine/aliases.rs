@@ -1,22 +1,22 @@
-//! Topic aliases for deliveries: the numbers that stand for topics on one connection, within what its client allows.
+//! Topic aliases for deliveries: the aliases of one connection, within the limit that the client allows.
 //!
-//! The first topics that are delivered get one each and keep it while the connection lasts.
+//! The first topics delivered get one alias each and keep it while the connection lasts.
 
 use std::collections::HashMap;
 
-/// Bytes of the names that one connection remembers.
+/// Limit on the bytes of topic names remembered for one connection.
 const NAMES_BYTES_MAX: usize = 16 << 10;
-/// An alias takes three bytes in the packet: a shorter name gains nothing.
+/// An alias takes three bytes in the packet, so an alias for a shorter name saves nothing.
 const NAME_BYTES_MIN: usize = 4;
 
-/// How a delivery names its topic.
+/// How a delivery states its topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AliasUse {
-    /// By its name alone.
+    /// Only the name.
     Plain,
-    /// By its name, which gets this number.
+    /// The name and a new alias for it.
     New(u16),
-    /// By this number alone.
+    /// Only the alias.
     Known(u16),
 }
 
@@ -28,7 +28,7 @@ pub struct OutAliases {
 }
 
 impl OutAliases {
-    /// Nothing for a client that takes no aliases.
+    /// `None` for a client that accepts no aliases.
     pub fn of(max: u16) -> Option<Box<Self>> {
         let aliases = Self {
             max,
@@ -53,7 +53,7 @@ impl OutAliases {
         }
     }
 
-    /// The packet that gives a topic its number has been queued.
+    /// The packet that introduces this alias has been queued.
     pub fn learn(&mut self, topic: &str, number: u16) {
         self.bytes += topic.len();
         self.numbers.insert(topic.into(), number);

@@ -1,4 +1,4 @@
-//! A session gets its client: the one that waited for it, or a new one.
+//! Attaches a client to its session: an existing one or a new one.
 
 use std::rc::Rc;
 
@@ -11,15 +11,15 @@ use super::session::{Offline, Session};
 use super::shared::is_shared;
 use super::{ConnKey, Engine, SessionKey};
 
-/// How a session was before its client came back.
+/// The state of a session before its client came back.
 pub(super) struct PreviousState {
     expiry_s: u32,
     offline: Option<Box<Offline>>,
 }
 
 impl Engine {
-    /// A CONNECT that cannot be stored is refused. A session that was there before stays, with what it has for its client,
-    /// which comes at a bad time and will come again.
+    /// Refuses a CONNECT whose state cannot be stored. An existing session stays, with everything it holds for its
+    /// client; the client is expected to connect again.
     pub(super) fn give_up_attaching(
         &mut self,
         key: SessionKey,
@@ -39,8 +39,8 @@ impl Engine {
         self.recount_bytes(key);
     }
 
-    /// The session of a client that connects, and how it was if it was there before. An earlier connection of the client
-    /// ends.
+    /// The session of a connecting client, and its previous state if it existed. An earlier connection of the client is
+    /// closed.
     pub(super) fn session_for(
         &mut self,
         key: ConnKey,
@@ -102,7 +102,7 @@ impl Engine {
             for behind in session.behind.iter_mut() {
                 behind.qos0_from = self.dispatched[behind.partition.index()];
             }
-            // The CONNACK may have to wait for the disk; what the client subscribes to meanwhile begins now.
+            // The cursors start at the live offsets now, even if the CONNACK has to wait for the disk.
             for partition in partitions {
                 let live_at = self.dispatched[partition.index()];
                 session.fall_behind(partition, live_at, Offset(0));

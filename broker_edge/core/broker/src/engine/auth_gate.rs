@@ -1,5 +1,5 @@
-//! What the loop knows of authentication: the current authority, answers of the threads that check credentials, and
-//! which publishes were found to be allowed.
+//! The loop's view of authentication: the current authority, the answers of the threads that check credentials, and
+//! cached verdicts on publishes.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,27 +13,27 @@ use crate::auth::{Answer, Authority, Identity, Keeper, Line, Rights};
 use super::ConnKey;
 use super::topics::TopicId;
 
-/// Verdicts on publishes that are kept; beyond them they are found again.
+/// Cached publish verdicts; when the cache is full it is cleared.
 const VERDICTS_MAX: usize = 8192;
 
 /// Wakes the loop from another thread.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 pub(super) struct AuthGate {
-    /// `None` for an engine that lets everybody in for good.
+    /// `None` for an engine that always admits everybody.
     keeper: Option<Arc<Keeper>>,
     wake: Wake,
     pub authority: Arc<Authority>,
     epoch: u64,
-    /// Whether a publish has to be looked at; kept here for the hot path.
+    /// Whether publishes have to be checked; kept here for the hot path.
     pub restricts: bool,
-    /// All clients without credentials have the same.
+    /// The rights shared by all clients without credentials.
     anonymous: Option<Arc<Rights>>,
     answers: Arc<Answers>,
     verdicts: FxHashMap<(ConnKey, TopicId), bool>,
 }
 
-/// Answers on their way to the loop; as many as there are checks at most.
+/// Answers on their way to the loop; at most one per running check.
 #[derive(Default)]
 struct Answers {
     list: Mutex<Vec<(ConnKey, Answer)>>,
@@ -41,7 +41,7 @@ struct Answers {
 }
 
 impl AuthGate {
-    /// Lets everybody in.
+    /// Admits everybody.
     pub fn open() -> Self {
         Self::new(None, Arc::new(|| {}))
     }
@@ -65,7 +65,7 @@ impl AuthGate {
         gate
     }
 
-    /// Whether there is an answer, or a newer authority.
+    /// Whether there is an answer or a newer authority.
     pub fn has_news(&self) -> bool {
         self.answers.is_filled.load(Ordering::Acquire) || self.is_old()
     }
@@ -78,7 +78,7 @@ impl AuthGate {
 
     pub fn take_authority(&mut self) {
         if let Some(keeper) = &self.keeper {
-            // In this order a reload in between is seen the next time.
+            // The epoch is read first, so that a reload in between is noticed the next time.
             self.epoch = keeper.epoch();
             self.authority = keeper.current();
         }
@@ -94,7 +94,7 @@ impl AuthGate {
         }
     }
 
-    /// The tenant of a user, as the files have it.
+    /// The tenant of a user, according to the files.
     pub fn tenant_of(&self, user: Option<&Arc<str>>) -> Option<Arc<str>> {
         let rights = self
             .authority
@@ -102,7 +102,7 @@ impl AuthGate {
         rights.tenant().cloned()
     }
 
-    /// Has credentials checked on another thread; the answer comes with [`AuthGate::take_answers`].
+    /// Starts a check of credentials on another thread; [`AuthGate::take_answers`] returns the answer.
     pub fn check(
         &self,
         key: ConnKey,
@@ -126,7 +126,7 @@ impl AuthGate {
         std::mem::take(&mut *self.answers.list.lock())
     }
 
-    /// What was found before about a publish of this connection to this topic.
+    /// The cached verdict on publishes of this connection to this topic.
     pub fn verdict(&self, key: ConnKey, topic: TopicId) -> Option<bool> {
         self.verdicts.get(&(key, topic)).copied()
     }

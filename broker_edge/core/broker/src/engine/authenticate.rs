@@ -1,5 +1,5 @@
-//! Who a client that connects is: credentials are decided at once where that is quick, and otherwise on another thread,
-//! while the connection keeps its CONNECT and is not read.
+//! Authenticates a connecting client. Quick checks are decided at once. Slow checks run on another thread; meanwhile
+//! the connection keeps its CONNECT and is not read.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,20 +14,20 @@ use super::enhanced::Exchanging;
 use super::timers::Timer;
 use super::{ConnKey, Engine};
 
-/// Wall clocks jump, so what expires is looked at this often at least.
+/// Wall clocks jump, so expiry is checked at least this often.
 const EXPIRY_CHECK_MS_MAX: u64 = 60 * 60 * 1000;
 
-/// Where the authentication of a connection stands. Most connections need none of it to be remembered.
+/// The authentication state of a connection. Most connections store none.
 #[derive(Debug)]
 pub enum AuthStep {
-    /// A thread looks at the credentials; the connection is not read, and what it has sent is kept.
+    /// A thread checks the credentials. The connection is not read, and the bytes it has sent are kept.
     Checking(Option<Charge>),
     Answered(Answer),
-    /// Enhanced authentication, under way or done.
+    /// Enhanced authentication, in progress or done.
     Enhanced(Exchanging),
 }
 
-/// Bytes that are kept for somebody who is not let in yet, taken from a bound for all of them together.
+/// Bytes kept for a client that is not admitted yet, counted against one limit for all such clients.
 #[derive(Debug)]
 pub struct Charge {
     bytes: usize,
@@ -35,7 +35,7 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// `None` when that would be over the bound.
+    /// `None` if the limit would be exceeded.
     pub fn take(total: &Rc<Cell<usize>>, bytes: usize, bytes_max: usize) -> Option<Self> {
         let sum = total.get() + bytes;
         (sum <= bytes_max).then(|| {
@@ -54,10 +54,10 @@ impl Drop for Charge {
     }
 }
 
-/// What becomes of a CONNECT.
+/// The result of authenticating a CONNECT.
 pub(super) enum Authenticated {
     As(Option<Arc<Rights>>),
-    /// It is looked at again when there is an answer.
+    /// The CONNECT is handled again when there is an answer.
     Waits,
     Refused(Denied),
 }
@@ -84,7 +84,7 @@ impl Engine {
         let shown = Credentials {
             user: connect.username,
             password: connect.password,
-            // A browser shows it for any page.
+            // A browser presents the certificate for any page.
             certificate: conn.peer.certificate.as_ref().filter(|_| !is_foreign),
         };
         match self.auth_gate.authority.admit(&shown) {
@@ -105,7 +105,7 @@ impl Engine {
         }
     }
 
-    /// What still counts against somebody whose credentials are good.
+    /// The checks that remain once the credentials are valid.
     pub(super) fn authenticated(
         &self,
         identity: Arc<Identity>,
@@ -116,7 +116,7 @@ impl Engine {
             return Authenticated::Refused(Denied::ExpiredToken);
         }
         if !authority.still_admits(&identity) {
-            // The files have changed while the credentials were looked at.
+            // The files changed while the credentials were checked.
             return Authenticated::Refused(Denied::BadCredentials);
         }
         if authority.binds_client_id(&identity)
@@ -127,7 +127,7 @@ impl Engine {
         Authenticated::As(self.auth_gate.rights(identity))
     }
 
-    /// A thread has looked at the credentials of a connection: its CONNECT is handled again.
+    /// A thread has checked the credentials of a connection: its CONNECT is handled again.
     pub(super) fn take_answer(&mut self, key: ConnKey, answer: Answer) {
         let Some(conn) = self.conns.get_mut(key) else {
             return;
@@ -140,7 +140,8 @@ impl Engine {
         self.resumed.push(key);
     }
 
-    /// Charges what a connection has sent beside its CONNECT that waits; over the bound it is told to come back.
+    /// Charges the bytes that a connection has sent behind its waiting CONNECT. Over the limit, the CONNECT is refused
+    /// as busy.
     pub(super) fn charge_waiting(&mut self, key: ConnKey) {
         let bytes_max = self.settings.receive_budget_bytes;
         let Some(conn) = self.conns.get_mut(key) else {
@@ -160,7 +161,7 @@ impl Engine {
         }
     }
 
-    /// Counts a client that is not let in, and tells the audit. `rights` are those of credentials that were good.
+    /// Counts and audits a client that is refused. `rights` is set if the credentials were valid.
     pub(super) fn note_denied(
         &self,
         key: ConnKey,
@@ -172,7 +173,7 @@ impl Engine {
         self.audit_connect(key, client_id, rights, denied.label());
     }
 
-    /// Sees to it that credentials are looked at when they expire.
+    /// Sets a timer to check the credentials again when they expire.
     pub(super) fn watch_expiry(&mut self, key: ConnKey, rights: Option<&Rights>) {
         if let Some(expires_us) = rights.and_then(|rights| rights.identity().expires_us) {
             let left_ms = u64::try_from(expires_us - self.now.wall_us).unwrap_or(0) / 1000 + 1;

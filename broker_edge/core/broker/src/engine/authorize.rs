@@ -1,8 +1,8 @@
-//! The one place where the engine asks whether somebody may do something, and where a reload of the rights arrives.
+//! The one place where the engine checks permissions, and where a reload of the rights takes effect.
 //!
-//! A session has rights only where there is something to know about its client, so an open broker pays one branch.
-//! Deliveries of the live stream are checked when the list of a topic's subscribers is made, which is kept under the
-//! epoch of the subscriptions; publishes are checked once per topic and connection, and kept by the auth gate.
+//! A session has rights only if the broker knows something about its client, so an open broker pays one branch. Live
+//! deliveries are checked when a topic's list of subscribers is built; the list is cached under the epoch of the
+//! subscriptions. Publishes are checked once per topic and connection; the auth gate caches the verdict.
 
 use headwater_mqtt::ReasonCode;
 
@@ -13,7 +13,7 @@ use super::topics::TopicId;
 use super::{ConnKey, Engine, SessionKey};
 
 impl Engine {
-    /// Whether the client of a session may do this with a topic (a filter, for [`Access::Subscribe`]).
+    /// Whether the client of a session has this access to a topic (a filter, for [`Access::Subscribe`]).
     #[inline]
     pub(super) fn may(&self, session: SessionKey, access: Access, topic: &str) -> bool {
         self.sessions
@@ -21,7 +21,7 @@ impl Engine {
             .is_some_and(|session| session.may(access, topic))
     }
 
-    /// Whether there may be a topic under a filter that the client of a session may use so.
+    /// Whether the client of a session may have this access to any topic under a filter.
     pub(super) fn may_filter(&self, session: SessionKey, access: Access, filter: &str) -> bool {
         self.sessions.get(session).is_some_and(|session| {
             let rights = session.rights.as_ref();
@@ -50,7 +50,7 @@ impl Engine {
         verdict
     }
 
-    /// Takes what other threads have left for the loop: a newer authority, and answers about credentials.
+    /// Takes news from other threads: a newer authority, and answers about credentials.
     pub(super) fn take_news(&mut self) {
         if !self.auth_gate.has_news() {
             return;
@@ -64,7 +64,8 @@ impl Engine {
         }
     }
 
-    /// Gives every session the rights of the new authority, and ends the connections of who is not let in any more.
+    /// Gives every session its rights under the new authority, and closes the connections of clients that are no longer
+    /// admitted.
     pub(super) fn renew_rights(&mut self) {
         let authority = &self.auth_gate.authority;
         let mut revoked = Vec::new();
@@ -82,7 +83,7 @@ impl Engine {
             } else if authority.still_admits(&identity) {
                 session.rights = self.auth_gate.rights(identity);
             } else {
-                // A will that waits is refused with them.
+                // With these rights a pending will is refused too.
                 session.rights = Some(authority.no_rights(&identity));
                 revoked.extend(session.conn);
             }

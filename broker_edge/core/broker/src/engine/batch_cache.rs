@@ -1,10 +1,12 @@
-//! What was read from the files for sessions that are far behind, and which of them wait to read (`scheduler` reads).
+//! Batches read from the files for sessions that are far behind, and the sessions that wait to read (`scheduler` does
+//! the reads).
 //!
 //! A window takes a small part of a batch, so a session needs the same batch again with each acknowledgement, and many
-//! that come back together need the same batches. Therefore what lies above the lowest place where somebody stands is
-//! kept, the lowest that waits is read for first, and when what is kept is full, those ahead wait until the lowest have
-//! come up to them: so all end up in the same place and share every read. Who is ahead does not wait for ever: some
-//! reads go round by place whatever is kept, as many as time and what was sent allow.
+//! sessions that come back together need the same batches. Therefore the cache keeps the batches above the lowest
+//! offset at which a session stands, and the lowest waiting session reads first. When the cache is full, sessions ahead
+//! wait until the lowest have caught up with them, so that all meet at the same offset and share every read. Sessions
+//! ahead do not wait for ever: some reads rotate through the log whatever the cache holds, as many as time and the
+//! bytes sent allow.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,66 +16,66 @@ use rustc_hash::FxHashMap;
 use super::SessionKey;
 use super::stage::PartitionIndex;
 
-/// Batches that are kept, all sessions together.
+/// Limit on the cached batches, for all sessions together.
 const KEPT_BYTES: usize = 32 << 20;
-/// A session that has not read on for so long, because its client acknowledges nothing, holds no batch any more. It
-/// follows how long clients take: these bounds, and where it begins.
+/// A session that has not read on for this long, because its client acknowledges nothing, no longer keeps a batch in
+/// the cache. The time adapts to the clients, within these bounds, and starts at `IDLE_MS`.
 const IDLE_MS_MIN: u64 = 50;
 const IDLE_MS_MAX: u64 = 2_000;
 const IDLE_MS: u64 = 200;
-/// Of so many reads one goes round; the others are for the lowest.
+/// One read in this many rotates; the others are for the lowest session.
 const ROUND_EVERY: u32 = 4;
-/// What may be read beside what is kept: so much a second, and so many bytes for each that was sent.
+/// Reads allowed while the cache is full: this many bytes per millisecond, and this many for each byte sent.
 const SPARE_BYTES_PER_MS: u64 = 8 << 10;
 const SPARE_BYTES_PER_SENT: u64 = 2;
 const SPARE_BYTES_MAX: u64 = 8 << 20;
-/// Somebody reads this often, however much else there is to do.
+/// Some session reads at least this often, however much other work there is.
 const OVERDUE_MS: u64 = 100;
 
 pub(super) type PartitionOffset = (PartitionIndex, Offset);
-/// A session and where it wants to read on.
+/// A session and the offset at which it wants to continue.
 type WaitingRead = (PartitionIndex, Offset, SessionKey);
 
 #[derive(Debug)]
 struct CachedBatch {
     batch: Batch,
-    /// Sessions that stand in it.
+    /// Number of sessions that stand in this batch.
     holders: u32,
 }
 
-/// A session that stands in a kept batch, because it had no room for the next record.
+/// A session that stands in a cached batch because it had no room for the next record.
 #[derive(Debug, Clone, Copy)]
 struct StalledReader {
     batch: PartitionOffset,
     at_ms: u64,
-    /// The batch is kept for it.
+    /// The session keeps the batch in the cache.
     holds: bool,
 }
 
 #[derive(Debug)]
 pub struct BatchCache {
     kept: BTreeMap<PartitionOffset, CachedBatch>,
-    /// In order of age; what is gone may still be named.
+    /// Oldest first; may still name batches that were evicted.
     ages: VecDeque<PartitionOffset>,
     bytes: usize,
-    /// Batches that somebody stands in.
+    /// Batches in which a session stands.
     held: BTreeSet<PartitionOffset>,
     stalled: FxHashMap<SessionKey, StalledReader>,
-    /// When to look whether a session still stands where it stood.
+    /// When to check whether a session still stands where it stopped.
     stalled_due: VecDeque<(u64, SessionKey)>,
     idle_ms: u64,
     waiting: BTreeSet<WaitingRead>,
-    /// Where the last read that went round was.
+    /// The position of the last rotating read.
     place: PartitionOffset,
     reads: u32,
-    /// Bytes that may be read although what is kept is full, as of when.
+    /// Bytes that may be read although the cache is full, as of `spare_at_ms`.
     spare_bytes: u64,
     spare_at_ms: u64,
     /// The session that may read now.
     granted: Option<SessionKey>,
-    /// When somebody was given the last turn.
+    /// When a session was last granted a read.
     granted_at_ms: u64,
-    /// Whether a timer will look again.
+    /// Whether a timer is set to check again.
     pub watched: bool,
 }
 
@@ -100,7 +102,7 @@ impl Default for BatchCache {
 }
 
 impl BatchCache {
-    /// The kept batch that holds an offset.
+    /// The cached batch that holds an offset.
     pub fn batch_at(&self, partition: PartitionIndex, offset: Offset) -> Option<Batch> {
         let (_, kept) = self.kept_at(partition, offset)?;
         Some(kept.batch.clone())
@@ -116,7 +118,7 @@ impl BatchCache {
         (place.0 == partition && offset < kept.batch.next_offset()).then_some((*place, kept))
     }
 
-    /// Keeps what was read, and forgets what lies below where anybody stands, then what was read longest ago.
+    /// Caches what was read. Evicts batches below all sessions first, then the ones read longest ago.
     pub fn keep(&mut self, partition: PartitionIndex, batches: &[Batch]) {
         for batch in batches {
             let place = (partition, batch.base_offset());
@@ -147,7 +149,7 @@ impl BatchCache {
                 self.forget(oldest);
             }
         }
-        // With more that is held than fits, somebody has to read again.
+        // If more is held than fits, some session has to read again.
         while self.bytes > KEPT_BYTES
             && self.kept.len() > 1
             && let Some(oldest) = self.ages.pop_front()
@@ -167,7 +169,7 @@ impl BatchCache {
         }
     }
 
-    /// The lowest kept batch, when everybody stands above it.
+    /// The lowest cached batch, if all sessions stand above it.
     fn below_all(&self) -> Option<PartitionOffset> {
         let lowest = *self.kept.first_key_value()?.0;
         self.held
@@ -176,7 +178,7 @@ impl BatchCache {
             .then_some(lowest)
     }
 
-    /// A session stands in the batch that holds `offset`, for want of room.
+    /// A session has no room and stops in the batch that holds `offset`.
     pub fn stop(&mut self, session: SessionKey, (partition, offset): PartitionOffset, now_ms: u64) {
         let Some((batch, _)) = self.kept_at(partition, offset) else {
             return self.go_on(session);
@@ -206,7 +208,7 @@ impl BatchCache {
         }
     }
 
-    /// A session reads on from where it stopped.
+    /// A session continues from where it stopped.
     pub fn go_on_at(&mut self, session: SessionKey, now_ms: u64) {
         if let Some(stop) = self.stalled.get(&session) {
             self.learn(now_ms.saturating_sub(stop.at_ms));
@@ -225,7 +227,7 @@ impl BatchCache {
 
     fn let_go(&mut self, batch: PartitionOffset) {
         if let Some(kept) = self.kept.get_mut(&batch) {
-            // It may have been forgotten and read again since.
+            // The batch may have been evicted and read again since.
             kept.holders = kept.holders.saturating_sub(1);
             if kept.holders == 0 {
                 self.held.remove(&batch);
@@ -233,7 +235,7 @@ impl BatchCache {
         }
     }
 
-    /// A client took so long to make room: quickly up, slowly down.
+    /// Adapts to the time a client took to make room: quickly up, slowly down.
     fn learn(&mut self, took_ms: u64) {
         let wanted = (2 * took_ms).clamp(IDLE_MS_MIN, IDLE_MS_MAX);
         if wanted > self.idle_ms {
@@ -243,7 +245,7 @@ impl BatchCache {
         }
     }
 
-    /// Those whose clients have acknowledged nothing for a while hold nothing any more.
+    /// Sessions whose clients have acknowledged nothing for a while release their batches.
     pub fn release_idle(&mut self, now_ms: u64) {
         while let Some((due_ms, session)) = self.stalled_due.front().copied()
             && due_ms <= now_ms
@@ -260,17 +262,17 @@ impl BatchCache {
             stop.holds = false;
             let batch = stop.batch;
             self.let_go(batch);
-            // Many that never acknowledge must not hold up the others for long.
+            // Many clients that never acknowledge must not delay the others for long.
             self.idle_ms = IDLE_MS_MIN.max(self.idle_ms - self.idle_ms / 64);
         }
     }
 
-    /// A session wants to read on at a place and waits until it is read for.
+    /// A session wants to continue at an offset and waits for a read there.
     pub fn wait(&mut self, session: SessionKey, (partition, offset): PartitionOffset) {
         self.waiting.insert((partition, offset, session));
     }
 
-    /// The next that may read.
+    /// The next session that may read.
     pub fn next(&mut self, now_ms: u64) -> Option<SessionKey> {
         let passed_ms = now_ms.saturating_sub(std::mem::replace(&mut self.spare_at_ms, now_ms));
         self.add_spare(passed_ms.saturating_mul(SPARE_BYTES_PER_MS));
@@ -296,20 +298,20 @@ impl BatchCache {
         Some(next.2)
     }
 
-    /// Where the lowest of those that wait wants to read on.
+    /// The lowest offset that a waiting session wants.
     pub fn lowest_waiting(&self) -> Option<PartitionOffset> {
         let (partition, offset, _) = self.waiting.first()?;
         Some((*partition, *offset))
     }
 
-    /// So much was read from the files.
+    /// Counts bytes read from the files.
     pub fn note_read(&mut self, bytes: usize) {
         if self.is_full() {
             self.spare_bytes = self.spare_bytes.saturating_sub(bytes as u64);
         }
     }
 
-    /// So much was sent of what was read.
+    /// Counts bytes sent.
     pub fn note_sent(&mut self, bytes: u64) {
         self.add_spare(bytes.saturating_mul(SPARE_BYTES_PER_SENT));
     }
@@ -318,12 +320,12 @@ impl BatchCache {
         self.spare_bytes = SPARE_BYTES_MAX.min(self.spare_bytes.saturating_add(bytes));
     }
 
-    /// Nothing can be read without pushing out what somebody has before him.
+    /// Another read would evict a batch that a session still needs.
     fn is_full(&self) -> bool {
         self.bytes > KEPT_BYTES / 4 * 3 && !self.held.is_empty() && self.below_all().is_none()
     }
 
-    /// Whether the session may read from the files now; once.
+    /// Whether the session may read from the files now. The grant is used up.
     pub fn take_grant(&mut self, session: SessionKey) -> bool {
         self.granted
             .take_if(|granted| *granted == session)
@@ -334,7 +336,7 @@ impl BatchCache {
         self.granted = None;
     }
 
-    /// Those that wait for what lies between two offsets; they wait no longer.
+    /// Removes and returns the sessions that wait for an offset between two offsets.
     pub fn take_waiting(
         &mut self,
         partition: PartitionIndex,
@@ -350,12 +352,12 @@ impl BatchCache {
         found.into_iter().map(|(_, _, session)| session).collect()
     }
 
-    /// Nobody has read for a while: however much else there is to do, somebody has to.
+    /// No session has read for a while, so one must, however much other work there is.
     pub fn is_overdue(&self, now_ms: u64) -> bool {
         self.granted_at_ms + OVERDUE_MS <= now_ms
     }
 
-    /// What is kept is being used to the full, and nothing may be read beside it now.
+    /// The cache is in full use, and no spare reads are allowed now.
     pub fn has_no_room(&self) -> bool {
         self.is_full() && self.spare_bytes == 0
     }

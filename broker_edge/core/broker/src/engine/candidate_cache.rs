@@ -1,7 +1,7 @@
-//! Where the records lie that a session which is behind has to read, as far as the indexes were asked: what is not for it
-//! is passed over without being read.
+//! The offset ranges that may hold records for a session that is behind, as the indexes reported them. Records outside
+//! these ranges are skipped without being read.
 //!
-//! Only remembered: forgetting costs another look. Bounded for all sessions together.
+//! Only a cache: a lost entry costs another lookup. Bounded for all sessions together.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,22 +15,22 @@ use super::shared::is_shared;
 use super::stage::PartitionIndex;
 use super::window::Source;
 
-/// Stretches that are asked for at a time.
+/// Ranges asked for at a time.
 const STRETCHES_MAX: usize = 16;
-/// What is remembered of all sessions together; beyond it all is forgotten.
+/// Limit for all sessions together; the cache is cleared when it is exceeded.
 const KNOWN_BYTES: usize = 16 << 20;
-/// With more filters, or one with a wildcard, topics are matched instead of looked up.
+/// With more filters, or with a wildcard, topics are matched instead of looked up.
 const NAMES_MAX: usize = 256;
-/// With more filters than this that are matched, everything is read: to match all topics of a log with all filters of a
-/// session would hold up the loop for longer than any read.
+/// With more filters to match than this, everything is read: matching all topics of a log with all filters of a session
+/// would block the loop longer than any read.
 const MATCHED_MAX: usize = 16;
 
-/// One place that a session reads from: its own, or that of a replay.
+/// One read position of a session: its own cursor or that of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reader {
     session: SessionKey,
     partition: PartitionIndex,
-    /// Number of the replay, or nothing.
+    /// Number of the replay, or `None`.
     replay: Option<u16>,
 }
 
@@ -52,7 +52,7 @@ impl Reader {
 struct Candidates {
     selection: Selection,
     ranges: Vec<Range<Offset>>,
-    /// Nothing outside the ranges is wanted below.
+    /// Below this offset, nothing outside the ranges is wanted.
     scanned: Offset,
 }
 
@@ -71,7 +71,7 @@ pub struct CandidateCache {
 }
 
 impl CandidateCache {
-    /// What to read next between two offsets. An empty range says up to where nothing is wanted.
+    /// The next range to read between two offsets. An empty range marks the offset below which nothing is wanted.
     pub fn find(
         &mut self,
         reader: Reader,
@@ -105,7 +105,7 @@ impl CandidateCache {
         Ok(first.unwrap_or(found.scanned..found.scanned))
     }
 
-    /// A session has caught up, is gone, or asks for other topics.
+    /// The session has caught up, is gone, or wants other topics.
     pub fn forget(&mut self, session: SessionKey) {
         let reader = |partition, replay| Reader {
             session,
@@ -122,7 +122,7 @@ impl CandidateCache {
     }
 }
 
-/// The names of the topics that a session reads, when all its filters are names.
+/// The names of the topics that a session reads, if none of its filters has a wildcard.
 pub fn names_of<'a>(session: &'a Session, only: Option<&'a str>) -> Option<Vec<&'a str>> {
     let is_name = |filter: &&str| !filter.contains(['#', '+']);
     if let Some(only) = only {

@@ -1,8 +1,9 @@
-//! Sessions that are not served by the live stream alone: they catch up here; what they send again, replay and owe of the
-//! retained values is in `resend`, `replays` and `send_retained`.
+//! Sessions that are not served by the live stream alone catch up here. Retransmissions, replays and retained values
+//! are in `resend`, `replays` and `send_retained`.
 //!
-//! Each reads from the log by its own place, a bounded amount a turn, and stops where its window or its out buffer is
-//! full; an acknowledgement or a writable socket wakes it again. One that has reached `dispatched` is live.
+//! Each session reads from the log at its own offset, a bounded amount per turn, and stops when its window or its out
+//! buffer is full; an acknowledgement or a writable socket wakes it again. A session that has reached `dispatched` is
+//! live.
 
 use std::rc::Rc;
 
@@ -23,26 +24,27 @@ use super::{ConnKey, Engine, SessionKey};
 
 /// Bytes of batches that one session reads at a time.
 pub(super) const READ_BYTES: usize = 256 << 10;
-/// What all sessions together may do in a turn, in steps: a single record is one, reading from files is more.
+/// The work of all sessions in a turn, in steps: one record is one step, a read from files takes more.
 const TURN_STEPS: usize = 32;
-/// So many bytes, read or sent, are one step more.
+/// This many bytes, read or sent, count as one more step.
 pub(super) const STEP_BYTES: usize = 16 << 10;
-/// So many records that were looked at are one step more.
+/// This many records examined count as one more step.
 pub(super) const STEP_RECORDS: usize = 1024;
-/// What of QoS 0 has waited behind retained values goes late, but no later than this.
+/// QoS 0 messages delayed by retained values are sent late, up to this age; older ones are dropped when there is no
+/// room.
 const QOS0_LATE_US: i64 = 5_000_000;
-/// With more subscriptions, what they come to for a topic is remembered.
+/// With more subscriptions, the effective options for a topic are cached.
 const LINEAR_MAX: usize = 8;
 /// In a batch with more topics, names are looked up.
 const SEARCHED_MIN: usize = 16;
 pub(super) const READ_STEPS: usize = 8;
 
-/// Where one reading stands.
+/// The state of one reader.
 #[derive(Clone, Copy)]
 pub(super) struct Reading {
     pub partition: PartitionIndex,
     pub next: Offset,
-    /// Where it ends, if it does before the live stream.
+    /// Where it ends, if that is before the live stream.
     pub until: Offset,
     pub source: Source,
     pub qos0_from: Offset,
@@ -58,7 +60,7 @@ impl Reading {
         }
     }
 
-    /// Moves behind what cannot be read.
+    /// Moves past records that cannot be read.
     pub fn skip(&mut self, error: &ReadError, until: Offset) {
         tracing::warn!(%error, from = self.next.0, "a session skips records that cannot be read");
         self.next = match error {
@@ -69,11 +71,11 @@ impl Reading {
     }
 }
 
-/// How one piece of work ended.
+/// The result of one piece of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     Finished,
-    /// There is more and there is room.
+    /// There is more to do, and there is room.
     Unfinished,
     /// The window or the out buffer is full.
     NoRoom,
@@ -85,7 +87,7 @@ impl Engine {
         loop {
             let before = steps;
             self.schedule_reads(&mut steps);
-            // Half of it, so that groups, however many, keep no session waiting.
+            // Half of the steps, so that groups do not starve sessions.
             let mut of_groups = steps.div_ceil(2);
             let of_sessions = steps - of_groups;
             self.run_groups(&mut of_groups);
@@ -115,7 +117,7 @@ impl Engine {
     pub(super) fn run_awake(&mut self, key: SessionKey, steps: &mut usize) {
         match self.run_session(key, steps) {
             Progress::Unfinished => self.wake_session(key),
-            // What it had to send before anything new is sent.
+            // Whatever the session has to send before new records.
             Progress::Finished => {
                 self.end_catch_up_reads(key);
                 self.wake_groups_of(key);
@@ -145,12 +147,12 @@ impl Engine {
         Progress::Finished
     }
 
-    /// Reads on in the partitions where the session is behind: up to where the live stream stood when the first of the
-    /// retained values that it is owed were asked for, else until it is live.
+    /// Reads on in the partitions where the session is behind. It reads up to the live position at the SUBSCRIBE of its
+    /// first pending retained cursor, or, if there is none, until it is live.
     fn catch_up_behind(&mut self, key: SessionKey, conn: ConnKey, steps: &mut usize) -> Progress {
         let mut index = 0;
         let mut unfinished = false;
-        // Another partition goes first the next time, so that a narrow window serves all of them.
+        // The next time another partition goes first, so that a narrow window serves all of them.
         if let Some(session) = self.sessions.get_mut(key)
             && session.behind.len() > 1
         {
@@ -201,7 +203,8 @@ impl Engine {
         }
     }
 
-    /// Reads on from one place, at most one read, and delivers what matches. `only` names the subscription that replays.
+    /// Reads on from one position, with at most one read, and delivers the records that match. `only` is the filter of
+    /// a replaying subscription.
     pub(super) fn read_on(
         &mut self,
         key: SessionKey,
@@ -259,7 +262,7 @@ impl Engine {
         progress.unwrap_or_else(|| reading.progress(until))
     }
 
-    /// Retention does not wait for MQTT: who is too far behind goes on where the log begins.
+    /// Retention does not wait for MQTT clients: a session that is too far behind continues at the start of the log.
     pub(super) fn begin_at_log_start(&self, reading: &mut Reading) {
         let partition = &self.stages[reading.partition.index()].partition;
         let log_start = partition.log_start();
@@ -276,8 +279,8 @@ impl Engine {
         }
     }
 
-    /// Delivers what of a batch lies at or above the reading's place. False when there is no room for the record at
-    /// which the place then stands.
+    /// Delivers the matching records of a batch from the reader's offset on. Returns false when there is no room for
+    /// the record at which the reader then stands.
     fn deliver_batch(
         &mut self,
         key: SessionKey,
@@ -317,7 +320,7 @@ impl Engine {
         has_room
     }
 
-    /// What the session wants of each topic in a batch's table.
+    /// The effective options of the session for each topic in a batch's table.
     fn wanted_topics(
         &mut self,
         key: SessionKey,
@@ -328,7 +331,8 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return Vec::new();
         };
-        // Places where subscriptions begin are ends of batches, so what holds for a batch's base holds for its records.
+        // Subscriptions begin at the ends of batches, so a decision for a batch's base offset holds for all its
+        // records.
         let base = batch.base_offset();
         let may_keep = only.is_none() && session.subscriptions.len() > LINEAR_MAX && {
             let mut held = session.subscriptions.iter();
@@ -348,7 +352,7 @@ impl Engine {
                 })
                 .collect();
         }
-        // To look for names is much quicker than to match filters, and most sessions have nothing else.
+        // Looking up names is much faster than matching filters, and most sessions have no wildcards.
         let names = candidate_cache::names_of(session, only);
         let is_named = |topic| names.as_ref().is_none_or(|names| names.contains(&topic));
         let effective = |topic| effective_for(session, topic, partition, base, only).map(Rc::new);
@@ -358,7 +362,7 @@ impl Engine {
             .collect()
     }
 
-    /// Delivers one record. False when there is no room for it; then the reading stands at it.
+    /// Delivers one record. Returns false when there is no room; then the reader stays at the record.
     fn deliver_record(
         &mut self,
         key: SessionKey,
@@ -394,7 +398,7 @@ impl Engine {
     }
 }
 
-/// The records of a batch, from number `first` on and in their order, whose topics a session names that wants nothing else.
+/// The records of a batch from index `first` on, in order, whose topics are among the names that a session reads.
 fn named_records(
     session: &Session,
     partition: PartitionIndex,
@@ -420,7 +424,8 @@ fn named_records(
     found
 }
 
-/// What the session's subscriptions come to for a topic at an offset; nothing when none of them wants it there.
+/// The effective options of the session's subscriptions for a topic at an offset; `None` if no subscription wants it
+/// there.
 pub(super) fn effective_for(
     session: &Session,
     topic: &str,

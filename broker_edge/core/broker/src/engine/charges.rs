@@ -1,4 +1,5 @@
-//! What each client has, on the account of its user: said here by whoever changes it, and asked here before there is more.
+//! What each client uses, charged to the account of its user. Whoever changes a usage reports it here, and asks here
+//! before it grows.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use super::topics::TopicId;
 use super::{ConnKey, Engine, SessionKey};
 
 impl Engine {
-    /// Why a client does not get in for what its user, or the tenant, has already.
+    /// Why a client is refused because of what its user or tenant already uses.
     pub(super) fn refusal_by_quotas(
         &mut self,
         key: ConnKey,
@@ -31,7 +32,7 @@ impl Engine {
         let held = self.by_client.get(connect.client_id);
         let held = held.and_then(|key| self.sessions.get(*key));
         let held = held.filter(|session| session.account == Some(account));
-        // An earlier connection of the client makes room for this one, and its session is the same.
+        // An earlier connection of the client makes room for this one and has the same session.
         let replaces = held.is_some_and(|session| session.conn.is_some());
         let is_stored = held.is_some_and(|session| session.stored);
         let lasts = self.expiry_of(connect) > 0;
@@ -49,7 +50,7 @@ impl Engine {
         Some(ReasonCode::QuotaExceeded)
     }
 
-    /// Puts a session with all that it has on the account of the user whose it is now.
+    /// Charges a session with everything it has to the account of its current user.
     pub(super) fn charge_session(&mut self, key: SessionKey, rights: Option<&Arc<Rights>>) {
         let account = rights.map(|rights| self.quotas.open(rights.user(), rights.tenant()));
         let Some(session) = self.sessions.get_mut(key) else {
@@ -57,7 +58,7 @@ impl Engine {
         };
         let before = std::mem::replace(&mut session.account, account);
         if before == account {
-            // It was opened once more.
+            // The account was opened a second time.
             return self.close_account(account);
         }
         let sessions = u64::from(session.stored);
@@ -79,8 +80,8 @@ impl Engine {
         self.close_account(before);
     }
 
-    /// The same for all sessions: those that come from the state have an owner since their rights are known, and the tenant
-    /// of a user may be another now.
+    /// Charges all sessions again: restored sessions get their owner once the rights are known, and a user's tenant may
+    /// have changed.
     pub(super) fn charge_all(&mut self) {
         let keys: Vec<SessionKey> = self.sessions.keys().collect();
         for key in keys {
@@ -96,7 +97,7 @@ impl Engine {
         }
     }
 
-    /// A session is gone, and its groups and what was stored of it before that.
+    /// A session is gone; its groups and its stored state were discharged before.
     pub(super) fn discharge_session(&mut self, session: &Session) {
         let subscriptions = session.subscriptions.len() as u64;
         self.quotas
@@ -108,7 +109,7 @@ impl Engine {
         self.close_account(session.account);
     }
 
-    /// The state store has a session, or has it no more.
+    /// The state store holds a session, or no longer holds it.
     pub(super) fn note_stored(&mut self, account: Option<AccountId>, is_stored: bool) {
         if is_stored {
             self.stored_sessions += 1;
@@ -123,7 +124,7 @@ impl Engine {
         self.quotas.remove(account, Kind::Connections, 1);
     }
 
-    /// Why there may not be one subscription more, if so.
+    /// Why one more subscription is refused, if it is.
     pub(super) fn check_quotas(&mut self, key: SessionKey, filter: &str) -> Result<(), Refusal> {
         let Some(session) = self.sessions.get(key) else {
             return Ok(());
@@ -177,14 +178,14 @@ impl Engine {
         ))
     }
 
-    /// Has a refusal on account of a quota written down.
+    /// Audits a refusal because of a quota.
     fn note_over_quota(&self, key: Option<ConnKey>, act: &'static str, kind: Kind) {
         if let Some(key) = key {
             self.audit(key, act, kind.reason());
         }
     }
 
-    /// Whether a topic more is over a quota of the client's user.
+    /// Whether one more topic exceeds a quota of the client's user.
     pub(super) fn is_topic_over_quota(&mut self, key: ConnKey, name: &str) -> bool {
         if !self.quotas.is_used() || self.topics.holds(name) {
             return false;
@@ -200,7 +201,7 @@ impl Engine {
         is_over
     }
 
-    /// A client brought a topic into the table.
+    /// A client added a topic to the table.
     pub(super) fn charge_topic(&mut self, key: ConnKey) {
         if self.quotas.is_used() {
             self.quotas.begin_table(self.topics.generation());
@@ -209,7 +210,7 @@ impl Engine {
         }
     }
 
-    /// Whether a retained message is over a quota of who publishes it.
+    /// Whether a retained message exceeds a quota of its publisher.
     pub(super) fn is_retained_over_quota(&self, key: ConnKey, id: TopicId, bytes: usize) -> bool {
         let account = self.conns.get(key).and_then(|conn| conn.account);
         let (Some(account), Some(topic)) = (account, self.topics.get(id)) else {
@@ -239,7 +240,7 @@ impl Engine {
         self.quotas.claim(account, &topic.name, bytes, held, now_ms);
     }
 
-    /// Whether a will is published with its retain flag: over a quota it is published without.
+    /// Whether a will is published with its retain flag: over a quota it is published without it.
     pub(super) fn may_retain(&mut self, account: Option<AccountId>, will: &Will) -> bool {
         let (Some(account), true) = (account, will.retain && !will.payload.is_empty()) else {
             return will.retain;
@@ -259,7 +260,7 @@ impl Engine {
         true
     }
 
-    /// Takes a record with the retain flag in, on the account of who published it. Gives the place it replaced.
+    /// Applies a record with the retain flag, charged to its publisher's account. Returns the entry it replaced.
     pub(super) fn apply_retained(
         &mut self,
         retained: &mut Retained,
@@ -278,7 +279,7 @@ impl Engine {
         let replaced = retained.apply(record, partition);
         let at = RecordRef::new(partition, record.offset);
         match retained.charge(record.topic, at, account) {
-            // It is there, and counts with its bytes from now on.
+            // The value exists already; its bytes count from now on.
             Some(bytes) => self.quotas.add(account, Kind::RetainedBytes, bytes),
             None => self.quotas.remove(account, Kind::Retained, 1),
         }

@@ -1,13 +1,14 @@
-//! Who came and went, told at info: with client id, address and reason, and the verified user, never with what else a client sent.
+//! Connects and disconnects of clients, logged at info level: client id, address, reason and the verified user, never
+//! anything else that a client sent.
 //!
-//! Clients cause these lines, so there is a budget for them; what is beyond it is counted, and the count is told.
+//! Clients cause these lines, so they have a budget. Lines over the budget are counted, and the count is logged.
 
 use headwater_mqtt::ReasonCode;
 
 use super::close::Cause;
 use super::{ConnKey, Engine, Session};
 
-/// Lines in a window of time.
+/// Limit on lines in one time window.
 const LINES_MAX: u32 = 100;
 const WINDOW_MS: u64 = 10_000;
 
@@ -19,7 +20,7 @@ pub struct ClientLog {
 }
 
 impl ClientLog {
-    /// Whether a line may be written now; and how many were left out before it, when a window has ended.
+    /// Whether a line may be written now, and, when a window has ended, how many lines were left out in it.
     fn ask(&mut self, now_ms: u64) -> (bool, u64) {
         let mut told = 0;
         if now_ms >= self.began_ms + WINDOW_MS {
@@ -35,7 +36,7 @@ impl ClientLog {
 }
 
 impl Engine {
-    /// Whether a line that a client causes may be written.
+    /// Whether a line caused by a client may be written.
     pub(super) fn may_log_client(&mut self) -> bool {
         let (may, left_out) = self.client_log.ask(self.now.mono_ms);
         if left_out > 0 {
@@ -104,7 +105,7 @@ impl Engine {
     }
 }
 
-/// The user's name, where the client has shown one.
+/// The user's name, if the client was authenticated.
 fn user_of(session: &Session) -> Option<&str> {
     let rights = session.rights.as_ref()?;
     rights.user().map(|user| &**user)

@@ -1,7 +1,7 @@
-//! What an operator asks about clients: a page of them, one of them, or that one goes.
+//! Requests of operators about clients: list a page of them, show one, or kick one.
 //!
-//! A page is bounded by what is looked at, not only by what is found, so that a filter over 100,000 clients does not hold
-//! up a turn: a page may be short, and `next` says where the following one begins.
+//! A page is bounded by the clients examined, not only by the clients found, so that a filter over 100,000 clients does
+//! not block a turn. A page may therefore be short; `next` says where the following page begins.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -21,12 +21,12 @@ use super::stage::PartitionIndex;
 use super::sys::is_sys;
 use super::{Engine, SessionKey};
 
-/// Clients and subscriptions that one page looks at.
+/// Clients and subscriptions examined for one page.
 const STEPS_MAX: usize = 4096;
 /// Clients of one page.
 pub const PAGE_MAX: usize = 1000;
 
-/// What is asked; the answer goes where the asker waits. One that waits no more is no error.
+/// The request; the answer goes to the waiting caller. A caller that no longer waits is no error.
 #[derive(Debug)]
 pub enum ClientsRequest {
     List {
@@ -45,16 +45,16 @@ pub enum ClientsRequest {
     },
 }
 
-/// Which clients are wanted.
+/// Selects the clients of a page.
 #[derive(Debug, Clone, Default)]
 pub struct PageQuery {
-    /// Clients behind this id.
+    /// Only clients after this id.
     pub after: Option<String>,
     /// At most [`PAGE_MAX`].
     pub limit: usize,
-    /// Clients whose id contains this.
+    /// Only clients whose id contains this.
     pub contains: Option<String>,
-    /// Only those that are connected, or only those that are away.
+    /// Only connected clients, or only disconnected ones.
     pub connected: Option<bool>,
 }
 
@@ -62,11 +62,11 @@ pub struct PageQuery {
 #[derive(Debug, Serialize)]
 pub struct Page {
     pub clients: Vec<ClientRow>,
-    /// Where the next page begins; none behind the last client.
+    /// Where the next page begins; `None` after the last client.
     pub next: Option<String>,
 }
 
-/// One client: a session and, unless it is away, its connection.
+/// One client: its session and, if it is connected, its connection.
 #[derive(Debug, Serialize)]
 pub struct ClientRow {
     pub client_id: String,
@@ -75,24 +75,24 @@ pub struct ClientRow {
     pub address: Option<SocketAddr>,
     pub transport: Option<&'static str>,
     pub version: &'static str,
-    /// Unix microseconds: connected since, or away since.
+    /// Unix microseconds: when the client connected, or disconnected.
     pub since_us: Option<i64>,
     pub keep_alive_s: Option<u16>,
-    /// What the session outlives its connection by; null when it never ends.
+    /// How long the session outlives its connection; null if it never expires.
     pub session_expiry_s: Option<u32>,
     pub subscriptions: usize,
     /// Deliveries that the client has not acknowledged.
     pub inflight_out: usize,
-    /// Publishes of the client that are not acknowledged.
+    /// Publishes of the client that the broker has not acknowledged.
     pub inflight_in: u16,
-    /// Of this connection.
+    /// Totals of this connection.
     pub total: Traffic,
     pub per_second: Rates,
-    /// Records behind the high watermarks of the partitions that the subscriptions reach.
+    /// Records between the session's cursors and the high watermarks, in the partitions that its subscriptions reach.
     pub lag_records: u64,
 }
 
-/// One client with everything that is known of it.
+/// Everything known about one client.
 #[derive(Debug, Serialize)]
 pub struct ClientDetail {
     #[serde(flatten)]
@@ -100,7 +100,7 @@ pub struct ClientDetail {
     /// The subscriptions by filter.
     pub filters: Vec<FilterRow>,
     pub cursors: Vec<CursorRow>,
-    /// Deliveries that the client takes unacknowledged.
+    /// Limit on deliveries that the client accepts unacknowledged.
     pub window_max: u16,
     pub has_will: bool,
     /// Bytes that wait for the socket.
@@ -114,23 +114,23 @@ pub struct FilterRow {
     pub no_local: bool,
     pub retain_as_published: bool,
     pub identifier: Option<u32>,
-    /// It reads older records at a place of its own.
+    /// The subscription reads older records with a cursor of its own.
     pub replaying: bool,
 }
 
-/// Where the session stands in a partition that its subscriptions reach.
+/// The session's cursor in a partition that its subscriptions reach.
 #[derive(Debug, Serialize)]
 pub struct CursorRow {
     pub partition: u32,
     pub name: String,
-    /// The first offset that is still needed, unacknowledged deliveries included.
+    /// The first offset still needed, including unacknowledged deliveries.
     pub next: u64,
     pub high_watermark: u64,
-    /// It is served with what has just been written.
+    /// The session follows the live stream in this partition.
     pub live: bool,
 }
 
-/// What a kick did.
+/// The result of a kick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Kicked {
     pub was_connected: bool,
@@ -213,7 +213,7 @@ impl Engine {
         }
     }
 
-    /// Microseconds since a moment of the monotonic clock.
+    /// Microseconds since a monotonic time.
     fn age_us(&self, then_ms: u64) -> i64 {
         i64::try_from(self.now.mono_ms.saturating_sub(then_ms) * 1000).unwrap_or(i64::MAX)
     }
@@ -259,7 +259,7 @@ impl Engine {
         let mut reached = BTreeSet::new();
         for subscription in &session.subscriptions {
             let filter = &*subscription.filter;
-            // A shared group has a place of its own, and `$SYS` none.
+            // A shared group has its own cursor, and `$SYS` has none.
             if is_shared(filter) || is_sys(filter) {
                 continue;
             }
@@ -286,7 +286,7 @@ impl Engine {
         self.reached(session).into_iter().map(lag_of).sum()
     }
 
-    /// Closes the client's connection, and ends its session where that is asked for.
+    /// Closes the client's connection, and ends its session if requested.
     fn kick(&mut self, client_id: &str, ends_session: bool) -> Option<Kicked> {
         let key = *self.by_client.get(client_id)?;
         let conn = self.sessions.get(key)?.conn;
@@ -304,7 +304,7 @@ impl Engine {
         })
     }
 
-    /// Adds what was read from a connection.
+    /// Counts bytes and messages read from a connection.
     #[inline]
     pub(super) fn count_moved(&mut self, key: super::ConnKey, moved: Traffic) {
         let Some(conn) = self.conns.get_mut(key) else {

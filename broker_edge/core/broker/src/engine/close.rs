@@ -1,4 +1,4 @@
-//! The end of a connection: what the client is told, what becomes of its session, and when its will is published.
+//! Closing a connection: what the client is told, what happens to its session, and when its will is published.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -18,22 +18,22 @@ use super::{ConnKey, Engine, SessionKey};
 /// Why a connection ends.
 #[derive(Debug, Clone, Copy)]
 pub enum Cause {
-    /// The client said goodbye; its will is dropped.
+    /// The client sent DISCONNECT; its will is dropped.
     Goodbye,
-    /// The client said goodbye and asked for its will to be published.
+    /// The client sent DISCONNECT and asked for its will to be published.
     GoodbyeWithWill,
     /// The socket is gone.
     Lost,
-    /// The broker ends it, and tells MQTT 5 clients why.
+    /// The broker closes the connection and tells MQTT 5 clients why.
     Reason(ReasonCode),
-    /// The client sent what it may not send.
+    /// The client violated the protocol.
     Protocol(DecodeError),
     /// The CONNECT was answered with a refusal.
     Refused,
 }
 
 impl Engine {
-    /// Gives a connection up. Its last bytes may still be written in this turn.
+    /// Closes a connection. Its last bytes may still be written in this turn.
     pub fn close(&mut self, key: ConnKey, cause: Cause) {
         let Some(conn) = self.conns.get_mut(key) else {
             return;
@@ -92,8 +92,8 @@ impl Engine {
         }
     }
 
-    /// Closes every connection, telling MQTT 5 clients that the server goes down. Wills are published; those with a delay
-    /// wait on, because the next start knows them.
+    /// Closes every connection and tells MQTT 5 clients that the server is shutting down. Wills are published; delayed
+    /// wills keep waiting, because they are stored and the next start restores them.
     pub fn close_all(&mut self) {
         let keys: Vec<ConnKey> = self.conns.keys().collect();
         for key in keys {
@@ -101,7 +101,7 @@ impl Engine {
         }
     }
 
-    /// The session loses its connection: it ends, or stays behind everywhere until the client is back.
+    /// The session loses its connection: it ends, or it falls behind in all partitions until the client is back.
     pub(super) fn detach(&mut self, key: SessionKey, conn: ConnKey, will: Option<Box<Will>>) {
         let partitions = self.data_partitions();
         let now = self.now;
@@ -164,13 +164,13 @@ impl Engine {
         self.store_session(key);
     }
 
-    /// Removes a session and everything that follows from it.
+    /// Removes a session and everything that depends on it.
     pub(super) fn end_session(&mut self, key: SessionKey) {
         if let Some(session) = self.sessions.get_mut(key)
             && let Some(away) = &mut session.offline
             && let Some((_, will)) = away.will.take()
         {
-            // What the log does not take now stays in the state, and the next start publishes it.
+            // A will that the log does not accept now stays in the state store, and the next start publishes it.
             self.fire_will(key, will);
             if let Some(session) = self.sessions.get_mut(key) {
                 session.will_stored = false;

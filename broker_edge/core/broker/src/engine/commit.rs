@@ -1,4 +1,4 @@
-//! The end of a turn's protocol work: what was staged goes to the log, what became durable is acknowledged.
+//! The end of a turn's protocol work: staged records go to the log, and records that became durable are acknowledged.
 
 use headwater_log::{Offset, PartitionState, failpoint};
 use headwater_mqtt::{PacketId, Property, ReasonCode, encode};
@@ -12,7 +12,7 @@ use super::state_commit::CommitSeq;
 use super::turn_metrics::Gauges;
 use super::{ConnKey, Engine};
 
-/// The log as the acknowledgements of one connection see it.
+/// The settled state of the log, as the acknowledgements of one connection see it.
 struct SettledView<'a> {
     stages: &'a [Stage],
     state: Offset,
@@ -34,20 +34,20 @@ impl Settled for SettledView<'_> {
     }
 }
 
-/// What may be appended in a turn that is committed on this thread: with more, the writer's thread makes larger batches of
-/// what comes meanwhile, and the loop reads on.
+/// Limit on the bytes appended by a turn that commits on this thread. With more, the writer's thread builds larger
+/// batches while the loop reads on.
 const INLINE_BYTES_MAX: usize = 32 << 10;
-/// How long a record that was accepted may wait for space before its connection is closed.
+/// How long an accepted record may wait for disk space before its connection is closed.
 const FULL_WAIT_MS: u64 = 5_000;
 
 impl Engine {
-    /// All of a turn's commit. What there is to send lies in the connections afterwards.
+    /// The whole commit of a turn. Afterwards the connections hold what is to be sent.
     pub fn commit(&mut self) {
         self.commit_live();
         self.commit_late();
     }
 
-    /// Appends, settles and dispatches: what publishers and the live stream wait for.
+    /// Appends, settles and dispatches: the work that publishers and the live stream wait for.
     pub fn commit_live(&mut self) {
         self.append_all();
         let marks: Vec<Offset> = self
@@ -55,7 +55,7 @@ impl Engine {
             .iter()
             .map(|stage| self.mark_of(stage))
             .collect();
-        // As Mosquitto has it, a publisher that also subscribes gets its message before the PUBACK of QoS 1, and after the
+        // As in Mosquitto, a publisher that also subscribes gets its message before the PUBACK of QoS 1, and after the
         // PUBREC of QoS 2.
         if self.stages.iter().any(Stage::settles_qos2) {
             self.settle(&marks);
@@ -66,10 +66,10 @@ impl Engine {
         }
     }
 
-    /// Lets sessions that are behind catch up, and what is left of a turn's work.
+    /// Lets sessions that are behind catch up, and does the rest of a turn's work.
     pub fn commit_late(&mut self) {
         self.catch_up();
-        // Receipts and wills that the work above staged need not wait for another turn.
+        // Receipts and wills staged above need not wait for another turn.
         self.append_all();
         self.release_receipted();
         self.write_state_commit();
@@ -89,7 +89,7 @@ impl Engine {
         self.turn_metrics.publish(&self.metrics, present);
     }
 
-    /// Publishers and bytes that are staged in all partitions.
+    /// Number of publishers and bytes staged in all partitions.
     fn staged(&self) -> (usize, usize) {
         let stages = self.stages.iter().filter(|s| !s.records.is_empty());
         stages.fold((0, 0), |(publishers, bytes), stage| {
@@ -102,16 +102,16 @@ impl Engine {
         publishers <= self.settings.inline_publishers_max && bytes <= INLINE_BYTES_MAX
     }
 
-    /// Whether the commit of what is staged would be made on this thread, for more than one publisher: then others may
-    /// be about to publish as well.
+    /// Whether the staged records of more than one publisher would be committed on this thread: then others may be
+    /// about to publish as well.
     pub fn will_hold_up_several(&self) -> bool {
         let staged = self.staged();
         staged.0 > 1 && self.is_small(staged)
     }
 
-    /// Hands what is staged to the log. A small turn is committed on this thread: to wake another one and be woken by it
-    /// costs more than a fast sync. Where several partitions have records, the last is committed here and the others'
-    /// threads sync meanwhile.
+    /// Appends the staged records to the log. A small turn commits on this thread, because waking another thread and
+    /// being woken by it costs more than a fast sync. If several partitions have records, the last is committed here
+    /// while the others' threads sync.
     fn append_all(&mut self) {
         let Some(last) = self.stages.iter().rposition(|s| !s.records.is_empty()) else {
             return;
@@ -125,7 +125,7 @@ impl Engine {
         }
     }
 
-    /// Hands one partition's staged records to the log.
+    /// Appends one partition's staged records to the log.
     pub(super) fn append(&mut self, partition: PartitionIndex, inline: bool) {
         let was_stalled = self.stages[partition.index()].stalled;
         let stamp = self.next_stamp;
@@ -171,7 +171,7 @@ impl Engine {
         }
     }
 
-    /// Tells publishers that asked for it where their records are.
+    /// Tells publishers that asked for it the offsets of their records.
     fn locate(&mut self, partition: PartitionIndex, first: Ticket, base: Offset) {
         for conn in self.stages[partition.index()].last_publishers() {
             if let Some(conn) = self.conns.get_mut(*conn)
@@ -202,7 +202,7 @@ impl Engine {
         }
     }
 
-    /// The partition takes records again: what its publishers sent meanwhile is handled.
+    /// The partition accepts records again: handles what its publishers sent meanwhile.
     fn resume_publishers(&mut self, partition: PartitionIndex) {
         let paused: Vec<ConnKey> = self
             .conns
@@ -219,7 +219,7 @@ impl Engine {
         }
     }
 
-    /// Sends the acknowledgements of what the marks have passed.
+    /// Sends the acknowledgements that the marks allow.
     fn settle(&mut self, marks: &[Offset]) {
         let mut waiting = Vec::new();
         let mut stuck = Vec::new();
@@ -252,7 +252,7 @@ impl Engine {
         self.abandon_if_state_stopped();
     }
 
-    /// Closes the connections that wait for a partition that will never answer.
+    /// Closes the connections that wait for a partition that has stopped for good.
     fn abandon_if_stopped(&mut self, partition: PartitionIndex) {
         let stage = &mut self.stages[partition.index()];
         let PartitionState::Stopped(reason) = stage.partition.state() else {
@@ -270,8 +270,8 @@ impl Engine {
         }
     }
 
-    /// Closes the connections whose records have been queued for a full disk for too long. The records may still be
-    /// written, so neither an acknowledgement nor a refusal would be true; a client that comes back hears the truth.
+    /// Closes the connections whose records have waited too long for a full disk. The records may still be written, so
+    /// neither an acknowledgement nor a refusal would be true; a client that reconnects learns the truth.
     pub(super) fn close_waits_on_full(&mut self) {
         let now_ms = self.now.mono_ms;
         for index in 0..self.stages.len() {
@@ -291,7 +291,7 @@ impl Engine {
         }
     }
 
-    /// Sends everything at the front of a connection's FIFO that is ready.
+    /// Sends all ready entries at the front of a connection's FIFO.
     pub(super) fn send_ready(&mut self, key: ConnKey) {
         let state = self.state_mark();
         let commit_seq = self.state_commits.settled();
@@ -418,7 +418,7 @@ fn write_acks(
     settle_owed(conn, kind, count, reason);
 }
 
-/// A QoS 2 publish is owed until its PUBCOMP, unless it was refused.
+/// A QoS 2 publish counts until its PUBCOMP, unless it was refused.
 #[inline]
 fn settle_owed(conn: &mut Connection, kind: AckKind, count: u16, reason: ReasonCode) {
     if kind == AckKind::Puback || reason.is_error() {

@@ -1,4 +1,4 @@
-//! CONNECT: who the client is, what becomes of an earlier connection and session of that client, and the CONNACK.
+//! CONNECT: identifies the client, handles an earlier connection and session of that client, and sends the CONNACK.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use super::session::NEVER_EXPIRES;
 use super::timers::Timer;
 use super::{ConnKey, Engine, SessionKey};
 
-/// The longest client id: it has to fit a topic of the internal partition with room to spare.
+/// The longest client id: it has to fit into a topic of the internal partition with room to spare.
 const CLIENT_ID_BYTES_MAX: usize = 32 << 10;
 
 impl Engine {
-    /// False when it has to be handled again later, because its credentials are being checked.
+    /// Returns false if the CONNECT has to be handled again later, because its credentials are being checked.
     pub(super) fn handle_connect(&mut self, key: ConnKey, first_byte: u8, body: &[u8]) -> bool {
         match connect::decode(first_byte, body) {
             Ok(connect) => {
@@ -60,13 +60,14 @@ impl Engine {
         true
     }
 
-    /// Answers the CONNECT of somebody who is not let in.
+    /// Answers the CONNECT of a client that is refused.
     pub(super) fn deny_connect(&mut self, key: ConnKey, client_id: &str, denied: Denied) {
         self.note_denied(key, client_id, denied, None);
         self.refuse_with(key, denied.reason(), denied.return_code());
     }
 
-    /// Takes a client in that is who it says; `proof` is the broker's own, for who asked for it.
+    /// Admits an authenticated client. `proof` is the server's final SCRAM message, for clients that used enhanced
+    /// authentication.
     pub(super) fn admit_client(
         &mut self,
         key: ConnKey,
@@ -91,7 +92,7 @@ impl Engine {
         }
     }
 
-    /// A lasting session more than the broker keeps.
+    /// Reason code when the session limit is reached.
     fn refusal_of_session(&mut self, connect: &Connect<'_>) -> Option<ReasonCode> {
         if self.expiry_of(connect) == 0 || self.stored_sessions < self.settings.sessions_max {
             return None;
@@ -175,21 +176,22 @@ impl Engine {
             );
             let size_max = connect.properties.maximum_packet_size();
             if size_max.is_some_and(|size_max| bytes.len() > size_max as usize) {
-                // There is nothing that it would take: it is let go without a word, and without its will.
+                // The client accepts no packet as large as its CONNACK: its connection is closed without one, and its
+                // will is dropped.
                 self.turn_metrics.refused += 1;
                 return self.close(key, Cause::Goodbye);
             }
         } else {
-            // MQTT 3.1 has no such flag.
+            // MQTT 3.1 has no session present flag.
             let present = present && connect.version != headwater_mqtt::Version::V31;
             encode::connack_v3(&mut bytes, present, ConnectReturnCode::Accepted);
         }
         self.owe(key, after, PacketKind::Connack, bytes);
     }
 
-    /// Sets the connection up with what the client announced.
+    /// Sets up the connection with what the client announced.
     fn open_connection(&mut self, key: ConnKey, connect: &Connect<'_>, session: SessionKey) {
-        // One that may not be published is not kept; it is asked again when it is due.
+        // A will that may not be published is not kept. The rights are checked again when it is due.
         let wanted = connect.will.as_ref();
         let will = wanted.filter(|will| self.may(session, Access::Publish, will.topic));
         if wanted.is_some() && will.is_none() {
@@ -231,13 +233,13 @@ impl Engine {
             .properties
             .request_problem_information()
             .unwrap_or(true);
-        // The answer would be user properties, which this client does not want there.
+        // The offsets would be sent as user properties, which this client does not want there.
         conn.stream_ack = connect.version.is_v5()
             && conn.problem_info
             && connect.properties.user_property("stream-ack") == Some("1");
         if conn.keep_alive_s > 0 {
             let due_ms = self.now.mono_ms + u64::from(conn.keep_alive_s) * 1500;
-            // Else the timer that is set is the first to look.
+            // Otherwise the timer already set is the first to check.
             if due_ms < conn.silence_due_ms {
                 conn.silence_due_ms = due_ms;
                 self.timers.set(due_ms, Timer::Silence(key));
@@ -292,7 +294,8 @@ impl Engine {
             properties.push(Property::AssignedClientIdentifier(client_id));
         }
         encode::connack(out, present, ReasonCode::Success, &properties);
-        // What a client with very little room can do without is left out: it stays within its limits all the same.
+        // Properties that the client can do without are left out if it accepts only small packets; the limits apply all
+        // the same.
         let size_max = connect.properties.maximum_packet_size();
         if size_max.is_some_and(|size_max| out.len() > size_max as usize) {
             out.clear();
@@ -309,8 +312,8 @@ impl Engine {
         }
     }
 
-    /// Names a session for the records of its QoS 2 publishes. No two sessions of a log have the same, because an epoch is
-    /// used by one start only.
+    /// Identifies a session in the records of its QoS 2 publishes. No two sessions of a log have the same number,
+    /// because each start uses a new epoch.
     pub(super) fn next_life(&mut self) -> u64 {
         let epoch = self
             .state_partition()
@@ -333,7 +336,7 @@ impl Engine {
         }
     }
 
-    /// Deliveries may go: the CONNACK has left.
+    /// Deliveries may begin: the CONNACK has left.
     pub(super) fn activate(&mut self, key: ConnKey) {
         let Some(session_key) = self.conns.get(key).and_then(|conn| conn.session) else {
             return;
@@ -342,7 +345,7 @@ impl Engine {
             return;
         };
         session.active = true;
-        // What has to be sent again goes before anything new.
+        // Retransmissions go before anything new.
         if session.resend.is_none() && !session.ends_replays() {
             let dispatched = &self.dispatched;
             session
@@ -357,7 +360,8 @@ impl Engine {
         self.wake_session(session_key);
     }
 
-    /// Makes the state store agree with a session that was just attached; gives what the CONNACK has to wait for.
+    /// Brings the state store in line with a session that was just attached. Returns the offset for which the CONNACK
+    /// has to wait.
     fn settle_state_of(
         &mut self,
         key: SessionKey,
@@ -387,18 +391,18 @@ impl Engine {
                 }
                 Ok(Some(offset))
             }
-            // A clean start may have deleted a stored session just now: its removal must be durable as well.
+            // A clean start may have deleted a stored session just now: the removal must be durable as well.
             (false, false) => Ok(self.removal_pending(&client_id)),
         }
     }
 
-    /// The end of the state when a stored session of this client was removed and the removal is not durable yet.
+    /// The end of the state log, if a stored session of this client was removed and the removal is not durable yet.
     fn removal_pending(&self, client_id: &str) -> Option<Offset> {
         let is_removed = self.last_removed.as_deref() == Some(client_id);
         self.state_pending().filter(|_| is_removed)
     }
 
-    /// The end of the state, when it is not durable yet.
+    /// The end of the state log, if it is not durable yet.
     pub(super) fn state_pending(&self) -> Option<Offset> {
         let end = self.state.end();
         (end > self.state.durable()).then_some(end)

@@ -1,6 +1,6 @@
-//! What the engine keeps of one connection: protocol state, owed acknowledgements, bytes not parsed and not sent yet.
+//! The engine's state of one connection: protocol state, pending acknowledgements, bytes not parsed and bytes not sent.
 //!
-//! No socket: the event loop keeps that under the same key. An idle connection holds no buffer.
+//! No socket: the event loop keeps it under the same key. An idle connection holds no buffer.
 
 use headwater_log::ClientIndex;
 use headwater_mqtt::{ReasonCode, Version};
@@ -19,52 +19,53 @@ use super::rates::Traffic;
 use super::stage::PartitionIndex;
 use super::topics::TopicId;
 
-/// Where a connection is in its life.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// No CONNECT yet.
     New,
-    /// A CONNECT that waits for the end of its enhanced authentication.
+    /// A CONNECT waits for the end of its enhanced authentication.
     Authenticating,
     Open,
-    /// Given up: what is in `out` may still be sent, nothing is read.
+    /// Closed: what is in `out` may still be sent, and nothing is read.
     Closed,
 }
 
-/// A message to publish when the client is lost.
+/// The message to publish if the client is lost.
 #[derive(Debug, Clone)]
 pub struct Will {
     pub topic: Box<str>,
     pub payload: Box<[u8]>,
-    /// Encoded and forwardable.
+    /// Encoded; only properties that are forwarded.
     pub properties: Box<[u8]>,
     pub qos: u8,
     pub retain: bool,
     pub delay_s: u32,
-    /// It waits, durably: when it is due in Unix microseconds, and the idempotency key of its record.
+    /// Set while the will waits, which is stored: when it is due in Unix microseconds, and the idempotency key of its
+    /// record.
     pub waits: Option<(i64, Box<str>)>,
 }
 
-/// What a client gave a number to.
+/// What a client's topic alias stands for.
 #[derive(Debug)]
 pub enum Alias {
     Topic {
         name: Box<str>,
         topic: TopicId,
     },
-    /// A name to which it may not publish: what comes by its number is refused for the same reason.
+    /// A topic to which the client may not publish: PUBLISHes that use this alias get the same reason code.
     Refused(ReasonCode),
 }
 
-/// What was received and not parsed: an incomplete packet, or more when reading is paused.
+/// Received bytes that are not parsed: an incomplete packet, or more while reading is paused.
 #[derive(Debug, Default)]
 pub struct Unparsed {
     pub bytes: Vec<u8>,
     /// Size of the packet at the front of `bytes`, when its header is complete.
     pub needs: usize,
-    /// What of the budget of unparsed bytes is promised to this connection.
+    /// Bytes reserved for this connection in the budget of unparsed bytes.
     pub reserved: usize,
-    /// Since when.
+    /// When they were reserved.
     pub reserved_at_ms: u64,
 }
 
@@ -84,14 +85,14 @@ impl Blank for Unparsed {
 /// Parts of the protocol that few clients use.
 #[derive(Debug, Default)]
 pub struct Extras {
-    /// Where authentication stands, as long as there is something to remember of it.
+    /// The authentication state, while there is any to remember.
     pub auth: Option<Box<AuthStep>>,
     pub will: Option<Box<Will>>,
     /// Slot n holds alias n + 1.
     pub aliases: Vec<Option<Alias>>,
-    /// Numbers of topics in deliveries; nothing for a client that takes none.
+    /// Topic aliases of deliveries; `None` for a client that accepts none.
     pub out_aliases: Option<Box<OutAliases>>,
-    /// How far the client is at its rates, where they are limited.
+    /// The client's progress against its rate limits, if it has any.
     pub pace: Option<Pace>,
 }
 
@@ -119,58 +120,58 @@ pub struct Connection {
     pub phase: Phase,
     pub version: Version,
     pub session: Option<SessionKey>,
-    /// Whose connections this one counts among.
+    /// The account that this connection counts against.
     pub account: Option<AccountId>,
     pub extras: LazyBox<Extras>,
-    /// Reading is held back until the credentials are checked.
+    /// Reading is paused until the credentials are checked.
     pub paused_on_auth: bool,
     pub acks: AckFifo,
     /// Publishes of QoS 1 that are not acknowledged yet.
     pub publishes_in_flight: u16,
-    /// Reading is held back until `acks` is shorter.
+    /// Reading is paused until `acks` is shorter.
     pub paused_on_acks: bool,
-    /// Reading is held back until the client has taken what waits for it.
+    /// Reading is paused until the client has taken the bytes that wait for it.
     pub paused_on_out: bool,
-    /// Reading is held back until the budget has room for the packet at the front of `unparsed`.
+    /// Reading is paused until the budget has room for the packet at the front of `unparsed`.
     pub paused_on_budget: bool,
     /// SUBACKs in `acks`: retained values and replays wait for them.
     pub subacks_pending: u16,
-    /// Encoded and not taken by the socket yet, from `out_sent` on.
+    /// Encoded bytes that the socket has not taken yet, from `out_sent` on.
     pub out: LazyBox<Vec<u8>>,
     pub out_sent: usize,
-    /// Large payloads that go between the bytes of `out`.
+    /// Large payloads sent between the bytes of `out`.
     pub shares: SharedPayloads,
-    /// Some of them have been left over from one turn to the next: it is in the engine's list of those.
+    /// Some payloads were left over from one turn to the next; the connection is in the engine's list of these.
     pub holds: bool,
     /// `out` waits until the socket is writable again.
     pub out_blocked: bool,
-    /// The session has more to send than fitted into `out`.
+    /// The session has more to send than `out` had room for.
     pub wake_when_drained: bool,
-    /// In the list of connections to write in this turn.
+    /// The connection is in the list of connections to write in this turn.
     pub touched: bool,
     pub unparsed: LazyBox<Unparsed>,
-    /// Not read until this partition takes records again.
+    /// Not read until this partition accepts records again.
     pub paused_on: Option<PartitionIndex>,
     /// The client's Maximum Packet Size.
     pub packet_max: u32,
     pub keep_alive_s: u16,
     pub last_read_ms: u64,
-    /// When the client's silence is looked at next. A connection has one timer for it, rarely two.
+    /// When the keep-alive is checked next. A connection has one timer for it, rarely two.
     pub silence_due_ms: u64,
     /// The last topic published to.
     pub topic: TopicId,
-    /// Where the client id stands in the `Records` with that stamp.
+    /// The index of the client id in the `Records` with that stamp.
     pub client: (u64, ClientIndex),
     /// The publisher asked for offsets in its PUBACKs.
     pub stream_ack: bool,
-    /// MQTT 5 reason strings are wanted.
+    /// The client wants MQTT 5 reason strings.
     pub problem_info: bool,
-    /// Reading is held back because the client is over its rate.
+    /// Reading is paused because the client is over its rate limit.
     pub paused_on_rate: bool,
     pub traffic: Traffic,
-    /// It is among those that moved lately.
+    /// The connection is in `active_rates`.
     pub is_active: bool,
-    /// When it was opened, in seconds of the monotonic clock.
+    /// When the connection was opened, in seconds of the monotonic clock.
     pub since_s: u32,
 }
 
@@ -214,7 +215,7 @@ impl Connection {
         }
     }
 
-    /// What authentication had to remember.
+    /// Takes the remembered authentication state.
     pub fn take_auth(&mut self) -> Option<AuthStep> {
         let step = self.extras.present_mut()?.auth.take()?;
         Some(*step)
@@ -230,12 +231,12 @@ impl Connection {
         self.out.len() - self.out_sent + self.shares.bytes()
     }
 
-    /// Whether reading is held back until the engine says otherwise.
+    /// Whether reading is paused until the engine resumes it.
     pub fn is_paused(&self) -> bool {
         self.is_held_back() || self.paused_on_out
     }
 
-    /// Whether it is the broker, and not the client, that holds reading back.
+    /// Whether the broker, and not the client, causes the pause.
     pub fn is_held_back(&self) -> bool {
         self.paused_on.is_some()
             || self.paused_on_acks

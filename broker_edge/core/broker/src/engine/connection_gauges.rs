@@ -1,10 +1,10 @@
-//! How many clients are connected, by transport and version, and how many there ever were at once.
+//! Number of connected clients by transport and version, and the highest number connected at once.
 
 use headwater_mqtt::Version;
 
 use crate::metrics::Metrics;
 
-/// Counted when a client gets in and when its connection ends. There are few kinds.
+/// Updated when a client is admitted and when its connection ends. There are few kinds.
 #[derive(Debug, Default)]
 pub struct ConnectionGauges {
     kinds: Vec<(&'static str, Version, i64)>,
@@ -43,7 +43,7 @@ impl ConnectionGauges {
         self.connected_max
     }
 
-    /// Sets the gauges when somebody came or went.
+    /// Sets the gauges if anything changed.
     pub fn publish(&mut self, metrics: &Metrics) {
         if std::mem::take(&mut self.changed) {
             for (transport, version, count) in &self.kinds {
@@ -54,7 +54,7 @@ impl ConnectionGauges {
     }
 }
 
-/// The version as people write it.
+/// The version as users write it.
 pub fn name_of(version: Version) -> &'static str {
     match version {
         Version::V31 => "3.1",

@@ -1,8 +1,8 @@
-//! The live stream: batches below the high watermark, pulled once for the loop and sent to the sessions that are live.
+//! The live stream: batches below the high watermark, read once per loop and sent to the live sessions.
 //!
-//! Consecutive records of one topic are a *run*. A run is encoded once per layout; a subscriber gets a copy in which
-//! only packet ids differ. Deliveries that differ by more (offsets, identifiers, no local) are encoded one by one, with
-//! the same function that catching up uses.
+//! Consecutive records of one topic are a *run*. A run is encoded once per layout; each subscriber gets a copy in which
+//! only the packet ids differ. Deliveries that differ in more (offsets, identifiers, no local) are encoded one by one,
+//! with the function that catch-up uses.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use super::topics::{EffectiveOptions, Matches, Target};
 use super::window::{Inflight, InflightState, Source};
 use super::{ConnKey, Engine, SessionKey};
 
-/// Bytes of batches that one partition is pulled for in a turn.
+/// Limit on the bytes of batches read from one partition in a turn.
 const PULL_BYTES: usize = 4 << 20;
 
-/// What became of one delivery.
+/// The result of one delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivered {
     Sent,
     /// The window or the out buffer is full.
     NoRoom,
-    /// Not for this subscriber: expired, or its own.
+    /// Not for this subscriber: expired, or its own message.
     Skipped,
-    /// Over the client's maximum packet size.
+    /// Larger than the client's Maximum Packet Size.
     TooLarge,
 }
 
@@ -40,17 +40,17 @@ pub enum Delivered {
 #[derive(Clone, Copy)]
 pub struct Delivery<'a> {
     pub record: &'a RecordView<'a>,
-    /// Where the record lies, if its payload may be sent from there.
+    /// The batch that holds the record, if its payload may be sent from there.
     pub batch: Option<&'a Batch>,
     pub partition: PartitionIndex,
     pub effective: &'a EffectiveOptions,
     pub source: Source,
-    /// Sets the retain flag whatever the subscription says.
+    /// Sets the retain flag regardless of the subscription.
     pub retain: bool,
 }
 
 impl Engine {
-    /// Sends what the high watermarks have passed to the live sessions.
+    /// Sends the records below the new high watermarks to the live sessions.
     pub(super) fn dispatch(&mut self) {
         for index in 0..self.stages.len() {
             let partition = self.stages[index].partition.clone();
@@ -83,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// The newest records cannot be read back: the gap is reported by the log, and the stream goes on behind it.
+    /// The newest records cannot be read back: the log reports the gap, and the stream continues after it.
     fn skip_unreadable(&mut self, index: usize, error: &ReadError) {
         tracing::error!(%error, partition = self.stages[index].partition.name(), "records cannot be delivered");
         self.dispatched[index] = match error {
@@ -169,7 +169,7 @@ impl Engine {
         }
     }
 
-    /// Copies the encoded run to one subscriber. False when it does not fit as a whole.
+    /// Copies the encoded run to one subscriber. Returns false if it does not fit as a whole.
     #[inline]
     fn copy_run(&mut self, run: TopicRun<'_>, target: &Target) -> bool {
         let (Some(session), Some(conn)) = (
@@ -352,7 +352,7 @@ impl Engine {
         };
         if packet.total_len > conn.packet_max as usize {
             conn.out.truncate(base);
-            // A shared group may have a member that takes it.
+            // A shared group may have another member that accepts it.
             if !matches!(delivery.source, Source::Shared(_)) {
                 self.turn_metrics.deliveries_dropped += 1;
             }
@@ -390,7 +390,7 @@ impl Engine {
     }
 }
 
-/// `<partition name>:<offset>` where a subscription wants it.
+/// `<partition name>:<offset>`, if the subscription wants it.
 pub(super) fn format_place(
     stage: &Stage,
     record: &RecordView<'_>,
@@ -403,7 +403,7 @@ pub(super) fn format_place(
     }
 }
 
-/// The topic of a delivery that names its offset there.
+/// The topic of a delivery that carries its offset.
 pub(super) fn offset_topic(
     record: &RecordView<'_>,
     effective: &EffectiveOptions,

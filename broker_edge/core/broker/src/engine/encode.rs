@@ -1,6 +1,7 @@
-//! A record as the PUBLISH that a subscriber gets.
+//! Encodes a record as the PUBLISH that a subscriber gets.
 //!
-//! Decides what of a record travels (remaining expiry, headers of producers, offsets); the bytes are the mqtt crate's.
+//! Decides which parts of a record are sent (remaining expiry, headers of producers, offsets); the mqtt crate writes
+//! the bytes.
 
 use headwater_log::RecordView;
 use headwater_mqtt::encode::{PublishFields, PublishLayout};
@@ -16,18 +17,19 @@ pub struct PublishOptions<'a> {
     pub dup: bool,
     /// Replaces the record's topic.
     pub topic: Option<&'a str>,
-    /// Encoded properties of this delivery alone.
+    /// Encoded properties of only this delivery.
     pub extra: &'a [u8],
 }
 
-/// Whether the payload follows, or is sent from where it lies.
+/// Whether the payload is copied behind the header, or sent from its batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Payload {
     Copied,
     Shared,
 }
 
-/// Appends the PUBLISH, without its payload when that is shared. Nothing when the record is not to be delivered: expired, purged, or too large to be encoded.
+/// Appends the PUBLISH, without its payload if that is shared. `None` if the record is not delivered: expired, purged,
+/// or too large to encode.
 #[inline]
 pub fn record(
     out: &mut Vec<u8>,
@@ -51,8 +53,8 @@ pub fn record(
         set_message_expiry(&mut properties, u32::try_from(left_s).unwrap_or(expiry_s));
     }
     for (key, value) in record.headers {
-        // Producers over Flight give headers any name and any bytes. Clients close the connection at what is no text of
-        // MQTT, and would again wherever their session goes on.
+        // Flight producers may use any header name and any bytes. Clients close the connection on strings that are not
+        // valid in MQTT, and would do so again wherever their session continues.
         if let (Some(key), Some(value)) = (text(key.as_bytes()), text(value)) {
             Property::UserProperty { key, value }.encode(&mut properties);
         }
@@ -60,7 +62,7 @@ pub fn record(
     put(out, record, form, &properties, payload)
 }
 
-/// The bytes as a string of MQTT, if they can be one.
+/// The bytes as an MQTT string, if they are a valid one.
 fn text(bytes: &[u8]) -> Option<&str> {
     text::check(bytes).filter(|text| text.len() <= usize::from(u16::MAX))
 }
@@ -89,7 +91,7 @@ fn put(
     }
 }
 
-/// The expiry interval that a publisher gave its message.
+/// The message expiry interval set by the publisher.
 pub fn message_expiry_s(properties: &[u8]) -> Option<u32> {
     let properties = Properties::stored(properties).ok()?;
     if !properties.contains(PropertyId::MessageExpiryInterval) {

@@ -1,5 +1,5 @@
-//! Enhanced authentication (MQTT 5, 4.12): the exchange of AUTH packets, before the CONNACK and again on a connection
-//! that stands. The one method is SCRAM-SHA-256; what its messages mean is in `auth::scram`.
+//! Enhanced authentication (MQTT 5, 4.12): the exchange of AUTH packets, before the CONNACK and again on an open
+//! connection. The only method is SCRAM-SHA-256; `auth::scram` handles its messages.
 
 use std::sync::Arc;
 
@@ -19,24 +19,24 @@ use super::{ConnKey, Engine};
 /// The exchange of one connection.
 #[derive(Debug)]
 pub enum Exchanging {
-    /// The CONNECT waits for it.
+    /// A CONNECT waits for it.
     Connecting {
         pending: Pending,
         connect: Box<[u8]>,
         _charge: Charge,
     },
-    /// It came to its end; the client may begin again.
+    /// The exchange has ended; the client may start another.
     Done,
     Again {
         pending: Pending,
     },
 }
 
-/// A begun exchange, and the stored keys that it is about.
+/// A running exchange, and the stored keys it uses.
 #[derive(Debug)]
 pub struct Pending {
     exchange: Exchange,
-    /// `None` for a user that there is not: no proof will do.
+    /// `None` for a user that does not exist: no proof will be accepted.
     keys: Option<Fingerprint>,
 }
 
@@ -44,7 +44,7 @@ pub struct Pending {
 const CONNECT_BYTE: u8 = 0x10;
 
 impl Engine {
-    /// Begins the exchange that a CONNECT asks for.
+    /// Starts the exchange that a CONNECT asks for.
     pub(super) fn begin_exchange(&mut self, key: ConnKey, connect: &Connect<'_>, body: &[u8]) {
         let method = connect.properties.authentication_method();
         if method != Some(METHOD) || !self.auth_gate.authority.serves_scram() {
@@ -81,11 +81,11 @@ impl Engine {
         Some((Pending { exchange, keys }, answer))
     }
 
-    /// A packet on a connection that has not had its CONNACK: only AUTH goes on (MQTT-3.1.2-30).
+    /// A packet on a connection that has not had its CONNACK: only AUTH is allowed (MQTT-3.1.2-30).
     pub(super) fn handle_auth(&mut self, key: ConnKey, auth: &Auth<'_>) {
         let is_named = auth.properties.authentication_method() == Some(METHOD);
         let Some(step) = self.conns.get_mut(key).and_then(Connection::take_auth) else {
-            // The client did not begin with a method (MQTT-4.12.0-7).
+            // The CONNECT had no authentication method (MQTT-4.12.0-7).
             return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
         };
         let AuthStep::Enhanced(exchanging) = step else {
@@ -113,7 +113,7 @@ impl Engine {
     }
 
     fn finish_connect(&mut self, key: ConnKey, pending: &Pending, body: &[u8], message: &[u8]) {
-        // It was decoded before, so it can be again.
+        // The packet was decoded before, so it can be decoded again.
         let Ok(connect) = connect::decode(CONNECT_BYTE, body) else {
             return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
         };
@@ -143,7 +143,7 @@ impl Engine {
         self.send_auth(key, ReasonCode::ContinueAuthentication, &answer);
     }
 
-    /// The client has to prove that it is still who it was; it cannot become somebody else.
+    /// The client has to prove that it is still the same user; it cannot become another one.
     fn finish_again(&mut self, key: ConnKey, pending: &Pending, message: &[u8]) {
         let session = self.conns.get(key).and_then(|conn| conn.session);
         let rights = session.and_then(|key| self.sessions.get(key)?.rights.clone());
@@ -190,7 +190,8 @@ impl Engine {
             let base = conn.out.len();
             encode::auth(&mut conn.out, reason, &properties);
             if conn.out.len() - base > conn.packet_max as usize {
-                // The exchange cannot go on with a client that takes no message of it (MQTT-3.1.2-24).
+                // The exchange cannot continue with a client whose Maximum Packet Size excludes its messages
+                // (MQTT-3.1.2-24).
                 conn.out.truncate(base);
                 return self.close(key, Cause::Refused);
             }

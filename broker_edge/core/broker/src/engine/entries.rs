@@ -1,26 +1,26 @@
-//! Who is found by one filter. Most filters have one entry, some have very many: what an entry costs to add, to find and to
-//! take out does not follow from how many there are.
+//! The entries of one filter. Most filters have one entry, some have very many: the cost of adding, finding and
+//! removing an entry does not depend on their number.
 //!
-//! Sessions that are away are counted and not listed: nothing is delivered to them, so a topic must not cost more for
-//! them, however many somebody leaves behind.
+//! Disconnected sessions are counted and not listed: nothing is delivered to them, so however many exist, they must not
+//! make a topic more expensive.
 
 use rustc_hash::FxHashMap;
 
 use super::inline_vec::InlineVec;
 
-/// With more entries their places are remembered.
+/// With more entries, their indexes are kept in a map.
 const SEARCHED_MAX: usize = 32;
 
-/// Something that a filter leads to.
+/// What a filter leads to.
 pub trait Entry: Copy {
-    /// The same for the entry that is replaced by this one, and for no other.
+    /// Identifies an entry: a new one replaces the one with the same number.
     fn number(&self) -> u64;
 }
 
 #[derive(Debug)]
 pub struct Entries<E> {
     listed: InlineVec<E>,
-    /// Where in the list an entry is, once there are many.
+    /// The index of each entry in the list, once there are many.
     places: Option<Box<FxHashMap<u64, u32>>>,
     away: u32,
 }
@@ -48,7 +48,7 @@ impl<E> Entries<E> {
         self.away += 1;
     }
 
-    /// Says whether there was one.
+    /// Returns whether there was one.
     pub fn remove_away(&mut self) -> bool {
         let is_there = self.away > 0;
         self.away -= u32::from(is_there);
@@ -68,7 +68,7 @@ impl<E: Entry> Entries<E> {
         }
     }
 
-    /// Adds an entry, or replaces the one of its number. Says whether there is one more.
+    /// Adds an entry, or replaces the one with its number. Returns whether it was added.
     pub fn insert(&mut self, entry: E) -> bool {
         if let Some(place) = self.place_of(entry.number()) {
             if let Some(old) = self.listed.iter_mut().nth(place) {
@@ -88,7 +88,7 @@ impl<E: Entry> Entries<E> {
         true
     }
 
-    /// Says whether it was there.
+    /// Returns whether it was there.
     pub fn remove(&mut self, number: u64) -> bool {
         let Some(place) = self.place_of(number) else {
             return false;

@@ -1,15 +1,15 @@
-//! Whether a commit on the loop's thread is likely to be quick: decided by how long the last ones took.
+//! Decides whether to commit on the loop's thread: only while commits are likely to be fast, judged by the last ones.
 //!
-//! One slow sync says little: the disk was busy, or the thread had to wait for a processor. Several among the last few
-//! say that the disk is slow; then commits are left to the writer's thread, and tried here again now and then.
+//! One slow sync says little: the disk was busy, or the thread had to wait for a processor. Several among the last
+//! eight mean that the disk is slow. Then commits are left to the writer's thread, and one is tried here now and then.
 
 use std::time::Duration;
 
-/// Commits slower than this hold up who else is served by the loop.
+/// Commits slower than this delay all clients of the loop.
 const SLOW: Duration = Duration::from_millis(2);
-/// Of the last eight, so many slow ones are too many.
+/// This many slow commits among the last eight are too many.
 const SLOW_MAX: u32 = 3;
-/// How many commits are left to the writer's thread then: more each time that the next one here is slow again.
+/// The number of commits then left to the writer's thread. It doubles each time the next one here is slow again.
 const LEFT_MIN: u32 = 8;
 const LEFT_MAX: u32 = 256;
 
@@ -17,14 +17,14 @@ const LEFT_MAX: u32 = 256;
 pub struct InlineCommitPolicy {
     /// One bit for each of the last commits, the newest lowest; set for a slow one.
     slow: u8,
-    /// Commits that are still left to the writer's thread.
+    /// Commits still left to the writer's thread.
     left: u32,
-    /// How many were the last time; falls with each quick one.
+    /// The number left the last time; falls with each fast commit.
     last_left: u32,
 }
 
 impl InlineCommitPolicy {
-    /// Whether the next commit may be made here.
+    /// Whether the next commit may be made on this thread.
     pub fn is_likely(&self) -> bool {
         self.left == 0
     }
@@ -34,14 +34,14 @@ impl InlineCommitPolicy {
         self.left = self.left.saturating_sub(1);
     }
 
-    /// A commit was made here and took so long.
+    /// A commit was made on this thread and took this long.
     pub fn note(&mut self, took: Duration) {
         let is_slow = took > SLOW;
         self.slow = self.slow << 1 | u8::from(is_slow);
         if self.slow.count_ones() >= SLOW_MAX {
             self.last_left = (self.last_left * 2).clamp(LEFT_MIN, LEFT_MAX);
             self.left = self.last_left;
-            // If the next one here is slow too, it is one too many again.
+            // If the next commit here is slow too, the limit is reached again.
             self.slow = (1 << (SLOW_MAX - 1)) - 1;
         } else if !is_slow {
             self.last_left /= 2;
@@ -56,7 +56,7 @@ mod tests {
     const QUICK: Duration = Duration::from_micros(100);
     const LONG: Duration = Duration::from_millis(20);
 
-    /// Commits of a disk that takes `took`, of which so many are made here.
+    /// Of `commits` on a disk that takes `took`, the number made on this thread.
     fn made_here(inline_commits: &mut InlineCommitPolicy, commits: usize, took: Duration) -> usize {
         let mut made = 0;
         for _ in 0..commits {

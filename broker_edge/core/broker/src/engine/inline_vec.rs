@@ -7,8 +7,8 @@ pub enum InlineVec<T> {
     #[default]
     None,
     One(T),
-    /// More than one, now or before.
-    // A word where the vector itself would take three: this stands in every owner.
+    /// More than one member, now or earlier.
+    // One word, where the vector itself would take three: every owner holds this enum.
     #[expect(clippy::box_collection)]
     Many(Box<Vec<T>>),
 }
@@ -49,7 +49,7 @@ impl<T> InlineVec<T> {
         };
     }
 
-    /// Keeps the members of which this is true, in their order.
+    /// Keeps the members for which `keeps` is true, in their order.
     pub fn retain(&mut self, keeps: impl Fn(&T) -> bool) {
         match self {
             Self::None => {}
@@ -59,7 +59,7 @@ impl<T> InlineVec<T> {
         }
     }
 
-    /// Removes the member at a place where there is one; the last takes its place.
+    /// Removes the member at an index; the last member takes its index.
     pub fn swap_remove(&mut self, place: usize) {
         match self {
             Self::Many(many) if many.len() > 1 => {

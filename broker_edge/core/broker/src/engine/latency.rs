@@ -1,14 +1,15 @@
-//! How long acknowledgements take, looked at once per append and not once per publish.
+//! Measures how long acknowledgements take, once per append and not once per publish.
 //!
-//! An append is remembered with the moment when its turn began and the tickets it ends at; when those are settled, all
-//! its publishes count with that time. What is remembered is bounded; beyond it appends are left out.
+//! For each append it remembers when its turn began and its last ticket; when that ticket is settled, all publishes of
+//! the append count with that time. The number of pending appends is bounded; appends beyond the bound are not
+//! measured.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::metrics::Durations;
 
-/// Appends of one partition on their way that are remembered.
+/// Limit on pending appends of one partition.
 const PENDING_APPENDS_MAX: usize = 256;
 
 #[derive(Debug, Clone, Copy)]
@@ -26,7 +27,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// The partition was given tickets up to `end`; those that it had not before came in a turn that began at `since`.
+    /// The partition issued tickets up to `end`; the new ones came in a turn that began at `since`.
     pub fn appended(&mut self, partition: usize, end: u64, since: Instant) {
         if self.ends.len() <= partition {
             self.ends.resize(partition + 1, 0);

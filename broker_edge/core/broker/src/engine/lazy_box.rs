@@ -1,12 +1,12 @@
-//! A value that most owners do not have: one word while it is blank.
+//! A value that most owners do not use: it takes one word while it is blank.
 //!
-//! Reading sees a blank value; the first change makes room for one. So connections and sessions that use a part of the
-//! protocol that few use pay for it, and the others do not.
+//! Reading gives a blank value; the first change allocates one. So only connections and sessions that use a rare part
+//! of the protocol pay for it.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 
-/// A value with a state that says nothing.
+/// A value with an empty state.
 pub trait Blank: Default + 'static {
     const BLANK: &'static Self;
 
@@ -39,19 +39,19 @@ impl<T> Default for LazyBox<T> {
 }
 
 impl<T: Blank> LazyBox<T> {
-    /// The value to change, where there is one: nothing is to be done with a blank one.
+    /// The value to change, if it is allocated; a blank value needs no change.
     #[inline]
     pub fn present_mut(&mut self) -> Option<&mut T> {
         self.0.as_deref_mut()
     }
 
-    /// The value, which is blank afterwards.
+    /// Takes the value and leaves it blank.
     #[inline]
     pub fn take(&mut self) -> T {
         self.0.take().map_or_else(T::default, |value| *value)
     }
 
-    /// Gives the room back when the value is blank again.
+    /// Frees the allocation if the value is blank again.
     pub fn trim(&mut self) {
         if self.0.as_ref().is_some_and(|value| value.is_blank()) {
             self.0 = None;

@@ -1,7 +1,7 @@
-//! What one client may do beyond its queues: rates, topics, and what the broker does not offer to anybody.
+//! Limits of one client beyond its queues: rates, topics, and features that the broker does not offer.
 //!
-//! A client over its rate is not closed: the rest of what it sent stays unparsed and its socket is not read until it may
-//! go on. Everything else has a code of the standard. Unused limits cost a compare per packet.
+//! A client over its rate is not closed: the rest of what it sent stays unparsed and its socket is not read until it
+//! may continue. For all other limits the standard has a reason code. Unused limits cost one comparison per packet.
 
 use headwater_mqtt::packet::kind;
 use headwater_mqtt::{Connect, Property, Publish, QoS, ReasonCode};
@@ -13,30 +13,30 @@ use super::topics::TopicId;
 use super::turn_metrics::PauseCause;
 use super::{ConnKey, Engine};
 
-/// A burst is what the rate gives in so much time.
+/// A burst is what the rate allows in this time.
 const BURST_US: u64 = 1_000_000;
 /// Connections that a drain closes in one turn.
 const DRAINED_MAX: usize = 256;
 
-/// When a client would have taken its due at the rate and no faster, per limit: so many microseconds of the monotonic
-/// clock. It may be ahead of the clock by a burst.
+/// Per limit: the monotonic time, in microseconds, at which a client sending exactly at the rate would have sent as
+/// much. It may be ahead of the clock by one burst.
 #[derive(Debug, Default)]
 pub struct Pace {
     messages_us: u64,
     bytes_us: u64,
 }
 
-/// Where clients are sent while the broker is drained.
+/// The reason code with which clients are disconnected while the broker is drained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drain {
-    /// They may come back (0x9C).
+    /// They may come back: Use another server (0x9C).
     ForNow,
-    /// The server has moved (0x9D).
+    /// They should not come back: Server moved (0x9D).
     ForGood,
 }
 
 impl Engine {
-    /// Whether a packet has to wait because its client is over its rate. One that may pass is charged.
+    /// Whether a packet has to wait because its client is over its rate. A packet that may pass is charged.
     pub(super) fn is_over_rate(&mut self, key: ConnKey, first_byte: u8, size: usize) -> bool {
         let now_us = self.now.mono_ms * 1000;
         let Some(conn) = self.conns.get_mut(key) else {
@@ -75,7 +75,7 @@ impl Engine {
         false
     }
 
-    /// A client that was over its rate may go on.
+    /// A client that was over its rate may continue.
     pub(super) fn end_pause_of_rate(&mut self, key: ConnKey) {
         if let Some(conn) = self.conns.get_mut(key)
             && std::mem::take(&mut conn.paused_on_rate)
@@ -85,7 +85,7 @@ impl Engine {
         }
     }
 
-    /// What the broker does not offer, asked for by a publish: the connection is closed with the code for it.
+    /// A publish asks for something the broker does not offer: the connection is closed with the reason code for it.
     #[inline]
     pub(super) fn closes_publish(&mut self, key: ConnKey, publish: &Publish<'_>) -> bool {
         let limits = &self.settings.limits;
@@ -102,7 +102,7 @@ impl Engine {
         true
     }
 
-    /// Whether a name would be one topic too many of its client.
+    /// Whether this topic name would exceed its client's limit on topics.
     pub(super) fn is_one_topic_too_many(&self, key: ConnKey, name: &str) -> bool {
         let limit = self.settings.limits.topics_max;
         let session = self.conns.get(key).and_then(|conn| conn.session);
@@ -112,7 +112,7 @@ impl Engine {
         made.is_some_and(|made| made >= limit) && !self.topics.holds(name)
     }
 
-    /// Interns a topic, and counts it when its client brought it into the table.
+    /// Interns a topic, and counts it for the client that added it to the table.
     pub(super) fn intern_for(&mut self, key: ConnKey, name: &str) -> TopicId {
         let before = self.topics.len();
         let id = self.topics.intern(name, &self.log);
@@ -126,7 +126,7 @@ impl Engine {
         id
     }
 
-    /// Why nobody gets in with this CONNECT, whoever it is.
+    /// Why the broker's limits refuse this CONNECT, whoever the client is.
     pub(super) fn refusal_by_limits(&self, connect: &Connect<'_>) -> Option<ReasonCode> {
         let limits = &self.settings.limits;
         if let Some(drain) = self.drain {
@@ -139,7 +139,7 @@ impl Engine {
         (will.retain && !limits.retain_available).then_some(ReasonCode::RetainNotSupported)
     }
 
-    /// The keep alive that holds, in seconds: what the client asks for, or what the broker imposes on MQTT 5.
+    /// The effective keep alive in seconds: the client's, or the one that the broker imposes on MQTT 5.
     pub(super) fn keep_alive_of(&self, connect: &Connect<'_>) -> u16 {
         let max = self.settings.limits.keep_alive_max_s;
         let wanted = connect.keep_alive_s;
@@ -150,7 +150,7 @@ impl Engine {
         }
     }
 
-    /// What the CONNACK says of the limits that are not the protocol's own.
+    /// The CONNACK properties for limits that are not the protocol's own.
     pub(super) fn limit_properties<'a>(
         &'a self,
         connect: &Connect<'_>,
@@ -177,7 +177,7 @@ impl Engine {
         }
     }
 
-    /// What goes with a code that sends the client elsewhere.
+    /// The server reference for a reason code that sends the client elsewhere.
     pub(super) fn reference_for(&self, reason: ReasonCode) -> Option<String> {
         let goes = matches!(
             reason,
@@ -195,7 +195,7 @@ impl Engine {
         }
     }
 
-    /// Begins or ends maintenance: nobody gets in, and who is in is sent away, some each turn.
+    /// Begins or ends maintenance: new clients are refused, and connected ones are closed, some in each turn.
     pub fn set_drain(&mut self, drain: Option<Drain>) {
         if self.drain != drain {
             tracing::info!(?drain, "maintenance");
@@ -224,7 +224,7 @@ impl Engine {
     }
 }
 
-/// How many topics a client brought into the table, as long as the table is not emptied.
+/// How many topics a client added to the table since it was last emptied.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TopicsMade {
     generation: u32,
@@ -248,7 +248,7 @@ impl TopicsMade {
     }
 }
 
-/// Moves a pace on by what `amount` takes at `rate` per second.
+/// Advances a pace by the time that `amount` takes at `rate` per second.
 fn charge(pace_us: &mut u64, now_us: u64, amount: u64, rate: u64) {
     let cost_us = amount.saturating_mul(1_000_000) / rate.max(1);
     *pace_us = (*pace_us).max(now_us).saturating_add(cost_us);

@@ -1,9 +1,9 @@
-//! Everything that is decided about MQTT, without a socket: bytes and time in, bytes and deadlines out.
+//! All decisions about MQTT, without a socket: bytes and time in, bytes and deadlines out.
 //!
-//! The event loop (or a test) opens connections, hands over what was received, and once a turn asks to commit: stage,
-//! append, settle, dispatch, catch up. What is to be sent then lies in the connections. The engine owns connections,
-//! sessions, subscriptions and timers outright; the log, the state store and the retained places are shared. It never
-//! blocks, but for log reads that miss the tail cache and for inline commits, both bounded per turn.
+//! The event loop (or a test) opens connections, passes in received bytes, and once per turn asks to commit: stage,
+//! append, settle, dispatch, catch up. Afterwards the connections hold what is to be sent. The engine owns connections,
+//! sessions, subscriptions and timers; the log, the state store and the retained messages are shared. It never blocks,
+//! except for log reads that miss the tail cache and for inline commits; both are bounded per turn.
 
 mod ack;
 mod aliases;
@@ -121,13 +121,13 @@ pub type SessionKey = Key<Session>;
 /// The time of a turn, read once.
 #[derive(Debug, Clone, Copy)]
 pub struct Now {
-    /// Milliseconds of a clock that never goes back.
+    /// Milliseconds of a monotonic clock.
     pub mono_ms: u64,
     /// Unix microseconds, UTC.
     pub wall_us: i64,
 }
 
-/// Out buffers that are kept for the next turn, and how large one may be to be kept.
+/// Limits on the pool of out buffers: their number, and the size of one.
 const POOL_MAX: usize = 1024;
 const POOL_BUFFER_MAX: usize = 16 << 10;
 
@@ -137,15 +137,16 @@ pub struct Engine {
     metrics: Arc<Metrics>,
     settings: Settings,
     auth_gate: AuthGate,
-    /// Clients whose client id rules with `%c` did not believe since the last line about them, and when the next may be.
+    /// Clients whose client id was not proved, as rules with `%c` require: how many since the last log line, and when
+    /// the next line may be written.
     unproved_unlogged: u64,
     unproved_log_due_ms: u64,
-    /// What is kept of clients that are not let in yet; bounded as what is being received is.
+    /// Bytes kept for clients that are not admitted yet; bounded like received bytes.
     unknown_bytes: Rc<Cell<usize>>,
     now: Now,
     conns: Slab<Connection>,
     sessions: Slab<Session>,
-    /// In order, so that clients can be listed page by page.
+    /// Ordered, so that clients can be listed page by page.
     by_client: BTreeMap<Rc<str>, SessionKey>,
     router: Router,
     groups: Groups,
@@ -156,44 +157,44 @@ pub struct Engine {
     options_cache: topics::OptionsCache,
     topics: Topics,
     retained: Arc<Mutex<Retained>>,
-    /// One per partition; that of the internal partition stays empty, because the state store appends there.
+    /// One per partition; the one of the internal partition stays empty, because the state store appends there.
     stages: Vec<Stage>,
-    /// Per partition, what has been dispatched to the live sessions.
+    /// Per partition, the end of what was dispatched to the live sessions.
     dispatched: Vec<Offset>,
     timers: Timers,
-    /// Connections with something to write.
+    /// Connections with bytes to write.
     touched: Vec<ConnKey>,
-    /// Connections that were given up in this turn.
+    /// Connections closed in this turn.
     closed: Vec<ConnKey>,
-    /// Connections that may be read again: what held them back is gone.
+    /// Connections that may be read again because their pause has ended.
     resumed: Vec<ConnKey>,
-    /// Sessions with something else to send than the live stream, each at most once.
+    /// Sessions with something to send besides the live stream, each at most once.
     runnable: VecDeque<SessionKey>,
-    /// Sessions that wait to read what could not be read just now.
+    /// Sessions that wait to repeat a read that failed temporarily.
     read_retries: Vec<SessionKey>,
-    /// Sessions whose cursors have to be checkpointed or that have receipts on their way, each at most once.
+    /// Sessions whose cursors have to be checkpointed or that have receipts in progress, each at most once.
     dirty: Vec<SessionKey>,
-    /// Of those, the first so many are still to be looked at for the checkpoint that has begun.
+    /// Entries of `dirty` left in this checkpoint.
     dirty_left: usize,
-    /// Connections whose front acknowledgement waits for the internal partition, in order of offset.
+    /// Connections whose front acknowledgement waits for the internal partition, by offset.
     state_waits: VecDeque<(Offset, ConnKey)>,
     /// QoS 2 state on its way into the internal partition.
     state_commits: StateCommits,
-    /// Commands of QoS 2 that clients have received and whose receipts are not durable yet; bounded by the windows.
+    /// QoS 2 commands that clients have received and whose receipts are not durable yet; bounded by the windows.
     receipted: Vec<(SessionKey, u16)>,
-    /// Packet ids of QoS 2 publishes that clients have in use, all sessions together.
+    /// Packet ids of QoS 2 publishes in use, over all sessions.
     ids_in_use: usize,
     tenant_id_counts: qos2_inbound::TenantIdCounts,
-    /// Sessions that the state store has.
+    /// Number of sessions in the state store.
     stored_sessions: usize,
-    /// Bytes that count of all sessions.
+    /// Counted bytes of all sessions.
     session_bytes: u64,
-    /// Sessions made since the start.
+    /// Sessions created since the start.
     lives: u64,
-    /// What is promised to large packets that are being received.
+    /// Bytes reserved for large packets that are being received.
     reserved_bytes: usize,
     budget_waits: VecDeque<ConnKey>,
-    /// Something was given back since connections that wait for the budget were last let go.
+    /// Budget was freed since the connections that wait for it were last resumed.
     budget_freed: bool,
     pool: Vec<LazyBox<Vec<u8>>>,
     templates: Templates,
@@ -201,18 +202,18 @@ pub struct Engine {
     published_wills: Vec<will::Published>,
     turn_metrics: TurnMetrics,
     payload_holders: out::PayloadHolders,
-    /// Connections that moved lately, with their rates.
+    /// Rates of the connections with recent traffic.
     active_rates: ActiveRates,
-    /// Clients that are connected.
+    /// Counts of the connected clients.
     connection_gauges: ConnectionGauges,
     latency: Latency,
     turn_at: Instant,
     sys: SysTree,
     client_log: ClientLog,
-    /// Nobody gets in.
+    /// While set, no client is admitted.
     drain: Option<Drain>,
     next_stamp: u64,
-    /// A pull stopped at its bound: the next turn must not sleep.
+    /// A read stopped at its bound: the next turn must not sleep.
     more: bool,
     /// The client whose stored session was removed last.
     last_removed: Option<Rc<str>>,
@@ -221,10 +222,10 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Builds the engine on an open log: sessions, subscriptions and retained places come from it.
+    /// Builds the engine on an open log and restores sessions, subscriptions and retained messages from it.
     ///
     /// # Errors
-    /// A log that cannot be read.
+    /// The log cannot be read.
     pub fn new(
         settings: Settings,
         log: Log,
@@ -312,7 +313,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Puts whoever connects from now on under an authority; `wake` makes the loop take a turn.
+    /// Requires authentication by this authority for new connections. `wake` makes the loop take a turn.
     pub fn set_auth(&mut self, keeper: Arc<Keeper>, wake: Wake) {
         self.auth_gate = AuthGate::new(Some(keeper), wake);
         self.renew_rights();
@@ -327,12 +328,12 @@ impl Engine {
         self.take_news();
     }
 
-    /// Ends a turn: everything that it had to say was handed to the sockets.
+    /// Ends a turn: the sockets were given everything to send.
     pub fn end(&self) {
         self.metrics.detail.turns.observe(self.turn_at.elapsed());
     }
 
-    /// Takes a new connection in.
+    /// Opens a new connection.
     pub fn open(&mut self, peer: Peer) -> ConnKey {
         let due_ms = self.now.mono_ms + self.settings.connect_timeout_ms;
         let mut conn = Connection::new(peer, self.now.mono_ms);
@@ -347,7 +348,7 @@ impl Engine {
         self.conns.len()
     }
 
-    /// Whether a turn is due although nothing is ready: a bounded piece of work was left over.
+    /// Whether a turn is due although nothing is ready, because bounded work was left over.
     pub fn has_more(&self) -> bool {
         self.more || self.has_late() || self.groups.has_runnable() || !self.resumed.is_empty()
     }
@@ -357,7 +358,7 @@ impl Engine {
         !self.runnable.is_empty() || self.may_schedule_reads()
     }
 
-    /// Whether the connection's session has more to be sent than the live stream.
+    /// Whether the connection's session has more to send than the live stream.
     #[inline]
     pub fn is_catching_up(&self, key: ConnKey) -> bool {
         let session = self.conns.get(key).and_then(|conn| conn.session);
@@ -365,7 +366,7 @@ impl Engine {
         session.is_some_and(Session::has_work)
     }
 
-    /// Whether a partition has moved since the engine last looked, so that a turn is due.
+    /// Whether a partition has changed since the engine last checked, so that a turn is due.
     pub fn is_behind_log(&self) -> bool {
         let moved = self
             .stages
@@ -386,7 +387,7 @@ impl Engine {
             || self.state_commits.is_settleable(mark)
     }
 
-    /// Up to where a partition's records may be acknowledged.
+    /// The offset below which a partition's records may be acknowledged.
     fn mark_of(&self, stage: &Stage) -> Offset {
         if is_sabotaged(Sabotage::AckBeforeSync) {
             Offset(u64::MAX)
@@ -397,12 +398,12 @@ impl Engine {
         }
     }
 
-    /// Connections with bytes to write; they are asked for with [`Engine::out`].
+    /// Connections with bytes to write; get the bytes with [`Engine::out`].
     pub fn take_touched(&mut self) -> Vec<ConnKey> {
         std::mem::take(&mut self.touched)
     }
 
-    /// Those of them whose sessions do not catch up, where others do: they need not wait until those have read on.
+    /// If some sessions catch up, the touched connections of the others: they need not wait for the reads.
     pub fn take_touched_before_late(&mut self) -> Vec<ConnKey> {
         if !self.has_late() {
             return Vec::new();
@@ -415,30 +416,30 @@ impl Engine {
         live
     }
 
-    /// Gives the emptied list back for the next turn.
+    /// Returns the emptied list for reuse in the next turn.
     pub fn return_touched(&mut self, mut list: Vec<ConnKey>) {
         list.clear();
         self.touched = list;
     }
 
-    /// Connections that were given up; after a last write they are to be removed.
+    /// Closed connections; they are to be removed after a last write.
     pub fn take_closed(&mut self) -> Vec<ConnKey> {
         std::mem::take(&mut self.closed)
     }
 
-    /// Connections whose reading was held back and may go on.
+    /// Connections that were paused and may be read again.
     pub fn take_resumed(&mut self) -> Vec<ConnKey> {
         std::mem::take(&mut self.resumed)
     }
 
-    /// The socket can be written again.
+    /// The socket is writable again.
     pub fn writable(&mut self, key: ConnKey) {
         if self.conns.get(key).is_some_and(|conn| conn.out_blocked) {
             self.touch(key);
         }
     }
 
-    /// Puts a connection on the list of those to write.
+    /// Adds a connection to the list of connections to write.
     fn touch(&mut self, key: ConnKey) {
         if let Some(conn) = self.conns.get_mut(key)
             && !conn.touched
@@ -448,7 +449,7 @@ impl Engine {
         }
     }
 
-    /// The connection and a buffer to append to, which will be written at the end of the turn.
+    /// The connection and a buffer to append to, which is written at the end of the turn.
     fn writer(&mut self, key: ConnKey) -> Option<&mut Connection> {
         let conn = self.conns.get_mut(key)?;
         if conn.out.capacity() == 0
@@ -463,7 +464,7 @@ impl Engine {
         Some(conn)
     }
 
-    /// Lets a session that has something to send run in the next catch-up.
+    /// Makes a session with something to send run in the next catch-up.
     fn wake_session(&mut self, key: SessionKey) {
         if self.sessions.get(key).is_some_and(Session::is_member) {
             self.wake_groups_of(key);
@@ -490,12 +491,12 @@ impl Engine {
         partitions.into_iter()
     }
 
-    /// The internal partition, which holds what is stored of sessions.
+    /// The internal partition, which stores the state of sessions.
     fn state_partition(&self) -> Option<&Partition> {
         self.log.partitions().first()
     }
 
-    /// Up to where the internal partition is durable.
+    /// The offset below which the internal partition is durable.
     fn state_mark(&self) -> Offset {
         self.state_partition()
             .map_or(Offset(0), Partition::high_watermark)

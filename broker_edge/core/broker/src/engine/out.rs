@@ -1,8 +1,8 @@
-//! What a connection has to send: encoded bytes, and between them large payloads that stay in their batches.
+//! The data a connection has to send: encoded bytes, and between them large payloads that stay in their batches.
 //!
-//! A payload that a socket does not take at once stays where it is for as long as the log would keep it in memory anyway;
-//! then what is left of it is copied into the connection's own buffer. So a slow reader holds no old batch in memory, and
-//! the bound of its buffer stays the bound of what it costs.
+//! A payload that the socket does not take at once stays in its batch as long as the log would keep the batch in memory
+//! anyway; then the rest of it is copied into the connection's own buffer. So a slow reader keeps no old batch in
+//! memory, and the bound of its buffer bounds its memory.
 
 use std::io::IoSlice;
 
@@ -12,13 +12,14 @@ use super::connection::Connection;
 use super::rates::Traffic;
 use super::{ConnKey, Engine, POOL_BUFFER_MAX, POOL_MAX};
 
-/// From here on a payload is sent from its batch: below, copying costs less than another slice for the kernel.
+/// From this size on a payload is sent from its batch. Copying a smaller one costs less than another slice for the
+/// kernel.
 pub const SHARED_BYTES_MIN: usize = 8 << 10;
 /// Slices that one send takes.
 pub const SLICES_MAX: usize = 64;
 
-/// Bytes of batches that are read between two looks at the payloads that connections hold: what is held beyond the
-/// memory of the log is at most twice this.
+/// Bytes of batches read between two checks of the payloads that connections hold: the memory held beyond the log's own
+/// is at most twice this.
 const HELD_BYTES_MAX: u64 = 4 << 20;
 
 /// A payload that follows the first `at` bytes of the connection's buffer.
@@ -27,7 +28,7 @@ struct SharedPayload {
     at: usize,
     batch: Batch,
     index: usize,
-    /// Others read the batch as well, so that it may be held for a while.
+    /// Other sessions read the batch as well, so it may be held for a while.
     may_stay: bool,
 }
 
@@ -37,25 +38,25 @@ impl SharedPayload {
     }
 }
 
-/// The payloads that go between the bytes of a connection's buffer, in the order of their places.
+/// The payloads to send between the bytes of a connection's buffer, in order of position.
 #[derive(Debug, Default)]
 pub struct SharedPayloads(Option<Box<PayloadList>>);
 
 #[derive(Debug, Default)]
 struct PayloadList {
     shares: Vec<SharedPayload>,
-    /// Of the payloads, what is not sent.
+    /// Unsent bytes of the payloads.
     bytes: usize,
-    /// What is sent of the first.
+    /// Sent bytes of the first payload.
     first_sent: usize,
-    /// How much had been read when the oldest was left over.
+    /// The value of `read_bytes` when the oldest payload was left over.
     held_since: u64,
 }
 
 /// Connections that hold payloads from one turn to the next.
 #[derive(Debug, Default)]
 pub struct PayloadHolders {
-    /// Each at most once; some hold nothing any more.
+    /// Each at most once; some may hold nothing any more.
     keys: Vec<ConnKey>,
     /// Bytes of batches that were read.
     read_bytes: u64,
@@ -63,14 +64,15 @@ pub struct PayloadHolders {
 }
 
 impl PayloadHolders {
-    /// Counts what was read of the log.
+    /// Counts bytes read from the log.
     pub fn note_read(&mut self, bytes: usize) {
         self.read_bytes += bytes as u64;
     }
 }
 
 impl SharedPayloads {
-    /// Puts record `index` of the batch behind the first `at` bytes of the buffer, which has nothing shared after them.
+    /// Adds record `index` of the batch after the first `at` bytes of the buffer. No shared payload may follow them
+    /// yet.
     pub fn push(&mut self, at: usize, batch: &Batch, index: usize, may_stay: bool) {
         let list = self.0.get_or_insert_default();
         let share = SharedPayload {
@@ -102,7 +104,7 @@ impl PayloadList {
         self.shares.iter().all(|share| share.may_stay)
     }
 
-    /// Takes what was sent off the front, `own_sent` of the buffer included.
+    /// Removes sent bytes from the front, including `own_sent` bytes of the buffer.
     fn advance(&mut self, own_sent: &mut usize, mut count: usize) {
         let mut done = 0;
         for share in &self.shares {
@@ -126,11 +128,11 @@ impl PayloadList {
     }
 }
 
-/// What waits for a socket, in pieces.
+/// The bytes that wait for a socket, in pieces.
 #[derive(Debug, Clone, Copy)]
 pub struct Out<'a> {
     own: &'a [u8],
-    /// Bytes of the buffer before `own`, which the places of the shares count too.
+    /// Bytes of the buffer before `own`; the positions of the payloads count them too.
     skipped: usize,
     shares: &'a [SharedPayload],
     first_sent: usize,
@@ -162,7 +164,7 @@ impl<'a> Out<'a> {
         self.own.len() + shared.sum::<usize>() - self.first_sent
     }
 
-    /// All of it, when it lies in one piece.
+    /// All bytes, if they are in one piece.
     #[inline]
     pub fn whole(&self) -> Option<&'a [u8]> {
         self.shares.is_empty().then_some(self.own)
@@ -183,7 +185,7 @@ impl<'a> Out<'a> {
             .filter(|piece| !piece.is_empty())
     }
 
-    /// The first pieces, for one send; says how many they are and their bytes.
+    /// The first pieces, for one send; returns their number and their bytes.
     pub fn fill(self, slices: &mut [IoSlice<'a>; SLICES_MAX]) -> (usize, usize) {
         let (mut count, mut bytes) = (0, 0);
         for (slice, piece) in slices.iter_mut().zip(self.pieces()) {
@@ -194,7 +196,7 @@ impl<'a> Out<'a> {
         (count, bytes)
     }
 
-    /// A copy in one piece.
+    /// A contiguous copy.
     #[cfg(test)]
     pub fn to_vec(self) -> Vec<u8> {
         self.without(0)
@@ -213,7 +215,7 @@ impl<'a> Out<'a> {
 }
 
 impl Connection {
-    /// Copies what is left of the shared payloads.
+    /// Copies the rest of the shared payloads.
     fn keep_copies(&mut self) {
         let rest = Out::of(self).without(0);
         self.out = rest.into();
@@ -223,7 +225,7 @@ impl Connection {
 }
 
 impl Engine {
-    /// What a connection has to send.
+    /// The bytes a connection has to send.
     pub fn out(&mut self, key: ConnKey) -> Out<'_> {
         match self.conns.get_mut(key) {
             Some(conn) => {
@@ -234,12 +236,12 @@ impl Engine {
         }
     }
 
-    /// Tells how much of [`Engine::out`] the socket took. Whatever is left is asked for again when it is writable.
+    /// Reports how much of [`Engine::out`] the socket took. The rest is sent when the socket is writable.
     pub fn written(&mut self, key: ConnKey, count: usize) {
         self.note_sent(key, count, true);
     }
 
-    /// The same, when the socket was given a part and took all of it: whoever sends goes on with the rest by itself.
+    /// The same, when the socket took all of the part it was given: the sender continues with the rest itself.
     pub fn written_part(&mut self, key: ConnKey, count: usize) {
         self.note_sent(key, count, false);
     }
@@ -260,7 +262,7 @@ impl Engine {
                 if list.shares.is_empty() {
                     conn.shares = SharedPayloads::default();
                 } else if !is_full {
-                    // It goes on in this turn.
+                    // The sender continues in this turn.
                 } else if !list.may_stay() {
                     conn.keep_copies();
                 } else if !std::mem::replace(&mut conn.holds, true) {
@@ -273,7 +275,7 @@ impl Engine {
         let left = conn.out_len();
         if left > 0 {
             conn.out_blocked = is_full;
-            // A client that takes what it is sent but never all of it must not make the buffer grow.
+            // The buffer must not grow for a client that reads, but never everything.
             if conn.out_sent >= left && conn.shares.bytes() == 0 {
                 conn.out.drain(..conn.out_sent);
                 conn.out_sent = 0;

@@ -1,8 +1,9 @@
-//! Whom a session belongs to: the user who opened it. Another user is refused its client id as long as it lasts.
+//! Session ownership: a session belongs to the user who opened it. Other users are refused its client id while it
+//! lasts.
 //!
-//! There is one exception, so that nobody can keep a device out by taking its client id first: a user whose own the
-//! client id is (see [`Rights::proves`]) ends the session of a user whose own it is not, and begins a new one.
-//! A stored session of which no owner is known belongs to the first who is let in with its client id.
+//! There is one exception, so that nobody can lock out a device by taking its client id first: a user who proves that
+//! the client id is its own (see [`Rights::proves`]) ends the session of a user who does not, and begins a new one. A
+//! stored session without a known owner belongs to the first client admitted with its client id.
 
 use std::sync::Arc;
 
@@ -15,18 +16,18 @@ use crate::peer::Transport;
 use super::close::Cause;
 use super::{ConnKey, Engine, SessionKey};
 
-/// Least time between two log lines about client ids that `%c` rules do not believe.
+/// Minimum time between two log lines about client ids that `%c` rules do not accept as proved.
 const UNPROVED_LOG_MS: u64 = 1000;
 
 impl Engine {
-    /// Whether a client may have the session of its client id, if there is one. The session of somebody who only took
-    /// the client id first is ended.
+    /// Whether a client may have the session of its client id, if there is one. Ends the session of a user who took the
+    /// client id without proof.
     pub(super) fn claim_session(
         &mut self,
         client_id: &str,
         rights: Option<&Arc<Rights>>,
     ) -> Result<(), Denied> {
-        // An open broker tells nobody apart.
+        // An open broker does not distinguish users.
         let Some(rights) = rights else {
             return Ok(());
         };
@@ -49,7 +50,7 @@ impl Engine {
         if owner.user() == rights.user() {
             return Ok(());
         }
-        // A client without credentials has nothing to show.
+        // A client without credentials proves nothing.
         let is_own = |rights: &Rights| rights.user().is_some() && rights.proves(client_id);
         if !is_own(rights) || is_own(&owner) {
             return Err(Denied::ClientId);
@@ -70,8 +71,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Says which line makes rules with `%c` apply, where they do not because the client id is not shown to be the user's
-    /// own. It has not been refused anything yet, so this is no refusal.
+    /// Logs which ACL line would make rules with `%c` apply, if they do not because the client id is not proved to be
+    /// the user's own. Nothing has been refused yet, so this is no refusal.
     pub(super) fn tell_unproved(&mut self, rights: Option<&Arc<Rights>>, client_id: &str) {
         let is_told =
             |rights: &&Arc<Rights>| rights.user().is_some() && rights.misses_rules_by(client_id);
@@ -97,7 +98,7 @@ impl Engine {
         );
     }
 
-    /// Tells the audit of something that was refused to the client of a connection.
+    /// Audits a refusal to the client of a connection.
     pub(super) fn audit(&self, key: ConnKey, act: &'static str, reason: &'static str) {
         let Some(conn) = self.conns.get(key) else {
             return;
@@ -107,7 +108,7 @@ impl Engine {
         }
     }
 
-    /// The same where the connection is not that of the session yet.
+    /// The same for a connection that does not have the session yet.
     pub(super) fn audit_session(
         &self,
         key: ConnKey,

@@ -1,7 +1,8 @@
-//! The durable side of sessions: two state records per persistent session, and how a broker that starts reads them.
+//! Stored sessions: two state records per persistent session, and how a starting broker restores them.
 //!
-//! `session/<client id>` changes with subscriptions and attachment and is waited for; `cursor/<client id>` follows each
-//! second. What is in flight is not stored: after a restart it is delivered again from the cursor.
+//! `session/<client id>` is written when subscriptions or attachment change, and is waited for; `cursor/<client id>` is
+//! written once a second. In-flight deliveries are not stored: after a restart they are delivered again from the
+//! cursor.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -23,7 +24,7 @@ use super::timers::Timer;
 use super::will::{will_change, will_key};
 use super::{Engine, SessionKey};
 
-/// Sessions whose cursors are written in one turn, and with one append.
+/// Sessions whose cursors are written in one turn, with one append.
 const CHECKPOINT_PART: usize = 256;
 
 pub fn session_key(client_id: &str) -> String {
@@ -34,7 +35,7 @@ pub fn cursor_key(client_id: &str) -> String {
     format!("cursor/{client_id}")
 }
 
-/// The keys of everything that the state store has of a session, with the value that removes them.
+/// All keys of a session in the state store, with the value that removes them.
 pub fn stored_keys(session: &Session) -> Vec<(String, Vec<u8>)> {
     let client_id = &session.client_id;
     let mut keys = vec![session_key(client_id), cursor_key(client_id)];
@@ -53,14 +54,14 @@ pub fn stored_keys(session: &Session) -> Vec<(String, Vec<u8>)> {
 /// Value of `session/<client id>`.
 #[derive(Debug, Serialize, Deserialize, PartialEq)]
 struct StoredSession {
-    /// Seconds; nothing means never.
+    /// Seconds; `None` means never.
     expiry_s: Option<u32>,
-    /// Unix microseconds; nothing while connected.
+    /// Unix microseconds; `None` while connected.
     away_since_us: Option<i64>,
-    /// Names the session in the records of its QoS 2 publishes.
+    /// Identifies the session in the records of its QoS 2 publishes.
     #[serde(default)]
     life: u64,
-    /// The user who owns the session: empty for an anonymous client, absent when no owner is known.
+    /// The user who owns the session: empty for an anonymous client, absent if no owner is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     user: Option<String>,
     subscriptions: Vec<StoredSubscription>,
@@ -69,7 +70,7 @@ struct StoredSession {
 #[derive(Debug, Serialize, Deserialize, PartialEq)]
 struct StoredSubscription {
     filter: String,
-    /// Of the shared group.
+    /// The tenant of the shared group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tenant: Option<String>,
     qos: u8,
@@ -101,7 +102,8 @@ struct StoredCursors {
 }
 
 impl Engine {
-    /// Stores session and cursors; what waits for them may go once the state is durable up to the returned offset.
+    /// Stores session and cursors. Whatever waits for them may continue once the state is durable up to the returned
+    /// offset.
     pub(super) fn try_store_session(&mut self, key: SessionKey) -> Result<Offset, StateError> {
         let Some(session) = self.sessions.get(key) else {
             return Ok(self.state.durable());
@@ -132,7 +134,7 @@ impl Engine {
         Ok(offset)
     }
 
-    /// Stores a session whose change nobody waits for; the next change or checkpoint makes up for a failure.
+    /// Stores a session when nobody waits for it; after a failure the next change or checkpoint stores it.
     pub(super) fn store_session(&mut self, key: SessionKey) {
         if let Err(error) = self.try_store_session(key)
             && self.may_log_client()
@@ -141,7 +143,7 @@ impl Engine {
         }
     }
 
-    /// Removes what the state store has of an ended session.
+    /// Removes an ended session from the state store.
     pub(super) fn forget_stored(&mut self, session: &Session) {
         if let Err(error) = self.write_values(&stored_keys(session)) {
             tracing::warn!(%error, client_id = &*session.client_id, "an ended session stays in the state until it expires");
@@ -150,7 +152,7 @@ impl Engine {
         self.last_removed = Some(Rc::clone(&session.client_id));
     }
 
-    /// Begins to checkpoint the cursors of sessions that had acknowledgements since the last time.
+    /// Begins a checkpoint of the sessions with acknowledgements since the last one.
     pub(super) fn begin_checkpoint(&mut self) {
         if self.dirty_left == 0 {
             self.dirty_left = self.dirty.len();
@@ -159,12 +161,12 @@ impl Engine {
         self.checkpoint_groups(false);
     }
 
-    /// Checkpoints the next of them: a part at a time, so that those of many sessions hold up nobody.
+    /// Checkpoints the next part of them, so that many sessions do not block the loop.
     pub(super) fn checkpoint_some(&mut self) {
         let count = self.dirty_left.min(CHECKPOINT_PART);
         let mut left = Vec::new();
         let mut changes: Vec<(SessionKey, String, Vec<u8>)> = Vec::new();
-        // They stay in the list meanwhile: whatever the log refuses of receipts is looked for there.
+        // They stay in the list meanwhile: if the log refuses receipts, the list is searched for them.
         let part = self.dirty[..count].to_vec();
         for key in part {
             self.stage_receipts(key);
@@ -211,7 +213,7 @@ impl Engine {
         }
     }
 
-    /// Stores every persistent session: the clean stop.
+    /// Stores every persistent session, for a clean stop.
     pub fn store_all(&mut self) {
         let keys: Vec<SessionKey> = self
             .sessions
@@ -220,7 +222,7 @@ impl Engine {
             .map(|(key, _)| key)
             .collect();
         for key in keys {
-            // A receipt that became durable since the last checkpoint no longer holds the cursor back: without this, a
+            // A receipt that became durable since the last checkpoint no longer holds the cursor back. Without this, a
             // device would get its last command again after a clean stop.
             self.stage_receipts(key);
             self.store_session(key);
@@ -261,7 +263,7 @@ impl Engine {
         }
     }
 
-    /// The checkpoint of a session as a value of the state store.
+    /// The checkpoint of a session as a key and value of the state store.
     pub(super) fn cursor_value(&self, session: &Session) -> (String, Vec<u8>) {
         let cursors = to_json(&self.stored_cursors(session));
         (cursor_key(&session.client_id), cursors)
@@ -301,7 +303,7 @@ impl Engine {
         self.stages[partition.index()].partition.name().to_owned()
     }
 
-    /// Builds the sessions that the state store has.
+    /// Restores the sessions of the state store.
     pub(super) fn restore_sessions(&mut self) {
         let mut stored = Vec::new();
         self.state.for_each_prefix("session/", |key, value| {
@@ -343,7 +345,7 @@ impl Engine {
         let away_since_us = stored.away_since_us.unwrap_or(now.wall_us).min(now.wall_us);
         let mut away = Offline::since(away_since_us);
         for partition in self.data_partitions() {
-            // A partition that is new since the session was stored is read from its beginning.
+            // A partition added after the session was stored is read from its beginning.
             let next = cursors
                 .cursors
                 .get(self.stages[partition.index()].partition.name())
@@ -439,8 +441,8 @@ impl Engine {
         named.iter().filter_map(place).collect()
     }
 
-    /// A place that a session has reached. Where somebody put a partition back from an older copy, it ends before that
-    /// place, and what is published there from now on is new to the session.
+    /// Limits a session's offset to the log. If a partition was restored from an older copy, it ends before that
+    /// offset, and new records there are new to the session.
     fn within_log(&self, partition: PartitionIndex, offset: u64) -> Offset {
         let end = self.stages[partition.index()].partition.high_watermark();
         Offset(offset).min(end)

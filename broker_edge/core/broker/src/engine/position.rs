@@ -1,4 +1,4 @@
-//! Positions that a subscriber may begin at: their text, and what they come to in the log.
+//! Start positions of subscriptions: their syntax, and the offsets they resolve to.
 //!
 //! `earliest`, `latest`, a time in Unix microseconds, or `<partition>:<offset>[,…]`; over MQTT 5 as a user property,
 //! over MQTT 3.1.1 as the first levels of the filter (`$at/<position>/<filter>`).
@@ -15,7 +15,7 @@ pub enum Position {
     Latest,
     /// The first record at or after this time, in Unix microseconds.
     Time(i64),
-    /// Partition names with the offset to begin at; partitions that are not named begin at the latest.
+    /// Partition names and the offset to begin at; other partitions begin at the latest offset.
     Offsets(Vec<(String, u64)>),
 }
 
@@ -28,12 +28,12 @@ pub enum ResetPolicy {
     Latest,
 }
 
-/// A filter with what was said in front of it.
+/// A filter and the position in front of it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PositionedFilter<'a> {
     pub filter: &'a str,
     pub position: Option<&'a str>,
-    /// Deliveries name their offset in the topic.
+    /// Deliveries carry their offset in the topic.
     pub offset_topics: bool,
 }
 
@@ -41,18 +41,18 @@ pub struct PositionedFilter<'a> {
 #[derive(Debug, Default)]
 pub struct StartOffsets {
     pub cursors: Vec<(PartitionIndex, Offset)>,
-    /// `<partition name>:<start>-<end>` of offsets that it will not get.
+    /// `<partition name>:<start>-<end>` of offsets that the subscription will not get.
     pub gaps: Vec<String>,
 }
 
-/// Why a subscription cannot begin there: the code for its SUBACK, and a sentence.
+/// Why a subscription cannot begin there: the reason code for its SUBACK, and a sentence.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub reason: ReasonCode,
     pub sentence: String,
 }
 
-/// Takes `$at/<position>/`, `$at+/<position>/` or `$at-offset/<position>/` off a filter.
+/// Removes `$at/<position>/`, `$at+/<position>/` or `$at-offset/<position>/` from a filter.
 pub fn split_filter(filter: &str) -> PositionedFilter<'_> {
     let plain = PositionedFilter {
         filter,
@@ -60,7 +60,7 @@ pub fn split_filter(filter: &str) -> PositionedFilter<'_> {
         offset_topics: false,
     };
     let plain_at = filter.strip_prefix("$at/");
-    // Client libraries that check filters do not send a `+` within a level, so there are two names for it.
+    // Client libraries that check filters refuse a `+` within a level, so there are two spellings.
     let each = filter
         .strip_prefix("$at+/")
         .or_else(|| filter.strip_prefix("$at-offset/"));
@@ -92,7 +92,7 @@ fn bad(sentence: String) -> Refusal {
 
 impl Position {
     /// # Errors
-    /// Text that is none of the forms.
+    /// Text in none of these forms.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         match text {
             "earliest" => return Ok(Self::Earliest),
@@ -120,7 +120,7 @@ impl Position {
 
 impl ResetPolicy {
     /// # Errors
-    /// Text that names no policy.
+    /// Text that is no known policy.
     pub fn of(properties: &Properties<'_>) -> Result<Self, Refusal> {
         match properties.user_property("stream-offset-policy") {
             None | Some("none") => Ok(Self::None),
@@ -142,7 +142,7 @@ impl Engine {
         vec![PartitionIndex::of(self.log.route(filter).partition)]
     }
 
-    /// Where the live stream stands in every partition in which a filter can match.
+    /// The live offset of every partition in which a filter can match.
     pub(super) fn live_at(&self, filter: &str) -> Vec<(PartitionIndex, Offset)> {
         self.partitions_of(filter)
             .into_iter()
@@ -150,7 +150,7 @@ impl Engine {
             .collect()
     }
 
-    /// Where a new subscription begins in every partition that it can reach.
+    /// The start offsets of a new subscription in every partition that it can reach.
     pub(super) fn start_of(
         &self,
         filter: &str,

@@ -1,4 +1,4 @@
-//! PUBLISH from a client: to its topic, into the stage of its partition, and a place in the FIFO of acknowledgements.
+//! PUBLISH from a client: resolves its topic, stages the record in the partition, and queues the acknowledgement.
 
 use headwater_log::{PublishId, RecordMeta, RecordsFull};
 use headwater_mqtt::{PacketId, Publish, QoS, ReasonCode};
@@ -13,11 +13,11 @@ use super::topics::TopicId;
 use super::turn_metrics::PauseCause;
 use super::{ConnKey, Engine};
 
-/// What is staged of one partition is appended when it is this large, and not only at the end of the turn: it is written
-/// while it is still in the processor's cache, and its buffer is of a size that is used again.
+/// A partition's staged records are appended when they reach this size, not only at the end of the turn: they are
+/// written while still in the processor's cache, and the buffer has a size that can be reused.
 const APPEND_BYTES: usize = 256 << 10;
 
-/// A record that the broker itself publishes: a will, a receipt.
+/// A record that the broker itself publishes: a will or a receipt.
 #[derive(Debug, Clone, Copy)]
 pub struct OwnRecord<'a> {
     pub topic: &'a str,
@@ -30,7 +30,7 @@ pub struct OwnRecord<'a> {
 }
 
 impl Engine {
-    /// Stages the record. False when its partition takes none now: the packet has to be handled again later.
+    /// Stages the record. Returns false if the partition accepts none now: the packet has to be handled again later.
     #[inline]
     pub(super) fn handle_publish(&mut self, key: ConnKey, publish: &Publish<'_>) -> bool {
         if self.closes_publish(key, publish) {
@@ -62,14 +62,14 @@ impl Engine {
             }
             return false;
         }
-        // It may be closed behind this publish, and the message is there all the same.
+        // The connection may be closed after this publish; the message remains.
         let account = if publish.retain && !publish.payload.is_empty() {
             self.conns.get(key).and_then(|conn| conn.account)
         } else {
             None
         };
         if self.stage_publish(key, id, publish).is_err() {
-            // A table of this append is full; what follows goes into the next one.
+            // A table of this append is full; the following records go into the next append.
             self.append(partition, false);
             if self.stages[partition.index()].stalled
                 || self.stage_publish(key, id, publish).is_err()
@@ -92,7 +92,7 @@ impl Engine {
         true
     }
 
-    /// A QoS 2 publish that needs no record: one that is there already, or one too many.
+    /// A QoS 2 publish that needs no new record: a repeated one, or one over the limit.
     fn is_answered(&mut self, key: ConnKey, publish: &Publish<'_>) -> bool {
         if self.answer_repeated(key, publish) {
             return true;
@@ -104,8 +104,8 @@ impl Engine {
         false
     }
 
-    /// A publish over a limit: MQTT 5 is told, an older client that waits for an acknowledgement loses its connection, as
-    /// on a full disk.
+    /// Refuses a publish over a limit. MQTT 5 gets a reason code; an older client that waits for an acknowledgement
+    /// loses its connection, as on a full disk.
     fn refuse_or_close(&mut self, key: ConnKey, publish: &Publish<'_>, reason: ReasonCode) {
         let is_v5 = self.conns.get(key).is_some_and(Connection::is_v5);
         if is_v5 || publish.qos == QoS::AtMostOnce {
@@ -116,7 +116,7 @@ impl Engine {
         }
     }
 
-    /// Whether this would be one retained message too many.
+    /// Whether this publish exceeds the limit on retained messages.
     fn refuses_retained(&mut self, key: ConnKey, id: TopicId, publish: &Publish<'_>) -> bool {
         let Some(topic) = self.topics.get(id) else {
             return false;
@@ -132,7 +132,7 @@ impl Engine {
         true
     }
 
-    /// The topic of a publish, by name or alias; nothing when it was refused.
+    /// The topic of a publish, by name or alias; `None` if it was refused.
     #[inline]
     fn topic_of(&mut self, key: ConnKey, publish: &Publish<'_>) -> Option<TopicId> {
         let conn = self.conns.get(key)?;
@@ -178,7 +178,7 @@ impl Engine {
         found.ok()
     }
 
-    /// The topic of a name, or why the client may not publish to it.
+    /// The topic of a name, or the reason why the client may not publish to it.
     fn named_topic(&mut self, key: ConnKey, name: &str) -> Result<TopicId, ReasonCode> {
         if let Some(reason) = self.refusal_of_name(name) {
             return Err(reason);
@@ -211,15 +211,14 @@ impl Engine {
                 None
             }
             None => {
-                // The number may be used, it only means nothing yet: another mistake, with another code, than one that
-                // is too high.
+                // The alias is within the limit but not set: this has another reason code than an alias over the limit.
                 self.close(key, Cause::Reason(ReasonCode::ProtocolError));
                 None
             }
         }
     }
 
-    /// A name that is not allowed at all closes an older client's connection; one that is only not for clients does not.
+    /// An invalid topic name closes an older client's connection; a name that is only forbidden to clients does not.
     fn refuse_name(&mut self, key: ConnKey, publish: &Publish<'_>, reason: ReasonCode) {
         if reason == ReasonCode::NotAuthorized {
             self.refuse_publish(key, publish, reason);
@@ -228,7 +227,7 @@ impl Engine {
         }
     }
 
-    /// Why nobody may publish to this name, if so.
+    /// Why no client may publish to this name, if so.
     pub(super) fn refusal_of_name(&self, name: &str) -> Option<ReasonCode> {
         if name.starts_with('$') {
             return Some(ReasonCode::NotAuthorized);
@@ -238,7 +237,7 @@ impl Engine {
         (is_long || levels > self.settings.topic_levels_max).then_some(ReasonCode::TopicNameInvalid)
     }
 
-    /// Drops a publish. MQTT 5 is told why; older versions get a plain acknowledgement, as from Mosquitto.
+    /// Drops a publish. MQTT 5 gets the reason; older versions get a plain acknowledgement, as from Mosquitto.
     fn refuse_publish(&mut self, key: ConnKey, publish: &Publish<'_>, reason: ReasonCode) {
         self.turn_metrics.publishes_refused += 1;
         self.turn_metrics.refuse("puback", reason);
@@ -292,7 +291,7 @@ impl Engine {
         let ticket = stage.ticket(Some(key));
         if let Some(packet_id) = publish.packet_id {
             let mut reason = ReasonCode::Success;
-            // A PUBREC only says that the message is taken, as Mosquitto's does.
+            // A PUBREC only says that the message was accepted, as in Mosquitto.
             if conn.version.is_v5() && publish.qos == QoS::AtLeastOnce {
                 let matches = self
                     .topics
@@ -322,14 +321,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Stages a record of the broker's own, whatever the state of the queue: there are few, and each has a bounded
-    /// cause (a connection that ended, a command that was acknowledged).
+    /// Stages a record of the broker's own, even if the queue is full: there are few, and each has a bounded cause (a
+    /// connection that ended, a command that was acknowledged).
     pub(super) fn stage_own(&mut self, record: &OwnRecord<'_>) -> Option<(PartitionIndex, Ticket)> {
         let id = self.topics.intern(record.topic, &self.log);
         let partition = self.topics.get(id)?.partition;
         let mut staged = self.push_own(id, record);
         if staged.is_err() {
-            // A table of this append is full; what follows goes into the next one.
+            // A table of this append is full; the following records go into the next append.
             self.append(partition, false);
             staged = self.push_own(id, record);
         }
@@ -365,7 +364,7 @@ fn kind_of(qos: QoS) -> AckKind {
     }
 }
 
-/// What a start needs to know of a QoS 2 publish; nothing for a session that does not outlive its connection.
+/// The id by which a restart recognizes a QoS 2 publish; `None` for a session that does not outlive its connection.
 fn publish_id(
     conn: &Connection,
     sessions: &Slab<Session>,

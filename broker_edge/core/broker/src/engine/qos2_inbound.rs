@@ -1,7 +1,7 @@
-//! QoS 2 from clients: the packet ids whose publish is in the log and whose PUBREL has not come.
+//! QoS 2 from clients: the packet ids whose publish is in the log and whose PUBREL has not arrived.
 //!
-//! A publish under such an id is a repetition: it is answered and not appended. For sessions that outlive their
-//! connection the ids survive a crash; how is in [`stored`].
+//! A publish with such an id is a repetition: it is answered and not appended. For sessions that outlive their
+//! connection the ids survive a crash; see [`stored`].
 
 mod stored;
 
@@ -20,13 +20,13 @@ use super::stage::{PartitionIndex, Ticket};
 use super::state_commit::CommitSeq;
 use super::{ConnKey, Engine, SessionKey};
 
-/// Held by all sessions together: so much memory clients can take with publishes that they never release.
+/// Limit for all sessions together: it bounds the memory that clients can use with publishes that they never release.
 pub(super) const IDS_IN_USE_MAX: usize = 1 << 20;
 
-/// How long it holds what was counted of tenants.
+/// How long the counts per tenant stay valid.
 const SHARES_MS: u64 = 200;
 
-/// How many packet ids the tenants hold, by the accounts of their users, as it was counted last.
+/// Packet ids in use per tenant, stored for each account of its users, as last counted.
 #[derive(Debug, Default)]
 pub(super) struct TenantIdCounts {
     due_ms: u64,
@@ -40,34 +40,35 @@ pub fn qos2_inbound_key(client_id: &str) -> String {
 /// A packet id in use.
 #[derive(Debug, Clone, Copy)]
 pub struct InboundId {
-    /// Its record; nothing when that was durable when the broker started.
+    /// The record; `None` if it was durable when the broker started.
     place: Option<(PartitionIndex, Ticket)>,
-    /// The connection whose receive maximum it counts in.
+    /// The connection whose receive maximum the id counts against.
     counted: Option<ConnKey>,
-    /// How often its publish was repeated on that connection.
+    /// How often the publish was repeated on that connection.
     repeats: u8,
-    /// Of its payload; nothing when that was seen by an earlier life of the broker.
+    /// Hash of the payload; `None` if the publish arrived before the broker's last start.
     hash: Option<u64>,
 }
 
-/// A client repeats a publish when it comes back. One that does it over and over breaks the protocol, as Mosquitto has it.
+/// A client repeats a publish when it reconnects. One that repeats it over and over violates the protocol, as in
+/// Mosquitto.
 const REPEATS_MAX: u8 = 1;
 
 /// The packet ids that a client has in use.
 #[derive(Debug, Default)]
 pub struct Qos2Inbound {
     held: FxHashMap<u16, InboundId>,
-    /// Where this session has published with QoS 2.
+    /// The partitions to which this session has published with QoS 2.
     partitions: Vec<PartitionIndex>,
-    /// The round of the newest release: nobody is told that an id is free before it is durable.
+    /// The commit of the newest release: no client is told that an id is free before that commit is durable.
     released_in: CommitSeq,
-    /// The state store holds a value of it.
+    /// The state store holds a value for it.
     pub is_stored: bool,
-    /// That value is old.
+    /// The stored value is out of date.
     pub is_changed: bool,
-    /// There are records that the value does not account for.
+    /// There are records that the stored value does not cover.
     is_behind: bool,
-    /// In the list of sessions that the next mark has to look at.
+    /// In the list of sessions for the next mark.
     unmarked: bool,
 }
 
@@ -91,7 +92,7 @@ impl Blank for Qos2Inbound {
 }
 
 impl Engine {
-    /// Answers a publish whose packet id is in use. False when it is a new one.
+    /// Answers a publish whose packet id is in use. Returns false if the id is new.
     pub(super) fn answer_repeated(&mut self, key: ConnKey, publish: &Publish<'_>) -> bool {
         let Some(packet_id) = publish.packet_id.map(|id| id.get()) else {
             return false;
@@ -110,8 +111,8 @@ impl Engine {
             .hash
             .is_some_and(|hash| hash != xxh3_64(publish.payload))
         {
-            // A client that uses its packet id for another message has lost its state: as Mosquitto does, it is taken.
-            // The one before counts no more, however often this one has to wait for room.
+            // A client that uses the packet id for another message has lost its state: as in Mosquitto, the new message
+            // is accepted. The old one no longer counts, however long the new one has to wait for room.
             if held.counted.take_if(|of| *of == key).is_some() {
                 conn.publishes_in_flight = conn.publishes_in_flight.saturating_sub(1);
             }
@@ -156,8 +157,8 @@ impl Engine {
         true
     }
 
-    /// Whether clients hold as many packet ids as the broker remembers; from half of them on, whether those of the
-    /// client's tenant hold a half.
+    /// Whether clients use as many packet ids as the broker remembers; from half of the limit on, whether the client's
+    /// tenant uses half of them.
     #[inline]
     pub(super) fn holds_too_many(&mut self, key: ConnKey) -> bool {
         let held_max = self.settings.ids_in_use_max;
@@ -165,7 +166,7 @@ impl Engine {
             && (self.ids_in_use >= held_max || self.tenant_holds_too_many(key))
     }
 
-    /// Counts what everybody holds, now and then: most brokers never come here.
+    /// Counts the ids of all tenants from time to time; most brokers never get here.
     #[cold]
     fn tenant_holds_too_many(&mut self, key: ConnKey) -> bool {
         let Some(account) = self.conns.get(key).and_then(|conn| conn.account) else {
@@ -192,7 +193,7 @@ impl Engine {
         is_over
     }
 
-    /// A QoS 2 publish was staged: its packet id is in use from now on.
+    /// A QoS 2 publish was staged: its packet id is now in use.
     pub(super) fn hold_id(
         &mut self,
         key: SessionKey,
@@ -228,7 +229,7 @@ impl Engine {
         }
     }
 
-    /// The log refused records: their packet ids are free.
+    /// The log refused these records: their packet ids are free.
     pub(super) fn free_refused(&mut self, refused: Vec<(SessionKey, u16)>) {
         for (key, packet_id) in refused {
             if let Some(session) = self.sessions.get_mut(key)
@@ -239,9 +240,9 @@ impl Engine {
         }
     }
 
-    /// A partition has stopped: the packet ids of what was not durable are free in this process, or a later refusal
-    /// would count them as settled and their publishes as acknowledged. A start takes those that did reach the disk
-    /// from there.
+    /// A partition has stopped. The packet ids of records that were not durable are freed in this process; otherwise a
+    /// later refusal would count them as settled and their publishes as acknowledged. A restart recovers the ids of
+    /// records that did reach the disk.
     pub(super) fn free_abandoned(&mut self, partition: PartitionIndex) {
         let settled = self.stages[partition.index()].settled();
         let is_abandoned = |held: &InboundId| {
@@ -272,11 +273,11 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(session_key) else {
             return;
         };
-        // A release of what is unknown is complete, as Mosquitto answers.
+        // Releasing an unknown id is complete, as in Mosquitto.
         let mut after = session.qos2_inbound.released_in;
         if let Some(held) = session.qos2_inbound.held.get(&packet_id).copied() {
             if !self.is_settled(&held) {
-                // Its PUBREC has never left.
+                // The PUBREC was never sent.
                 return self.close(key, Cause::Reason(ReasonCode::ProtocolError));
             }
             after = self.free(session_key, packet_id);
@@ -293,7 +294,7 @@ impl Engine {
         }
     }
 
-    /// The client has released a packet id; gives the round after which it may be told.
+    /// The client has released a packet id. Returns the commit after which the client may be told.
     fn free(&mut self, key: SessionKey, packet_id: u16) -> CommitSeq {
         let after = self.change(key);
         if let Some(session) = self.sessions.get_mut(key) {
@@ -310,7 +311,7 @@ impl Engine {
             .is_none_or(|(partition, ticket)| self.stages[partition.index()].settled() > ticket)
     }
 
-    /// The packet ids of a session that ends are forgotten.
+    /// Forgets the packet ids of a session that ends.
     pub(super) fn forget_received(&mut self, session: &Session) {
         self.ids_in_use -= session.qos2_inbound.held.len();
     }

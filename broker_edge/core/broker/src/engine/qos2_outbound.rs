@@ -1,9 +1,9 @@
-//! QoS 2 to clients: PUBREC, PUBREL and PUBCOMP, and which packet id stands for which record.
+//! QoS 2 to clients: PUBREC, PUBREL and PUBCOMP, and which packet id belongs to which record.
 //!
-//! For a session that outlives its connection, a packet id is tied to its record in the internal partition before the
-//! PUBLISH goes out, and the client's PUBREC is there before the PUBREL: after a crash the same record comes under the
-//! same id, or is released, and never comes under another. What was given an id once is not delivered again from a
-//! cursor that lags behind.
+//! For a session that outlives its connection, the assignment of a packet id to its record is durable in the internal
+//! partition before the PUBLISH is sent, and the client's PUBREC is durable before the PUBREL. After a crash a record
+//! is sent again with the same id, or released, and never with another id. A record that was given an id is not
+//! delivered again from a cursor that lags behind.
 
 mod stored;
 
@@ -26,7 +26,7 @@ pub fn qos2_outbound_key(client_id: &str) -> String {
     format!("sent/{client_id}")
 }
 
-/// Which records of one source have been given packet ids: those in `[from, next)` are not delivered again.
+/// The records of one source that have been given packet ids: those in `[from, next)` are not delivered again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Assigned {
     pub source: Source,
@@ -35,11 +35,11 @@ pub struct Assigned {
     pub next: Offset,
 }
 
-/// Packet ids with the rounds that they wait for, oldest first.
+/// Packet ids with the commits that they wait for, oldest first.
 pub type WaitingIds = VecDeque<(CommitSeq, u16)>;
 
 impl Session {
-    /// Whether a record was given a packet id in an earlier life of the broker, so that the window has it or it is done.
+    /// Whether a record was given a packet id before the last restart: then it is in the window or done.
     #[inline]
     pub fn has_assigned(&self, source: Source, partition: PartitionIndex, at: Offset) -> bool {
         self.extras.assigned.iter().any(|range| {
@@ -68,8 +68,8 @@ impl Session {
         }
     }
 
-    /// From here on the session gets with QoS 2 what it got with less: what it had before may be unacknowledged and has
-    /// to be delivered again after a crash.
+    /// The session gets QoS 2 from here on, after a lower QoS: earlier records may be unacknowledged and have to be
+    /// delivered again after a crash.
     pub fn begin_qos2(&mut self, places: &[(PartitionIndex, Offset)]) {
         let assigned = self.extras.present_mut().map(|extras| &mut extras.assigned);
         for range in assigned.into_iter().flatten() {
@@ -82,7 +82,7 @@ impl Session {
 }
 
 impl Engine {
-    /// Gives a record its packet id. It is sent once that is durable.
+    /// Assigns a packet id to a record. The record is sent once that is durable.
     pub(super) fn assign(&mut self, key: SessionKey, sent: Inflight) -> u16 {
         let commit_seq = self.change(key);
         let Some(session) = self.sessions.get_mut(key) else {
@@ -95,7 +95,7 @@ impl Engine {
         packet_id
     }
 
-    /// Sends what has its packet id durably.
+    /// Sends the records whose packet ids are durable.
     pub(super) fn send_assigned(
         &mut self,
         key: SessionKey,
@@ -112,7 +112,7 @@ impl Engine {
                 return Progress::Finished;
             };
             if session.stored && commit_seq > settled {
-                // The round wakes the session; what else it has to send need not wait.
+                // The commit wakes the session; its other deliveries need not wait.
                 return Progress::Finished;
             }
             if *steps == 0 {
@@ -125,7 +125,7 @@ impl Engine {
         }
     }
 
-    /// Whether the packet id of a delivery that has not left would be known after a crash.
+    /// Whether the packet id of an unsent delivery would survive a crash.
     pub(super) fn is_assigned_durably(&self, key: SessionKey, packet_id: u16) -> bool {
         let settled = self.state_commits.settled();
         self.sessions.get(key).is_none_or(|session| {
@@ -135,7 +135,7 @@ impl Engine {
         })
     }
 
-    /// Sends a delivery that has only been given its packet id, unless that is over.
+    /// Sends a delivery that has only been assigned its packet id, unless it is done.
     pub(super) fn send_first(
         &mut self,
         key: SessionKey,
@@ -199,13 +199,13 @@ impl Engine {
                 }
             }
             Some(_) => self.close(key, Cause::Reason(ReasonCode::ProtocolError)),
-            // Like Mosquitto: what is unknown is released, so that the client can forget it too.
+            // As in Mosquitto, an unknown id is released, so that the client can forget it too.
             None if !ack.reason.is_error() => self.write_pubrel(key, packet_id),
             None => {}
         }
     }
 
-    /// A client has received a command: what says so has to be durable before the command is released.
+    /// A client has received a command: the receipt has to be durable before the command is released.
     fn take_receipt(&mut self, key: SessionKey, packet_id: u16, sent: Inflight) {
         if !self.receipted.contains(&(key, packet_id)) {
             self.append_receipt(key, packet_id, sent);
@@ -234,7 +234,7 @@ impl Engine {
         }
     }
 
-    /// The client has the record: PUBREL goes once that is durable.
+    /// The client has the record: PUBREL is sent once that is durable.
     fn release(&mut self, key: SessionKey, packet_id: u16) {
         let commit_seq = self.change(key);
         let Some(session) = self.sessions.get_mut(key) else {
@@ -264,7 +264,7 @@ impl Engine {
                 return;
             }
             session.extras.releases.pop_front();
-            // A client that is away is sent its PUBRELs when it is back.
+            // A disconnected client gets its PUBRELs when it is back.
             if let Some(conn) = session.active_conn() {
                 self.write_pubrel(conn, packet_id);
             }
@@ -304,7 +304,7 @@ impl Engine {
         }
     }
 
-    /// A delivery is over. That it is need not be durable soon: after a crash its PUBREL goes once more.
+    /// A delivery is done. This need not become durable soon: after a crash its PUBREL is sent once more.
     fn finish(&mut self, key: SessionKey, packet_id: u16) {
         let Some(session) = self.sessions.get_mut(key) else {
             return;

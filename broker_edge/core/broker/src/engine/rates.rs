@@ -1,7 +1,7 @@
-//! What went through one connection, and how fast it goes through those that move.
+//! Traffic totals of each connection, and the rates of active connections.
 //!
-//! Counters are added once per read, per write and per run of deliveries, never per packet. Rates are kept only for
-//! connections that moved messages in the last seconds, so an idle one costs its counters alone.
+//! Counters are updated once per read, per write and per run of deliveries, never per packet. Rates are kept only for
+//! connections with messages in the last seconds, so an idle one costs only its counters.
 
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -20,8 +20,8 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Whether a message went through. Before the first one there is no rate worth keeping: to connect and subscribe, and
-    /// the pings that follow, move next to nothing, and thousands may do so at once.
+    /// Whether any message was transferred. Before the first one no rate is worth keeping: connecting, subscribing and
+    /// pings transfer next to nothing, and thousands of clients may do so at once.
     #[inline]
     pub fn has_messages(&self) -> bool {
         self.received_messages | self.sent_messages != 0
@@ -37,27 +37,27 @@ pub struct Rates {
     pub sent_messages: f64,
 }
 
-/// A connection that moved lately.
+/// The rates of a connection with recent traffic.
 #[derive(Debug)]
 struct ActiveRate {
     seen: Traffic,
     rates: Rates,
 }
 
-/// The connections that moved lately. Each is here at most once, and leaves after some silent seconds.
+/// The connections with recent traffic. Each is listed at most once, and leaves after some idle seconds.
 #[derive(Debug, Default)]
 pub struct ActiveRates {
     active_rates: FxHashMap<ConnKey, ActiveRate>,
     looked_at_ms: u64,
 }
 
-/// A rate below it is silence.
+/// A rate below this counts as zero.
 const SILENCE: f64 = 0.05;
-/// How much of the last second is in a rate; the rest is what it was.
+/// Weight of the last second in a rate; the rest is the previous rate.
 const WEIGHT: f64 = 0.5;
 
 impl ActiveRates {
-    /// Takes in a connection that was still; `before` is what it had moved until now.
+    /// Adds a connection that was idle; `before` is its total so far.
     pub fn start(&mut self, key: ConnKey, before: Traffic) {
         let rates = Rates::default();
         self.active_rates.insert(
@@ -75,7 +75,7 @@ impl ActiveRates {
             .map_or_else(Rates::default, |mover| mover.rates)
     }
 
-    /// Computes the rates anew from what was moved since the last look.
+    /// Computes the rates from the traffic since the last call.
     pub fn look(&mut self, conns: &mut Slab<Connection>, now_ms: u64) {
         let seconds = now_ms.saturating_sub(self.looked_at_ms) as f64 / 1000.0;
         if seconds <= 0.0 {

@@ -1,4 +1,4 @@
-//! Records that could not be read: for a reason that passes, who wanted them waits and reads again.
+//! Records that could not be read: after a temporary error the reader waits and reads again.
 
 use headwater_log::{Batch, Offset, ReadError};
 
@@ -7,7 +7,7 @@ use super::stage::PartitionIndex;
 use super::{Engine, SessionKey};
 
 impl Engine {
-    /// The batch that holds an offset, and the record's place in it.
+    /// The batch that holds an offset, and the record's index in it.
     pub(super) fn read_one(
         &self,
         partition: PartitionIndex,
@@ -28,7 +28,8 @@ impl Engine {
         Ok(found)
     }
 
-    /// The session goes on where it is at the next checkpoint: nothing is skipped for want of a file descriptor.
+    /// The session continues from its current offset at the next checkpoint: nothing is skipped for lack of a file
+    /// descriptor.
     pub(super) fn retry_later(&mut self, key: SessionKey, error: &ReadError) -> Delivered {
         tracing::error!(%error, "a session waits until records can be read");
         self.read_retries.push(key);
@@ -42,7 +43,7 @@ impl Engine {
     }
 }
 
-/// How long to wait before reading again what could not be read for a reason that passes.
+/// How long to wait before repeating a read that failed temporarily.
 pub(super) const RETRY_MS: u64 = 1000;
 
 /// Whether the same read may succeed later.

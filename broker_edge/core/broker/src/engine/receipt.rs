@@ -1,7 +1,7 @@
-//! Receipts: when the device that a control topic names acknowledges a command, `$receipts` says so.
+//! Receipts: when the device named by a control topic acknowledges a command, a record is published to `$receipts`.
 //!
-//! A receipt is a record like any other. The cursor of the session does not pass the command before the receipt is
-//! durable, so a crash in between has the command delivered, and acknowledged, once more.
+//! A receipt is an ordinary record. The session's cursor does not pass the command before the receipt is durable, so
+//! after a crash in between the command is delivered and acknowledged once more.
 
 use std::rc::Rc;
 
@@ -117,7 +117,7 @@ impl Engine {
         self.stage_receipts(key);
     }
 
-    /// The log refused the tickets from `first` on: receipts among them are staged again at the next checkpoint.
+    /// The log refused the tickets from `first` on: the receipts among them are staged again at the next checkpoint.
     pub(super) fn unstage_receipts(&mut self, partition: PartitionIndex, first: Ticket) {
         for key in self.dirty.clone() {
             let Some(session) = self.sessions.get_mut(key) else {
@@ -138,7 +138,7 @@ impl Engine {
         }
     }
 
-    /// Stages receipts that are not on their way yet, and forgets those that are durable.
+    /// Stages receipts that are not staged yet, and forgets those that are durable.
     pub(super) fn stage_receipts(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key) else {
             return;

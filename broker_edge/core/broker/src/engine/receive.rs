@@ -1,7 +1,7 @@
 //! From received bytes to handled packets.
 //!
-//! Keeps what is incomplete, and holds reading back where a bound asks for it: a full append queue, the global budget of
-//! unparsed bytes, or too many owed acknowledgements. Each kind of packet is handled in a file of its own.
+//! Keeps incomplete packets, and pauses reading when a limit requires it: a full append queue, the global budget of
+//! unparsed bytes, or too many pending acknowledgements. Each kind of packet is handled in a file of its own.
 
 use headwater_log::Offset;
 use headwater_mqtt::packet::{self, Packet, kind};
@@ -17,7 +17,7 @@ use super::{ConnKey, Engine};
 /// How the event loop is to read a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReadPlan {
-    /// Into the shared buffer, behind these bytes, which the connection held, and not beyond `bytes_max` with them.
+    /// Into the shared buffer, after the bytes that the connection held; with them at most `bytes_max`.
     Shared { held: Vec<u8>, bytes_max: usize },
     /// Into the connection's own buffer ([`Engine::held_mut`]), which has room for the rest of a large packet.
     Own { wanted: usize },
@@ -25,14 +25,14 @@ pub enum ReadPlan {
     Wait,
 }
 
-/// Packets up to this size are received in the shared buffer, and only their beginning is kept meanwhile: so much a
-/// connection may hold at any time. A larger one is received where it is kept, within the budget.
+/// Packets up to this size are received in the shared buffer, and only their beginning is kept: a connection may always
+/// hold this much. A larger packet is received in its own buffer, within the budget.
 const OWN_BUFFER_MIN: usize = 64 << 10;
-/// Entries in the FIFO of acknowledgements beyond which a connection is not read until some have left.
+/// A connection with more entries in its FIFO of acknowledgements is not read until some have left.
 pub(super) const OWED_MAX: usize = 4096;
 
-/// The largest packet in an exchange of AUTH packets before the CONNACK: what is larger takes a part of the budget, which is
-/// for clients that were let in.
+/// The largest packet in an exchange of AUTH packets before the CONNACK. A larger one would use the budget, which is
+/// reserved for admitted clients.
 const AUTH_PACKET_BYTES_MAX: usize = 32 << 10;
 
 /// How long a large packet may take to arrive while others wait for the budget.
@@ -41,12 +41,12 @@ const PACKET_MS_MAX: u64 = 30_000;
 /// What to do after a packet.
 enum Step {
     Next,
-    /// The packet stays unparsed: reading is held back.
+    /// The packet stays unparsed and reading is paused.
     Pause,
 }
 
 impl Engine {
-    /// Says whether and how a readable connection is to be read.
+    /// Whether and how a readable connection is to be read.
     pub fn read_plan(&mut self, key: ConnKey) -> ReadPlan {
         let budget = self.settings.receive_budget_bytes;
         let is_scarce = !self.budget_waits.is_empty()
@@ -69,7 +69,8 @@ impl Engine {
         if let Some(unparsed) = conn.unparsed.present_mut()
             && unparsed.needs > OWN_BUFFER_MIN
         {
-            // A large packet is received only when all of it is promised room, so what was begun can end.
+            // A large packet is received only when room for all of it is reserved, so that a packet once begun can be
+            // completed.
             if unparsed.reserved < unparsed.needs {
                 let more = unparsed.needs - unparsed.reserved;
                 if self.reserved_bytes + more > budget {
@@ -89,9 +90,9 @@ impl Engine {
                 wanted: wanted.max(1),
             };
         }
-        // Only what is larger has a promise.
+        // Only larger packets have reserved room.
         let held = conn.unparsed.take().bytes;
-        // What is read now may have to be kept whole: behind a full queue, or in front of a packet without room.
+        // The bytes read now may have to be kept whole: behind a full queue, or before a packet without room.
         let bytes_max = if is_scarce {
             held.len().max(OWN_BUFFER_MIN - 1) + 1
         } else {
@@ -100,13 +101,13 @@ impl Engine {
         ReadPlan::Shared { held, bytes_max }
     }
 
-    /// The connection's own buffer, to receive into its end.
+    /// The connection's own buffer; received bytes are appended to it.
     pub fn held_mut(&mut self, key: ConnKey) -> Option<&mut Vec<u8>> {
         self.conns.get_mut(key).map(|conn| &mut conn.unparsed.bytes)
     }
 
-    /// Parses what lies in the connection's own buffer: after a read into it, or when reading goes on after a pause.
-    /// Returns whether the connection may be read.
+    /// Parses the connection's own buffer: after a read into it, or when a pause ends. Returns whether the connection
+    /// may be read.
     pub fn receive_held(&mut self, key: ConnKey) -> bool {
         let Some(conn) = self.conns.get_mut(key) else {
             return false;
@@ -128,12 +129,12 @@ impl Engine {
         self.close(key, Cause::Lost);
     }
 
-    /// Counts a connection that was not taken in.
+    /// Counts a connection that was refused.
     pub fn count_refused(&mut self) {
         self.turn_metrics.refused += 1;
     }
 
-    /// Counts bytes that came from the socket.
+    /// Counts bytes received from the socket.
     pub fn count_received(&mut self, key: ConnKey, count: usize) {
         self.turn_metrics.bytes_received += count as u64;
         let moved = Traffic {
@@ -143,7 +144,7 @@ impl Engine {
         self.count_moved(key, moved);
     }
 
-    /// Handles the packets in `bytes` and keeps what is not whole. `is_news` when some of them were just received.
+    /// Handles the packets in `bytes` and keeps an incomplete rest. `is_news` if some bytes were just received.
     pub fn receive(&mut self, key: ConnKey, bytes: &[u8], is_news: bool) {
         let before = self.turn_metrics.publishes_received;
         self.handle_packets(key, bytes, is_news);
@@ -224,13 +225,13 @@ impl Engine {
         unparsed.needs = needs;
     }
 
-    /// Returns what was promised to a packet that is complete or given up.
+    /// Frees the room reserved for a packet that is complete or abandoned.
     pub(super) fn give_back(&mut self, reserved: usize) {
         self.reserved_bytes -= reserved;
         self.budget_freed |= reserved > 0;
     }
 
-    /// Lets connections that wait for the budget try again when some of it was given back.
+    /// Lets connections that wait for the budget try again after some of it was freed.
     pub(super) fn wake_budget_waits(&mut self) {
         if self.budget_waits.is_empty() || !std::mem::take(&mut self.budget_freed) {
             return;
@@ -244,7 +245,7 @@ impl Engine {
         }
     }
 
-    /// While others wait for the budget, ends connections that hold a part of it for a packet that does not arrive.
+    /// While others wait for the budget, closes connections that reserve part of it for a packet that does not arrive.
     pub(super) fn end_slow_packets(&mut self) {
         if self.budget_waits.is_empty() {
             return;
@@ -326,7 +327,8 @@ impl Engine {
         }
     }
 
-    /// Queues an encoded packet behind what is owed, to leave once the state record at `after` is durable.
+    /// Queues an encoded packet behind the pending acknowledgements; it leaves once the state record at `after` is
+    /// durable.
     pub(super) fn owe(
         &mut self,
         key: ConnKey,

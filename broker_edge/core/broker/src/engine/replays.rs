@@ -1,4 +1,4 @@
-//! Subscriptions that begin at a position in the past: each reads from a place of its own until it has caught up.
+//! Subscriptions that begin at a position in the past: each reads with a cursor of its own until it has caught up.
 
 use headwater_log::Offset;
 
@@ -10,7 +10,7 @@ use super::window::Source;
 use super::{ConnKey, Engine, SessionKey};
 
 impl Engine {
-    /// Replays that had caught up before a restart go first: what follows them comes from the session's own place.
+    /// Replays that had caught up before a restart go first: the records after them come from the session's own cursor.
     pub(super) fn end_replays(
         &mut self,
         key: SessionKey,
@@ -113,7 +113,7 @@ impl Engine {
         Progress::Finished
     }
 
-    /// A replay has caught up in every partition: from here on the session's own places serve the subscription.
+    /// A replay has caught up in every partition: from now on the session's own cursors serve the subscription.
     fn join(&mut self, key: SessionKey, at: usize, filter: &str) {
         let live_at = self.live_at(filter);
         let Some(session) = self.sessions.get_mut(key) else {
@@ -146,7 +146,7 @@ impl Engine {
     }
 }
 
-/// Where a replay ends in a partition; one without ends goes on.
+/// Where a replay ends in a partition; without an entry it goes on.
 fn ends_at(until: &[(PartitionIndex, Offset)], partition: PartitionIndex) -> Offset {
     let end = until.iter().find(|(of, _)| *of == partition);
     match end {

@@ -1,5 +1,5 @@
-//! Deliveries of the window: what an earlier connection left unacknowledged is sent again, with DUP and the same packet
-//! ids; what could only be assigned a packet id before is sent for the first time.
+//! Sends the deliveries in the window: those left unacknowledged by an earlier connection again, with DUP and the same
+//! packet ids, and those that were only assigned a packet id for the first time.
 
 use headwater_log::{Batch, Offset, ReadError, RecordView};
 use headwater_mqtt::{PacketId, QoS};
@@ -20,7 +20,7 @@ use super::window::{Inflight, InflightState, Source};
 use super::{ConnKey, Engine, SessionKey};
 
 impl Engine {
-    /// Sends again, with the same packet ids, what an earlier connection left unacknowledged.
+    /// Sends the deliveries left unacknowledged by an earlier connection again, with the same packet ids.
     pub(super) fn resend(&mut self, key: SessionKey, conn: ConnKey, steps: &mut usize) -> Progress {
         let mut recent = None;
         loop {
@@ -38,7 +38,7 @@ impl Engine {
                 return Progress::Unfinished;
             }
             if session.window.unacked_before(packet_id) >= usize::from(session.window_max) {
-                // The client may take fewer at a time than on the connection before.
+                // The client may have a smaller receive maximum than on the connection before.
                 return Progress::NoRoom;
             }
             *steps -= 1;
@@ -48,10 +48,10 @@ impl Engine {
                 .nth(1)
                 .map(|(id, _, _)| id);
             match flight {
-                // It has never left. What follows it may need the room that it takes in the window, so it goes first.
+                // Never sent. Later deliveries may need its room in the window, so it goes first.
                 InflightState::Assigned => {
                     if !self.is_assigned_durably(key, packet_id) {
-                        // The round wakes the session.
+                        // The commit wakes the session.
                         return Progress::NoRoom;
                     }
                     let sent = self.send_first(key, conn, packet_id, &mut recent);
@@ -82,7 +82,7 @@ impl Engine {
         }
     }
 
-    /// Sends an entry of the window: for the first time when it was only assigned, else with DUP.
+    /// Sends an entry of the window: for the first time if it was only assigned, otherwise with DUP.
     pub(super) fn send_entry(
         &mut self,
         key: SessionKey,
@@ -110,7 +110,7 @@ impl Engine {
         delivered
     }
 
-    /// The batch that holds a delivery's record: the one that was read last, where it can be.
+    /// The batch that holds a delivery's record: the one read last, if possible.
     fn batch_of(
         &self,
         sent: Inflight,
@@ -126,7 +126,7 @@ impl Engine {
         Ok(read.map(|(batch, _)| batch))
     }
 
-    /// A retained value whose segment is gone.
+    /// A retained message whose segment is gone.
     fn stored_value_of(&self, sent: Inflight) -> Option<OwnedRecord> {
         if sent.source != Source::Retained {
             return None;
@@ -155,7 +155,7 @@ impl Engine {
             conn.wake_when_drained = true;
             return Delivered::NoRoom;
         }
-        // Rights may have been taken away since it was first sent.
+        // The rights may have been revoked since the first sending.
         let access = match sent.source {
             Source::Replay(_) => Access::Replay,
             _ => Access::Receive,
@@ -191,7 +191,7 @@ impl Engine {
             (Some(packet), Some(id)) if packet.total_len <= conn.packet_max as usize => {
                 packet.set_packet_id(&mut conn.out[base..], id);
                 self.turn_metrics.deliveries += u64::from(flight != InflightState::Assigned);
-                // An entry that comes from the state does not know it yet.
+                // An entry restored from the state store does not have this flag yet.
                 if let Some(record) = record
                     && !sent.receipt
                     && session.is_commanded_by(record.topic)
@@ -202,7 +202,7 @@ impl Engine {
                 self.touch(conn_key);
                 Delivered::Sent
             }
-            // Expired, removed or too large: nobody will acknowledge it.
+            // Expired, removed or too large: it will never be acknowledged.
             _ => {
                 conn.out.truncate(base);
                 session.window.finish(packet_id);
@@ -214,7 +214,7 @@ impl Engine {
     }
 }
 
-/// What the subscriptions that a delivery came from ask for now; nothing special when they are gone.
+/// The current options of the subscriptions that a delivery came from; the defaults if they are gone.
 fn effective_for_sent(
     session: &Session,
     groups: &Groups,

@@ -1,5 +1,5 @@
-//! What a producer over Flight asks before it appends retained messages: they count for its user as those of MQTT clients
-//! do, and the account is the loop's.
+//! Asks for room before a Flight producer appends retained messages: they count for its user like those of MQTT
+//! clients, and the loop owns the accounts.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::auth::Rights;
 use super::Engine;
 use super::retained::bytes_of;
 
-/// Messages that one request asks for: it is answered within a turn.
+/// Limit on the messages of one request, which is answered within a turn.
 pub const MESSAGES_MAX: usize = 256;
 
-/// Retained messages on their way into the log. The answer says which limit they are over.
+/// Retained messages on their way into the log. The answer names the limit that they exceed, if any.
 #[derive(Debug)]
 pub struct RetainRequest {
     pub rights: Arc<Rights>,
@@ -23,7 +23,7 @@ pub struct RetainRequest {
 }
 
 impl Engine {
-    /// Whoever waits no more is no error: claims of records that do not come are forgotten.
+    /// A requester that no longer waits is no error: claims of records that never arrive are dropped.
     pub fn answer_retain(&mut self, request: RetainRequest) {
         let result = self.claim_for(&request.rights, &request.messages);
         self.turn_metrics.retained_refused += u64::from(result.is_err());

@@ -1,8 +1,8 @@
-//! Which record is the retained message of each topic. Places only: the values are read from the log when they are sent.
-//! Found by topic, and in the order in which they lie in the log, which is how they are read for a subscriber of many.
+//! Which record is the retained message of each topic. Only references: the values are read from the log when they are
+//! sent. Ordered by topic, and by position in the log, which is the order in which a subscriber of many is served.
 //!
-//! Follows from the data records; it is rebuilt at start from the log and from the values that the state store took over
-//! before their segment was removed.
+//! Derived from the data records. At start it is rebuilt from the log and from the values that the state store took
+//! over before their segment was removed.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
@@ -18,7 +18,7 @@ use super::Engine;
 use super::quotas::AccountId;
 use super::stage::PartitionIndex;
 
-/// Where a record is, be it still in the log or not.
+/// The partition and offset of a record, whether it is still in the log or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct RecordRef {
     pub partition: PartitionIndex,
@@ -31,19 +31,19 @@ impl RecordRef {
     }
 }
 
-/// Where the retained message of a topic is.
+/// The retained message of a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetainedEntry {
     pub at: RecordRef,
-    /// The segment is gone, the state store has the value.
+    /// The segment is gone, and the state store has the value.
     pub stored: bool,
-    /// Of the topic, and of the payload where it is known.
+    /// Bytes of the topic, and of the payload if known.
     pub bytes: u64,
     /// The account of the client that set it; unknown after a restart.
     pub account: Option<AccountId>,
 }
 
-/// A retained message whose segment is gone, as the state store keeps it.
+/// A retained message whose segment is gone, as stored in the state store.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct StoredValue {
     pub partition: u16,
@@ -61,7 +61,7 @@ pub struct StoredValue {
 #[derive(Debug, Default)]
 pub struct Retained {
     by_topic: BTreeMap<Arc<str>, RetainedEntry>,
-    /// The topics of `by_topic` by the places there.
+    /// The topics of `by_topic`, by record.
     by_record: BTreeMap<RecordRef, Arc<str>>,
     bytes: u64,
     topics_max: usize,
@@ -78,13 +78,13 @@ pub fn state_key(topic: &str) -> String {
 
 impl Retained {
     /// # Errors
-    /// A log that cannot be read.
+    /// The log cannot be read.
     pub fn load(
         log: &Log,
         state: &StateStore,
         (topics_max, bytes_max): (usize, u64),
     ) -> Result<Self, ReadError> {
-        // What was taken stays, also when the limits were lowered since.
+        // Messages accepted earlier stay, even if the limits were lowered since.
         let mut retained = Self {
             topics_max: usize::MAX,
             bytes_max: u64::MAX,
@@ -118,7 +118,7 @@ impl Retained {
         {
             let index = PartitionIndex::of(partition.id());
             partition.for_each_retained_place(&mut |topic, place| {
-                // The index does not say how large the value is, and it takes no memory before it is copied.
+                // The index does not know the size of the value, which takes no memory before it is copied.
                 retained.apply_place(topic, index, place, 0);
             })?;
         }
@@ -126,7 +126,7 @@ impl Retained {
         Ok(retained)
     }
 
-    /// Takes a record with the retain flag in. Gives the place it replaced.
+    /// Applies a record with the retain flag. Returns the entry it replaced.
     pub fn apply(
         &mut self,
         record: &RecordView<'_>,
@@ -136,7 +136,7 @@ impl Retained {
             offset: record.offset,
             is_cleared: record.payload.is_empty(),
         };
-        // Publishers are refused before: this is for records that other ways than MQTT brought in.
+        // Publishers are refused earlier: this is for records that did not come over MQTT.
         if !place.is_cleared
             && !self.by_topic.contains_key(record.topic)
             && self.is_full_for(record.topic, record.payload.len())
@@ -176,7 +176,7 @@ impl Retained {
         self.put(topic, place)
     }
 
-    /// Sets how much there may be.
+    /// Sets the limits.
     pub fn limit(&mut self, topics_max: usize, bytes_max: u64) {
         (self.topics_max, self.bytes_max) = (topics_max, bytes_max);
     }
@@ -193,7 +193,7 @@ impl Retained {
         Some(old)
     }
 
-    /// Whether the retained message of one topic more, or a larger one, is over the limits.
+    /// Whether a retained message for one more topic, or a larger one, exceeds the limits.
     pub fn is_full_for(&self, topic: &str, payload_bytes: usize) -> bool {
         let old = self.by_topic.get(topic);
         let freed = old.map_or(0, |old| old.bytes);
@@ -206,7 +206,7 @@ impl Retained {
         self.by_topic.get(topic).copied()
     }
 
-    /// Notes whose a retained message is, if it is the one at this place. Gives its bytes.
+    /// Notes the account of a retained message, if it is still this record. Returns its bytes.
     pub(super) fn charge(
         &mut self,
         topic: &str,
@@ -226,20 +226,20 @@ impl Retained {
         places.filter_map(|place| Some((place.account?, place.bytes)))
     }
 
-    /// Topics with a retained message, and their bytes.
+    /// The number of topics with a retained message, and their bytes.
     pub fn held(&self) -> (usize, u64) {
         (self.by_topic.len(), self.bytes)
     }
 
-    /// Whether a filter may reach any.
+    /// Whether a filter may match any.
     pub fn may_match(&self, filter: &str) -> bool {
         self.reached(filter).next().is_some()
     }
 
-    /// Topics among which are all that the filter matches.
+    /// A superset of the topics that the filter matches.
     fn reached(&self, filter: &str) -> impl Iterator<Item = (&Arc<str>, &RetainedEntry)> {
         let wildcard = filter.find(['+', '#']);
-        // `a/#` reaches `a` itself.
+        // `a/#` matches `a` itself.
         let prefix = wildcard.map_or(filter, |at| filter[..at].trim_end_matches('/'));
         let range = (Bound::Included(prefix), Bound::Unbounded);
         self.by_topic
@@ -250,8 +250,9 @@ impl Retained {
             })
     }
 
-    /// The places that a filter matches, in order, so that reading them is one way through the log; nothing when there are
-    /// more than `listed_max`, or more than `looked_max` topics had to be looked at. Gives also how many were.
+    /// The number of topics examined, and the records that a filter matches, in log order, so that they are read in one
+    /// pass through the log; `None` if more than `listed_max` match or more than `looked_max` topics had to be
+    /// examined.
     pub fn list(
         &self,
         filter: &str,
@@ -273,14 +274,14 @@ impl Retained {
         (looked, Some(places))
     }
 
-    /// The retained message at a place, if it still is one.
+    /// The retained message with this record, if it is still retained.
     pub fn at(&self, at: RecordRef) -> Option<(&Arc<str>, RetainedEntry)> {
         let topic = self.by_record.get(&at)?;
         let place = self.by_topic.get(topic).filter(|place| place.at == at)?;
         Some((topic, *place))
     }
 
-    /// What is retained between two places, in order.
+    /// The retained messages between two records, in order.
     pub fn between(
         &self,
         from: RecordRef,
@@ -292,13 +293,13 @@ impl Retained {
             .map(|(at, topic)| (*at, topic))
     }
 
-    /// The topic whose value the state store has from this place.
+    /// The topic whose value the state store took from this record.
     pub fn stored_at(&self, at: RecordRef) -> Option<Arc<str>> {
         let (topic, place) = self.at(at)?;
         place.stored.then(|| Arc::clone(topic))
     }
 
-    /// What lies in one partition within a range, and in no state record yet.
+    /// The retained messages of a partition within a range that are not in the state store yet.
     fn within(
         &self,
         partition: PartitionIndex,
@@ -320,7 +321,7 @@ impl Retained {
         {
             current.stored = true;
             if current.account.is_some() {
-                // Its payload was known from the beginning, and counts so.
+                // The payload size was known from the beginning and is counted.
                 return;
             }
             let bytes = bytes_of(topic, payload_bytes);
@@ -331,7 +332,7 @@ impl Retained {
 }
 
 impl Engine {
-    /// Has retention wait until the retained values of a segment are in the state store.
+    /// Makes retention wait until the retained values of a segment are in the state store.
     pub(super) fn guard_retained(&self) {
         for partition in self
             .log
@@ -356,7 +357,7 @@ impl Engine {
                     }
                     retained.lock().mark_stored(&topic, at, value.payload.len() / 2);
                 }
-                // What was just put has to survive a crash before the segment may go.
+                // The values just stored have to survive a crash before the segment may go.
                 state.durable() >= state.end()
             }));
         }

@@ -1,9 +1,10 @@
-//! What a new subscription is owed of the retained messages: a position among their places, so that a client which does
-//! not read costs no list of them.
+//! The retained messages that a new subscription still has to get: a position among the retained records, so that a
+//! client that does not read costs no list of them.
 //!
-//! Owed is what was retained at the SUBSCRIBE and still is when its turn comes. What has changed since comes as a live
-//! record, and what was removed does not come. The places are gone through in order, which is one way through the log,
-//! whatever the topics are. Only where they are few are they listed, because few are found more quickly by topic.
+//! The subscription gets the messages that were retained at the SUBSCRIBE and are still retained when they are sent. A
+//! message changed since arrives as a live record, and a removed one is not sent. The records are visited in log order,
+//! which is one pass through the log for any topics. Only a short list is kept as such, because looking it up by topic
+//! is faster.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -16,40 +17,40 @@ use super::retained::{RecordRef, Retained};
 use super::send_retained::Value;
 use super::stage::PartitionIndex;
 
-/// With more values for one filter, or when more topics have to be looked at, all places are gone through instead.
+/// With more values for one filter, or more topics to examine, all retained records are visited instead.
 pub(super) const LISTED_MAX: usize = 1024;
 const LOOKED_MAX: usize = 8 * STEP_RECORDS;
-/// So few topics are looked at for nothing.
+/// Examining this many topics is free.
 const LOOKED_FREE: usize = 64;
-/// Values that are found and may not be sent, for a step.
+/// Refused values that cost one step.
 const REFUSED_PER_STEP: usize = 64;
 
-/// The retained values that one new subscription has to send.
+/// The retained messages that one new subscription has to send.
 #[derive(Debug)]
 pub struct RetainedCursor {
     pub filter: Box<str>,
-    /// Per partition, where the live stream stood at the SUBSCRIBE: what lies there or above comes as a live record.
+    /// Per partition, the live offset at the SUBSCRIBE: records from there on arrive as live records.
     as_of: Rc<[Offset]>,
     rest: Remaining,
 }
 
-/// What has not been sent.
+/// The part that has not been sent.
 #[derive(Debug)]
 enum Remaining {
-    /// Nobody has looked yet.
+    /// Not looked up yet.
     Unknown,
-    /// These places, as far as they still have a retained message.
+    /// These records, if they are still retained.
     Listed(VecDeque<RecordRef>),
-    /// From this place on.
+    /// All from this record on.
     From(RecordRef),
 }
 
-/// What there is to send next.
+/// The next value to send.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NextValue {
     Value(Value),
     Nothing,
-    /// It was looked at enough for one turn.
+    /// The turn's limit on examined records is reached.
     Unfinished,
 }
 
@@ -62,7 +63,7 @@ impl RetainedCursor {
         }
     }
 
-    /// Where the live stream stands now, shared with the subscription before where that is the same.
+    /// The current live offsets, shared with the previous subscription if they are the same.
     pub fn as_of(before: Option<&Self>, dispatched: &[Offset]) -> Rc<[Offset]> {
         match before {
             Some(before) if *before.as_of == *dispatched => Rc::clone(&before.as_of),
@@ -70,12 +71,12 @@ impl RetainedCursor {
         }
     }
 
-    /// Up to where records of a partition go before these values.
+    /// Records of a partition below this offset are sent before these values.
     pub fn until(&self, partition: PartitionIndex) -> Offset {
         self.as_of[partition.index()]
     }
 
-    /// Places that are held in memory.
+    /// The number of records listed in memory.
     #[cfg(test)]
     pub fn listed(&self) -> usize {
         match &self.rest {
@@ -84,7 +85,8 @@ impl RetainedCursor {
         }
     }
 
-    /// The next value that the client may receive; it stays the next until [`RetainedCursor::pass`]. Looking costs steps.
+    /// The next value that the client may receive; it stays the next until [`RetainedCursor::pass`]. Looking costs
+    /// steps.
     pub(super) fn find(
         &mut self,
         retained: &Retained,
@@ -93,7 +95,7 @@ impl RetainedCursor {
     ) -> NextValue {
         if matches!(self.rest, Remaining::Unknown) {
             let (looked, places) = retained.list(&self.filter, (LISTED_MAX, LOOKED_MAX));
-            // A short list is quick; many filters that each find a few values are not free.
+            // A short list is cheap; many filters that each find a few values are not free.
             let cost = (looked + STEP_RECORDS - LOOKED_FREE) / STEP_RECORDS;
             *steps = steps.saturating_sub(cost);
             self.rest = places.map_or(Remaining::From(RecordRef::default()), |places| {
@@ -137,7 +139,7 @@ impl RetainedCursor {
         }
     }
 
-    /// The value that was found has been sent, or cannot be.
+    /// The value found has been sent, or cannot be sent.
     pub fn pass(&mut self) {
         match &mut self.rest {
             Remaining::Unknown => {}
@@ -149,7 +151,7 @@ impl RetainedCursor {
     }
 }
 
-/// Goes on among all places to the next that is wanted.
+/// Visits the retained records up to the next wanted one.
 fn go_on(
     from: &mut RecordRef,
     as_of: &[Offset],
@@ -222,7 +224,7 @@ mod tests {
         RetainedCursor::new(filter, vec![Offset(as_of); usize::from(PARTITIONS)].into())
     }
 
-    /// The topics of what is found, at most so many, each passed.
+    /// The topics of at most `count` values found, each passed.
     fn take(cursor: &mut RetainedCursor, retained: &Retained, count: usize) -> Vec<String> {
         let mut topics = Vec::new();
         while topics.len() < count {
@@ -290,7 +292,7 @@ mod tests {
         let mut cursor = cursor("+/19999", 20_000);
         let mut turns = 0;
         let found = loop {
-            // What a turn may do, and a little over: the first look costs more.
+            // Slightly more than a turn's budget: the first lookup costs more.
             match cursor.find(&retained, |_| true, &mut 2) {
                 NextValue::Unfinished => turns += 1,
                 found => break found,

@@ -1,9 +1,9 @@
 //! The subscription index: which subscribers a topic reaches.
 //!
-//! Filters without wildcards are looked up by hash; the others live in a tree of levels. It holds every subscription of
-//! every session and every shared group; of sessions that are away it only knows how many there are. It knows nothing of
-//! connections: who can be delivered to is the caller's matter.
-//! Matching descends once a level, so the caller bounds the levels of a filter.
+//! Filters without wildcards are looked up by hash; the others are in a tree of levels. The index has every
+//! subscription of every session and every shared group; disconnected sessions are only counted. It knows nothing of
+//! connections: the caller decides which sessions can be delivered to. Matching recurses once per level, so the caller
+//! limits the levels of a filter.
 
 use std::collections::HashMap;
 
@@ -13,14 +13,14 @@ use super::SessionKey;
 use super::entries::{Entries, Entry};
 use super::shared::GroupId;
 
-/// What a SUBSCRIBE asked for beside its filter.
+/// The options of a SUBSCRIBE for one filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// As granted.
     pub qos: QoS,
     pub no_local: bool,
     pub retain_as_published: bool,
-    /// Zero when none was given.
+    /// Zero if there is none.
     pub id: u32,
     /// Deliveries carry their offset and time as user properties (MQTT 5).
     pub offsets: bool,
@@ -33,7 +33,7 @@ pub struct Options {
 pub struct Subscriber {
     pub session: SessionKey,
     pub options: Options,
-    /// The subscription replays: it exists, but is not part of the live stream yet.
+    /// The subscription is replaying: it exists, but is not part of the live stream yet.
     pub replaying: bool,
 }
 
@@ -107,7 +107,7 @@ impl<E: Entry> Index<E> {
         }
     }
 
-    /// Removes something of a filter, as `remove` does where it is. Says what that says.
+    /// Calls `remove` on the entries of a filter and returns its result.
     fn remove(&mut self, filter: &str, remove: impl Fn(&mut Entries<E>) -> bool) -> bool {
         if has_wildcard(filter) {
             return remove_below(&mut self.root, filter, &remove);
@@ -127,7 +127,7 @@ impl<E: Entry> Index<E> {
             found(entries);
         }
         if topic.starts_with('$') {
-            // Wildcards at the first level do not reach topics that begin with `$` (MQTT-4.7.2-1).
+            // Wildcards at the first level do not match topics that begin with `$` (MQTT-4.7.2-1).
             let (first, rest) = split_level(topic);
             if let Some(node) = self.root.levels.get(first) {
                 visit(node, rest, found);
@@ -141,10 +141,10 @@ impl<E: Entry> Index<E> {
 #[derive(Debug, Default)]
 pub struct Router {
     plain: Index<Subscriber>,
-    /// Shared groups, by the filter behind their name.
+    /// Shared groups, by their filter without `$share/<name>/`.
     shared: Index<GroupId>,
     groups: usize,
-    /// Grows with every change, so that cached matches know that they are old.
+    /// Incremented by every change, which invalidates cached matches.
     epoch: u64,
     subscriptions: usize,
 }
@@ -154,17 +154,17 @@ impl Router {
         self.epoch
     }
 
-    /// Makes cached matches old although no filter changed: a session came or went.
+    /// Invalidates cached matches although no filter changed: a session connected or disconnected.
     pub fn advance(&mut self) {
         self.epoch += 1;
     }
 
-    /// Subscriptions of sessions, shared ones not counted.
+    /// Number of subscriptions of sessions, without shared ones.
     pub fn len(&self) -> usize {
         self.subscriptions
     }
 
-    /// Nobody wants anything.
+    /// There is no subscription.
     pub fn is_empty(&self) -> bool {
         self.subscriptions == 0 && self.groups == 0
     }
@@ -183,7 +183,7 @@ impl Router {
         self.subscriptions -= usize::from(removed);
     }
 
-    /// The session of a subscription has lost its client. That topics are matched anew is the caller's matter.
+    /// The session of a subscription was disconnected. The caller has to invalidate cached matches.
     pub fn rest(&mut self, filter: &str, session: SessionKey) {
         let entries = self.plain.entries_of(filter);
         if entries.remove(session.to_bits()) {
@@ -191,7 +191,7 @@ impl Router {
         }
     }
 
-    /// The client of a subscription's session is back; so here.
+    /// The client of a subscription's session is back. The caller has to invalidate cached matches.
     pub fn rouse(&mut self, filter: &str, subscriber: Subscriber) {
         let entries = self.plain.entries_of(filter);
         let was_away = entries.remove_away();
@@ -201,14 +201,14 @@ impl Router {
         self.subscriptions -= usize::from(was_away);
     }
 
-    /// Adds the subscription of a session whose client is away.
+    /// Adds the subscription of a disconnected session.
     pub fn insert_away(&mut self, filter: &str) {
         self.epoch += 1;
         self.plain.entries_of(filter).add_away();
         self.subscriptions += 1;
     }
 
-    /// Removes one.
+    /// Removes the subscription of a disconnected session.
     pub fn remove_away(&mut self, filter: &str) {
         self.epoch += 1;
         let removed = self.plain.remove(filter, Entries::remove_away);
@@ -227,8 +227,8 @@ impl Router {
         self.groups -= usize::from(removed);
     }
 
-    /// Calls `found` for every subscription whose filter matches `topic` and whose session has its client. A session with
-    /// overlapping filters is found more than once. Says whether there are others.
+    /// Calls `found` for every subscription whose filter matches `topic` and whose session is connected. A session with
+    /// overlapping filters is found more than once. Returns whether disconnected sessions match too.
     pub fn for_each_match(&self, topic: &str, found: &mut impl FnMut(&Subscriber)) -> bool {
         let mut has_away = false;
         self.plain.for_each_match(topic, &mut |entries| {
@@ -251,7 +251,7 @@ fn has_wildcard(filter: &str) -> bool {
     filter.bytes().any(|byte| matches!(byte, b'+' | b'#'))
 }
 
-/// The first level, and what follows its slash.
+/// The first level, and the text after its slash.
 fn split_level(text: &str) -> (&str, Option<&str>) {
     match text.split_once('/') {
         Some((first, rest)) => (first, Some(rest)),
@@ -273,7 +273,7 @@ fn entries_below<'a, E>(mut node: &'a mut Node<E>, filter: &str) -> &'a mut Entr
     &mut node.here
 }
 
-/// Removes something of a filter and the nodes that nothing needs any more.
+/// Removes an entry of a filter and the nodes that are then unused.
 fn remove_below<E>(
     node: &mut Node<E>,
     filter: &str,
@@ -303,7 +303,7 @@ fn remove_below<E>(
     removed
 }
 
-/// `rest` is `None` behind the last level.
+/// `rest` is `None` after the last level.
 fn visit<E>(node: &Node<E>, rest: Option<&str>, found: &mut impl FnMut(&Entries<E>)) {
     found(&node.below);
     let Some(text) = rest else {

@@ -1,8 +1,8 @@
-//! Reads from the files for sessions that are far behind: one at a time, the lowest place first, and what was read serves
-//! all who wait for it.
+//! Reads from the files for sessions that are far behind: one read at a time, lowest offset first, and each read serves
+//! all sessions that wait for it.
 //!
-//! A read is made by the session whose turn it is, so that what cannot be read is its own matter; who else waits for
-//! what it found finds it kept. How much is read in a turn is bounded, so that the live stream does not wait for it.
+//! The session whose turn it is makes the read, so that a read error is its own; the other sessions waiting for the
+//! same batch find it in the cache. The bytes read in a turn are limited, so that the live stream does not wait.
 
 use headwater_log::{Batch, Offset, ReadError, Wanted};
 
@@ -12,28 +12,28 @@ use super::stage::PartitionIndex;
 use super::timers::Timer;
 use super::{Engine, SessionKey};
 
-/// With so many sessions that have something to send, no more is read: what they need would be pushed out.
+/// With this many sessions that have something to send, nothing more is read: a read would evict what they need.
 const WOKEN_MAX: usize = 64;
-/// When to look again while what is kept is used to the full.
+/// When to check again while the cache is in full use.
 const LOOK_AGAIN_MS: u64 = 100;
-/// So much of what is read next is asked of the disk while other things are done: a read that has to wait for it holds up
-/// everybody.
+/// Read-ahead requested from the disk while the loop does other work: a read that waits for the disk blocks all
+/// clients.
 const READ_AHEAD_BYTES: u64 = 2 << 20;
-/// Questions to the indexes that one reading asks at a time.
+/// Index lookups that one reader makes at a time.
 const LOOKS_MAX: usize = 8;
 
-/// What a reading goes on with.
+/// What a reader continues with.
 pub(super) enum Next {
     /// These batches.
     Batches(Vec<Batch>),
-    /// Nothing is for it below this offset.
+    /// Nothing for it below this offset.
     Nothing(Offset),
-    /// It waits for the sweep.
+    /// It waits for a scheduled read.
     Waits,
 }
 
 impl Engine {
-    /// Lets those that wait read from the files. The first read of a turn is made whatever else there was to do.
+    /// Grants reads from the files to waiting sessions. The first read of a turn is made whatever other work there was.
     pub(super) fn schedule_reads(&mut self, steps: &mut usize) {
         if !self.batch_cache.has_waiting() {
             return;
@@ -56,13 +56,13 @@ impl Engine {
         }
     }
 
-    /// Whether there is something to read from the files, and room for it.
+    /// Whether a session waits for a read and the cache has room for it.
     pub(super) fn may_schedule_reads(&self) -> bool {
         self.batch_cache.has_waiting() && !self.batch_cache.has_no_room()
     }
 
-    /// Moves a reading to the next batch that may be for it, and gives that from memory where it is there, else from the
-    /// files when it is the session's turn.
+    /// Moves a reader to the next batch that may concern it, and returns the batch from memory if possible, otherwise
+    /// from the files if it is the session's turn.
     pub(super) fn read_for(
         &mut self,
         key: SessionKey,
@@ -105,7 +105,7 @@ impl Engine {
         log.will_read(from, READ_AHEAD_BYTES);
     }
 
-    /// The next offsets that may be for a reading.
+    /// The next range of offsets that may concern a reader.
     fn find_candidates(
         &mut self,
         key: SessionKey,
@@ -142,7 +142,7 @@ impl Engine {
         Ok(range)
     }
 
-    /// Keeps what was read from the files, for who needs it next.
+    /// Caches batches read from the files for the next sessions that need them.
     pub(super) fn keep_batches(&mut self, partition: PartitionIndex, batches: &[Batch]) {
         let bytes: usize = batches.iter().map(Batch::bytes_len).sum();
         self.turn_metrics.catch_up_read_bytes += bytes as u64;
@@ -159,7 +159,7 @@ impl Engine {
         }
     }
 
-    /// Forgets what was kept of a session that has caught up, or is gone.
+    /// Forgets the cached state of a session that has caught up or is gone.
     pub(super) fn end_catch_up_reads(&mut self, key: SessionKey) {
         self.batch_cache.go_on(key);
         self.candidate_cache.forget(key);

@@ -1,7 +1,7 @@
-//! Retained values on their way to a new subscriber: read where they are, sent with the retain flag.
+//! Sends retained messages to new subscribers: read from the log or the state store, sent with the retain flag.
 //!
-//! What was published before the SUBSCRIBE goes before them, what was published since goes after them: so nobody gets an
-//! older value of a topic behind a newer one.
+//! Records published before the SUBSCRIBE are sent before them, and later records after them, so that no client gets an
+//! older value of a topic after a newer one.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use super::window::Source;
 use super::{ConnKey, Engine, SessionKey};
 
 impl Engine {
-    /// Works off the retained values that new subscriptions are cursor.
+    /// Sends the retained messages that new subscriptions wait for.
     pub(super) fn send_retained(
         &mut self,
         key: SessionKey,
@@ -46,7 +46,7 @@ impl Engine {
                 return Progress::NoRoom;
             };
             if progress != Progress::Finished {
-                // One that lost its connection owes nothing.
+                // After a lost connection nothing more is sent.
                 if session.conn == Some(conn) {
                     session.extras.retained.push_front(cursor);
                 }
@@ -54,7 +54,7 @@ impl Engine {
             }
             session.extras.trim();
             if !session.behind.is_empty() {
-                // What was published meanwhile, up to the next SUBSCRIBE.
+                // Records published in between, up to the next SUBSCRIBE.
                 *steps = steps.saturating_sub(1);
                 return Progress::Unfinished;
             }
@@ -103,7 +103,7 @@ impl Engine {
         }
     }
 
-    /// Reads one retained value, from the batch that was read last where it can, and delivers it.
+    /// Reads one retained message, from the batch read last if possible, and delivers it.
     fn send_retained_value(
         &mut self,
         key: SessionKey,
@@ -166,11 +166,11 @@ impl Engine {
 pub(super) struct Value {
     pub topic: Arc<str>,
     pub at: RecordRef,
-    /// The state store has it.
+    /// The state store has the value.
     pub stored: bool,
 }
 
-/// A retained value that came from the state store.
+/// A retained message read from the state store.
 pub(super) struct OwnedRecord {
     topic: Arc<str>,
     value: StoredValue,

@@ -1,8 +1,7 @@
-//! A session: subscriptions, the window, and a place per partition. It outlives its connection when it has an expiry.
+//! A session: subscriptions, the window, and a cursor per partition. It outlives its connection if it has an expiry.
 //!
-//! There is no queue in it. Where it is *live* in a partition its place is the loop's, and nothing is stored; where it
-//! is *behind* it has an offset of its own and reads from the log when it has room. What of it is durable, and how, is
-//! in `persist`.
+//! It has no queue. In a partition where it is *live* its position is the loop's, and nothing is stored. Where it is
+//! *behind* it has its own offset and reads from the log when it has room. What of it is stored is in `persist`.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -34,7 +33,7 @@ pub const NEVER_EXPIRES: u32 = u32::MAX;
 
 #[cfg(test)]
 thread_local! {
-    /// How often it was asked what a client may do.
+    /// Counts the checks of rights, for tests.
     pub static RIGHTS_ASKED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
@@ -44,8 +43,8 @@ pub struct Subscription {
     pub filter: Box<str>,
     pub options: Options,
     pub retain_handling: RetainHandling,
-    /// Per partition the first offset that this subscription gets from the session's own place; what lies below was
-    /// before it was made, or is replayed for it. Partitions without an entry begin at 0.
+    /// Per partition, the first offset that this subscription gets from the session's own cursor; records below were
+    /// published before the subscription, or are replayed for it. Partitions without an entry begin at 0.
     pub since: LazyBox<Vec<(PartitionIndex, Offset)>>,
 }
 
@@ -64,39 +63,40 @@ pub struct CatchUpCursor {
     pub partition: PartitionIndex,
     /// The next offset to look at.
     pub next: Offset,
-    /// Records below are left out when they would be delivered with QoS 0: the client was away.
+    /// Records below are skipped if they would be delivered with QoS 0: the client was disconnected.
     pub qos0_from: Offset,
-    /// Only retained values that go first hold it back: what of QoS 0 is late and finds no room is dropped, as it would
-    /// be in the live stream.
+    /// The session is behind only because retained messages go first: QoS 0 messages that are late and find no room are
+    /// dropped, as in the live stream.
     pub sheds_qos0: bool,
 }
 
-/// A subscription that reads from a place of its own until it has caught up.
+/// A subscription that reads with a cursor of its own until it has caught up.
 #[derive(Debug, Clone)]
 pub struct Replay {
-    /// Names it in the window; unique in the session while it lasts.
+    /// Identifies it in the window; unique in the session while it exists.
     pub number: u16,
     pub filter: Box<str>,
     /// Next offset per partition.
     pub cursors: Vec<(PartitionIndex, Offset)>,
-    /// Where it ends, for one that had caught up before a restart: what follows came from the session's own place. Empty
-    /// for one that goes on until it has caught up.
+    /// Where it ends, if it had caught up before a restart: later records came from the session's own cursor. Empty for
+    /// a replay that continues until it has caught up.
     pub until: Vec<(PartitionIndex, Offset)>,
-    /// It has caught up everywhere and only waits for acknowledgements; the subscription is part of the live stream.
+    /// It has caught up in all partitions and only waits for acknowledgements; the subscription is part of the live
+    /// stream.
     pub joined: bool,
 }
 
-/// A receipt whose record is not durable yet: the cursor does not pass the command it is for.
+/// A receipt whose record is not durable yet: the cursor does not pass its command.
 #[derive(Debug)]
 pub struct PendingReceipt {
     pub partition: PartitionIndex,
     pub offset: Offset,
     pub value: Box<[u8]>,
-    /// Where the receipt is on its way into the log; nothing when it has to be staged (again).
+    /// The staged record; `None` if the receipt has to be staged (again).
     pub staged: Option<(PartitionIndex, Ticket)>,
 }
 
-/// A command in the window, with what its receipt will say.
+/// A command in the window, with the content of its receipt.
 #[derive(Debug)]
 pub struct Command {
     pub packet_id: u16,
@@ -105,23 +105,23 @@ pub struct Command {
     pub idempotency_key: Option<Box<str>>,
 }
 
-/// What few sessions have, and most of them not for long.
+/// State that few sessions have, most of them not for long.
 #[derive(Debug, Default)]
 pub struct Extras {
-    /// Of the window, those that are commands for the client.
+    /// The commands for the client in the window.
     pub commands: Vec<Command>,
     pub receipts: Vec<PendingReceipt>,
-    /// What new subscriptions are owed of the retained values, in the order of the SUBSCRIBEs.
+    /// Retained messages that new subscriptions still have to get, in the order of the SUBSCRIBEs.
     pub retained: VecDeque<RetainedCursor>,
-    /// Which records were given packet ids for QoS 2.
+    /// The records that were given packet ids for QoS 2.
     pub assigned: Vec<Assigned>,
-    /// Deliveries of QoS 2 whose packet ids have to be durable before they are sent.
+    /// QoS 2 deliveries whose packet ids have to be durable before they are sent.
     pub unsent: WaitingIds,
     /// PUBRELs that wait until the PUBRECs are durable.
     pub releases: WaitingIds,
-    /// Shared groups that the session is in, or has deliveries of.
+    /// Shared groups that the session is a member of, or has deliveries of.
     groups: Vec<GroupId>,
-    /// Bytes of filters, will and client id that count (`session_bytes`); few sessions have enough of them.
+    /// Counted bytes of filters, will and client id (`session_bytes`); few sessions have enough of them.
     pub counted_bytes: u64,
 }
 
@@ -152,11 +152,11 @@ impl Blank for Extras {
 /// A session without a connection.
 #[derive(Debug)]
 pub struct Offline {
-    /// When the connection went, in Unix microseconds.
+    /// When the connection ended, in Unix microseconds.
     pub since_us: i64,
-    /// When the timer of its expiry fires.
+    /// When the expiry timer fires.
     pub expiry_due_ms: u64,
-    /// The will that waits for its delay, and when it is due.
+    /// The delayed will, and when it is due.
     pub will: Option<(u64, Box<Will>)>,
 }
 
@@ -173,27 +173,28 @@ impl Offline {
 #[derive(Debug)]
 pub struct Session {
     pub client_id: Rc<str>,
-    /// What the client of its last connection may do, and whose the session is; `None` where nobody is told apart, and for
-    /// a session that was stored by a broker that did not.
+    /// The rights of the client of the last connection, which also name the session's owner; `None` if users are not
+    /// distinguished, or were not when the session was stored.
     pub rights: Option<Arc<Rights>>,
-    /// Where what the session has is counted; `None` where nothing is.
+    /// The account that the session counts against; `None` if nothing is counted.
     pub account: Option<AccountId>,
     pub version: Version,
     /// The client's connection, if it has one.
     pub conn: Option<ConnKey>,
-    /// The CONNACK has left: deliveries may go.
+    /// The CONNACK was sent: deliveries may begin.
     pub active: bool,
     pub subscriptions: InlineVec<Subscription>,
     pub window: LazyBox<Window>,
-    /// How many deliveries the client takes unacknowledged.
+    /// Limit on deliveries that the client accepts unacknowledged.
     pub window_max: u16,
     /// Partitions in which the session is not live.
     pub behind: LazyBox<Vec<CatchUpCursor>>,
     pub replays: LazyBox<Vec<Replay>>,
     pub next_replay: u16,
-    /// Deliveries of the window from this packet id on were sent on an earlier connection and have to be sent again.
+    /// The deliveries of the window from this packet id on were sent on an earlier connection and have to be sent
+    /// again.
     pub resend: Option<u16>,
-    /// In the list of sessions that have something to do.
+    /// In the list of sessions with work to do.
     pub queued: bool,
     /// Seconds that the session outlives its connection.
     pub expiry_s: u32,
@@ -201,26 +202,27 @@ pub struct Session {
     pub stored: bool,
     /// Acknowledgements came since the last checkpoint.
     pub dirty: bool,
-    /// Nothing while the client is connected.
+    /// `None` while the client is connected.
     pub offline: Option<Box<Offline>>,
     /// The state store holds a will of this session.
     pub will_stored: bool,
     pub extras: LazyBox<Extras>,
-    /// Names this session among all of the log, also among those of the same client before and after it.
+    /// Identifies this session in the whole log, also among earlier and later sessions of the same client.
     pub life: u64,
-    /// A client that is back has those of before.
+    /// Kept when the client reconnects.
     pub topics_made: TopicsMade,
     /// QoS 2 publishes of the client.
     pub qos2_inbound: LazyBox<Qos2Inbound>,
-    /// The stored value of `extras.assigned` and the window is old.
+    /// The stored value of `extras.assigned` and the window is out of date.
     pub outbound_changed: bool,
-    /// `extras.assigned` no longer says what a replay that is over has delivered, so the stored cursors have to say that it is.
+    /// `extras.assigned` no longer has the records delivered by a finished replay, so the stored cursors have to say
+    /// that it is finished.
     pub replay_forgotten: bool,
-    /// The state store holds such a value.
+    /// The state store has such a value.
     pub outbound_stored: bool,
-    /// In the list of sessions to write in this round.
+    /// In the list of sessions to write in this commit.
     pub in_state_commit: bool,
-    /// Its subscriptions are at rest in the router: they are counted there and not found.
+    /// Its subscriptions are only counted in the router and not found there.
     pub is_at_rest: bool,
 }
 
@@ -258,7 +260,7 @@ impl Session {
         }
     }
 
-    /// Whether the client may do this with a topic (a filter, for [`Access::Subscribe`]).
+    /// Whether the client has this access to a topic (a filter, for [`Access::Subscribe`]).
     #[inline]
     pub fn may(&self, access: Access, topic: &str) -> bool {
         #[cfg(test)]
@@ -268,7 +270,7 @@ impl Session {
             .is_none_or(|rights| rights.may(access, topic, Some(&self.client_id)))
     }
 
-    /// Whether a topic has commands for the client of this session, as far as anybody knows.
+    /// Whether a topic has commands for the client of this session.
     #[inline]
     pub fn is_commanded_by(&self, topic: &str) -> bool {
         let client_id = &*self.client_id;
@@ -279,7 +281,7 @@ impl Session {
                 .is_none_or(|rights| rights.speaks_as(client_id))
     }
 
-    /// The user who opened the session, empty for a client without credentials; `None` when nobody was told apart.
+    /// The user who opened the session, empty for a client without credentials; `None` if users were not distinguished.
     pub fn owner(&self) -> Option<&str> {
         let rights = self.rights.as_ref()?;
         Some(rights.user().map_or("", |user| &**user))
@@ -291,7 +293,7 @@ impl Session {
         !self.extras.groups.is_empty()
     }
 
-    /// The shared groups that it is in, or has deliveries of.
+    /// The shared groups that it is a member of, or has deliveries of.
     pub fn groups(&self) -> &[GroupId] {
         &self.extras.groups
     }
@@ -320,7 +322,7 @@ impl Session {
         if self.active { self.conn } else { None }
     }
 
-    /// Whether the loop's pull serves this session in a partition.
+    /// Whether the live stream serves this session in a partition.
     #[inline]
     pub fn is_live(&self, partition: PartitionIndex) -> bool {
         self.behind
@@ -328,7 +330,7 @@ impl Session {
             .all(|behind| behind.partition != partition)
     }
 
-    /// Leaves the live stream: what lies from `next` on is read later.
+    /// Leaves the live stream: records from `next` on are read later.
     pub fn fall_behind(&mut self, partition: PartitionIndex, next: Offset, qos0_from: Offset) {
         if self.is_live(partition) {
             self.behind.push(CatchUpCursor {
@@ -340,7 +342,7 @@ impl Session {
         }
     }
 
-    /// Leaves the live stream until the retained values that the session is owed have been sent: they are older.
+    /// Leaves the live stream until the session's retained messages have been sent: they are older.
     pub fn wait_for_retained(&mut self, partition: PartitionIndex, next: Offset) {
         if self.is_live(partition) {
             self.behind.push(CatchUpCursor {
@@ -352,13 +354,13 @@ impl Session {
         }
     }
 
-    /// Whether retained values are to be sent before what is published now.
+    /// Whether retained messages have to be sent before new records.
     #[inline]
     pub fn owes_retained(&self) -> bool {
         !self.extras.retained.is_empty()
     }
 
-    /// Whether anything but the live stream waits to be sent.
+    /// Whether anything besides the live stream has to be sent.
     pub fn has_work(&self) -> bool {
         self.resend.is_some()
             || !self.extras.unsent.is_empty()
@@ -373,7 +375,7 @@ impl Session {
             .find(|subscription| &*subscription.filter == filter)
     }
 
-    /// Whether a replay that had caught up before a restart has not caught up again.
+    /// Whether a replay that had caught up before a restart still has to catch up again.
     pub fn ends_replays(&self) -> bool {
         self.replays
             .iter()
@@ -386,7 +388,7 @@ impl Session {
             .any(|replay| !replay.joined && replay.until.is_empty() && &*replay.filter == filter)
     }
 
-    /// Where the session reads a partition on; `live_at` is where the loop's pull stands.
+    /// The offset from which the session continues in a partition; `live_at` is the position of the live stream.
     pub fn place(&self, partition: PartitionIndex, live_at: Offset) -> Offset {
         self.behind
             .iter()
@@ -394,8 +396,8 @@ impl Session {
             .map_or(live_at, |behind| behind.next)
     }
 
-    /// The first offset of a partition that the session still needs: what its checkpoint says. `live_at` is where the
-    /// loop's pull stands.
+    /// The first offset of a partition that the session still needs, which is stored in its checkpoint. `live_at` is
+    /// the position of the live stream.
     pub fn cursor(&self, partition: PartitionIndex, live_at: Offset) -> Offset {
         let place = self.place(partition, live_at);
         let unacked = self.window.oldest(partition, Source::Cursor);
@@ -430,7 +432,7 @@ impl Session {
         self.forget_assigned();
     }
 
-    /// Forgets what was assigned for replays that are over.
+    /// Forgets the records assigned for finished replays.
     pub fn forget_assigned(&mut self) {
         let Some(extras) = self.extras.present_mut() else {
             return;

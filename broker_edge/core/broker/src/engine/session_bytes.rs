@@ -1,7 +1,8 @@
-//! How many bytes sessions hold for their clients: filters with the names of shared groups, the will (also one that waits
-//! for its delay), and the client id. The limits on numbers of sessions and subscriptions bound no memory by themselves.
+//! How many bytes sessions hold for their clients: filters with the names of shared groups, the will (including a
+//! delayed one), and the client id. Limits on the number of sessions and subscriptions do not limit memory by
+//! themselves.
 //!
-//! A session is counted again after each change, from what it has; nothing is counted by publishes and deliveries.
+//! A session is counted again after each change, from its current state; publishes and deliveries count nothing.
 
 use std::sync::Arc;
 
@@ -15,12 +16,12 @@ use super::quotas::{AccountId, Kind};
 use super::session::Session;
 use super::{ConnKey, Engine, SessionKey};
 
-/// The first bytes of each session, which are not counted: the limits on sessions and connections bound them. A common
-/// device, with a short will and a few filters, gets in when others have used up the bytes for all.
+/// The first bytes of each session are not counted: the limits on sessions and connections bound them. So an ordinary
+/// device, with a short will and a few filters, is admitted even when others have used up the bytes for all.
 pub(super) const UNCOUNTED_BYTES: u64 = 256;
 
 impl Engine {
-    /// Counts a session again: its filters, its will or where that lies may have changed.
+    /// Counts a session again: its filters or its will may have changed.
     pub(super) fn recount_bytes(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get(key) else {
             return;
@@ -40,7 +41,7 @@ impl Engine {
         }
     }
 
-    /// The will of a client that is connected, or the one that waits for its delay.
+    /// The will of a connected client, or the one that waits for its delay.
     fn will_of<'a>(&'a self, session: &'a Session) -> Option<&'a Will> {
         let waiting = session.offline.as_ref().and_then(|away| away.will.as_ref());
         let conn = session.conn.and_then(|key| self.conns.get(key));
@@ -49,8 +50,8 @@ impl Engine {
             .or_else(|| conn?.extras.will.as_deref())
     }
 
-    /// Why a client does not get in for the size of its will or client id, if so. A session that would not grow is let in
-    /// also when there is too much already.
+    /// Why a client is refused because of the size of its will or client id, if it is. A session that would not grow is
+    /// admitted even when the limit is exceeded.
     pub(super) fn refusal_by_bytes(
         &mut self,
         key: ConnKey,
@@ -77,7 +78,7 @@ impl Engine {
         Some(ReasonCode::QuotaExceeded)
     }
 
-    /// What a filter more would exceed.
+    /// The limit that one more filter would exceed, if any.
     pub(super) fn filter_over(&self, session: &Session, filter: &str) -> Option<OverLimit> {
         let will = self.will_of(session).map_or(0, will_bytes);
         let bytes = counted(session, filter_bytes(session) + filter.len() as u64 + will);
@@ -97,16 +98,16 @@ impl Engine {
     }
 }
 
-/// Whose bytes there would be too many of.
+/// Which limit would be exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OverLimit {
-    /// Those of all sessions.
+    /// The limit for all sessions.
     All,
-    /// Those of the user or its tenant.
+    /// The limit of the user or its tenant.
     Quota,
 }
 
-/// The bytes that count for a session with this many bytes beside its client id.
+/// The counted bytes of a session with this many bytes besides its client id.
 fn counted(session: &Session, bytes: u64) -> u64 {
     above_uncounted(session.client_id.len() as u64 + bytes)
 }
@@ -124,7 +125,7 @@ fn will_bytes(will: &Will) -> u64 {
     (will.topic.len() + will.payload.len() + will.properties.len()) as u64
 }
 
-/// The same for one that is not taken yet.
+/// The same for a will that is not accepted yet.
 fn wanted_bytes(will: &connect::Will<'_>) -> u64 {
     let mut properties = Vec::new();
     will.properties.copy_forwardable(&mut properties);

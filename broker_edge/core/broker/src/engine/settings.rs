@@ -1,20 +1,20 @@
-//! The limits and choices of the data plane: plain values, filled from the configuration by the broker.
+//! The limits and choices of the data plane: plain values that the broker fills from the configuration.
 
 use headwater_mqtt::QoS;
 
 use super::qos2_inbound::IDS_IN_USE_MAX;
 use super::quotas::QuotaLimits;
 
-/// What the engine and the event loop are started with.
+/// The settings of the engine and the event loop.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// A packet, header included.
+    /// Bytes of a packet, including its header.
     pub packet_bytes_max: usize,
-    /// Bytes received and not parsed, all connections together.
+    /// Bytes received and not parsed, over all connections.
     pub receive_budget_bytes: usize,
-    /// Packet ids of QoS 2 publishes that clients hold, all together.
+    /// Packet ids of QoS 2 publishes in use, over all sessions.
     pub ids_in_use_max: usize,
-    /// Unacknowledged deliveries to a client that names no receive maximum.
+    /// Unacknowledged deliveries to a client that sets no receive maximum.
     pub inflight_max: u16,
     /// Unacknowledged publishes that a client may have.
     pub receive_maximum: u16,
@@ -27,52 +27,53 @@ pub struct Settings {
     pub sessions_max: usize,
     /// Topics with a retained message.
     pub retained_max: usize,
-    /// Those topics and messages together.
+    /// Bytes of those topics and messages.
     pub retained_bytes_max: u64,
-    /// Of filters, wills and long client ids, all sessions together.
+    /// Bytes of filters, wills and long client ids, over all sessions.
     pub session_bytes_max: u64,
-    /// Of a topic or a filter.
+    /// Levels of a topic or a filter.
     pub topic_levels_max: usize,
-    /// Topics of deliveries that get an alias on a connection whose client allows that.
+    /// Topic aliases for deliveries on a connection whose client accepts them.
     pub delivery_aliases_max: u16,
-    /// Shared groups, all together.
+    /// Shared groups, in total.
     pub shared_groups_max: usize,
-    /// Members of shared groups, all together.
+    /// Members of shared groups, in total.
     pub shared_members_max: usize,
-    /// Of all sessions.
+    /// Subscriptions of all sessions.
     pub total_subscriptions_max: usize,
-    /// Of users and tenants, where there are any.
+    /// Quotas of users and tenants, if there are any.
     pub quotas: QuotaLimits,
-    /// How long a member of a shared group may owe an acknowledgement before the record goes to another; 0 for ever.
+    /// How long a member of a shared group may leave a delivery unacknowledged before the record goes to another
+    /// member; 0 for ever.
     pub shared_redelivery_after_ms: u64,
-    /// Time from opening a connection to its CONNECT.
+    /// Time from accepting a connection to its CONNECT.
     pub connect_timeout_ms: u64,
-    /// The longest that a session outlives its connection; longer wishes are cut to it.
+    /// The longest time that a session may outlive its connection; longer requests are reduced to it.
     pub session_expiry_max_s: u32,
-    /// Bytes that wait for one socket.
+    /// Limit on the bytes that wait for one socket.
     pub out_buffer_bytes: usize,
-    /// Acknowledge at the written mark instead of the synced one.
+    /// Acknowledge at the written offset instead of the synced one.
     pub ack_written: bool,
     /// Connections that may publish in a turn whose append is committed on the loop's thread.
     pub inline_publishers_max: usize,
     pub limits: Limits,
-    /// Time between the values of `$SYS`; 0 for none.
+    /// Time between updates of `$SYS`; 0 turns them off.
     pub sys_interval_ms: u64,
 }
 
-/// What one client may do, beyond its queues.
+/// Limits of one client, beyond its queues.
 #[derive(Debug, Clone)]
 pub struct Limits {
     pub messages_per_s: Option<u32>,
     pub bytes_per_s: Option<u64>,
-    /// Topics that a connection brings into the table.
+    /// Topics that a connection may add to the topic table.
     pub topics_max: u32,
-    /// Of a topic or filter.
+    /// Bytes of a topic or filter.
     pub topic_bytes_max: usize,
     pub qos_max: QoS,
     pub retain_available: bool,
     pub wildcard_available: bool,
-    /// Seconds; 0 imposes nothing.
+    /// Seconds; 0 for no limit.
     pub keep_alive_max_s: u16,
     pub server_reference: Option<String>,
     pub response_information: Option<String>,

@@ -1,12 +1,12 @@
-//! Slots for connections and sessions, addressed by keys that go stale when their slot is given to somebody else.
+//! Slots for connections and sessions. Their keys become stale when the slot is reused.
 //!
-//! Not a general container: it never iterates in order of insertion and never shrinks.
+//! Not a general container: it does not iterate in insertion order and never shrinks.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 
-/// The address of a value. A key whose value was removed finds nothing, even after the slot is used again.
+/// The address of a value. A key whose value was removed finds nothing, even after the slot is reused.
 pub struct Key<T> {
     index: u32,
     generation: u32,
@@ -14,14 +14,14 @@ pub struct Key<T> {
 }
 
 impl<T> Key<T> {
-    /// Finds nothing: there are never so many slots.
+    /// Finds nothing: there are never that many slots.
     pub const NONE: Self = Self {
         index: u32::MAX,
         generation: u32::MAX,
         of: PhantomData,
     };
 
-    /// The slot's number, for tables kept beside the slab.
+    /// The slot's number, for tables next to the slab.
     pub fn index(self) -> usize {
         self.index as usize
     }
@@ -81,7 +81,7 @@ struct Slot<T> {
 /// Slots are allocated in blocks, so that growing copies nothing and wastes at most one block.
 const BLOCK: usize = 128;
 
-/// Values in slots that are used again.
+/// Values in reusable slots.
 pub struct Slab<T> {
     blocks: Vec<Box<[Slot<T>]>>,
     /// Slots that were ever used.

@@ -1,8 +1,8 @@
-//! The way of records from a turn into the log, one stage per partition.
+//! Moves records from a turn into the log, one stage per partition.
 //!
-//! A record is given a *ticket* when it is staged and an offset when its append is accepted. The stage remembers which
-//! tickets got which offsets until they are below the high watermark, and which connections wait for them. It writes no
-//! acknowledgement; it says who may send theirs.
+//! A record gets a *ticket* when it is staged and an offset when its append is accepted. The stage remembers which
+//! tickets got which offsets until they are below the high watermark, and which connections wait for them. It sends no
+//! acknowledgements; it reports which connections may send theirs.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,12 +16,12 @@ use rustc_hash::FxHashMap;
 use super::inline_commit_policy::InlineCommitPolicy;
 use super::{ConnKey, SessionKey};
 
-/// The number of a partition, small enough for what is kept per delivery.
+/// The number of a partition, small because each delivery stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PartitionIndex(pub u16);
 
 impl PartitionIndex {
-    /// Partitions are given by configuration, which stays far below 65,536 of them.
+    /// The partitions come from the configuration, which allows far fewer than 65,536.
     pub fn of(id: PartitionId) -> Self {
         Self(u16::try_from(id.0).expect("a log has fewer than 65,536 partitions"))
     }
@@ -32,7 +32,7 @@ impl PartitionIndex {
     }
 }
 
-/// The place of a record in the sequence that this loop stages for one partition.
+/// The index of a record in the sequence that this loop stages for one partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
@@ -42,12 +42,12 @@ struct Appended {
     tickets: Range<u64>,
     base: Offset,
     end: Offset,
-    /// There are QoS 2 publishes among them.
+    /// Some of them are QoS 2 publishes.
     has_qos2: bool,
     conns: Vec<ConnKey>,
 }
 
-/// What became of an attempt to append.
+/// The result of an append.
 #[derive(Debug)]
 pub enum Outcome {
     Nothing,
@@ -55,9 +55,9 @@ pub enum Outcome {
         first: Ticket,
         base: Offset,
     },
-    /// The queue is full: the records stay staged, and nobody may stage more until they are accepted.
+    /// The queue is full: the records stay staged, and no more may be staged until they are accepted.
     Stalled,
-    /// None of the records from this ticket on will ever be in the log.
+    /// The records from this ticket on will never be in the log.
     Refused {
         first: Ticket,
         conns: Vec<ConnKey>,
@@ -72,19 +72,19 @@ pub enum Outcome {
 pub struct Stage {
     pub partition: Partition,
     pub records: Records,
-    /// Names what indexes into `records` are good for; changes with every append and is unique over all partitions.
+    /// Indexes into `records` are valid for this stamp; it changes with every append and is unique over all partitions.
     pub stamp: u64,
     /// The staged records could not be appended yet.
     pub stalled: bool,
-    /// The last append was refused: said once, not for every turn of it.
+    /// The last append was refused; this is logged once, not in every turn.
     pub refusing: bool,
-    /// Its records could not be read just now: the live stream waits until then.
+    /// The partition's records could not be read: the live stream waits until then.
     pub pull_after_ms: u64,
     /// Sessions and packet ids of the QoS 2 publishes in `records`.
     pub exactly_once: Vec<(SessionKey, u16)>,
-    /// The partition's size when the packet ids in use were marked last.
+    /// The partition's size at the last mark of the packet ids in use.
     pub marked_bytes: u64,
-    /// Since when accepted records wait for space.
+    /// When accepted records began to wait for disk space.
     full_since_ms: Option<u64>,
     first: u64,
     next: u64,
@@ -95,7 +95,7 @@ pub struct Stage {
     /// How many of `records` are publishes of clients.
     publishes: u64,
     clients: FxHashMap<ConnKey, ClientIndex>,
-    /// Of commits on the loop's thread.
+    /// Whether to commit on the loop's thread.
     pub inline_commits: InlineCommitPolicy,
 }
 
@@ -122,12 +122,12 @@ impl Stage {
         }
     }
 
-    /// The ticket that the next record will get.
+    /// The ticket of the next record.
     pub fn next_ticket(&self) -> Ticket {
         Ticket(self.next)
     }
 
-    /// Gives the ticket of the record that the caller has just pushed to `records`.
+    /// Issues the ticket of the record that the caller has just pushed to `records`.
     #[inline]
     pub fn ticket(&mut self, conn: Option<ConnKey>) -> Ticket {
         let ticket = Ticket(self.next);
@@ -141,8 +141,8 @@ impl Stage {
         ticket
     }
 
-    /// The place of a connection's client id in `records`. Connections remember the last they were given; this table is
-    /// for those that publish to several partitions in turn.
+    /// The index of a connection's client id in `records`. Connections remember their last one; this table serves those
+    /// that publish to several partitions in turn.
     pub fn client(&mut self, conn: ConnKey, client_id: &str) -> Result<ClientIndex, RecordsFull> {
         if let Some(index) = self.clients.get(&conn) {
             return Ok(*index);
@@ -168,12 +168,12 @@ impl Stage {
         Ticket(self.settled)
     }
 
-    /// Whether [`Stage::settle`] would settle something.
+    /// Whether [`Stage::settle`] would settle anything.
     pub fn is_settleable(&self, mark: Offset) -> bool {
         self.appended.front().is_some_and(|front| front.end <= mark)
     }
 
-    /// Whether what would be settled first holds QoS 2 publishes.
+    /// Whether the next records to settle include QoS 2 publishes.
     pub fn settles_qos2(&self) -> bool {
         self.appended.front().is_some_and(|front| front.has_qos2)
     }
@@ -183,7 +183,7 @@ impl Stage {
         !self.appended.is_empty()
     }
 
-    /// Hands what is staged to the log. `inline` allows the commit to happen on this thread.
+    /// Appends the staged records to the log. `inline` allows the commit to happen on this thread.
     pub fn append(&mut self, inline: bool, stamp: u64) -> Outcome {
         if self.records.is_empty() {
             return Outcome::Nothing;
@@ -234,7 +234,7 @@ impl Stage {
         }
     }
 
-    /// Lets a connection wait for a ticket that another one was given.
+    /// Makes a connection wait for a ticket issued to another one.
     pub fn watch(&mut self, ticket: Ticket, conn: ConnKey) {
         if ticket.0 >= self.first {
             self.conns.push(conn);
@@ -243,13 +243,13 @@ impl Stage {
         }
     }
 
-    /// Every ticket with an offset below this one is settled; `mark` is where the log is.
+    /// Every ticket with an offset below this one is settled; `mark` is the log's own mark.
     pub fn settled_below(&self, mark: Offset) -> Offset {
         let first = self.appended.front().map(|appended| appended.base);
         first.map_or(mark, |base| base.min(mark))
     }
 
-    /// Whether the queue has room is asked by nobody but the log, when it takes the records: others append meanwhile.
+    /// Only the log decides whether the queue has room, when it takes the records: other threads append as well.
     fn hand_over(&mut self, records: Records, inline: bool) -> Result<Range<Offset>, AppendError> {
         if !(inline && self.inline_commits.is_likely()) {
             self.inline_commits.note_left();
@@ -261,7 +261,7 @@ impl Stage {
         result
     }
 
-    /// Refused tickets count as settled, behind those that still wait.
+    /// Refused tickets count as settled, after those that still wait.
     fn settle_refused(&mut self) {
         match self.appended.back_mut() {
             Some(last) => last.tickets.end = self.next,
@@ -269,7 +269,8 @@ impl Stage {
         }
     }
 
-    /// Settles what lies below `mark` and hands out the connections that waited for it. Says whether there was any.
+    /// Settles the records below `mark` and adds the connections that waited for them to `waiting`. Returns whether
+    /// there were any.
     pub fn settle(&mut self, mark: Offset, waiting: &mut Vec<ConnKey>) -> bool {
         let before = self.settled;
         while let Some(front) = self.appended.front()
@@ -282,7 +283,7 @@ impl Stage {
         self.settled > before
     }
 
-    /// Whether accepted records have waited for space for at least `limit_ms`. Asked now and then.
+    /// Whether accepted records have waited for disk space for at least `limit_ms`. Called now and then.
     pub fn has_waited_on_full(&mut self, now_ms: u64, limit_ms: u64) -> bool {
         if !self.waits() || self.partition.state() != PartitionState::Full {
             self.full_since_ms = None;
@@ -292,8 +293,8 @@ impl Stage {
         now_ms.saturating_sub(since_ms) >= limit_ms
     }
 
-    /// Every connection that waits for this partition, when its disk is full. What they sent may still be written, so it
-    /// stays to be settled: only then are its QoS 2 packet ids acknowledged.
+    /// All connections that wait for this partition, when its disk is full. Their records may still be written, so
+    /// these stay unsettled: only then are their QoS 2 packet ids acknowledged.
     pub fn let_go(&mut self) -> Vec<ConnKey> {
         self.full_since_ms = None;
         let mut conns = std::mem::take(&mut self.conns);
@@ -303,7 +304,7 @@ impl Stage {
         conns
     }
 
-    /// Every connection that waits for this partition, when it has stopped for good.
+    /// All connections that wait for this partition, when it has stopped for good.
     pub fn abandon(&mut self) -> Vec<ConnKey> {
         let mut conns = std::mem::take(&mut self.conns);
         for appended in self.appended.drain(..) {

@@ -1,8 +1,9 @@
-//! The durable side of QoS 2: what has to be in the internal partition before a packet may leave, and when it is.
+//! Commits of QoS 2 state: what has to be durable in the internal partition before a packet may be sent.
 //!
-//! Changes of a turn belong to a *round*: at the end of the turn the new values of all sessions that changed are one
-//! append, and what waits for the round goes once that append is durable. Sessions that end with their connection wait
-//! for nothing. The values are defined in `qos2_inbound` and `qos2_outbound`; this file never decides about packets.
+//! The changes of a turn form one commit: at the end of the turn the new values of all changed sessions are appended
+//! together, and packets that wait for the commit are sent once the append is durable. Sessions that end with their
+//! connection wait for nothing. The values are defined in `qos2_inbound` and `qos2_outbound`; this file decides nothing
+//! about packets.
 
 use std::collections::VecDeque;
 
@@ -16,26 +17,26 @@ use super::qos2_inbound::qos2_inbound_key;
 use super::qos2_outbound::qos2_outbound_key;
 use super::{ConnKey, Engine, SessionKey};
 
-/// Values that go into one append.
+/// Values per append.
 const CHUNK: usize = 512;
 
-/// The changes of QoS 2 state that are written together. Sequence 0 is durable from the beginning: it stands for what
-/// need not be written.
+/// The number of a commit of QoS 2 state. Number 0 is durable from the beginning: it stands for changes that need not
+/// be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct CommitSeq(pub u64);
 
 #[derive(Debug)]
 pub struct StateCommits {
-    /// What changes now belongs to it.
+    /// The commit of the current changes.
     current: CommitSeq,
     settled: CommitSeq,
     /// Written and not durable yet.
     written: VecDeque<(CommitSeq, Offset)>,
-    /// Sessions to write in the current round, each at most once.
+    /// Sessions to write in the current commit, each at most once.
     changed: Vec<SessionKey>,
-    /// Sessions with something that waits for a round, in order of state_commits.
+    /// Sessions that wait for a commit, in order of commits.
     waiting: VecDeque<(CommitSeq, SessionKey)>,
-    /// Sessions with records that their stored value does not account for, each at most once.
+    /// Sessions with records that their stored value does not cover, each at most once.
     pub unmarked: Vec<SessionKey>,
 }
 
@@ -53,13 +54,13 @@ impl Default for StateCommits {
 }
 
 impl StateCommits {
-    /// Everything up to this round is durable.
+    /// Everything up to this commit is durable.
     #[inline]
     pub fn settled(&self) -> CommitSeq {
         self.settled
     }
 
-    /// Whether [`Engine::settle_state_commits`] would settle one.
+    /// Whether [`Engine::settle_state_commits`] would settle any.
     pub fn is_settleable(&self, mark: Offset) -> bool {
         self.written.front().is_some_and(|(_, end)| *end <= mark)
     }
@@ -83,7 +84,7 @@ impl StateCommits {
 }
 
 impl Engine {
-    /// The session's QoS 2 state changed: gives the round to wait for.
+    /// The session's QoS 2 state changed. Returns the commit to wait for.
     pub(super) fn change(&mut self, key: SessionKey) -> CommitSeq {
         let Some(session) = self.sessions.get_mut(key).filter(|session| session.stored) else {
             return CommitSeq::default();
@@ -95,7 +96,7 @@ impl Engine {
         self.state_commits.current
     }
 
-    /// Ends the round of this turn: writes what changed in it.
+    /// Ends the commit of this turn: writes what changed in it.
     pub(super) fn write_state_commit(&mut self) {
         while !self.state_commits.changed.is_empty() {
             let from = self.state_commits.changed.len().saturating_sub(CHUNK);
@@ -124,8 +125,8 @@ impl Engine {
         }
     }
 
-    /// Without room it is tried again in the next turn. A partition that has stopped takes nothing until a restart, and
-    /// who waits for it is told by the end of the connection.
+    /// If there was no room, the next turn tries again. A partition that has stopped accepts nothing until a restart;
+    /// connections that wait for it are closed.
     fn state_commit_failed(&mut self, error: &StateError) {
         let passes = matches!(
             error,
@@ -159,7 +160,7 @@ impl Engine {
                     self.qos2_inbound_value(session),
                 ));
             }
-            // Together, or a crash between the two would have the whole replay delivered again as something new.
+            // In one append: after a crash between the two, the whole replay would be delivered again as new.
             if session.outbound_changed && session.replay_forgotten {
                 values.push(self.cursor_value(session));
             }
@@ -199,7 +200,7 @@ impl Engine {
         self.state.write(&changes)
     }
 
-    /// Lets go what waited for rounds that are durable now.
+    /// Sends what waited for commits that are durable now.
     pub(super) fn settle_state_commits(&mut self) {
         let mark = self.state_mark();
         if !self.state_commits.settle(mark) {
@@ -218,8 +219,8 @@ impl Engine {
         }
     }
 
-    /// Closes the connections that wait for the internal partition when it will never answer: it has taken what they wait
-    /// for, and could not make it durable.
+    /// Closes the connections that wait for the internal partition if it has stopped: it accepted their changes and
+    /// could not make them durable.
     pub(super) fn abandon_if_state_stopped(&mut self) {
         if self.state_waits.is_empty() && self.state_commits.waiting.is_empty() {
             return;
@@ -237,7 +238,7 @@ impl Engine {
             waiting.extend(self.sessions.get(key).and_then(|session| session.conn));
         }
         for key in waiting {
-            // Nothing but a CONNACK may be the first packet.
+            // The first packet may only be a CONNACK.
             let session = self.conns.get(key).and_then(|conn| conn.session);
             let is_active = session.and_then(|key| Some(self.sessions.get(key)?.active));
             let cause = if is_active == Some(true) {

@@ -1,4 +1,4 @@
-//! SUBSCRIBE and UNSUBSCRIBE: the subscriptions of a session, where each begins, and the retained values it is owed.
+//! SUBSCRIBE and UNSUBSCRIBE: the subscriptions of a session, their start offsets, and the retained messages they get.
 
 use headwater_log::Offset;
 use headwater_mqtt::packet::subscribe::{RetainHandling, Subscribe};
@@ -23,7 +23,7 @@ use super::stage::PartitionIndex;
 use super::sys::is_sys;
 use super::{ConnKey, Engine, SessionKey};
 
-/// What one SUBSCRIBE says about all its filters.
+/// The parts of one SUBSCRIBE that apply to all its filters.
 struct Common<'a> {
     id: u32,
     position: Option<&'a str>,
@@ -31,15 +31,15 @@ struct Common<'a> {
     is_v5: bool,
 }
 
-/// What the SUBACK tells beside its codes.
+/// What the SUBACK reports besides its codes.
 #[derive(Default)]
 struct Report {
     starts: Vec<(PartitionIndex, Offset)>,
     gaps: Vec<String>,
     sentence: Option<String>,
-    /// A position was given.
+    /// A start position was given.
     located: bool,
-    /// Something is to be stored.
+    /// The session has to be stored.
     changed: bool,
 }
 
@@ -111,7 +111,7 @@ impl Engine {
             self.format_places(&self.ends_of(&report.starts)),
         );
         let mut properties = Vec::new();
-        // Who wants no problem information gets no user properties here either (3.1.2.11.7).
+        // Clients that want no problem information get no user properties here either (3.1.2.11.7).
         if tells && report.located && !report.starts.is_empty() {
             properties.push(Property::UserProperty {
                 key: "stream-start",
@@ -145,7 +145,7 @@ impl Engine {
             .collect()
     }
 
-    /// Takes one subscription in.
+    /// Adds one subscription.
     fn subscribe(
         &mut self,
         key: SessionKey,
@@ -161,7 +161,7 @@ impl Engine {
         self.check_access(key, filter, Access::Subscribe)?;
         let position = located.position.or(common.position);
         let shared = filter_of(filter);
-        // A group has one place, whoever subscribes.
+        // A group has one cursor, whoever subscribes.
         let held = match shared {
             Some(_) => {
                 let name = self.group_name(key, filter);
@@ -216,7 +216,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Why nobody may subscribe to this filter, if so.
+    /// Why nobody may subscribe to this filter, if there is a reason.
     fn check_filter(&self, key: SessionKey, filter: &str) -> Result<(), Refusal> {
         let refuse = |reason, sentence: String| Err(Refusal { reason, sentence });
         let inner = match parse_shared(filter) {
@@ -290,7 +290,7 @@ impl Engine {
         })
     }
 
-    /// Writes the subscription into the session and the index. Says whether it replays.
+    /// Writes the subscription into the session and the index. Returns whether it replays.
     fn put_subscription(
         &mut self,
         key: SessionKey,
@@ -321,7 +321,8 @@ impl Engine {
             }
         } else {
             self.candidate_cache.forget(key);
-            // A session that is live everywhere and will not be stored never looks below its subscriptions' beginning.
+            // A session that is live in all partitions and will not be stored never reads records from before its
+            // subscriptions.
             let needs_since = session.expiry_s > 0 || !session.behind.is_empty();
             self.quotas.add(session.account, Kind::Subscriptions, 1);
             session.subscriptions.push(Subscription {
@@ -408,7 +409,7 @@ impl Engine {
                 } else {
                     self.router.remove(filter, session_key);
                 }
-                // What waited behind its retained values may go.
+                // Records that waited behind its retained messages may be sent.
                 self.wake_session(session_key);
             }
             codes.push(if held {
@@ -435,8 +436,8 @@ impl Engine {
         Some((conn.session?, conn.is_v5()))
     }
 
-    /// Stores the changed subscriptions of a persistent session; gives what the acknowledgement has to wait for. A
-    /// change that cannot be stored costs the connection, because it cannot be acknowledged.
+    /// Stores the changed subscriptions of a persistent session. Returns the offset for which the acknowledgement has
+    /// to wait. If the change cannot be stored the connection is closed, because the change cannot be acknowledged.
     fn store_change(
         &mut self,
         key: ConnKey,
@@ -444,7 +445,7 @@ impl Engine {
         changed: bool,
     ) -> Result<Option<Offset>, ()> {
         if !changed {
-            // A session may be large, and a client asks for what it has as often as it likes.
+            // A session may be large, and a client may repeat subscriptions that it already has as often as it likes.
             return Ok(self.state_pending());
         }
         if self

@@ -1,7 +1,8 @@
-//! `$SYS`: the broker's own figures under Mosquitto's topics, delivered from memory and never logged.
+//! `$SYS`: the broker's own statistics under Mosquitto's topics, sent from memory and never logged.
 //!
-//! Each interval the values that changed go to who is subscribed, as QoS 0; a new subscription is sent all that match,
-//! with the retain flag, once its SUBACK has left. Without a subscriber nothing is computed but the averages.
+//! At each interval the values that changed are sent to the subscribers with QoS 0. A new subscription gets all
+//! matching values, with the retain flag, once its SUBACK has left. Without a subscriber only the averages are
+//! computed.
 
 use headwater_log::Class;
 use headwater_mqtt::encode::PublishFields;
@@ -15,13 +16,13 @@ use super::topics::EffectiveOptions;
 use super::{ConnKey, Engine, SessionKey};
 
 const ROOT: &str = "$SYS/broker/";
-/// New subscriptions whose values wait for their SUBACK, all connections together. Beyond it the values come with the
-/// next interval, and only those that change.
+/// Limit on new subscriptions whose values wait for their SUBACK, over all connections. Beyond it a subscription only
+/// gets the values that change, at the next interval.
 const PENDING_MAX: usize = 4096;
-/// Of those, as many are sent theirs in a turn.
+/// New subscriptions that are sent their values in one turn.
 const PENDING_PER_TURN: usize = 64;
 
-/// What is averaged over one, five and fifteen minutes: name and total.
+/// A total that is averaged over one, five and fifteen minutes, and its name.
 type Total = (&'static str, u64);
 
 /// Per minute, over these minutes.
@@ -32,7 +33,7 @@ pub struct SysTree {
     started_ms: u64,
     averaged_ms: u64,
     loads: Vec<LoadAverage>,
-    /// What was sent last, in the order of the topics.
+    /// The values sent last, in the order of the topics.
     sent: Vec<String>,
     /// New subscriptions.
     pending: Vec<(ConnKey, Box<str>)>,
@@ -45,13 +46,13 @@ struct LoadAverage {
     averages: [f64; 3],
 }
 
-/// Whether a filter is about this tree.
+/// Whether a filter can match `$SYS` topics.
 pub fn is_sys(filter: &str) -> bool {
     filter == "$SYS" || filter.starts_with("$SYS/")
 }
 
 impl Engine {
-    /// Begins the rhythm.
+    /// Starts the interval timer.
     pub(super) fn start_sys(&mut self) {
         self.sys.started_ms = self.now.mono_ms;
         self.sys.averaged_ms = self.now.mono_ms;
@@ -61,7 +62,7 @@ impl Engine {
         }
     }
 
-    /// Averages, and sends what changed.
+    /// Updates the averages and sends the values that changed.
     pub(super) fn publish_sys(&mut self) {
         let interval_ms = self.settings.sys_interval_ms;
         self.timers.set(self.now.mono_ms + interval_ms, Timer::Sys);
@@ -95,7 +96,7 @@ impl Engine {
         }
     }
 
-    /// Remembers that a new subscription gets the values that there are.
+    /// Notes that a new subscription gets the current values.
     pub(super) fn owe_sys(&mut self, session: SessionKey, filter: &str) {
         let conn = self.sessions.get(session).and_then(|session| session.conn);
         if let Some(conn) = conn
@@ -258,7 +259,7 @@ impl Engine {
         values
     }
 
-    /// Records and bytes of the partitions that clients reach.
+    /// Records and bytes of the partitions that clients can reach.
     fn stored(&self) -> (u64, u64) {
         let partitions = self.log.partitions().iter();
         partitions

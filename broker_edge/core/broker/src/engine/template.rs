@@ -1,7 +1,7 @@
 //! A run of records, encoded once for every layout that its subscribers need.
 //!
 //! A layout is what the PUBLISH packets of several subscribers have in common: version (without or with properties),
-//! granted QoS, retain as published. What remains to be written per subscriber are the packet ids.
+//! granted QoS, retain as published. Per subscriber only the packet ids are written.
 
 use headwater_log::{Batch, Offset, RecordView};
 use headwater_mqtt::{QoS, Version};
@@ -27,14 +27,14 @@ pub struct Template {
     built: bool,
     /// The packets, without the payloads in `shares`.
     pub bytes: Vec<u8>,
-    /// Payloads that stay in the batch: the places in `bytes` that they follow, and their records.
+    /// Payloads that stay in the batch: their positions in `bytes`, and their records.
     pub shares: Vec<(usize, usize)>,
     /// Bytes of all packets, payloads included.
     pub total_len: usize,
     pub entries: Vec<Entry>,
     /// Entries with a packet id.
     pub with_id: usize,
-    /// Some of them are of QoS 2.
+    /// Some entries have QoS 2.
     pub has_qos2: bool,
     /// Bytes of the largest packet.
     pub largest: usize,
@@ -62,7 +62,7 @@ pub fn layout_of(version: Version, effective: &EffectiveOptions) -> usize {
         | usize::from(effective.retain_as_published)
 }
 
-/// How the payload of a record that lies in a batch is sent.
+/// How the payload of a record in a batch is sent.
 #[inline]
 pub fn payload_of(record: &RecordView<'_>) -> Payload {
     if record.payload.len() >= SHARED_BYTES_MIN {
@@ -82,7 +82,7 @@ pub struct TopicRun<'a> {
 }
 
 impl Templates {
-    /// The run in one layout, encoded when it is first asked for.
+    /// The run in one layout, encoded on first use.
     #[inline]
     pub fn get(&mut self, run: TopicRun<'_>, layout: usize, now_us: i64) -> &Template {
         let template = &mut self.layouts[layout];

@@ -1,4 +1,4 @@
-//! What happens because time has passed: silent connections, wills, expired sessions, checkpoints.
+//! Work that is due by time: keep-alive timeouts, wills, expired sessions, checkpoints.
 
 use headwater_mqtt::ReasonCode;
 
@@ -10,17 +10,17 @@ use super::{ConnKey, Engine, SessionKey};
 
 /// Cursors are checkpointed this often.
 pub const CHECKPOINT_MS: u64 = 1000;
-/// So many timers a turn: what is due at once of very many clients holds up nobody.
+/// Limit on timers per turn, so that timers of very many clients due at once do not block the loop.
 pub(super) const DUE_MAX: usize = 256;
-/// So many timers are no reason to look for stale ones.
+/// Below this count, skip the removal of stale timers.
 const TIMERS_KEPT: usize = 1024;
 
 impl Engine {
-    /// Does what is due. Is called before [`Engine::commit`], so that wills are appended in the same turn.
+    /// Does the work that is due. Called before [`Engine::commit`], so that wills are appended in the same turn.
     pub fn tick(&mut self) {
         for done in 0.. {
             if done == DUE_MAX {
-                // The rest is as late as this turn is long.
+                // The remaining timers run in the next turn.
                 self.more |= self.timers.is_due(self.now.mono_ms);
                 return;
             }
@@ -34,7 +34,7 @@ impl Engine {
                 Timer::Credentials(key) => self.check_credentials(key),
                 Timer::Pace(key) => self.end_pause_of_rate(key),
                 Timer::Sys => self.publish_sys(),
-                // The catching up of this turn looks at who may be let on.
+                // The catch-up of this turn checks which sessions may read.
                 Timer::ScheduleReads => self.batch_cache.watched = false,
                 Timer::Cursors => self.checkpoint_some(),
                 Timer::Checkpoint => {
@@ -61,7 +61,7 @@ impl Engine {
         self.timers.next_due_ms()
     }
 
-    /// Clients that come and go leave timers behind that may be due in weeks only.
+    /// Clients that connect and disconnect leave timers behind that may not be due for weeks.
     fn drop_stale_timers(&mut self) {
         if self.timers.len() < 4 * (self.conns.len() + self.sessions.len()) + TIMERS_KEPT {
             return;
@@ -95,7 +95,7 @@ impl Engine {
             return;
         }
         match conn.phase {
-            // It is the broker that has not looked at the credentials yet.
+            // The broker has not checked the credentials yet.
             Phase::New if conn.paused_on_auth => {
                 conn.silence_due_ms = now_ms + self.settings.connect_timeout_ms;
                 self.timers.set(conn.silence_due_ms, Timer::Silence(key));
@@ -107,7 +107,7 @@ impl Engine {
                 if silence_ms == 0 {
                     return;
                 }
-                // The broker's own pauses are not the client's silence.
+                // Pauses caused by the broker do not count as silence of the client.
                 let heard_ms = if conn.is_held_back() {
                     now_ms
                 } else {
@@ -132,7 +132,7 @@ impl Engine {
             return;
         };
         if away.expiry_due_ms > now.mono_ms {
-            // It went again since, and a timer was set for that.
+            // The client disconnected again since, and a timer was set for that.
             return;
         }
         let since_us = away.since_us;
@@ -141,8 +141,8 @@ impl Engine {
         }
         let away_ms = u64::try_from(now.wall_us - since_us).unwrap_or(0) / 1000;
         let left_ms = (u64::from(session.expiry_s) * 1000).saturating_sub(away_ms);
-        // Both clocks are cut to whole milliseconds: a last one may be left on the one that the timer does not go by, and a
-        // will that waited for this end has been published by now.
+        // Both clocks are rounded down to milliseconds, so one millisecond may be left on the clock that the timer does
+        // not use. A will that waited for the session's end has been published by now.
         if left_ms <= 1 {
             self.turn_metrics.sessions_expired += 1;
             self.end_session(key);

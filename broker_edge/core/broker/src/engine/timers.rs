@@ -1,7 +1,7 @@
-//! Deadlines of the engine: what is due at which millisecond of the monotonic clock.
+//! The engine's deadlines on the monotonic clock, in milliseconds.
 //!
-//! Entries are never searched for or taken back: who receives a due timer checks whether it still means something, and
-//! sets it again when its deadline has moved. So a keep-alive costs nothing per packet.
+//! Entries are never searched or removed: the handler of a due timer checks whether it still applies, and sets it again
+//! if its deadline has moved. So a keep-alive costs nothing per packet.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,19 +13,19 @@ use super::{ConnKey, SessionKey};
 pub enum Timer {
     /// A connection has been open too long without a CONNECT, or its client has been silent too long.
     Silence(ConnKey),
-    /// The will of a session whose connection is gone may be due.
+    /// The will of a disconnected session may be due.
     Will(SessionKey),
-    /// A session that is away may have expired.
+    /// A disconnected session may have expired.
     Expiry(SessionKey),
     /// The credentials of a client may have expired.
     Credentials(ConnKey),
-    /// Cursors are to be checkpointed.
+    /// Cursors have to be checkpointed.
     Checkpoint,
-    /// The next part of them.
+    /// The next part of the cursors.
     Cursors,
-    /// A client that was over its rate may go on.
+    /// A client that was over its rate may continue.
     Pace(ConnKey),
-    /// Sessions that wait to read from files may be let on.
+    /// Sessions that wait to read from files may continue.
     ScheduleReads,
     /// The values of `$SYS` are due.
     Sys,
@@ -39,7 +39,8 @@ pub struct Timers {
 impl Timers {
     pub fn set(&mut self, due_ms: u64, timer: Timer) {
         if self.heap.len() == self.heap.capacity() {
-            // By an eighth: every connection has one, and twice as many would be too much of what an idle one may take.
+            // Grow by an eighth: every connection has a timer, and doubling would exceed the memory budget of an idle
+            // connection.
             self.heap.reserve_exact((self.heap.len() / 8).max(64));
         }
         self.heap.push(Reverse((due_ms, timer)));
@@ -49,7 +50,7 @@ impl Timers {
         self.heap.len()
     }
 
-    /// Drops the timers that nobody waits for.
+    /// Drops the timers that are no longer wanted.
     pub fn retain(&mut self, mut is_wanted: impl FnMut(u64, Timer) -> bool) {
         self.heap
             .retain(|Reverse((due_ms, timer))| is_wanted(*due_ms, *timer));

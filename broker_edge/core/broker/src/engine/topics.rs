@@ -1,7 +1,7 @@
-//! Interned topics: what a name's bytes lead to, found once and kept while the name is in use.
+//! Interned topics: the lookup result of a topic name, cached while the name is in use.
 //!
-//! An entry holds the route of its topic and the cached list of live subscribers. The table is a cache with a bound:
-//! when it is full it is emptied and fills again by use, and identifiers from before find nothing.
+//! An entry holds the route of its topic and the cached list of live subscribers. The table is a bounded cache: when it
+//! is full it is emptied and fills again with use; earlier identifiers then find nothing.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,12 +21,12 @@ use super::slab::Slab;
 use super::stage::PartitionIndex;
 use super::{ConnKey, SessionKey};
 
-/// Topics that are kept at a time; an entry takes about 200 bytes.
+/// Limit on cached topics; an entry takes about 200 bytes.
 const TOPICS_MAX: usize = 100_000;
-/// Bytes of their names, which publishers choose.
+/// Limit on the bytes of their names, which publishers choose.
 const NAMES_BYTES_MAX: usize = 16 << 20;
 
-/// An entry of the table, while the table is not emptied.
+/// An entry of the table, valid until the table is emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct TopicId {
     index: u32,
@@ -34,7 +34,7 @@ pub struct TopicId {
     generation: u32,
 }
 
-/// One session that gets the records of a topic now.
+/// One session that currently gets the records of a topic.
 #[derive(Debug, Clone)]
 pub struct Target {
     pub session: SessionKey,
@@ -42,18 +42,18 @@ pub struct Target {
     pub effective: EffectiveOptions,
 }
 
-/// Who gets the records of a topic.
+/// The receivers of a topic's records.
 #[derive(Debug, Default)]
 pub struct Matches {
     pub targets: Vec<Target>,
-    /// Shared groups, each of which gives a record to one of its members.
+    /// Shared groups; each gives a record to one of its members.
     pub groups: Vec<GroupId>,
-    /// Some session holds a matching subscription, be it away or replaying.
+    /// Some session has a matching subscription, even if it is disconnected or replaying.
     pub any: bool,
 }
 
 impl Matches {
-    /// Somebody may get a record now.
+    /// Whether a record may be delivered now.
     pub fn is_wanted(&self) -> bool {
         !self.targets.is_empty() || !self.groups.is_empty()
     }
@@ -65,7 +65,7 @@ pub struct Topic {
     pub partition: PartitionIndex,
     /// The routing level within the name.
     pub key: Range<u16>,
-    /// Where this topic stands in the `Records` with that stamp.
+    /// The index of this topic in the `Records` with that stamp.
     pub staged: (u64, TopicIndex),
     matched_at: u64,
     matches: Rc<Matches>,
@@ -87,7 +87,7 @@ impl Topics {
         }
     }
 
-    /// Entries of the table.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.table.len()
     }
@@ -101,7 +101,7 @@ impl Topics {
         self.generation
     }
 
-    /// The entry of a topic name, made when there is none.
+    /// The entry of a topic name, created if needed.
     pub fn intern(&mut self, name: &str, log: &Log) -> TopicId {
         if let Some(index) = self.by_name.get(name) {
             return TopicId {
@@ -152,7 +152,7 @@ impl Topics {
         }
     }
 
-    /// Who gets this topic's records, matched again only when the subscriptions have changed.
+    /// The receivers of this topic's records, matched again only when the subscriptions have changed.
     #[inline]
     pub fn matches(
         &mut self,
@@ -198,7 +198,7 @@ fn find(
     found.sort_unstable_by_key(|(session, _)| *session);
     for group in found.chunk_by(|a, b| a.0 == b.0) {
         let session = group[0].0;
-        // Who is away is not asked about: rights cost more than the look.
+        // Disconnected sessions are skipped first: checking rights costs more.
         let receiver = sessions
             .get(session)
             .filter(|session| session.active_conn().is_some())
@@ -215,18 +215,18 @@ fn find(
     matches
 }
 
-/// What the subscriptions of sessions that catch up come to, by topic: many filters are not matched again for each batch.
+/// The effective options of catching-up sessions by topic, so that many filters are not matched again for each batch.
 #[derive(Default)]
 pub struct OptionsCache {
     epoch: u64,
     by_topic: HashMap<(SessionKey, TopicId), Option<Rc<EffectiveOptions>>, Xxh3DefaultBuilder>,
 }
 
-/// Entries that are kept; when there are more, they are found again by use.
+/// Limit on entries; above it the cache is cleared.
 const OPTIONS_CACHE_MAX: usize = 50_000;
 
 impl OptionsCache {
-    /// Forgets what older subscriptions came to.
+    /// Clears the cache when the subscriptions have changed.
     pub fn begin(&mut self, epoch: u64) {
         if self.epoch != epoch || self.by_topic.len() > OPTIONS_CACHE_MAX {
             self.by_topic.clear();
@@ -245,7 +245,8 @@ impl OptionsCache {
     }
 }
 
-/// What overlapping subscriptions of one session come to: one delivery, with the highest QoS and every identifier.
+/// The effective options of one session's overlapping subscriptions: one delivery, with the highest QoS and every
+/// identifier.
 #[derive(Debug, Clone)]
 pub struct EffectiveOptions {
     pub qos: QoS,
@@ -258,7 +259,7 @@ pub struct EffectiveOptions {
 }
 
 impl EffectiveOptions {
-    /// Nothing when there is no subscription.
+    /// The defaults if there is no subscription.
     pub fn of(options: impl Iterator<Item = Options>) -> Self {
         let mut effective = Self {
             qos: QoS::AtMostOnce,
@@ -285,7 +286,7 @@ impl EffectiveOptions {
         effective
     }
 
-    /// The delivery differs from others of the same version and QoS by more than packet id and flags.
+    /// The delivery differs from others of the same version and QoS in more than packet id and flags.
     pub fn is_special(&self) -> bool {
         self.no_local || self.offsets || self.offset_topics || self.ids.is_some()
     }

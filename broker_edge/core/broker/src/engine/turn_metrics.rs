@@ -1,4 +1,4 @@
-//! What a turn counted. It is added to the shared metrics once a turn, so that no atomic is touched per message.
+//! The counts of a turn. They are added to the shared metrics once per turn, so that no atomic is touched per message.
 
 use headwater_mqtt::ReasonCode;
 
@@ -29,17 +29,17 @@ pub struct TurnMetrics {
     pub topics_refused: u64,
     pub publish_received_bytes: u64,
     pub publish_sent_bytes: u64,
-    /// By packet and code; there are few kinds in a turn.
+    /// By packet and code; few kinds occur in a turn.
     refusals: Vec<(&'static str, ReasonCode, u64)>,
     pauses: [u64; PauseCause::ALL.len()],
 }
 
-/// What holds the reading of a connection back.
+/// Why reading of a connection is paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PauseCause {
-    /// Too many acknowledgements are owed.
+    /// Too many acknowledgements are pending.
     Acks,
-    /// The client does not take what it is sent.
+    /// The client does not read what it is sent.
     Out,
     /// The budget for large packets is used up.
     Budget,
@@ -60,7 +60,7 @@ impl PauseCause {
     ];
 }
 
-/// Present numbers, set once a turn.
+/// Current values, set once per turn.
 #[derive(Debug, Clone, Copy)]
 pub struct Gauges {
     pub connections: usize,
@@ -75,7 +75,7 @@ impl TurnMetrics {
         self.pauses[cause as usize] += 1;
     }
 
-    /// Counts a reason code that says no; others are none.
+    /// Counts a reason code if it is an error.
     pub fn refuse(&mut self, packet: &'static str, reason: ReasonCode) {
         self.refuse_several(packet, reason, 1);
     }
@@ -91,7 +91,7 @@ impl TurnMetrics {
         }
     }
 
-    /// Adds the counts to the metrics and starts again from zero.
+    /// Adds the counts to the metrics and resets them.
     pub fn publish(&mut self, metrics: &Metrics, present: Gauges) {
         let mqtt = &metrics.mqtt;
         let counters = [

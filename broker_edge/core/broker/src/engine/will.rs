@@ -1,11 +1,11 @@
-//! Wills that wait for their delay outlive the broker, and each is published once.
+//! Delayed wills survive the broker, and each is published once.
 //!
-//! A waiting will is a value of the internal partition, `will/<client id>`, which goes into the same append as the
-//! session that has lost its client. It is published under an idempotency key of its own and forgotten once the record is
-//! durable; a crash between the two finds the record by its key.
+//! A delayed will is a value of the internal partition, `will/<client id>`, written in the same append as the session
+//! that was disconnected. It is published under its own idempotency key and removed once the record is durable; after a
+//! crash in between, the record is found by its key.
 //!
-//! Wills of clients that are connected are kept in memory alone, as by Mosquitto: when the broker is killed they go with
-//! the connections, because which of the clients are gone is only known once they had the time to come back.
+//! Wills of connected clients are only kept in memory, as in Mosquitto: when the broker is killed they are lost with
+//! the connections, because which clients are gone is only known after they had time to reconnect.
 
 use std::rc::Rc;
 
@@ -24,7 +24,7 @@ use super::timers::Timer;
 use super::{Engine, SessionKey};
 
 const PREFIX: &str = "will/";
-/// When a will that the log did not take is tried again.
+/// When to retry a will that the log did not accept.
 const RETRY_MS: u64 = 100;
 
 pub fn will_key(client_id: &str) -> String {
@@ -47,7 +47,7 @@ struct StoredWill {
     payload: String,
 }
 
-/// A will whose record is on its way to the disk.
+/// A will whose record is not durable yet.
 #[derive(Debug)]
 pub struct Published {
     client_id: Rc<str>,
@@ -69,7 +69,7 @@ impl StoredWill {
     }
 }
 
-/// What the state store is to hold of the session's will, if that has changed; an empty value removes it.
+/// The value of the session's will for the state store, if it has changed; an empty value removes it.
 pub fn will_change(session: &Session) -> Option<(String, Vec<u8>)> {
     let away = session.offline.as_ref();
     let waiting = away
@@ -94,15 +94,15 @@ pub fn will_change(session: &Session) -> Option<(String, Vec<u8>)> {
 }
 
 impl Engine {
-    /// Whether a will may go to a topic: it may nothing that a publish of the client may not.
+    /// Whether a will may be published to a topic: the same rules as for a publish of the client.
     pub(super) fn may_publish_will(&self, key: SessionKey, topic: &str) -> bool {
         self.refusal_of_name(topic).is_none() && self.may(key, Access::Publish, topic)
     }
 
-    /// Lets a will wait for its delay, or for the end of the session if that comes first.
+    /// Makes a will wait for its delay, or for the end of the session if that is earlier.
     pub(super) fn await_will(&mut self, key: SessionKey, mut will: Box<Will>) {
         if !self.may_publish_will(key, &will.topic) {
-            // It is refused now, because nobody knows the rights after a restart.
+            // It is refused now, because the rights are unknown after a restart.
             return self.publish_will(key, &will);
         }
         let now = self.now;
@@ -120,7 +120,8 @@ impl Engine {
         self.timers.set(due_ms, Timer::Will(key));
     }
 
-    /// The will of a session is due, by its delay or by the session's end. Gives it back when the log takes nothing now.
+    /// The will of a session is due, by its delay or by the session's end. Returns the will if the log accepts nothing
+    /// now.
     pub(super) fn fire_will(&mut self, key: SessionKey, will: Box<Will>) -> Option<Box<Will>> {
         let session = self.sessions.get(key)?;
         if will.waits.is_none() {
@@ -129,7 +130,7 @@ impl Engine {
         }
         let (client_id, account) = (Rc::clone(&session.client_id), session.account);
         if !self.may_publish_will(key, &will.topic) {
-            // The rights have changed while it waited.
+            // The rights have changed since.
             self.publish_will(key, &will);
             if let Some(session) = self.sessions.get_mut(key) {
                 session.will_stored = false;
@@ -145,7 +146,7 @@ impl Engine {
         None
     }
 
-    /// The due will of a session that stays.
+    /// Publishes the due will of a session that continues.
     pub(super) fn check_will(&mut self, key: SessionKey) {
         let now_ms = self.now.mono_ms;
         let Some(session) = self.sessions.get_mut(key) else {
@@ -167,7 +168,7 @@ impl Engine {
         self.recount_bytes(key);
     }
 
-    /// Appends a stored will, unless an earlier life of the broker has. False when the log takes nothing now.
+    /// Appends a stored will, unless this was done before a restart. Returns false if the log accepts nothing now.
     fn publish_once(
         &mut self,
         client_id: Rc<str>,
@@ -178,7 +179,7 @@ impl Engine {
             return true;
         };
         if self.refusal_of_name(&will.topic).is_some() {
-            // An earlier version has stored it.
+            // It was stored by an earlier version of the broker.
             self.turn_metrics.publishes_refused += 1;
             return true;
         }
@@ -224,7 +225,7 @@ impl Engine {
         }
     }
 
-    /// Forgets the stored wills whose records are durable. Is called with each checkpoint and at the clean stop.
+    /// Removes the stored wills whose records are durable. Called with each checkpoint and at the clean stop.
     pub(super) fn forget_published_wills(&mut self) {
         let stages = &self.stages;
         let is_durable = |published: &Published| {
@@ -243,7 +244,7 @@ impl Engine {
         for published in &durable {
             let key = self.by_client.get(&published.client_id);
             let session = key.and_then(|key| self.sessions.get(*key));
-            // The client may have left another will meanwhile, which has taken its place.
+            // The client may have left another will since, which has replaced it.
             if session.is_none_or(|session| !session.will_stored) {
                 removed.push((will_key(&published.client_id), Vec::new()));
             }
@@ -254,7 +255,7 @@ impl Engine {
         }
     }
 
-    /// The will that a restored session waits with.
+    /// The delayed will of a restored session.
     pub(super) fn restore_will(&mut self, key: SessionKey) {
         let now = self.now;
         let Some(session) = self.sessions.get_mut(key) else {
@@ -275,7 +276,7 @@ impl Engine {
         self.timers.set(due_ms, Timer::Will(key));
     }
 
-    /// Publishes the wills whose sessions ended when the broker did.
+    /// Publishes the wills of sessions that ended together with the broker.
     pub(super) fn publish_left_wills(&mut self) {
         let mut left = Vec::new();
         let by_client = &self.by_client;

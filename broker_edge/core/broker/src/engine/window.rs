@@ -1,7 +1,7 @@
-//! The window of a session: deliveries of QoS 1 and 2 that are not acknowledged, or not completed, yet.
+//! The window of a session: QoS 1 and 2 deliveries that are not acknowledged or not completed.
 //!
-//! Packet ids are given in order, so an entry's id is the front's id plus its place: an entry is 16 bytes and finding
-//! one by its id is an addition. It holds places in the log, never payloads: what has to be sent again is read again.
+//! Packet ids are assigned in order, so an entry's id is the front's id plus its index: an entry is 16 bytes, and
+//! finding one by id is an addition. It holds log offsets, never payloads: a retransmission reads the record again.
 
 use std::collections::VecDeque;
 
@@ -14,17 +14,17 @@ use super::stage::PartitionIndex;
 /// Which of a session's cursors a delivery came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// The session's own place in the partition.
+    /// The session's own cursor in the partition.
     Cursor,
     /// A replaying subscription, by its number in the session.
     Replay(u16),
-    /// A retained value: nothing remembers it but the window.
+    /// A retained message: only the window remembers it.
     Retained,
     /// A shared group.
     Shared(GroupId),
-    /// A shared group that has given the record to another meanwhile.
+    /// A shared group that has since given the record to another member.
     Moved,
-    /// A shared group that is no more: nothing remembers it but the window.
+    /// A shared group that no longer exists: only the window remembers the delivery.
     Unattached,
 }
 
@@ -34,22 +34,22 @@ pub struct Inflight {
     pub offset: Offset,
     pub partition: PartitionIndex,
     pub source: Source,
-    /// The device that this record commands is the client: its PUBACK is a receipt.
+    /// The record is a command for the client: its PUBACK is a receipt.
     pub receipt: bool,
 }
 
-/// How far a delivery has come.
+/// The state of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InflightState {
     /// QoS 1, sent.
     AwaitsPuback,
-    /// QoS 2, not sent: that this packet id stands for this record has to be durable first.
+    /// QoS 2, not sent: the assignment of the packet id has to be durable first.
     Assigned,
     /// QoS 2, sent.
     AwaitsPubrec,
-    /// QoS 2, received by the client: PUBREL goes, or went, once that is durable.
+    /// QoS 2, received by the client: PUBREL is sent once that is durable.
     AwaitsPubcomp,
-    /// Acknowledged or completed; it only keeps its place.
+    /// Acknowledged or completed; the entry only keeps its index.
     Done,
 }
 
@@ -96,7 +96,7 @@ impl Blank for Window {
 }
 
 impl Window {
-    /// Deliveries that wait for the client.
+    /// Number of deliveries that wait for the client.
     pub fn unacked(&self) -> usize {
         usize::from(self.unacked)
     }
@@ -106,15 +106,15 @@ impl Window {
         self.entries.is_empty()
     }
 
-    /// How many deliveries fit. Acknowledged entries behind an unacknowledged one still hold their ids, so a client that
-    /// never acknowledges one delivery gets at most half of all ids further.
+    /// How many deliveries fit. Acknowledged entries after an unacknowledged one still hold their ids, so a client that
+    /// never acknowledges one delivery gets at most half of all ids beyond it.
     #[inline]
     pub fn room(&self, limit: u16) -> usize {
         let by_limit = usize::from(limit).saturating_sub(usize::from(self.unacked));
         by_limit.min((IDS as usize / 2).saturating_sub(self.entries.len()))
     }
 
-    /// Remembers a delivery and gives its packet id. The caller has checked [`Window::room`].
+    /// Adds a delivery and returns its packet id. The caller has checked [`Window::room`].
     #[inline]
     pub fn push(&mut self, sent: Inflight, flight: InflightState) -> u16 {
         let id = (u32::from(self.front_id) + self.entries.len() as u32) % IDS;
@@ -123,13 +123,13 @@ impl Window {
         id as u16 + 1
     }
 
-    /// The delivery of QoS 1 that `packet_id` acknowledges; nothing when there is none in flight.
+    /// The QoS 1 delivery that `packet_id` acknowledges; `None` if none is in flight.
     #[inline]
     pub fn ack(&mut self, packet_id: u16) -> Option<Inflight> {
         self.end(packet_id, |flight| flight == InflightState::AwaitsPuback)
     }
 
-    /// Ends a delivery, whatever it waits for; nothing when it is not in flight.
+    /// Ends a delivery in any state; `None` if it is not in flight.
     pub fn finish(&mut self, packet_id: u16) -> Option<Inflight> {
         self.end(packet_id, |flight| flight != InflightState::Done)
     }
@@ -159,7 +159,7 @@ impl Window {
         Some(sent)
     }
 
-    /// How far the delivery with this packet id is; nothing when there is none, or it is done.
+    /// The state of the delivery with this packet id; `None` if there is none or it is done.
     #[inline]
     pub fn flight(&self, packet_id: u16) -> Option<(Inflight, InflightState)> {
         let entry = self.entries.get(self.place(packet_id)?)?;
@@ -175,7 +175,7 @@ impl Window {
         }
     }
 
-    /// Takes a delivery that is in flight a step further.
+    /// Moves an in-flight delivery to its next state.
     pub fn advance(&mut self, packet_id: u16, flight: InflightState) {
         if let Some(place) = self.place(packet_id)
             && let Some(entry) = self.entries.get_mut(place)
@@ -185,8 +185,8 @@ impl Window {
         }
     }
 
-    /// Puts a delivery of an earlier life of the broker back under its packet id. They come oldest first, into a window
-    /// that holds nothing else; ids between them are left out. False when the id does not follow.
+    /// Restores a delivery of before the restart under its packet id. Deliveries are restored oldest first, into an
+    /// empty window; gaps between ids are skipped. Returns false if the id does not follow the last one.
     pub fn restore(&mut self, packet_id: u16, sent: Inflight, flight: InflightState) -> bool {
         if packet_id == 0 {
             return false;
@@ -209,24 +209,24 @@ impl Window {
         }
     }
 
-    /// The packet id that is given next.
+    /// The next packet id to assign.
     pub fn next_id(&self) -> u16 {
         ((u32::from(self.front_id) + self.entries.len() as u32) % IDS) as u16 + 1
     }
 
-    /// Unacknowledged deliveries older than the one that was, or is to be, given this packet id.
+    /// Unacknowledged deliveries older than the one that has, or will get, this packet id.
     pub fn unacked_until(
         &self,
         packet_id: u16,
     ) -> impl Iterator<Item = (u16, Inflight, InflightState)> + '_ {
         let until = self.place(packet_id);
-        // Further off than there are entries: it has long left the window, and with it all that were older.
+        // Outside the window: the delivery has left it long ago, and so have all older ones.
         let older = until.filter(|place| *place <= self.entries.len());
         self.unacked_from(0)
             .take_while(move |(id, _, _)| older.is_some_and(|older| self.place(*id) < Some(older)))
     }
 
-    /// Notes where a delivery belongs now.
+    /// Sets the current source of a delivery.
     pub fn set_source(&mut self, packet_id: u16, source: Source) {
         if let Some(place) = self.place(packet_id)
             && let Some(entry) = self.entries.get_mut(place)
@@ -235,7 +235,7 @@ impl Window {
         }
     }
 
-    /// The same for all that came from `from`.
+    /// The same for all deliveries from `from`.
     pub fn reassign(&mut self, from: Source, to: Source) {
         for entry in &mut self.entries {
             if entry.sent.source == from {
@@ -254,8 +254,8 @@ impl Window {
         (!self.entries.is_empty()).then(|| self.front_id + 1)
     }
 
-    /// Unacknowledged deliveries with their packet ids, oldest first, from `packet_id` on; from the front when that is
-    /// acknowledged.
+    /// Unacknowledged deliveries with their packet ids, oldest first, from `packet_id` on; from the front if that one
+    /// is acknowledged.
     pub fn unacked_from(
         &self,
         packet_id: u16,
@@ -276,14 +276,14 @@ impl Window {
             })
     }
 
-    /// How many unacknowledged deliveries are older than the one with this packet id.
+    /// Number of unacknowledged deliveries older than the one with this packet id.
     pub fn unacked_before(&self, packet_id: u16) -> usize {
         let older = self.place(packet_id).unwrap_or(0);
         let unacked = |entry: &&Entry| entry.flight != InflightState::Done;
         self.entries.iter().take(older).filter(unacked).count()
     }
 
-    /// The oldest unacknowledged offset of one partition that came from `source`.
+    /// The oldest unacknowledged offset of one partition from `source`.
     pub fn oldest(&self, partition: PartitionIndex, source: Source) -> Option<Offset> {
         let of_source = |entry: &&Entry| {
             entry.flight != InflightState::Done
@@ -297,20 +297,20 @@ impl Window {
             .min()
     }
 
-    /// Whether anything of QoS 2 is in flight.
+    /// Whether any QoS 2 delivery is in flight.
     pub fn has_qos2(&self) -> bool {
         let mut flights = self.entries.iter().map(|entry| entry.flight);
         flights.any(InflightState::is_qos2)
     }
 
-    /// Whether anything from `source` waits.
+    /// Whether any delivery from `source` is unacknowledged.
     pub fn holds(&self, source: Source) -> bool {
         self.entries
             .iter()
             .any(|entry| entry.flight != InflightState::Done && entry.sent.source == source)
     }
 
-    /// Gives memory back that an empty window does not need.
+    /// Frees the memory of an empty window.
     pub fn shrink(&mut self) {
         if self.entries.is_empty() {
             self.entries.shrink_to(0);

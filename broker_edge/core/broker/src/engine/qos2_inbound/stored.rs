@@ -1,7 +1,7 @@
-//! What of the packet ids in use is durable, and how a start finds them again.
+//! The durable part of the in-use packet ids, and how a start restores them.
 //!
-//! Each record names its session and packet id, `received/<client id>` holds the ids of records below the offsets that it
-//! names, and `mark/received` bounds what a start has to look through.
+//! Each record names its session and packet id. `received/<client id>` holds the ids of records below the offsets
+//! stored with it, and `mark/received` bounds what a start has to scan.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::super::stage::{PartitionIndex, Stage};
 use super::super::{Engine, SessionKey};
 use super::{InboundId, qos2_inbound_key};
 
-/// A mark is written when so much was appended since the last one: that much a start reads of a partition.
+/// A mark is written after this many appended bytes: a start scans about this much of a partition.
 const MARK_BYTES: u64 = 16 << 20;
 const SCAN_BYTES: usize = 4 << 20;
 const MARK_KEY: &str = "mark/received";
@@ -25,19 +25,19 @@ const MARK_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
 /// Value of `received/<client id>`.
 #[derive(Debug, Default, Serialize, Deserialize, PartialEq)]
 struct StoredInbound {
-    /// Per partition name: records of the session below are accounted for.
+    /// Per partition name: the session's records below are covered.
     applied: BTreeMap<String, u64>,
     held: Vec<u16>,
 }
 
-/// Value of `mark/received`: below these offsets the values of all sessions account for all records.
+/// Value of `mark/received`: the stored values of all sessions cover all records below these offsets.
 #[derive(Debug, Default, Serialize, Deserialize, PartialEq)]
 struct StoredMark {
     applied: BTreeMap<String, u64>,
 }
 
 impl Engine {
-    /// What the state store is to hold; nothing when that is as good as no value.
+    /// The value for the state store; empty if no value is needed.
     pub(in crate::engine) fn qos2_inbound_value(&self, session: &Session) -> Vec<u8> {
         let received = &session.qos2_inbound;
         let mut held: Vec<u16> = received
@@ -55,13 +55,13 @@ impl Engine {
         to_json(&StoredInbound { applied, held })
     }
 
-    /// Every record below this offset is acknowledged, or was not of this loop.
+    /// Every record below this offset is acknowledged or came from elsewhere than this loop.
     fn settled_below(&self, partition: PartitionIndex) -> Offset {
         let stage = &self.stages[partition.index()];
         stage.settled_below(self.mark_of(stage))
     }
 
-    /// Writes a mark when enough was appended since the last one, or whatever was when `now`.
+    /// Writes a mark if enough was appended since the last one, or in any case if `now`.
     pub(in crate::engine) fn mark_qos2_inbound(&mut self, now: bool) {
         let due = |stage: &Stage| {
             let bytes = stage.partition.size_bytes();
@@ -83,7 +83,7 @@ impl Engine {
                 continue;
             };
             let received = &session.qos2_inbound;
-            // Below the mark no record is looked at, so a session that holds nothing needs no value.
+            // Records below the mark are not scanned, so a session without ids needs no value.
             if !received.held.is_empty() && (received.is_behind || received.is_changed) {
                 let value = self.qos2_inbound_value(session);
                 values.push((qos2_inbound_key(&session.client_id), value));
@@ -117,7 +117,7 @@ impl Engine {
         StoredMark { applied }
     }
 
-    /// The session's value was written; records above the mark go into the next one.
+    /// The session's value was written; records above the mark are covered by the next one.
     fn marked(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get(key) else {
             return;
@@ -137,7 +137,7 @@ impl Engine {
         }
     }
 
-    /// Finds the packet ids in use: those of the stored values, and of the records that came after them.
+    /// Restores the packet ids in use: from the stored values, and from the records after them.
     pub(in crate::engine) fn restore_qos2_inbound(&mut self) -> Result<(), ReadError> {
         let mut by_life: FxHashMap<u64, SessionKey> = FxHashMap::default();
         let mut applied: FxHashMap<SessionKey, StoredInbound> = FxHashMap::default();
@@ -156,7 +156,7 @@ impl Engine {
                     for id in &stored.held {
                         session.qos2_inbound.held.insert(*id, InboundId::restored());
                     }
-                    // A power cut may have taken records that were acknowledged when written: their offsets are given again.
+                    // A power cut may have taken acknowledged records: their offsets are then used again.
                     session.qos2_inbound.is_behind = stored.applied.iter().any(|(name, offset)| {
                         let partition = self.log.by_name(name);
                         partition.is_some_and(|of| of.high_watermark().0 < *offset)
@@ -172,7 +172,7 @@ impl Engine {
         }
         let stored = self.state.get(MARK_KEY);
         let mark: Option<StoredMark> = stored.and_then(|value| serde_json::from_slice(&value).ok());
-        // No publish of a session is taken before the first mark is durable: without one there are none.
+        // No session's publish is accepted before the first mark is durable: without a mark there are none to find.
         if let Some(mark) = &mark {
             for partition in self.data_partitions() {
                 let name = self.name_of(partition);
@@ -202,7 +202,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Looks through one partition for publishes of sessions; `owner` says whose packet id a record holds.
+    /// Scans one partition for publishes of sessions; `owner` maps a record to its session and packet id.
     fn scan(
         &mut self,
         partition: PartitionIndex,
@@ -259,7 +259,7 @@ impl Engine {
 }
 
 impl InboundId {
-    /// Its record was durable when the broker started.
+    /// The record was durable when the broker started.
     const fn restored() -> Self {
         Self {
             place: None,

@@ -1,4 +1,4 @@
-//! The deliveries in flight as the state store holds them.
+//! The in-flight QoS 2 deliveries in the state store.
 
 use std::collections::BTreeMap;
 
@@ -15,36 +15,36 @@ use super::{Assigned, qos2_outbound_key};
 /// Value of `sent/<client id>`.
 #[derive(Debug, Default, Serialize, Deserialize, PartialEq)]
 struct StoredOutbound {
-    /// Per partition name: records of QoS 2 in `[from, next)` have been given packet ids.
+    /// Per partition name: QoS 2 records in `[from, next)` have been given packet ids.
     assigned: BTreeMap<String, (u64, u64)>,
-    /// The same by the filter of subscriptions that replay.
+    /// The same for replaying subscriptions, by filter.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     replays: BTreeMap<String, BTreeMap<String, (u64, u64)>>,
     /// In order of packet ids.
     flights: Vec<StoredFlight>,
 }
 
-/// Packet id, partition number, offset, what the delivery waits for (0 PUBREC, 1 PUBCOMP), where it came from.
+/// Packet id, partition number, offset, the packet awaited (0 PUBREC, 1 PUBCOMP), the source.
 #[derive(Debug, Serialize, Deserialize, PartialEq)]
 struct StoredFlight(u16, u16, u64, u8, StoredSource);
 
 #[derive(Debug, Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "lowercase")]
 enum StoredSource {
-    /// The session's own place.
+    /// The session's own cursor.
     C,
-    /// A retained value.
+    /// A retained message.
     R,
     /// A replay, by its filter.
     Replay(String),
     /// A shared group.
     Share(String),
-    /// A shared group that is no more.
+    /// A shared group that no longer exists.
     U,
 }
 
 impl Engine {
-    /// What the state store is to hold; nothing when no record was ever given a packet id.
+    /// The value for the state store; empty if no record was ever given a packet id.
     pub(in crate::engine) fn qos2_outbound_value(&self, session: &Session) -> Vec<u8> {
         if session.extras.assigned.is_empty() && !session.window.has_qos2() {
             return Vec::new();
@@ -93,7 +93,7 @@ impl Engine {
         to_json(&stored)
     }
 
-    /// Puts the deliveries of an earlier life of the broker back into the window of a restored session.
+    /// Puts the in-flight deliveries of before the restart back into the window of a restored session.
     pub(in crate::engine) fn restore_qos2_outbound(&self, session: &mut Session) {
         let Some(value) = self.state.get(&qos2_outbound_key(&session.client_id)) else {
             return;

@@ -1,25 +1,25 @@
-//! Retained messages on the account of who sets them: from the publish on, because the record is there only later, and who
-//! published it may be gone by then.
+//! Charges retained messages to the account of their publisher. The charge starts at the publish, because the record is
+//! applied only later, and the publisher may be gone by then.
 
 use super::{AccountId, Kind, Quotas};
 
-/// A retained message that was published and is not there yet.
+/// A retained message that was published and is not applied yet.
 #[derive(Debug)]
 pub(super) struct Claim {
     account: AccountId,
     count: u64,
     bytes: u64,
-    /// Such publishes of the topic that are on their way.
+    /// Publishes to the topic that are not applied yet.
     outstanding: u32,
     since_ms: u64,
 }
 
-/// A claim that is so old is of a record that the log did not take.
+/// A claim of this age belongs to a record that the log refused.
 const CLAIM_MS_MAX: u64 = 60_000;
 
 impl Quotas {
-    /// The quota that a retained message of `bytes` would exceed, if any. `held` is the account and size of the message that
-    /// it replaces.
+    /// The quota that a retained message of `bytes` would exceed, if any. `held` is the account and size of the message
+    /// that it replaces.
     pub fn refuses_retained(
         &self,
         id: AccountId,
@@ -37,7 +37,7 @@ impl Quotas {
         (!self.allows(id, Kind::RetainedBytes, more)).then_some(Kind::RetainedBytes)
     }
 
-    /// Such a message is on its way.
+    /// A retained message was published and will be applied later.
     pub fn claim(
         &mut self,
         id: AccountId,
@@ -66,7 +66,7 @@ impl Quotas {
         self.claims.insert(topic.into(), claim);
     }
 
-    /// A retained message of the topic is there now: who published it, as far as that is known.
+    /// A retained message of the topic was applied. Returns its publisher's account, if known.
     pub fn settle(&mut self, topic: &str) -> Option<AccountId> {
         let claim = self.claims.get_mut(topic)?;
         let account = claim.account;
@@ -74,7 +74,7 @@ impl Quotas {
         if claim.outstanding == 0
             && let Some(claim) = self.claims.remove(topic)
         {
-            // What it has from now on keeps the account.
+            // From now on the message itself keeps the account.
             self.add(Some(account), Kind::Retained, 1);
             self.release(&claim);
         } else {
@@ -83,7 +83,7 @@ impl Quotas {
         Some(account)
     }
 
-    /// Forgets claims of records that the log did not take.
+    /// Drops the claims of records that the log refused.
     pub fn forget_claims(&mut self, now_ms: u64) {
         let is_old = |claim: &Claim| claim.since_ms + CLAIM_MS_MAX <= now_ms;
         let old: Vec<Box<str>> = self
@@ -111,7 +111,7 @@ impl Quotas {
     }
 }
 
-/// What a retained message adds to what its user has.
+/// What a retained message adds to its user's usage.
 fn growth(id: AccountId, bytes: u64, held: Option<(AccountId, u64)>) -> (u64, u64) {
     match held {
         Some((by, before)) if by == id => (0, bytes.saturating_sub(before)),

@@ -1,7 +1,7 @@
 //! How much of the shared limits each user and each tenant uses. A user without a tenant counts as a tenant of its own.
 //!
-//! Only clients of a broker with rights are counted; an open broker has no accounts, and pays a branch. Code that
-//! changes what a session holds reports it here. A test checks these counts against a recount of everything.
+//! Only clients of a broker with rights are counted; an open broker has no accounts and pays one branch. Code that
+//! changes what a session holds reports it here. A test compares these counts with a recount of everything.
 
 mod claims;
 
@@ -18,20 +18,20 @@ use claims::Claim;
 /// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// That outlive their connection.
+    /// Sessions that outlive their connection.
     Sessions,
     Connections,
-    /// Shared ones as well.
+    /// Including shared ones.
     Subscriptions,
-    /// Shared groups with a member of the user, of the tenant.
+    /// Shared groups with a member of the user or tenant.
     SharedGroups,
     SharedMembers,
-    /// Topics with a retained message that the user has set.
+    /// Topics with a retained message set by the user.
     Retained,
     RetainedBytes,
-    /// Of sessions, connected or away: filters, wills and long client ids.
+    /// Of sessions, connected or not: filters, wills and long client ids.
     SessionBytes,
-    /// That were brought into the table of topics.
+    /// Topics added to the topic table.
     Topics,
 }
 
@@ -48,7 +48,7 @@ impl Kind {
         Self::Topics,
     ];
 
-    /// For the audit log.
+    /// The reason in the audit log.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Sessions => "quota:sessions",
@@ -67,13 +67,13 @@ impl Kind {
 /// One number for each kind.
 pub type Counts = [u64; Kind::ALL.len()];
 
-/// What there is, by name.
+/// Usage by name.
 #[cfg(test)]
 pub type HeldBy = Vec<(String, Counts)>;
 
 const NONE: Counts = [0; Kind::ALL.len()];
 
-/// How much a tenant and a user may have.
+/// Limits of a tenant and of a user.
 #[derive(Debug, Clone, Copy)]
 pub struct QuotaLimits {
     pub tenant: Counts,
@@ -89,7 +89,7 @@ impl Default for QuotaLimits {
     }
 }
 
-/// A user, while it has something or somebody is connected as it.
+/// A user, while it uses something or is connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AccountId(NonZeroU32);
 
@@ -102,7 +102,7 @@ impl AccountId {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum TenantName {
     Named(Arc<str>),
-    /// A user that has none.
+    /// The tenant of a user that has none.
     Own(Arc<str>),
     Anonymous,
 }
@@ -122,7 +122,7 @@ struct Account {
     user: Option<Arc<str>>,
     tenant: TenantName,
     held: Counts,
-    /// Sessions and claims that name it.
+    /// Sessions and claims that refer to the account.
     uses: u32,
 }
 
@@ -144,7 +144,7 @@ pub struct Quotas {
     /// Members per group and account.
     groups: FxHashMap<(GroupId, AccountId), u32>,
     claims: HashMap<Box<str>, Claim>,
-    /// Of the table of topics that is counted.
+    /// Generation of the topic table that is counted.
     generation: u32,
 }
 
@@ -156,7 +156,7 @@ impl Quotas {
         }
     }
 
-    /// Whether anybody is counted.
+    /// Whether any account exists.
     #[inline]
     pub fn is_used(&self) -> bool {
         !self.by_user.is_empty()
@@ -171,8 +171,8 @@ impl Quotas {
         self.get(id)?.user.as_ref()
     }
 
-    /// The account of a user; it stays until it is closed as often as it was opened and has nothing any more. What its
-    /// tenant is may have changed.
+    /// The account of a user; it stays until it is closed as often as it was opened and uses nothing. Updates the
+    /// tenant, which may have changed.
     pub fn open(&mut self, user: Option<&Arc<str>>, tenant: Option<&Arc<str>>) -> AccountId {
         let name = TenantName::of(user, tenant);
         if let Some(id) = self.by_user.get(&user.cloned()).copied() {
@@ -207,7 +207,7 @@ impl Quotas {
         }
     }
 
-    /// Gives every account the tenant that its user has now.
+    /// Gives every account the current tenant of its user.
     pub fn renew_tenants(&mut self, tenant_of: impl Fn(Option<&Arc<str>>) -> Option<Arc<str>>) {
         let ids: Vec<AccountId> = self.by_user.values().copied().collect();
         for id in ids {
@@ -216,13 +216,13 @@ impl Quotas {
         }
     }
 
-    /// Gives one account the tenant that its user has now.
+    /// Gives one account the current tenant of its user.
     pub fn renew_tenant(&mut self, id: AccountId, tenant: Option<&Arc<str>>) {
         let name = TenantName::of(self.user_of(id), tenant);
         self.set_tenant(id, name);
     }
 
-    /// Whether so much more is within the quotas.
+    /// Whether this additional amount is within the quotas.
     pub fn allows(&self, id: AccountId, kind: Kind, amount: u64) -> bool {
         let at = kind as usize;
         let Some(account) = self.get(id) else {
@@ -235,7 +235,7 @@ impl Quotas {
                 && of_tenant.saturating_add(amount) <= self.limits.tenant[at])
     }
 
-    /// Whether the user may have a member more in a group, and if not, why.
+    /// Which quota one more group member of the user would exceed, if any.
     pub fn refuses_member(&self, id: AccountId, group: Option<GroupId>) -> Option<Kind> {
         let account = self.get(id)?;
         if !self.allows(id, Kind::SharedMembers, 1) {
@@ -250,7 +250,7 @@ impl Quotas {
         is_over.then_some(Kind::SharedGroups)
     }
 
-    /// What accounts have, added up for the tenants that they belong to.
+    /// Adds up the usage of accounts by tenant.
     pub fn by_tenant(&self, mut held: FxHashMap<AccountId, usize>) -> FxHashMap<AccountId, usize> {
         let mut sums: HashMap<&TenantName, usize> = HashMap::new();
         for (id, count) in &held {
@@ -282,7 +282,7 @@ impl Quotas {
         }
     }
 
-    /// A session of the user is in a group more.
+    /// One more session of the user is in a group.
     pub fn join(&mut self, id: Option<AccountId>, group: GroupId) {
         let Some(id) = id else { return };
         self.add(Some(id), Kind::SharedMembers, 1);
@@ -314,7 +314,7 @@ impl Quotas {
         self.remove(Some(id), Kind::SharedMembers, 1);
     }
 
-    /// What a table of topics that was emptied held counts no more.
+    /// Topics of an emptied table no longer count.
     pub fn begin_table(&mut self, generation: u32) {
         if self.generation == generation {
             return;
@@ -416,7 +416,7 @@ impl Quotas {
         }
     }
 
-    /// What everybody has, by user and by tenant, without those that have nothing.
+    /// The usage of all users and tenants, without those that use nothing.
     #[cfg(test)]
     pub fn held(&self) -> (HeldBy, HeldBy) {
         let accounts = self.accounts.iter().flatten();
@@ -442,7 +442,7 @@ fn take(count: &mut u64, amount: u64) {
     *count = count.saturating_sub(amount);
 }
 
-/// Counts one less. Says whether it was the last.
+/// Decrements a count. Returns whether it was the last.
 fn count_down<K: Eq + std::hash::Hash>(counts: &mut FxHashMap<K, u32>, key: K) -> bool {
     let Some(count) = counts.get_mut(&key) else {
         return false;

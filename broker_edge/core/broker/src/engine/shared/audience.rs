@@ -1,8 +1,8 @@
-//! Which members of a group may receive the records of a topic, where their rights differ.
+//! Which members of a group may receive the records of a topic, if their rights differ.
 //!
-//! Most groups never ask: the member whose turn it is may receive what its group gets. Only where the first in the line
-//! may not, all are looked at, once per topic and for as long as nobody comes or goes. How many are looked at is bounded
-//! per turn: a group that is over it waits, and nobody else does.
+//! Most groups never ask: the member whose turn it is usually may receive the record. Only if the first members in line
+//! may not, all are examined, once per topic and as long as no member joins, leaves, connects or disconnects. The
+//! number examined per turn is limited: a group over the limit waits, without delaying others.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -14,18 +14,18 @@ use crate::auth::Access;
 use super::super::{Engine, SessionKey};
 use super::GroupId;
 
-/// Rights of members that a turn may look at. One look may go over it, and the next turns make up for that.
+/// Checks of members' rights in one turn. One lookup may exceed it, and the next turns make up for it.
 const LOOKS_PER_TURN: i64 = 256;
-/// Members and topics that are kept, in words.
+/// Limit on cached members and topics, in words.
 const KEPT_MAX: usize = 256 << 10;
 
 /// Who may receive the records of one topic.
 #[derive(Debug)]
 pub struct Audience {
     epoch: u64,
-    /// Those that are present, in order.
+    /// The connected ones, in order.
     pub present: Vec<SessionKey>,
-    /// One that is away may.
+    /// A disconnected member may receive them.
     pub has_away: bool,
 }
 
@@ -35,14 +35,14 @@ impl Audience {
     }
 }
 
-/// What was found of all groups.
+/// The cached results of all groups.
 #[derive(Debug, Default)]
 pub struct Audiences {
     by_group: FxHashMap<(GroupId, Access), HashMap<Box<str>, Rc<Audience>>>,
     kept: usize,
-    /// What the turn has left.
+    /// Checks left in this turn.
     left: i64,
-    /// What there was since they were taken last.
+    /// Checks since they were last taken.
     looks: u64,
 }
 
@@ -51,7 +51,7 @@ impl Audiences {
         self.left = (self.left + LOOKS_PER_TURN).min(LOOKS_PER_TURN);
     }
 
-    /// Whether this turn has looked at enough.
+    /// Whether this turn has used up its checks.
     pub fn is_spent(&self) -> bool {
         self.left <= 0
     }
@@ -92,7 +92,8 @@ impl Audiences {
 }
 
 impl Engine {
-    /// Who may be given the records of a topic, by `authorize`; nothing when the turn has looked at enough.
+    /// Which members may be given the records of a topic, according to `authorize`; `None` if the turn has used up its
+    /// checks.
     pub(super) fn audience(
         &mut self,
         id: GroupId,

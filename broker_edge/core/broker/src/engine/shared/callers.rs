@@ -1,5 +1,5 @@
 //! The distinct rights among the members of a group. A topic that no member could receive under any client id does not
-//! concern the group: its records cost nothing, however many groups a user makes over topics of others.
+//! concern the group: its records cost nothing, however many groups a user creates for topics of others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use super::super::stage::PartitionIndex;
 use super::super::{Engine, SessionKey};
 use super::{GroupId, Groups};
 
-/// Nothing stands for whoever may do everything.
+/// `None` stands for unrestricted rights.
 type Name = Option<Caller>;
 
-/// Members by what they may do.
+/// The number of members by rights.
 #[derive(Debug, Default)]
 pub struct Callers {
     by_name: FxHashMap<Name, (Option<Arc<Rights>>, u32)>,
 }
 
-/// What was found of one topic.
+/// The results for one topic.
 #[derive(Debug, Default)]
 pub struct Verdicts(HashMap<Name, bool, rustc_hash::FxBuildHasher>);
 
 impl Callers {
-    /// Counts a member. Gives what it is counted under.
+    /// Counts a member. Returns the key under which it is counted.
     pub fn enter(&mut self, rights: Option<&Arc<Rights>>) -> Name {
         let name = rights.map(|rights| rights.caller());
         let entry = self.by_name.entry(name.clone());
@@ -43,7 +43,7 @@ impl Callers {
         }
     }
 
-    /// Whether one of them might receive the records of a topic.
+    /// Whether any member might receive the records of a topic.
     pub fn might_receive(&self, topic: &str, verdicts: &mut Verdicts) -> bool {
         self.by_name.iter().any(|(name, (rights, _))| {
             let Some(rights) = rights else { return true };
@@ -58,7 +58,7 @@ impl Callers {
 }
 
 impl Groups {
-    /// Whether a record of a topic may be for members of the group now, or may make it wait for some.
+    /// Whether a record of a topic may be given to a member now, or may have to wait for one.
     pub fn is_concerned(
         &self,
         id: GroupId,
@@ -74,7 +74,7 @@ impl Groups {
 }
 
 impl Engine {
-    /// The client of a session may do something else now.
+    /// The rights of a session's client have changed.
     pub(in super::super) fn tell_groups_rights(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get(key) else {
             return;
@@ -86,7 +86,7 @@ impl Engine {
         }
     }
 
-    /// So may all.
+    /// The rights of all sessions may have changed.
     pub(in super::super) fn tell_all_groups_rights(&mut self) {
         for id in self.groups.ids() {
             let Some(group) = self.groups.get_mut(id) else {

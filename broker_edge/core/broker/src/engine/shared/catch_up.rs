@@ -1,4 +1,4 @@
-//! Groups that are not served by the live stream alone: what came back from members, and partitions in which the group
+//! Groups that are not served by the live stream alone: records returned by members, and partitions in which the group
 //! is behind.
 
 use headwater_log::{Batch, Offset};
@@ -13,7 +13,7 @@ use super::{GroupId, PartitionOffset};
 use headwater_mqtt::filter_matches;
 
 impl Engine {
-    /// Lets the groups that have something to give run, a bounded amount a turn.
+    /// Runs the groups with records to give, a bounded amount per turn.
     pub(in super::super) fn run_groups(&mut self, steps: &mut usize) {
         for _ in 0..self.groups.runnable.len() {
             if *steps == 0 {
@@ -34,7 +34,7 @@ impl Engine {
     fn run_group(&mut self, id: GroupId, steps: &mut usize) -> Progress {
         let group = self.groups.get(id);
         if group.is_none_or(|group| group.members.present().is_empty()) {
-            // Who comes wakes it.
+            // The next member to connect wakes it.
             return Progress::NoRoom;
         }
         match self.give_returned(id, steps) {
@@ -43,7 +43,7 @@ impl Engine {
         }
     }
 
-    /// Gives what came back from members to others, in order of place.
+    /// Gives records returned by members to others, in log order.
     fn give_returned(&mut self, id: GroupId, steps: &mut usize) -> Progress {
         let mut recent: Option<(PartitionOffset, Batch)> = None;
         loop {
@@ -66,7 +66,7 @@ impl Engine {
                 None => match self.read_one(partition, offset) {
                     Ok(found) => found.map(|(batch, _)| batch),
                     Err(error) if is_passing(&error) => return self.retry_group(id, &error),
-                    // Retention or damage took it: nobody gets it any more.
+                    // Lost by retention or damage: nobody gets it any more.
                     Err(_) => None,
                 },
             };
@@ -100,7 +100,7 @@ impl Engine {
         let Some(group) = self.groups.get_mut(id) else {
             return Progress::Finished;
         };
-        // Another partition goes first the next time, so that narrow windows serve all of them.
+        // The next time another partition goes first, so that narrow windows serve all of them.
         if group.behind.len() > 1 {
             group.behind.rotate_left(1);
         }
@@ -137,7 +137,7 @@ impl Engine {
         }
     }
 
-    /// Reads on from one place, at most one read, and gives what matches.
+    /// Reads on from one position, with at most one read, and gives out the matching records.
     fn read_group(&mut self, id: GroupId, reading: &mut Reading, steps: &mut usize) -> Progress {
         let until = self.dispatched[reading.partition.index()];
         if reading.next >= until {
@@ -189,7 +189,7 @@ impl Engine {
         reading.progress(until)
     }
 
-    /// Gives out the records of a batch from the cursor on. When one has to wait, the cursor stays at it and the reason
+    /// Gives out the records of a batch from the cursor on. If one has to wait, the cursor stays at it and the reason
     /// is returned.
     fn give_batch(
         &mut self,

@@ -1,15 +1,15 @@
-//! Whose groups run next: each tenant in turn, and the groups of each in turn, so that one with many does not keep the
-//! others waiting for all of them.
+//! The order in which groups run: each tenant in turn, and the groups of each in turn, so that a tenant with many
+//! groups does not delay the others.
 
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
 use super::GroupId;
 
-/// Tells tenants apart.
+/// Identifies a tenant.
 pub type Owner = Rc<str>;
 
-/// The tenant of a group; without one its users share it, and it is that of the first.
+/// The tenant of a group. Groups without one are shared by users; the first user then counts as the tenant.
 pub fn owner_of(tenant: Option<&str>, user: Option<&str>) -> Owner {
     match tenant {
         Some(tenant) => format!("tenant {tenant}").into(),

@@ -1,4 +1,5 @@
-//! Which member of a group gets a record: they take turns, and one that can take nothing now is passed over.
+//! Chooses the member of a group that gets a record: members take turns, and one that cannot accept a record now is
+//! skipped.
 
 use std::rc::Rc;
 
@@ -17,40 +18,40 @@ use super::GroupId;
 use super::audience::Audience;
 use super::members::Member;
 
-/// Members in the line that are offered a record before it is asked which of all may receive it.
+/// Members in line that are offered a record before the rights of all are examined.
 const QUICK_OFFERS: usize = 2;
-/// Full members that are offered a record which needs no room in their windows.
+/// Full members that are offered a record that needs no room in their windows.
 const QOS0_OFFERS: usize = 8;
-/// So many members that are passed over by what is known of them are like one whose rights are looked at.
+/// This many members skipped by cached knowledge cost as much as one check of rights.
 const KNOWN_PER_LOOK: usize = 16;
 
-/// What became of a record of a group.
+/// What happened to a record of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GiveOutcome {
-    /// A member has it, or nobody is to have it.
+    /// A member has it, or no member is to have it.
     Taken,
-    /// Every member that is there is full.
+    /// Every connected member is full.
     NoRoom,
-    /// No member is there.
+    /// No member is connected.
     Nobody,
-    /// Others than those who may receive it could take a record now.
+    /// No member that may receive it can take it now; other members could take records.
     Aside,
-    /// Enough was looked at in this turn.
+    /// The turn has used up its checks.
     Later,
 }
 
-/// What a member did with a record that it was offered.
+/// A member's response to an offered record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OfferResult {
     Taken,
     Full,
     TooLarge,
     MayNot,
-    /// It is to go to another.
+    /// The record is to go to another member.
     IsNot,
 }
 
-/// A record that members are offered.
+/// A record offered to members.
 #[derive(Clone, Copy)]
 struct Offer<'a> {
     id: GroupId,
@@ -93,7 +94,7 @@ impl Engine {
                     }
                     match given {
                         GiveOutcome::Later => self.groups.wake(id),
-                        // Until somebody comes, records cost it nothing.
+                        // Until a member connects, records cost the group nothing.
                         GiveOutcome::Nobody => self.router.advance(),
                         _ => {}
                     }
@@ -103,7 +104,7 @@ impl Engine {
         }
     }
 
-    /// Sets a record aside that is not to be lost.
+    /// Sets a record aside, so that it is not lost.
     pub(super) fn set_aside(
         &mut self,
         id: GroupId,
@@ -114,7 +115,7 @@ impl Engine {
         record.qos > 0 && group.is_some_and(|group| group.set_aside((partition, record.offset)))
     }
 
-    /// Gives one record to the next member that can take it; to `not` only when there is nobody else.
+    /// Gives one record to the next member that can take it; to `not` only if there is no other.
     pub(super) fn give(
         &mut self,
         id: GroupId,
@@ -152,7 +153,7 @@ impl Engine {
         }
     }
 
-    /// Nobody has room in its window. What is delivered with QoS 0 needs none.
+    /// No member has room in its window. A QoS 0 delivery needs none.
     fn give_to_full(&mut self, offer: &Offer<'_>) -> GiveOutcome {
         for _ in 0..QOS0_OFFERS {
             let group = self.groups.get_mut(offer.id);
@@ -167,7 +168,7 @@ impl Engine {
         GiveOutcome::NoRoom
     }
 
-    /// Gives a record to one of those that may receive it.
+    /// Gives a record to a member that may receive it.
     fn give_among(&mut self, audience: &Rc<Audience>, mut offer: Offer<'_>) -> GiveOutcome {
         if audience.present.is_empty() && audience.has_away {
             return GiveOutcome::Aside;
@@ -216,14 +217,14 @@ impl Engine {
         GiveOutcome::Taken
     }
 
-    /// What a member has to have the right to.
+    /// The access that a member needs.
     fn access_to(&self, offer: &Offer<'_>) -> Access {
         self.groups.get(offer.id).map_or(Access::Receive, |group| {
             group.access_to(offer.partition, offer.record.offset)
         })
     }
 
-    /// Offers a record to one member that is present.
+    /// Offers a record to one connected member.
     fn offer(&mut self, key: SessionKey, offer: &Offer<'_>) -> OfferResult {
         let Offer { id, record, .. } = *offer;
         let Some(group) = self.groups.get_mut(id) else {
@@ -282,7 +283,7 @@ impl Engine {
     }
 }
 
-/// What has to be sent again goes before anything new.
+/// Retransmissions go before anything new.
 pub(super) fn has_room(session: &Session) -> bool {
     session.resend.is_none() && session.window.room(session.window_max) > 0
 }

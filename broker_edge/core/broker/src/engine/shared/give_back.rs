@@ -1,4 +1,4 @@
-//! What members have of their groups: acknowledged, given back because they went, or taken from those that are silent.
+//! Deliveries of groups at their members: acknowledged, given back by disconnected members, or taken from silent ones.
 
 use super::super::session::Session;
 use super::super::window::{Inflight, InflightState, Source};
@@ -7,7 +7,7 @@ use super::give::has_room;
 use super::{ASIDE_TRIED_MORE, GroupId};
 
 impl Engine {
-    /// A delivery is over: acknowledged, completed, or given up.
+    /// A delivery is done: acknowledged, completed, or abandoned.
     #[inline]
     pub(in super::super) fn settle_shared(&mut self, sent: Inflight, is_qos2: bool) {
         if let Source::Shared(id) = sent.source
@@ -20,8 +20,8 @@ impl Engine {
         }
     }
 
-    /// A member lost its connection: its records of QoS 1 go to others. Those of QoS 2 stay with it, or are given up when
-    /// the session ends (MQTT-4.8.2-5), except where they have never been sent.
+    /// A member lost its connection: its QoS 1 records go to others. QoS 2 records stay with it, or are abandoned when
+    /// the session ends (MQTT-4.8.2-5), unless they were never sent.
     pub(in super::super) fn give_back_shared(&mut self, key: SessionKey, ends: bool) {
         self.depart_member(key);
         let Some(session) = self.sessions.get_mut(key) else {
@@ -59,14 +59,14 @@ impl Engine {
         self.wake_groups_of(key);
     }
 
-    /// Takes what members have been silent about for too long away from them. Is called with each checkpoint.
+    /// Takes records back from members that have left them unacknowledged for too long. Called with each checkpoint.
     pub(in super::super) fn take_from_silent(&mut self) {
         let after_ms = self.settings.shared_redelivery_after_ms;
         for id in self.groups.ids() {
             let Some(group) = self.groups.get(id) else {
                 continue;
             };
-            // Those that are away have given back what goes to others.
+            // Disconnected members have already given back their records.
             let asks = after_ms > 0 && group.out > 0;
             let members = if asks || group.members.has_full() {
                 group.members.present().to_vec()
@@ -93,7 +93,7 @@ impl Engine {
         }
     }
 
-    /// A member that has room stands in the line, whatever was missed.
+    /// Puts a member with room back into the line, in case a wake-up was missed.
     fn line_up_again(&mut self, id: GroupId, key: SessionKey) {
         if let Some(session) = self.sessions.get(key)
             && has_room(session)

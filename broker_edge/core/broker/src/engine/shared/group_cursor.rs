@@ -1,15 +1,15 @@
-//! The cursor of a group in a partition: the low watermark, and what above it is done.
+//! The cursor of a group in a partition: the low watermark, and the done records above it.
 
 use headwater_log::Offset;
 use serde::{Deserialize, Serialize};
 
 use super::super::stage::PartitionIndex;
 
-/// Ranges that are stored per partition. What is done behind the last of them is delivered again after a crash.
+/// Ranges stored per partition. Records done above the last range are delivered again after a crash.
 const RANGES_MAX: usize = 4096;
 
-/// Everything below `low` is done; `done` alternates between how many records follow that are not done, and how many
-/// that are.
+/// Everything below `low` is done; `done` alternates between the number of following records that are not done and the
+/// number that are.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredCursor {
     pub low: u64,
@@ -18,7 +18,7 @@ pub struct StoredCursor {
 }
 
 impl StoredCursor {
-    /// `pending` ascends and lies below `next`; `skipped` ascends: what is done above `next`.
+    /// `pending` is ascending and below `next`; `skipped` is ascending and holds the done ranges above `next`.
     pub fn of(next: u64, pending: &[u64], skipped: &[(u64, u64)]) -> Self {
         let low = pending.first().copied().unwrap_or(next);
         let mut done = Vec::new();
@@ -39,7 +39,7 @@ impl StoredCursor {
         Self { low, done }
     }
 
-    /// What is done above the low watermark, ascending.
+    /// The done ranges above the low watermark, ascending.
     pub fn ranges(&self) -> Vec<(u64, u64)> {
         let mut at = self.low;
         let pairs = self.done.chunks_exact(2);
@@ -53,7 +53,8 @@ impl StoredCursor {
     }
 }
 
-/// Offsets that a group does not read although its place is below them: done before a restart, or with a member.
+/// Offsets that a group does not read although its cursor has not passed them: done before a restart, or in a member's
+/// window.
 #[derive(Debug, Default)]
 pub struct DoneRanges {
     /// Ascending ranges per partition.
@@ -96,7 +97,7 @@ impl DoneRanges {
         }
     }
 
-    /// The partition is live: nothing lies above its place any more.
+    /// The partition is live: there is nothing above its cursor any more.
     pub fn clear(&mut self, partition: PartitionIndex) {
         self.ranges.retain(|(of, _)| *of != partition);
     }

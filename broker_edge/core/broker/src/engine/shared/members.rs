@@ -1,5 +1,5 @@
-//! Who is in a group. What a record costs must not follow from how many they are: those that are away, or have no room,
-//! are not walked for it. Members that can be given records stand in a line, in the order of their turns.
+//! The members of a group. The cost of a record must not depend on their number: disconnected members and members
+//! without room are not visited. Members that can take records stand in a line, in the order of their turns.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -17,21 +17,21 @@ use super::callers::Callers;
 #[derive(Debug)]
 pub struct Member {
     pub effective: Rc<EffectiveOptions>,
-    /// It has unsubscribed: it only keeps what is in its window.
+    /// It has unsubscribed and only keeps the records in its window.
     pub is_leaving: bool,
-    /// When it was last asked what it owes, and the packet id that came next then.
+    /// When its unacknowledged deliveries were last checked, and the next packet id then.
     pub asked_at_ms: u64,
     pub asked_id: u16,
-    /// Its place among those that are present.
+    /// Its index among the connected members.
     present_at: Option<usize>,
-    /// Names its place in the line; zero for one that is not ready.
+    /// Identifies its place in the line; zero if it is not in line.
     ticket: u64,
-    /// What it is counted under among the callers, once its rights were told.
+    /// The key of its rights in `callers`, once they are known.
     caller: Option<Option<Caller>>,
 }
 
 impl Member {
-    /// Whether it stands in the line.
+    /// Whether it is in the line.
     pub fn is_ready(&self) -> bool {
         self.ticket != 0
     }
@@ -43,21 +43,21 @@ pub struct Members {
     by_session: FxHashMap<SessionKey, Member>,
     callers: Callers,
     leaving: FxHashSet<SessionKey>,
-    /// Members with a connection that takes deliveries, in no order.
+    /// Connected members that accept deliveries, in no order.
     present: Vec<SessionKey>,
-    /// Those of them that are not known to be full, with their tickets. An entry whose member has another ticket now
-    /// means nothing, and is dropped when it comes to the front.
+    /// Those of them that are not known to be full, with their tickets. An entry is stale if its member now has another
+    /// ticket; stale entries are dropped at the front.
     line: VecDeque<(SessionKey, u64)>,
     ready: usize,
     tickets: u64,
-    /// Changes with who is in the group and who is present.
+    /// Changes when a member joins, leaves, connects or disconnects.
     epoch: u64,
-    /// The next of those that are present, for records that full members may take.
+    /// The index of the next connected member, for records that full members may take.
     turn: usize,
 }
 
 impl Members {
-    /// `epoch` is above those of all groups before it.
+    /// `epoch` is higher than those of all earlier groups.
     pub fn new(epoch: u64) -> Self {
         Self {
             epoch,
@@ -85,7 +85,7 @@ impl Members {
         self.by_session.keys().copied()
     }
 
-    /// Those that keep their subscription, and are not present.
+    /// The disconnected members that keep their subscription.
     pub fn away(&self) -> impl Iterator<Item = SessionKey> {
         let away = |(_, member): &(_, &Member)| !member.is_leaving && member.present_at.is_none();
         self.by_session.iter().filter(away).map(|(key, _)| *key)
@@ -95,12 +95,12 @@ impl Members {
         &self.present
     }
 
-    /// How many stand in the line.
+    /// Number of members in the line.
     pub fn ready(&self) -> usize {
         self.ready
     }
 
-    /// Whether one that is present has no room.
+    /// Whether a connected member has no room.
     pub fn has_full(&self) -> bool {
         self.ready < self.present.len()
     }
@@ -110,12 +110,12 @@ impl Members {
         self.leaving.len() == self.by_session.len()
     }
 
-    /// Whether another than this is present.
+    /// Whether another member than this one is connected.
     pub fn has_other(&self, not: SessionKey) -> bool {
         self.present.iter().take(2).any(|key| *key != not)
     }
 
-    /// Takes a session in, or gives it other options. Says whether it is new.
+    /// Adds a session, or updates its options. Returns whether it is new.
     pub fn join(
         &mut self,
         key: SessionKey,
@@ -144,7 +144,7 @@ impl Members {
         true
     }
 
-    /// Tells what the client of a member may do.
+    /// Sets the rights of a member's client.
     pub fn set_rights(&mut self, key: SessionKey, rights: Option<&Arc<Rights>>) {
         if let Some(member) = self.by_session.get_mut(&key) {
             let before = member.caller.replace(self.callers.enter(rights));
@@ -154,7 +154,7 @@ impl Members {
         }
     }
 
-    /// The rights of all members are to be told again.
+    /// The rights of all members have to be set again.
     pub fn forget_rights(&mut self) {
         self.callers = Callers::default();
         for member in self.by_session.values_mut() {
@@ -162,7 +162,7 @@ impl Members {
         }
     }
 
-    /// As whom they come.
+    /// The rights of the members.
     pub fn callers(&self) -> &Callers {
         &self.callers
     }
@@ -209,7 +209,7 @@ impl Members {
         }
     }
 
-    /// A member has no connection any more.
+    /// A member was disconnected.
     pub fn depart(&mut self, key: SessionKey) {
         self.park(key);
         let Some(member) = self.by_session.get_mut(&key) else {
@@ -246,12 +246,12 @@ impl Members {
         }
     }
 
-    /// Whose turn it is.
+    /// The member whose turn it is.
     pub fn front(&self) -> Option<SessionKey> {
         self.line.front().map(|(key, _)| *key)
     }
 
-    /// Those in the line, in the order of their turns.
+    /// The members in the line, in the order of their turns.
     pub fn line(&self) -> impl Iterator<Item = SessionKey> {
         let stands = |(key, ticket): &&(SessionKey, u64)| {
             let member = self.by_session.get(key);
@@ -267,7 +267,7 @@ impl Members {
         }
     }
 
-    /// The next of those that are present, full ones as well.
+    /// The next of the connected members, including full ones.
     pub fn next_present(&mut self) -> Option<SessionKey> {
         let at = self.turn.checked_rem(self.present.len())?;
         self.turn = at + 1;
@@ -292,7 +292,7 @@ impl Members {
         }
     }
 
-    /// Drops entries at the front that mean nothing.
+    /// Drops stale entries at the front.
     fn trim_front(&mut self) {
         while let Some((key, ticket)) = self.line.front() {
             if self

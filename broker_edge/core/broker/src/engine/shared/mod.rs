@@ -1,8 +1,8 @@
-//! Shared subscriptions: groups of sessions of which one gets each record.
+//! Shared subscriptions: groups of sessions, each record goes to one session.
 //!
-//! A group reads the log like a session: it has a place per partition and no queue. What is out with which member stands
-//! in that member's window alone. Who joins and leaves is decided here; who gets a record in `give`, what is read when a
-//! group is behind in `catch_up`, what comes back from members in `give_back`, what is durable in `persist`.
+//! A group reads the log like a session: it has a cursor per partition and no queue. Unacknowledged deliveries are only
+//! in the windows of members. Joining and leaving is decided here; `give` chooses the member for a record, `catch_up`
+//! reads for a group that is behind, `give_back` handles records that members return, and `persist` stores the cursors.
 
 mod audience;
 mod callers;
@@ -41,15 +41,16 @@ use fair_queue::{FairQueue, Owner};
 pub use group_cursor::DoneRanges;
 use members::Members;
 
-/// Records of a group that may be out with members or wait to be given again; then it reads no further.
+/// Records of a group that may be unacknowledged at members or wait to be given again; at the limit the group reads no
+/// further.
 const PENDING_MAX: usize = 100_000;
-/// Of those, records that are set aside because only members without room, or away, may receive them.
+/// How many of those may be set aside because only full or disconnected members may receive them.
 const ASIDE_MAX: usize = 50_000;
-/// So many of them are tried again when a member may have room, and so many each second and when one comes.
+/// Records tried again when a member may have room; and records tried again each second and when a member connects.
 const ASIDE_TRIED: usize = 4;
 const ASIDE_TRIED_MORE: usize = 64;
 
-/// Names a group while it lasts. Small, because each delivery in a window carries it.
+/// Identifies a group while it exists. Small, because each delivery in a window carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(u16);
 
@@ -59,40 +60,40 @@ impl GroupId {
     }
 }
 
-/// Had a record that was set aside.
+/// The member of a record that was set aside.
 const NOBODY: SessionKey = SessionKey::NONE;
 
-/// Where a record is.
+/// The position of a record.
 type PartitionOffset = (PartitionIndex, Offset);
 
 /// `$share/<name>/<filter>`.
 #[derive(Debug)]
 pub struct Group {
-    /// With the tenant whose it is.
+    /// Prefixed with the group's tenant.
     name: Rc<str>,
     /// As its members write it.
     shown: Rc<str>,
     tenant: Option<Rc<str>>,
-    /// Who takes turns with others for it.
+    /// The group's turns are shared with the other groups of this owner.
     owner: Owner,
-    /// Where the history ends that it began in: what lies below is given to those who may replay it.
+    /// The end of the history at which the group began: older records are only given to members that may replay them.
     past: Vec<PartitionOffset>,
     members: Members,
     /// Partitions in which it is not part of the live stream.
     behind: Vec<CatchUpCursor>,
-    /// What came back from members, with the one that had it: given before anything new.
+    /// Records returned by members, with the member that had each: given before anything new.
     returned: BTreeMap<PartitionOffset, SessionKey>,
-    /// Records that only members without room, or away, may receive: others do not wait for them.
+    /// Records that only full or disconnected members may receive: others do not wait for them.
     aside: VecDeque<PartitionOffset>,
-    /// What was done above the places at which a restart began.
+    /// Records that were done above the cursors at a restart.
     skips: DoneRanges,
     /// Deliveries in the windows of members.
     out: usize,
-    /// In the list of groups that have something to do.
+    /// In the list of groups with work to do.
     queued: bool,
     /// Acknowledgements came since the last checkpoint.
     dirty: bool,
-    /// A QoS 2 delivery is over, which the state store does not know.
+    /// A QoS 2 delivery is done, and the state store does not know yet.
     has_completed: bool,
     /// The state store holds its cursor.
     stored: bool,
@@ -104,15 +105,15 @@ pub struct Groups {
     slots: Vec<Option<Box<Group>>>,
     free: Vec<GroupId>,
     by_name: HashMap<Rc<str>, GroupId>,
-    /// Groups with something else to give than the live stream, each at most once.
+    /// Groups with records to give besides the live stream, each at most once.
     runnable: FairQueue,
-    /// Groups that wait to read what could not be read just now.
+    /// Groups that wait to repeat a read that failed temporarily.
     read_retries: Vec<GroupId>,
     /// Stored cursors of groups that have ended.
     ended: HashSet<Rc<str>>,
-    /// Members of all groups together; a session that is in several counts in each.
+    /// Members of all groups; a session in several groups counts in each.
     members: usize,
-    /// Groups made since the start.
+    /// Groups created since the start.
     made: u64,
     audiences: Audiences,
 }
@@ -122,12 +123,12 @@ impl Groups {
         self.by_name.len()
     }
 
-    /// Of all groups together; one that is in several counts in each.
+    /// Members of all groups; a session in several groups counts in each.
     pub fn members(&self) -> usize {
         self.members
     }
 
-    /// Lets a turn look at the rights of so many members more.
+    /// Gives the turn its budget of rights checks.
     pub fn begin_turn(&mut self) {
         self.audiences.begin_turn();
     }
@@ -137,7 +138,7 @@ impl Groups {
         self.audiences.forget();
     }
 
-    /// How many rights of members were looked at since this was asked last.
+    /// Number of rights checks since the last call.
     pub fn take_looks(&mut self) -> u64 {
         self.audiences.take_looks()
     }
@@ -164,7 +165,7 @@ impl Groups {
         used.collect::<Vec<_>>().into_iter()
     }
 
-    /// Nothing when there is no number left.
+    /// `None` if there is no number left.
     fn insert(&mut self, shown: &str, tenant: Option<&str>, owner: Owner) -> Option<GroupId> {
         let id = match self.free.pop() {
             Some(id) => id,
@@ -179,7 +180,7 @@ impl Groups {
         let mut group = Group::new(Rc::clone(&name), shown, self.made << 32);
         group.tenant = tenant.map(Into::into);
         group.owner = owner;
-        // The cursor of the group that had the name is still stored: it is replaced, not forgotten.
+        // The cursor of an earlier group with this name is still stored: it is replaced, not removed.
         group.stored = self.ended.remove(&name);
         group.dirty = group.stored;
         group.has_completed = group.stored;
@@ -201,14 +202,14 @@ impl Groups {
         }
     }
 
-    /// Lets groups try again to read what could not be read.
+    /// Lets groups repeat reads that failed.
     pub fn read_again(&mut self) {
         for id in std::mem::take(&mut self.read_retries) {
             self.wake(id);
         }
     }
 
-    /// Lets a group that has something to give run in the next catch-up.
+    /// Makes a group with records to give run in the next catch-up.
     pub fn wake(&mut self, id: GroupId) {
         if let Some(group) = self.get_mut(id)
             && !group.queued
@@ -246,12 +247,12 @@ impl Group {
         &self.name
     }
 
-    /// The filter behind the name of the group.
+    /// The filter after the group's name.
     pub fn filter(&self) -> &str {
         filter_of(&self.shown).unwrap_or_default()
     }
 
-    /// What a member has to have the right to, to be given a record.
+    /// The access that a member needs to be given a record.
     #[inline]
     pub fn access_to(&self, partition: PartitionIndex, offset: Offset) -> Access {
         let mut past = self.past.iter();
@@ -271,7 +272,7 @@ impl Group {
         behind.all(|behind| behind.partition != partition)
     }
 
-    /// Where it reads a partition on; `live_at` is where the loop's pull stands.
+    /// The offset from which the group continues in a partition; `live_at` is the position of the live stream.
     fn place(&self, partition: PartitionIndex, live_at: Offset) -> Offset {
         let mut behind = self.behind.iter();
         behind
@@ -290,12 +291,12 @@ impl Group {
         }
     }
 
-    /// What its member's subscription asks for.
+    /// The options of a member's subscription.
     pub fn effective_of(&self, session: SessionKey) -> Option<&EffectiveOptions> {
         Some(&self.members.get(session)?.effective)
     }
 
-    /// Sets a record aside, where there is room for it.
+    /// Sets a record aside, if there is room for it.
     fn set_aside(&mut self, place: PartitionOffset) -> bool {
         let has_room = self.aside.len() < ASIDE_MAX;
         if has_room {
@@ -305,7 +306,7 @@ impl Group {
         has_room
     }
 
-    /// Has records that were set aside tried again, in turn.
+    /// Lets records that were set aside be tried again, in turn.
     fn try_aside(&mut self, count: usize) {
         let count = count.min(self.aside.len());
         for place in self.aside.drain(..count) {
@@ -329,7 +330,7 @@ pub fn is_shared(filter: &str) -> bool {
     filter.starts_with("$share/")
 }
 
-/// The filter behind the name of the group; nothing for one that is not shared.
+/// The filter after the group's name; `None` for a filter that is not shared.
 pub fn filter_of(filter: &str) -> Option<&str> {
     parse_shared(filter)
         .ok()
@@ -338,7 +339,7 @@ pub fn filter_of(filter: &str) -> Option<&str> {
 }
 
 impl Engine {
-    /// Why nobody may subscribe to this group, if so.
+    /// Why nobody may subscribe to this group, if there is a reason.
     pub(super) fn check_group(&self, name: &str) -> Result<(), Refusal> {
         let groups_max = self.settings.shared_groups_max;
         if self.groups.by_name(name).is_some() || self.groups.len() < groups_max {
@@ -350,7 +351,7 @@ impl Engine {
         })
     }
 
-    /// Takes a session into a group, which is made when there is none, or replaces its options there.
+    /// Adds a session to a group, which is created if needed, or replaces the session's options there.
     pub(super) fn put_shared(
         &mut self,
         key: SessionKey,
@@ -404,7 +405,7 @@ impl Engine {
         self.groups.wake(id);
     }
 
-    /// The group of a tenant by that filter, and whether it was made just now.
+    /// The tenant's group for that filter, and whether it was just created.
     fn group_of(
         &mut self,
         shown: &str,
@@ -434,12 +435,12 @@ impl Engine {
             session.join(id);
             self.quotas.join(session.account, id);
             group.members.set_rights(key, session.rights.as_ref());
-            // It may be the first that may receive what others of the group may not.
+            // It may be the first member that may receive certain records.
             self.router.advance();
         }
         if session.active_conn().is_some() {
             if group.members.present().is_empty() {
-                // One that had unsubscribed is back, and records may have been matched without the group.
+                // A member that had unsubscribed is back, and records may have been matched without the group.
                 self.router.advance();
             }
             group.members.arrive(key, now_ms, next_id);
@@ -447,7 +448,7 @@ impl Engine {
         self.groups.members += usize::from(is_new);
     }
 
-    /// A session has unsubscribed. What it was sent stays with it; the group ends with its last subscription.
+    /// A session has unsubscribed. Records sent to it stay with it; the group ends with its last subscription.
     pub(super) fn leave_group(&mut self, key: SessionKey, name: &str) {
         let Some(id) = self.group_held(key, name) else {
             return;
@@ -456,7 +457,7 @@ impl Engine {
             return;
         };
         group.members.begin_leaving(key);
-        // With its own deletion its deliveries of QoS 2 are no longer looked for by name.
+        // Once the group is deleted, its QoS 2 deliveries are no longer looked up by name.
         group.has_completed = true;
         if group.members.is_over() {
             self.end_group(id);
@@ -465,7 +466,7 @@ impl Engine {
         }
     }
 
-    /// Forgets a member that has unsubscribed, once it owes nothing any more.
+    /// Removes a member that has unsubscribed, once it has no unacknowledged deliveries.
     fn drop_leaver(&mut self, id: GroupId, key: SessionKey) {
         let session = self.sessions.get_mut(key);
         if let Some(session) = session {
@@ -501,7 +502,7 @@ impl Engine {
         self.groups.remove(id);
     }
 
-    /// A session ends: it leaves its groups, and what they have out with it goes to others.
+    /// A session ends: it leaves its groups, and its unacknowledged records go to other members.
     pub(super) fn leave_all_groups(&mut self, key: SessionKey) {
         self.give_back_shared(key, true);
         let (ids, account) = match self.sessions.get_mut(key) {
@@ -525,7 +526,7 @@ impl Engine {
         }
     }
 
-    /// Lets the groups of a session run that have something to give: it may have room again.
+    /// Wakes the groups of a session that have records to give: it may have room again.
     pub(super) fn wake_groups_of(&mut self, key: SessionKey) {
         if let Some(session) = self.sessions.get(key) {
             for id in session.groups() {
@@ -544,7 +545,8 @@ impl Engine {
         }
     }
 
-    /// A member can be given records: its groups go on, without the QoS 0 of the time in which nobody could.
+    /// A member can be given records: its groups continue, without the QoS 0 records of the time in which no member
+    /// could.
     pub(super) fn activate_member(&mut self, key: SessionKey) {
         let now_ms = self.now.mono_ms;
         let Some(session) = self.sessions.get(key) else {
@@ -565,7 +567,7 @@ impl Engine {
         }
     }
 
-    /// A member has no connection any more.
+    /// A member was disconnected.
     fn depart_member(&mut self, key: SessionKey) {
         if let Some(session) = self.sessions.get(key) {
             for id in session.groups() {

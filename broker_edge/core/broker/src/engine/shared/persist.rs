@@ -1,7 +1,7 @@
-//! The durable side of groups: `share/<filter>` holds where a group is in each partition.
+//! Stores groups: `share/<filter>` holds the cursor of a group in each partition.
 //!
-//! It is written with each checkpoint, with the session of a member, and together with what forgets a QoS 2 delivery of a
-//! member, so that such a delivery is with its member, or done, or still to be given, and never two of these.
+//! It is written with each checkpoint, with the session of a member, and in the same append that removes a member's QoS
+//! 2 delivery. So such a delivery is in exactly one state: with its member, done, or still to be given.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -17,7 +17,7 @@ use super::GroupId;
 use super::group_cursor::StoredCursor;
 use super::tenants;
 
-/// Cursors that go into one append: with all their ranges they fit a batch.
+/// Cursors per append: with all their ranges they fit into one batch.
 const CHUNK: usize = 32;
 const PREFIX: &str = "share/";
 
@@ -26,7 +26,7 @@ const PREFIX: &str = "share/";
 struct StoredGroup {
     /// By partition name.
     places: BTreeMap<String, StoredCursor>,
-    /// Where the history ends that the group began in.
+    /// The end of the history at which the group began.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     past: BTreeMap<String, u64>,
 }
@@ -37,7 +37,7 @@ fn key_of(name: &str) -> String {
 }
 
 impl Engine {
-    /// The cursor of a group as a value of the state store.
+    /// The cursor of a group as a key and value of the state store.
     fn group_value(&self, id: GroupId) -> Option<(String, Vec<u8>)> {
         let group = self.groups.get(id)?;
         let mut pending: BTreeMap<PartitionIndex, Vec<u64>> = BTreeMap::new();
@@ -49,7 +49,7 @@ impl Engine {
                 continue;
             };
             let of_group = session.window.unacked_from(0).filter(|(_, sent, flight)| {
-                // From its first sending on, a delivery of QoS 2 is its member's alone.
+                // Once it was sent, a QoS 2 delivery belongs to its member alone.
                 sent.source == Source::Shared(id)
                     && matches!(
                         flight,
@@ -67,7 +67,7 @@ impl Engine {
         for partition in self.partitions_of(group.filter()) {
             let next = group.place(partition, self.dispatched[partition.index()]);
             let mut offsets = pending.remove(&partition).unwrap_or_default();
-            // What was restored into a window lies above the place and is skipped there.
+            // Deliveries restored into a window are above the cursor and skipped there.
             offsets.retain(|offset| *offset < next.0);
             offsets.sort_unstable();
             let place = StoredCursor::of(next.0, &offsets, group.skips.of(partition));
@@ -86,8 +86,8 @@ impl Engine {
         self.group_value(id).map_or(0, |(_, value)| value.len())
     }
 
-    /// What has to be in the same append as the session: cursors of its groups that the store has not, or has without
-    /// the QoS 2 deliveries that are over.
+    /// The group cursors that have to be in the same append as the session: those that are not stored, or are stored
+    /// without the QoS 2 deliveries that are done.
     pub(in super::super) fn group_values_with(
         &self,
         keys: &[SessionKey],
@@ -107,7 +107,7 @@ impl Engine {
         ids.into_iter().filter_map(value).collect()
     }
 
-    /// Notes that cursors are in the store.
+    /// Notes that cursors are stored.
     pub(in super::super) fn groups_stored(&mut self, ids: impl Iterator<Item = GroupId>) {
         for id in ids {
             if let Some(group) = self.groups.get_mut(id) {
@@ -117,7 +117,7 @@ impl Engine {
         }
     }
 
-    /// Checkpoints the cursors of groups that had acknowledgements since the last time; all of them at the clean stop.
+    /// Checkpoints the cursors of groups with acknowledgements since the last checkpoint; all cursors at a clean stop.
     pub(in super::super) fn checkpoint_groups(&mut self, all: bool) {
         let ids: Vec<GroupId> = self
             .groups
@@ -154,7 +154,7 @@ impl Engine {
         }
     }
 
-    /// Makes the group of a subscription that is being restored. It begins where the state store says.
+    /// Creates the group of a subscription that is being restored. It begins at its stored cursor.
     pub(in super::super) fn restore_group(
         &mut self,
         name: &str,
@@ -198,7 +198,7 @@ impl Engine {
                 .get(self.stages[partition.index()].partition.name());
             if let Some(group) = self.groups.get_mut(id) {
                 group.stored = true;
-                // A partition that is new since the cursor was stored is read from its beginning.
+                // A partition added after the cursor was stored is read from its beginning.
                 group.fall_behind(partition, Offset(place.map_or(0, |place| place.low)));
                 let done = place.map_or_else(Vec::new, StoredCursor::ranges);
                 group.skips.set(partition, done);
@@ -212,8 +212,7 @@ impl Engine {
         }
     }
 
-    /// What restored sessions hold of their groups is not read again for others, and cursors of groups that nobody is in
-    /// any more are forgotten.
+    /// Skips records that restored sessions have in their windows, and removes the cursors of groups without members.
     pub(in super::super) fn finish_restoring_groups(&mut self) {
         for (_, session) in self.sessions.iter() {
             for (_, sent, _) in session.window.unacked_from(0) {

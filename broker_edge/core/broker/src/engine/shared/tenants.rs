@@ -1,8 +1,8 @@
-//! Whose a group is: two tenants that choose the same name and filter have a group each, so that neither takes the records
-//! of the other, nor holds them up.
+//! The tenant of a group: two tenants that use the same name and filter have separate groups, so that neither takes the
+//! records of the other or delays them.
 //!
-//! Users of whom no tenant is written share the groups of all such users, as over every broker. A member stays in the group
-//! that it has joined until it unsubscribes, whatever its tenant is by then: what the group has to give is not lost.
+//! Users without a tenant share the groups of all such users, as in any broker. A member stays in its group until it
+//! unsubscribes, even if its tenant changes, so that no record of the group is lost.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use super::GroupId;
 
 const PREFIX: &str = "$share/";
 
-/// The name that a group is kept under. No client can ask for one with a `+` in it.
+/// The name under which a group is kept. No client can choose a name with a `+`.
 pub fn name_of(filter: &str, tenant: Option<&str>) -> String {
     match (tenant, filter.strip_prefix(PREFIX)) {
         (Some(tenant), Some(rest)) => {
@@ -23,13 +23,13 @@ pub fn name_of(filter: &str, tenant: Option<&str>) -> String {
     }
 }
 
-/// The filter behind the name that a group is kept under.
+/// The filter in the name under which a group is kept.
 pub fn filter_behind(name: &str) -> Option<&str> {
     Some(name.strip_prefix(PREFIX)?.split_once('/')?.1)
 }
 
 impl Engine {
-    /// The group that a session is in by a filter.
+    /// The group that a session has joined with a filter.
     pub(super) fn group_held(&self, key: SessionKey, filter: &str) -> Option<GroupId> {
         let mut ids = self.sessions.get(key)?.groups().iter().copied();
         ids.find(|id| {
@@ -38,7 +38,7 @@ impl Engine {
         })
     }
 
-    /// The name of the group that a shared filter means for a session.
+    /// The name of the group that a session's shared filter refers to.
     pub(in super::super) fn group_name(&self, key: SessionKey, filter: &str) -> String {
         let held = self.group_held(key, filter);
         if let Some(group) = held.and_then(|id| self.groups.get(id)) {
@@ -47,7 +47,7 @@ impl Engine {
         name_of(filter, self.tenant_for_groups(key))
     }
 
-    /// The tenant of a session's user, where one is written.
+    /// The tenant of a session's user, if it has one.
     pub(super) fn tenant_for_groups(&self, key: SessionKey) -> Option<&str> {
         let rights = self.sessions.get(key)?.rights.as_ref()?;
         rights.tenant().map(|tenant| &**tenant)
