@@ -96,7 +96,7 @@ impl Engine {
         self.router.advance();
         self.groups.forget_audiences();
         self.tell_all_groups_rights();
-        tracing::info!(revoked = revoked.len(), "users and rights were loaded anew");
+        tracing::info!(revoked = revoked.len(), "users and rights were reloaded");
         for key in revoked {
             self.metrics.auth.end("revoked");
             self.close(key, Cause::Reason(ReasonCode::AdministrativeAction));

@@ -271,7 +271,7 @@ impl Engine {
                 partition = partition.name(),
                 from = reading.next.0,
                 to = log_start.0,
-                "a session goes on at the log start: retention has removed what it had not read"
+                "a session continues at the log start: retention removed records that it had not read"
             );
             let expired = log_start.0 - reading.next.0;
             self.metrics.mqtt.records_expired.inc_by(expired);

@@ -157,7 +157,7 @@ impl Engine {
         if over_bytes == Some(OverLimit::All) {
             let bytes_max = self.settings.session_bytes_max;
             return refuse(format!(
-                "the broker keeps at most {bytes_max} bytes of filters and wills of all sessions"
+                "the broker keeps at most {bytes_max} bytes of filters and wills for all sessions"
             ));
         }
         let Some(account) = session.account else {
@@ -173,7 +173,7 @@ impl Engine {
         let conn = session.conn;
         self.note_over_quota(conn, "subscribe", kind);
         refuse(format!(
-            "this is over a quota of the user or its tenant ({})",
+            "this exceeds a quota of the user or its tenant ({})",
             kind.reason()
         ))
     }

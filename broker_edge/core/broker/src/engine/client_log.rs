@@ -40,7 +40,7 @@ impl Engine {
     pub(super) fn may_log_client(&mut self) -> bool {
         let (may, left_out) = self.client_log.ask(self.now.mono_ms);
         if left_out > 0 {
-            tracing::info!(left_out, "lines about clients were left out");
+            tracing::info!(left_out, "lines about clients were left out because there were too many");
         }
         if !may {
             self.metrics.detail.lines_left_out.inc();
@@ -76,10 +76,10 @@ impl Engine {
         let user = session.and_then(user_of);
         match cause {
             Cause::Goodbye => {
-                tracing::info!(client_id, user, %address, reason = "the client said goodbye", "disconnected");
+                tracing::info!(client_id, user, %address, reason = "the client sent DISCONNECT", "disconnected");
             }
             Cause::GoodbyeWithWill => {
-                tracing::info!(client_id, user, %address, reason = "the client said goodbye and left its will", "disconnected");
+                tracing::info!(client_id, user, %address, reason = "the client sent DISCONNECT and asked for its will", "disconnected");
             }
             Cause::Lost => {
                 tracing::info!(client_id, user, %address, reason = "the connection was lost", "disconnected");

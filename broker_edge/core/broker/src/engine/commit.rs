@@ -139,7 +139,7 @@ impl Engine {
                 if std::mem::take(&mut stage.refusing) {
                     tracing::info!(
                         partition = stage.partition.name(),
-                        "publishes are taken again"
+                        "publishes are accepted again"
                     );
                 }
                 self.locate(partition, first, base);
@@ -281,7 +281,7 @@ impl Engine {
                 if !waiting.is_empty() {
                     tracing::warn!(
                         partition = stage.partition.name(),
-                        "connections that wait for space are closed"
+                        "connections that wait for disk space are closed"
                     );
                 }
                 for key in waiting {

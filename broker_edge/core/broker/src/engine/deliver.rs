@@ -151,7 +151,7 @@ impl Engine {
             if replaced.is_some_and(|place| place.stored)
                 && let Err(error) = self.state.delete(&super::retained::state_key(record.topic))
             {
-                tracing::warn!(%error, topic = record.topic, "an old retained message stays in the state");
+                tracing::warn!(%error, topic = record.topic, "an old retained message cannot be removed from the state store now");
             }
         }
     }

@@ -93,7 +93,7 @@ impl Engine {
             client_id = shown,
             count,
             add,
-            "rules with %c do not apply to a client id that is not shown to be the user's own; to allow it, write the line \
+            "rules with %c do not apply to a client id that is not proved to be the user's own; to allow it, write the line \
              `add` into the section of the user in the ACL file"
         );
     }

@@ -146,7 +146,7 @@ impl Engine {
     /// Removes an ended session from the state store.
     pub(super) fn forget_stored(&mut self, session: &Session) {
         if let Err(error) = self.write_values(&stored_keys(session)) {
-            tracing::warn!(%error, client_id = &*session.client_id, "an ended session stays in the state until it expires");
+            tracing::warn!(%error, client_id = &*session.client_id, "an ended session cannot be removed from the state store and stays there until it expires");
         }
         self.note_stored(session.account, false);
         self.last_removed = Some(Rc::clone(&session.client_id));
@@ -195,7 +195,7 @@ impl Engine {
             })
             .collect();
         if let Err(error) = self.state.write(&writes) {
-            tracing::warn!(%error, "cursors cannot be stored now and are tried again");
+            tracing::warn!(%error, "cursors cannot be stored now; the next checkpoint tries again");
             for (key, _, _) in &changes {
                 if let Some(session) = self.sessions.get_mut(*key)
                     && !session.dirty
@@ -313,7 +313,7 @@ impl Engine {
             let session = match serde_json::from_slice::<StoredSession>(&value) {
                 Ok(session) => session,
                 Err(error) => {
-                    tracing::error!(%error, client_id, "a stored session cannot be read and is left out");
+                    tracing::error!(%error, client_id, "a stored session cannot be read and is skipped");
                     continue;
                 }
             };

@@ -335,7 +335,7 @@ impl Engine {
         if staged.is_err() {
             tracing::warn!(
                 topic = record.topic,
-                "the append is full, a record of the broker's own is lost"
+                "the append is full, so a record of the broker itself is lost"
             );
             return None;
         }

@@ -261,7 +261,7 @@ impl Engine {
             .map(|(key, _)| key)
             .collect();
         for key in slow {
-            tracing::debug!("a packet that others wait for takes too long");
+            tracing::debug!("a large packet takes too long while others wait for the budget, so its connection is closed");
             self.close(key, Cause::Reason(ReasonCode::QuotaExceeded));
         }
     }

@@ -141,7 +141,7 @@ impl Retained {
             && !self.by_topic.contains_key(record.topic)
             && self.is_full_for(record.topic, record.payload.len())
         {
-            tracing::debug!(topic = record.topic, "one retained message too many");
+            tracing::debug!(topic = record.topic, "a retained message exceeds the limits and is ignored");
             return None;
         }
         self.apply_place(record.topic, partition, place, record.payload.len())
@@ -352,7 +352,7 @@ impl Engine {
                     let Some(value) = stored_value(&own, at) else { return false };
                     let text = serde_json::to_vec(&value).expect("a plain structure becomes JSON");
                     if let Err(error) = state.put(&state_key(&topic), &text) {
-                        tracing::warn!(%error, topic = &*topic, "a retained message cannot be kept, its segment stays");
+                        tracing::warn!(%error, topic = &*topic, "a retained message cannot be stored, so its segment stays");
                         return false;
                     }
                     retained.lock().mark_stored(&topic, at, value.payload.len() / 2);

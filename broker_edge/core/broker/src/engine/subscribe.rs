@@ -229,7 +229,7 @@ impl Engine {
         if headwater_mqtt::topic::check_filter(inner.as_bytes()).is_err() {
             return refuse(
                 ReasonCode::TopicFilterInvalid,
-                "there is no filter behind the position".to_owned(),
+                "there is no filter after the position".to_owned(),
             );
         }
         let levels = 1 + inner.bytes().filter(|byte| *byte == b'/').count();

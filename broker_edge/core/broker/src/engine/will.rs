@@ -219,7 +219,7 @@ impl Engine {
             }
             Err(AppendError::TooLarge { .. }) => true,
             Err(error) => {
-                tracing::debug!(%error, "a will waits until the log takes it");
+                tracing::debug!(%error, "a will waits until the log accepts it");
                 false
             }
         }
@@ -250,7 +250,7 @@ impl Engine {
             }
         }
         if let Err(error) = self.write_values(&removed) {
-            tracing::warn!(%error, "wills that were published stay in the state for now");
+            tracing::warn!(%error, "published wills cannot be removed from the state store now");
             self.published_wills.extend(durable);
         }
     }

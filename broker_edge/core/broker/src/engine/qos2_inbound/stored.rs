@@ -71,7 +71,7 @@ impl Engine {
             return;
         }
         if let Err(error) = self.write_mark() {
-            tracing::warn!(%error, "the packet ids in use cannot be stored now and are tried again");
+            tracing::warn!(%error, "the packet ids in use cannot be stored now; the next mark tries again");
         }
     }
 
@@ -216,7 +216,7 @@ impl Engine {
             let batches = match log.read(next, SCAN_BYTES) {
                 Ok(batches) => batches,
                 Err(error @ ReadError::Damaged { .. }) => {
-                    tracing::error!(%error, "QoS 2 publishes in lost records may be taken once more");
+                    tracing::error!(%error, "QoS 2 publishes in lost records may be accepted a second time");
                     next = match error {
                         ReadError::Damaged { range } => range.end.max(next.plus(1)),
                         _ => next.plus(1),

@@ -102,7 +102,7 @@ impl Engine {
         let stored: StoredOutbound = match serde_json::from_slice(&value) {
             Ok(stored) => stored,
             Err(error) => {
-                tracing::error!(%error, client_id = &*session.client_id, "the deliveries in flight of a session cannot be read");
+                tracing::error!(%error, client_id = &*session.client_id, "the in-flight deliveries of a session cannot be read");
                 return;
             }
         };
@@ -170,7 +170,7 @@ impl Engine {
                 tracing::error!(
                     packet_id,
                     client_id = &*session.client_id,
-                    "a delivery in flight cannot be put back"
+                    "an in-flight delivery cannot be restored"
                 );
             }
         }

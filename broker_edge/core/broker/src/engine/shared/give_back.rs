@@ -141,7 +141,7 @@ impl Engine {
         tracing::debug!(
             client_id = &*session.client_id,
             count = owed.len(),
-            "records of a shared group that a member does not acknowledge go to others"
+            "records that a member of a shared group does not acknowledge go to other members"
         );
         for (packet_id, sent) in owed {
             session.window.set_source(packet_id, Source::Moved);

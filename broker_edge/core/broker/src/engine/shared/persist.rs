@@ -133,7 +133,7 @@ impl Engine {
                 .filter_map(|id| self.group_value(*id))
                 .collect();
             if let Err(error) = self.write_values(&values) {
-                tracing::warn!(%error, "cursors of shared groups cannot be stored now and are tried again");
+                tracing::warn!(%error, "cursors of shared groups cannot be stored now; the next checkpoint tries again");
                 return;
             }
             for id in chunk {
@@ -164,7 +164,7 @@ impl Engine {
         match self.group_of(name, tenant, user) {
             Some((id, true)) => self.restore_places(id, &tenants::name_of(name, tenant)),
             Some((_, false)) => {}
-            None => tracing::error!(name, "a shared group more than there can be is left out"),
+            None => tracing::error!(name, "a stored shared group exceeds the limit and is skipped"),
         }
     }
 
@@ -187,7 +187,7 @@ impl Engine {
         let stored: StoredGroup = match serde_json::from_slice(&value) {
             Ok(stored) => stored,
             Err(error) => {
-                tracing::error!(%error, name, "the cursor of a shared group cannot be read: it begins now");
+                tracing::error!(%error, name, "the cursor of a shared group cannot be read, so the group begins at the live position");
                 return;
             }
         };
@@ -239,7 +239,7 @@ impl Engine {
         if !ended.is_empty()
             && let Err(error) = self.write_values(&ended)
         {
-            tracing::warn!(%error, "cursors of ended shared groups stay in the state");
+            tracing::warn!(%error, "cursors of ended shared groups cannot be removed from the state store now");
         }
     }
 }
