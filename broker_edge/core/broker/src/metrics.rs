@@ -69,8 +69,8 @@ pub struct MqttMetrics {
     pub sessions_refused: Counter,
     /// Publishes that would have made one retained message too many.
     pub retained_refused: Counter,
-    /// Rights of members that were looked at to find who may receive a record of a shared group.
-    pub shared_looks: Counter,
+    /// Rights of members that were checked to find one that may receive a record of a shared group.
+    pub shared_rights_checks: Counter,
     /// QoS 2 publishes that were in the log already: answered, not appended.
     pub publishes_repeated: Counter,
     /// Deliveries written to subscribers.
@@ -210,7 +210,8 @@ impl MqttMetrics {
             self.records_expired, "records_expired", "Records removed before a session had read them";
             self.sessions_refused, "sessions_refused", "Sessions refused because there were too many, or too many bytes of them";
             self.retained_refused, "retained_refused", "Publishes refused because there were too many retained messages";
-            self.shared_looks, "shared_looks", "Rights of members looked at to find who may receive a record of a shared group";
+            self.shared_rights_checks, "shared_rights_checks", "Rights of members checked to find one that may receive a record of a shared group";
+            self.shared_rights_checks, "shared_looks", "Deprecated: use headwater_mqtt_shared_rights_checks_total";
             self.publishes_repeated, "publishes_repeated", "QoS 2 publishes that were in the log already";
             self.deliveries, "deliveries", "Publishes sent to subscribers";
             self.deliveries_dropped, "deliveries_dropped", "Deliveries left out: QoS 0 to who is too slow, or over the packet size of the client";

@@ -43,7 +43,7 @@ impl Engine {
             tracing::info!(left_out, "lines about clients were left out because there were too many");
         }
         if !may {
-            self.metrics.detail.lines_left_out.inc();
+            self.metrics.detail.client_log_lines_dropped.inc();
         }
         may
     }

@@ -85,7 +85,7 @@ impl Engine {
             subscriptions: self.router.len(),
             shared_groups: self.groups.len(),
         };
-        self.turn_metrics.shared_looks += self.groups.take_looks();
+        self.turn_metrics.shared_rights_checks += self.groups.take_looks();
         self.turn_metrics.publish(&self.metrics, present);
     }
 

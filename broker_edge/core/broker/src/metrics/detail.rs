@@ -30,8 +30,8 @@ pub struct DetailMetrics {
     pub turns: Durations,
     /// 1 while the broker sends clients away.
     pub draining: Gauge,
-    /// Lines of talk that were left out because there were too many.
-    pub lines_left_out: Counter,
+    /// Log lines about clients that were dropped because there were too many.
+    pub client_log_lines_dropped: Counter,
     pub admin_connections: Gauge,
     pub admin_requests: Family<OfStatus, Counter>,
 }
@@ -143,11 +143,18 @@ impl DetailMetrics {
             "Turns of the MQTT loop; the rate of the sum is its utilisation",
             self.turns.clone(),
         );
-        registry.register(
-            "talk_lines_left_out",
-            "Lines left out of the broker's talk because clients caused too many",
-            self.lines_left_out.clone(),
-        );
+        for (name, help) in [
+            (
+                "client_log_lines_dropped",
+                "Log lines about clients that were dropped because there were too many",
+            ),
+            (
+                "talk_lines_left_out",
+                "Deprecated: use headwater_client_log_lines_dropped_total",
+            ),
+        ] {
+            registry.register(name, help, self.client_log_lines_dropped.clone());
+        }
         let admin = registry.sub_registry_with_prefix("admin");
         admin.register(
             "connections",

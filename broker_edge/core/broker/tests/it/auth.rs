@@ -520,7 +520,7 @@ fn i8_three_thousand_members_that_are_away_cost_a_publisher_nothing() {
         publisher.publish("plants/2/x", &n.to_string());
     }
     let (_, text) = http(broker.admin_address(), "GET", "/metrics", None);
-    let name = "headwater_mqtt_shared_looks_total ";
+    let name = "headwater_mqtt_shared_rights_checks_total ";
     let looks = text.lines().find_map(|line| line.strip_prefix(name));
     let looks: u64 = looks.unwrap_or_else(|| panic!("{text}")).parse().unwrap();
     assert!(
