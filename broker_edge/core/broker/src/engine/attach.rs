@@ -20,7 +20,7 @@ pub(super) struct PreviousState {
 impl Engine {
     /// Refuses a CONNECT whose state cannot be stored. An existing session stays, with everything it holds for its
     /// client; the client is expected to connect again.
-    pub(super) fn give_up_attaching(
+    pub(super) fn undo_attach(
         &mut self,
         key: SessionKey,
         conn: ConnKey,
@@ -87,7 +87,7 @@ impl Engine {
             session.version = connect.version;
             session.window_max = window_max;
             session.expiry_s = expiry_s;
-            if std::mem::take(&mut session.is_at_rest) {
+            if std::mem::take(&mut session.is_unlisted) {
                 let held = session.subscriptions.iter();
                 for held in held.filter(|held| !is_shared(&held.filter)) {
                     let subscriber = Subscriber {
@@ -95,7 +95,7 @@ impl Engine {
                         options: held.options,
                         replaying: session.is_replaying(&held.filter),
                     };
-                    self.router.rouse(&held.filter, subscriber);
+                    self.router.relist(&held.filter, subscriber);
                 }
             }
             session.resend = session.window.front();

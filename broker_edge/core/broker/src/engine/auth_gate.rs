@@ -66,7 +66,7 @@ impl AuthGate {
     }
 
     /// Whether there is an answer or a newer authority.
-    pub fn has_news(&self) -> bool {
+    pub fn has_updates(&self) -> bool {
         self.answers.is_filled.load(Ordering::Acquire) || self.is_old()
     }
 

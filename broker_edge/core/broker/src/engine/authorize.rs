@@ -51,8 +51,8 @@ impl Engine {
     }
 
     /// Takes news from other threads: a newer authority, and answers about credentials.
-    pub(super) fn take_news(&mut self) {
-        if !self.auth_gate.has_news() {
+    pub(super) fn take_auth_updates(&mut self) {
+        if !self.auth_gate.has_updates() {
             return;
         }
         if self.auth_gate.is_old() {
@@ -95,7 +95,7 @@ impl Engine {
         }
         self.router.advance();
         self.groups.forget_audiences();
-        self.tell_all_groups_rights();
+        self.update_all_group_rights();
         tracing::info!(revoked = revoked.len(), "users and rights were reloaded");
         for key in revoked {
             self.metrics.auth.end("revoked");

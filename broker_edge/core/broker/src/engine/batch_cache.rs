@@ -66,7 +66,7 @@ pub struct BatchCache {
     idle_ms: u64,
     waiting: BTreeSet<WaitingRead>,
     /// The position of the last rotating read.
-    place: PartitionOffset,
+    rotation: PartitionOffset,
     reads: u32,
     /// Bytes that may be read although the cache is full, as of `spare_at_ms`.
     spare_bytes: u64,
@@ -90,7 +90,7 @@ impl Default for BatchCache {
             stalled_due: VecDeque::new(),
             idle_ms: IDLE_MS,
             waiting: BTreeSet::new(),
-            place: PartitionOffset::default(),
+            rotation: PartitionOffset::default(),
             reads: 0,
             spare_bytes: 0,
             spare_at_ms: 0,
@@ -114,25 +114,25 @@ impl BatchCache {
         offset: Offset,
     ) -> Option<(PartitionOffset, &CachedBatch)> {
         let mut below = self.kept.range(..=(partition, offset));
-        let (place, kept) = below.next_back()?;
-        (place.0 == partition && offset < kept.batch.next_offset()).then_some((*place, kept))
+        let (at, kept) = below.next_back()?;
+        (at.0 == partition && offset < kept.batch.next_offset()).then_some((*at, kept))
     }
 
     /// Caches what was read. Evicts batches below all sessions first, then the ones read longest ago.
     pub fn keep(&mut self, partition: PartitionIndex, batches: &[Batch]) {
         for batch in batches {
-            let place = (partition, batch.base_offset());
-            if self.kept.contains_key(&place) {
+            let at = (partition, batch.base_offset());
+            if self.kept.contains_key(&at) {
                 continue;
             }
             self.bytes += batch.bytes_len();
-            self.ages.push_back(place);
+            self.ages.push_back(at);
             let batch = batch.clone();
-            self.kept.insert(place, CachedBatch { batch, holders: 0 });
+            self.kept.insert(at, CachedBatch { batch, holders: 0 });
         }
         let newest = batches.last().map(Batch::base_offset);
         while self.bytes > KEPT_BYTES
-            && let Some(lowest) = self.below_all().filter(|place| Some(place.1) != newest)
+            && let Some(lowest) = self.below_all().filter(|at| Some(at.1) != newest)
         {
             self.forget(lowest);
         }
@@ -158,13 +158,13 @@ impl BatchCache {
         }
         if self.ages.len() > 2 * self.kept.len() + 64 {
             let kept = &self.kept;
-            self.ages.retain(|place| kept.contains_key(place));
+            self.ages.retain(|at| kept.contains_key(at));
         }
     }
 
-    fn forget(&mut self, place: PartitionOffset) {
-        self.held.remove(&place);
-        if let Some(kept) = self.kept.remove(&place) {
+    fn forget(&mut self, at: PartitionOffset) {
+        self.held.remove(&at);
+        if let Some(kept) = self.kept.remove(&at) {
             self.bytes -= kept.batch.bytes_len();
         }
     }
@@ -181,7 +181,7 @@ impl BatchCache {
     /// A session has no room and stops in the batch that holds `offset`.
     pub fn stop(&mut self, session: SessionKey, (partition, offset): PartitionOffset, now_ms: u64) {
         let Some((batch, _)) = self.kept_at(partition, offset) else {
-            return self.go_on(session);
+            return self.resume(session);
         };
         let at_ms = now_ms;
         if let Some(stop) = self.stalled.get_mut(&session)
@@ -191,7 +191,7 @@ impl BatchCache {
             let took_ms = at_ms.saturating_sub(std::mem::replace(&mut stop.at_ms, at_ms));
             return self.learn(took_ms);
         }
-        self.go_on_at(session, now_ms);
+        self.resume_at(session, now_ms);
         if let Some(kept) = self.kept.get_mut(&batch) {
             kept.holders += 1;
             self.held.insert(batch);
@@ -209,23 +209,23 @@ impl BatchCache {
     }
 
     /// A session continues from where it stopped.
-    pub fn go_on_at(&mut self, session: SessionKey, now_ms: u64) {
+    pub fn resume_at(&mut self, session: SessionKey, now_ms: u64) {
         if let Some(stop) = self.stalled.get(&session) {
             self.learn(now_ms.saturating_sub(stop.at_ms));
-            self.go_on(session);
+            self.resume(session);
         }
     }
 
     /// A session no longer stands where it stopped.
-    pub fn go_on(&mut self, session: SessionKey) {
+    pub fn resume(&mut self, session: SessionKey) {
         if let Some(stop) = self.stalled.remove(&session)
             && stop.holds
         {
-            self.let_go(stop.batch);
+            self.release(stop.batch);
         }
     }
 
-    fn let_go(&mut self, batch: PartitionOffset) {
+    fn release(&mut self, batch: PartitionOffset) {
         if let Some(kept) = self.kept.get_mut(&batch) {
             // The batch may have been evicted and read again since.
             kept.holders = kept.holders.saturating_sub(1);
@@ -261,7 +261,7 @@ impl BatchCache {
             }
             stop.holds = false;
             let batch = stop.batch;
-            self.let_go(batch);
+            self.release(batch);
             // Many clients that never acknowledge must not delay the others for long.
             self.idle_ms = IDLE_MS_MIN.max(self.idle_ms - self.idle_ms / 64);
         }
@@ -279,14 +279,14 @@ impl BatchCache {
         if self.has_no_room() {
             return None;
         }
-        let (partition, offset) = self.place;
+        let (partition, offset) = self.rotation;
         let from = (partition, offset, SessionKey::from_bits(0));
         let waiting = &self.waiting;
         let lowest = *waiting.first()?;
         let goes_round = self.reads % ROUND_EVERY == ROUND_EVERY - 1 || self.is_full();
         let next = if goes_round {
             let next = waiting.range(from..).next().copied().unwrap_or(lowest);
-            self.place = (next.0, next.1.plus(1));
+            self.rotation = (next.0, next.1.plus(1));
             next
         } else {
             lowest
@@ -383,7 +383,7 @@ mod tests {
         for number in 1..=8 {
             cache.wait(session(number), (P, Offset(100 * number)));
         }
-        cache.place = (P, Offset(650));
+        cache.rotation = (P, Offset(650));
         let order: Vec<_> = (0..8).map(|_| cache.next(0)).collect();
         let expected = [1, 2, 3, 7, 4, 5, 6, 8];
         assert_eq!(order, expected.map(|number| Some(session(number))));

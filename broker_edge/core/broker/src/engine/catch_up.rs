@@ -257,7 +257,7 @@ impl Engine {
             let place = (reading.partition, reading.next);
             self.batch_cache.stop(key, place, self.now.mono_ms);
         } else {
-            self.batch_cache.go_on_at(key, self.now.mono_ms);
+            self.batch_cache.resume_at(key, self.now.mono_ms);
         }
         progress.unwrap_or_else(|| reading.progress(until))
     }

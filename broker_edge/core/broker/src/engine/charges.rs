@@ -216,8 +216,8 @@ impl Engine {
         let (Some(account), Some(topic)) = (account, self.topics.get(id)) else {
             return false;
         };
-        let place = self.retained.lock().place_of(&topic.name);
-        let held = place.and_then(|place| Some((place.account?, place.bytes)));
+        let entry = self.retained.lock().entry_of(&topic.name);
+        let held = entry.and_then(|entry| Some((entry.account?, entry.bytes)));
         let bytes = bytes_of(&topic.name, bytes);
         let over = self
             .quotas
@@ -233,8 +233,8 @@ impl Engine {
         let Some(topic) = self.topics.get(id) else {
             return;
         };
-        let place = self.retained.lock().place_of(&topic.name);
-        let held = place.and_then(|place| Some((place.account?, place.bytes)));
+        let entry = self.retained.lock().entry_of(&topic.name);
+        let held = entry.and_then(|entry| Some((entry.account?, entry.bytes)));
         let bytes = bytes_of(&topic.name, bytes);
         let now_ms = self.now.mono_ms;
         self.quotas.claim(account, &topic.name, bytes, held, now_ms);
@@ -245,8 +245,8 @@ impl Engine {
         let (Some(account), true) = (account, will.retain && !will.payload.is_empty()) else {
             return will.retain;
         };
-        let place = self.retained.lock().place_of(&will.topic);
-        let held = place.and_then(|place| Some((place.account?, place.bytes)));
+        let entry = self.retained.lock().entry_of(&will.topic);
+        let held = entry.and_then(|entry| Some((entry.account?, entry.bytes)));
         let bytes = bytes_of(&will.topic, will.payload.len());
         let over = self
             .quotas
@@ -270,7 +270,7 @@ impl Engine {
         if !self.quotas.is_used() {
             return retained.apply(record, partition);
         }
-        let before = retained.place_of(record.topic);
+        let before = retained.entry_of(record.topic);
         let account = if record.payload.is_empty() {
             None
         } else {
@@ -283,7 +283,7 @@ impl Engine {
             Some(bytes) => self.quotas.add(account, Kind::RetainedBytes, bytes),
             None => self.quotas.remove(account, Kind::Retained, 1),
         }
-        let now = retained.place_of(record.topic);
+        let now = retained.entry_of(record.topic);
         if let Some(before) = before.filter(|before| now.is_none_or(|now| now.at != before.at)) {
             self.quotas
                 .remove(before.account, Kind::RetainedBytes, before.bytes);

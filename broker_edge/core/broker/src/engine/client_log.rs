@@ -40,7 +40,10 @@ impl Engine {
     pub(super) fn may_log_client(&mut self) -> bool {
         let (may, left_out) = self.client_log.ask(self.now.mono_ms);
         if left_out > 0 {
-            tracing::info!(left_out, "lines about clients were left out because there were too many");
+            tracing::info!(
+                left_out,
+                "lines about clients were left out because there were too many"
+            );
         }
         if !may {
             self.metrics.detail.client_log_lines_dropped.inc();

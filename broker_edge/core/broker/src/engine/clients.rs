@@ -306,7 +306,7 @@ impl Engine {
 
     /// Counts bytes and messages read from a connection.
     #[inline]
-    pub(super) fn count_moved(&mut self, key: super::ConnKey, moved: Traffic) {
+    pub(super) fn count_traffic(&mut self, key: super::ConnKey, moved: Traffic) {
         let Some(conn) = self.conns.get_mut(key) else {
             return;
         };

@@ -113,7 +113,7 @@ impl Engine {
         }
         session.conn = None;
         session.active = false;
-        self.batch_cache.go_on(key);
+        self.batch_cache.resume(key);
         self.candidate_cache.forget(key);
         if let Some(extras) = session.extras.present_mut() {
             extras.retained = VecDeque::new();
@@ -140,13 +140,13 @@ impl Engine {
             let live_at = self.dispatched[partition.index()];
             session.fall_behind(partition, live_at, live_at);
         }
-        session.is_at_rest = true;
+        session.is_unlisted = true;
         for held in session
             .subscriptions
             .iter()
             .filter(|held| !is_shared(&held.filter))
         {
-            self.router.rest(&held.filter, key);
+            self.router.unlist(&held.filter, key);
         }
         let is_member = session.is_member();
         if session.expiry_s != NEVER_EXPIRES {
@@ -183,7 +183,7 @@ impl Engine {
         for subscription in &session.subscriptions {
             if is_shared(&subscription.filter) {
                 continue;
-            } else if session.is_at_rest {
+            } else if session.is_unlisted {
                 self.router.remove_away(&subscription.filter);
             } else {
                 self.router.remove(&subscription.filter, key);

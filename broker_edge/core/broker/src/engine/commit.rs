@@ -6,7 +6,7 @@ use headwater_mqtt::{PacketId, Property, ReasonCode, encode};
 use super::ack::{AckKind, PacketKind, Reply, Settled};
 use super::close::Cause;
 use super::connection::{Connection, Phase};
-use super::receive::OWED_MAX;
+use super::receive::PENDING_REPLIES_MAX;
 use super::stage::{Outcome, PartitionIndex, Stage, Ticket};
 use super::state_commit::CommitSeq;
 use super::turn_metrics::Gauges;
@@ -73,7 +73,7 @@ impl Engine {
         self.append_all();
         self.release_receipted();
         self.write_state_commit();
-        self.let_held_go();
+        self.copy_held_payloads();
         self.wake_budget_waits();
         self.send_pending_sys();
         self.drain_some();
@@ -277,7 +277,7 @@ impl Engine {
         for index in 0..self.stages.len() {
             let stage = &mut self.stages[index];
             if stage.has_waited_on_full(now_ms, FULL_WAIT_MS) {
-                let waiting = stage.let_go();
+                let waiting = stage.release_waiting();
                 if !waiting.is_empty() {
                     tracing::warn!(
                         partition = stage.partition.name(),
@@ -318,7 +318,7 @@ impl Engine {
             return;
         };
         conn.acks.shrink();
-        if conn.paused_on_acks && conn.acks.len() < OWED_MAX / 2 {
+        if conn.paused_on_acks && conn.acks.len() < PENDING_REPLIES_MAX / 2 {
             conn.paused_on_acks = false;
             conn.last_read_ms = self.now.mono_ms;
             self.resumed.push(key);
@@ -415,12 +415,12 @@ fn write_acks(
             }
         }
     }
-    settle_owed(conn, kind, count, reason);
+    settle_in_flight(conn, kind, count, reason);
 }
 
 /// A QoS 2 publish counts until its PUBCOMP, unless it was refused.
 #[inline]
-fn settle_owed(conn: &mut Connection, kind: AckKind, count: u16, reason: ReasonCode) {
+fn settle_in_flight(conn: &mut Connection, kind: AckKind, count: u16, reason: ReasonCode) {
     if kind == AckKind::Puback || reason.is_error() {
         conn.publishes_in_flight = conn.publishes_in_flight.saturating_sub(count);
     }
@@ -434,7 +434,7 @@ fn write_located_ack(
     place: &str,
     written: bool,
 ) {
-    settle_owed(conn, kind, 1, reason);
+    settle_in_flight(conn, kind, 1, reason);
     let Some(id) = PacketId::new(packet_id) else {
         return;
     };

@@ -146,19 +146,19 @@ impl Engine {
         let (session_key, before) = self.session_for(key, connect, client_id);
         let present = before.is_some();
         self.watch_expiry(key, rights.as_deref());
-        self.tell_unproved(rights.as_ref(), client_id);
+        self.log_unproved(rights.as_ref(), client_id);
         self.charge_session(session_key, rights.as_ref());
         if let Some(session) = self.sessions.get_mut(session_key) {
             session.rights = rights;
         }
-        self.tell_groups_rights(session_key);
+        self.update_group_rights(session_key);
         let after = match self.settle_state_of(session_key) {
             Ok(after) => after,
             Err(error) => {
                 if self.may_log_client() {
                     tracing::warn!(%error, client_id, "a session cannot be stored, its CONNECT is refused");
                 }
-                self.give_up_attaching(session_key, key, before);
+                self.undo_attach(session_key, key, before);
                 return self.refuse_connect(key, ReasonCode::ServerUnavailable);
             }
         };
@@ -186,7 +186,7 @@ impl Engine {
             let present = present && connect.version != headwater_mqtt::Version::V31;
             encode::connack_v3(&mut bytes, present, ConnectReturnCode::Accepted);
         }
-        self.owe(key, after, PacketKind::Connack, bytes);
+        self.queue_packet(key, after, PacketKind::Connack, bytes);
     }
 
     /// Sets up the connection with what the client announced.

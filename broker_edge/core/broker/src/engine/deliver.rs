@@ -181,7 +181,7 @@ impl Engine {
         if !session.is_live(run.partition) {
             return true;
         }
-        if session.owes_retained() {
+        if session.has_pending_retained() {
             return false;
         }
         if conn.extras.out_aliases.is_some() {
@@ -244,7 +244,7 @@ impl Engine {
             if !session.is_live(run.partition) {
                 return;
             }
-            if session.owes_retained() {
+            if session.has_pending_retained() {
                 session.wait_for_retained(run.partition, record.offset);
                 return;
             }
@@ -282,7 +282,7 @@ impl Engine {
         } = *delivery;
         let now_us = self.now.wall_us;
         let out_buffer_bytes = self.settings.out_buffer_bytes;
-        let place = format_place(&self.stages[partition.index()], record, effective);
+        let place = format_offset(&self.stages[partition.index()], record, effective);
         let Some(session) = self.sessions.get_mut(session_key) else {
             return Delivered::Skipped;
         };
@@ -391,7 +391,7 @@ impl Engine {
 }
 
 /// `<partition name>:<offset>`, if the subscription wants it.
-pub(super) fn format_place(
+pub(super) fn format_offset(
     stage: &Stage,
     record: &RecordView<'_>,
     effective: &EffectiveOptions,

@@ -21,7 +21,7 @@ pub trait Entry: Copy {
 pub struct Entries<E> {
     listed: InlineVec<E>,
     /// The index of each entry in the list, once there are many.
-    places: Option<Box<FxHashMap<u64, u32>>>,
+    indexes: Option<Box<FxHashMap<u64, u32>>>,
     away: u32,
 }
 
@@ -29,7 +29,7 @@ impl<E> Default for Entries<E> {
     fn default() -> Self {
         Self {
             listed: InlineVec::None,
-            places: None,
+            indexes: None,
             away: 0,
         }
     }
@@ -61,46 +61,46 @@ impl<E: Entry> Entries<E> {
         self.listed.iter()
     }
 
-    fn place_of(&self, number: u64) -> Option<usize> {
-        match &self.places {
-            Some(places) => places.get(&number).map(|place| *place as usize),
+    fn index_of(&self, number: u64) -> Option<usize> {
+        match &self.indexes {
+            Some(indexes) => indexes.get(&number).map(|index| *index as usize),
             None => self.iter().position(|entry| entry.number() == number),
         }
     }
 
     /// Adds an entry, or replaces the one with its number. Returns whether it was added.
     pub fn insert(&mut self, entry: E) -> bool {
-        if let Some(place) = self.place_of(entry.number()) {
-            if let Some(old) = self.listed.iter_mut().nth(place) {
+        if let Some(index) = self.index_of(entry.number()) {
+            if let Some(old) = self.listed.iter_mut().nth(index) {
                 *old = entry;
             }
             return false;
         }
-        let place = self.listed.len() as u32;
-        if let Some(places) = &mut self.places {
-            places.insert(entry.number(), place);
+        let index = self.listed.len() as u32;
+        if let Some(indexes) = &mut self.indexes {
+            indexes.insert(entry.number(), index);
         }
         self.listed.push(entry);
-        if self.places.is_none() && self.listed.len() > SEARCHED_MAX {
+        if self.indexes.is_none() && self.listed.len() > SEARCHED_MAX {
             let numbers = self.listed.iter().map(Entry::number);
-            self.places = Some(Box::new(numbers.zip(0..).collect()));
+            self.indexes = Some(Box::new(numbers.zip(0..).collect()));
         }
         true
     }
 
     /// Returns whether it was there.
     pub fn remove(&mut self, number: u64) -> bool {
-        let Some(place) = self.place_of(number) else {
+        let Some(index) = self.index_of(number) else {
             return false;
         };
-        self.listed.swap_remove(place);
-        if let Some(places) = &mut self.places {
-            places.remove(&number);
-            if let Some(moved) = self.listed.iter().nth(place) {
-                places.insert(moved.number(), place as u32);
+        self.listed.swap_remove(index);
+        if let Some(indexes) = &mut self.indexes {
+            indexes.remove(&number);
+            if let Some(moved) = self.listed.iter().nth(index) {
+                indexes.insert(moved.number(), index as u32);
             }
             if self.listed.len() <= SEARCHED_MAX / 2 {
-                self.places = None;
+                self.indexes = None;
             }
         }
         true

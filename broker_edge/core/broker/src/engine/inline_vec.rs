@@ -60,10 +60,10 @@ impl<T> InlineVec<T> {
     }
 
     /// Removes the member at an index; the last member takes its index.
-    pub fn swap_remove(&mut self, place: usize) {
+    pub fn swap_remove(&mut self, index: usize) {
         match self {
             Self::Many(many) if many.len() > 1 => {
-                many.swap_remove(place);
+                many.swap_remove(index);
             }
             _ => *self = Self::None,
         }
@@ -105,8 +105,8 @@ mod tests {
         left.sort_unstable();
         assert_eq!(left, [0, 20, 30]);
         for n in left {
-            let place = vec.iter().position(|held| *held == n);
-            vec.swap_remove(place.expect("it is there"));
+            let index = vec.iter().position(|held| *held == n);
+            vec.swap_remove(index.expect("it is there"));
         }
         assert!(vec.is_empty());
         vec = [1, 2, 3, 4].into_iter().collect();

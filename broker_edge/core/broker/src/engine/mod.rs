@@ -325,7 +325,7 @@ impl Engine {
         self.more = false;
         self.turn_at = Instant::now();
         self.groups.begin_turn();
-        self.take_news();
+        self.take_auth_updates();
     }
 
     /// Ends a turn: the sockets were given everything to send.
@@ -382,7 +382,7 @@ impl Engine {
         let state_waits = self.state_waits.front();
         let mark = self.state_mark();
         moved
-            || self.auth_gate.has_news()
+            || self.auth_gate.has_updates()
             || state_waits.is_some_and(|(offset, _)| mark >= *offset)
             || self.state_commits.is_settleable(mark)
     }

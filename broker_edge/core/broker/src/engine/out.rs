@@ -252,7 +252,7 @@ impl Engine {
             sent_bytes: count as u64,
             ..Traffic::default()
         };
-        self.count_moved(key, moved);
+        self.count_traffic(key, moved);
         let Some(conn) = self.conns.get_mut(key) else {
             return;
         };
@@ -306,7 +306,7 @@ impl Engine {
     }
 
     /// Copies the payloads that connections hold for longer than the log would keep them in memory.
-    pub(super) fn let_held_go(&mut self) {
+    pub(super) fn copy_held_payloads(&mut self) {
         let payload_holders = &mut self.payload_holders;
         if payload_holders.keys.is_empty()
             || payload_holders.read_bytes - payload_holders.looked_at < HELD_BYTES_MAX

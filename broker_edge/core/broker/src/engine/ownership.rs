@@ -73,7 +73,7 @@ impl Engine {
 
     /// Logs which ACL line would make rules with `%c` apply, if they do not because the client id is not proved to be
     /// the user's own. Nothing has been refused yet, so this is no refusal.
-    pub(super) fn tell_unproved(&mut self, rights: Option<&Arc<Rights>>, client_id: &str) {
+    pub(super) fn log_unproved(&mut self, rights: Option<&Arc<Rights>>, client_id: &str) {
         let is_told =
             |rights: &&Arc<Rights>| rights.user().is_some() && rights.misses_rules_by(client_id);
         let Some(rights) = rights.filter(is_told) else {

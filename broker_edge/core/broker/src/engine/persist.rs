@@ -396,7 +396,7 @@ impl Engine {
         let due_ms = now.mono_ms + expiry_ms.saturating_sub(away_ms);
         away.expiry_due_ms = due_ms;
         session.offline = Some(away);
-        session.is_at_rest = true;
+        session.is_unlisted = true;
         let key = self.sessions.insert(session);
         for (of, (filter, options)) in stored.subscriptions.iter().zip(held) {
             if is_shared(&filter) {

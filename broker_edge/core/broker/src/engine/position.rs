@@ -221,7 +221,7 @@ impl Engine {
     }
 
     /// `<partition name>:<offset>[,…]`.
-    pub(super) fn format_places(&self, places: &[(PartitionIndex, Offset)]) -> String {
+    pub(super) fn format_offsets(&self, places: &[(PartitionIndex, Offset)]) -> String {
         let place = |(partition, offset): &(PartitionIndex, Offset)| {
             format!(
                 "{}:{offset}",

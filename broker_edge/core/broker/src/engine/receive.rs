@@ -29,7 +29,7 @@ pub enum ReadPlan {
 /// hold this much. A larger packet is received in its own buffer, within the budget.
 const OWN_BUFFER_MIN: usize = 64 << 10;
 /// A connection with more entries in its FIFO of acknowledgements is not read until some have left.
-pub(super) const OWED_MAX: usize = 4096;
+pub(super) const PENDING_REPLIES_MAX: usize = 4096;
 
 /// The largest packet in an exchange of AUTH packets before the CONNACK. A larger one would use the budget, which is
 /// reserved for admitted clients.
@@ -55,7 +55,7 @@ impl Engine {
         let Some(conn) = self.conns.get_mut(key) else {
             return ReadPlan::Wait;
         };
-        if conn.acks.len() > OWED_MAX {
+        if conn.acks.len() > PENDING_REPLIES_MAX {
             conn.paused_on_acks = true;
             self.turn_metrics.paused(PauseCause::Acks);
         }
@@ -141,7 +141,7 @@ impl Engine {
             received_bytes: count as u64,
             ..Traffic::default()
         };
-        self.count_moved(key, moved);
+        self.count_traffic(key, moved);
     }
 
     /// Handles the packets in `bytes` and keeps an incomplete rest. `is_news` if some bytes were just received.
@@ -154,7 +154,7 @@ impl Engine {
                 received_messages,
                 ..Traffic::default()
             };
-            self.count_moved(key, moved);
+            self.count_traffic(key, moved);
         }
     }
 
@@ -261,7 +261,9 @@ impl Engine {
             .map(|(key, _)| key)
             .collect();
         for key in slow {
-            tracing::debug!("a large packet takes too long while others wait for the budget, so its connection is closed");
+            tracing::debug!(
+                "a large packet takes too long while others wait for the budget, so its connection is closed"
+            );
             self.close(key, Cause::Reason(ReasonCode::QuotaExceeded));
         }
     }
@@ -329,7 +331,7 @@ impl Engine {
 
     /// Queues an encoded packet behind the pending acknowledgements; it leaves once the state record at `after` is
     /// durable.
-    pub(super) fn owe(
+    pub(super) fn queue_packet(
         &mut self,
         key: ConnKey,
         after: Option<Offset>,

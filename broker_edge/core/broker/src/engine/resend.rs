@@ -7,7 +7,7 @@ use headwater_mqtt::{PacketId, QoS};
 use crate::auth::Access;
 
 use super::catch_up::{Progress, effective_for};
-use super::deliver::{Delivered, extra_properties, format_place, offset_topic};
+use super::deliver::{Delivered, extra_properties, format_offset, offset_topic};
 use super::encode::{self, Payload, PublishOptions};
 use super::read_retry::is_passing;
 use super::retained::RecordRef;
@@ -165,7 +165,7 @@ impl Engine {
         let stage = &self.stages[sent.partition.index()];
         let packet = record.and_then(|record| {
             let effective = effective_for_sent(session, &self.groups, key, record.topic, sent);
-            let place = format_place(stage, record, &effective);
+            let place = format_offset(stage, record, &effective);
             let extra = if conn.is_v5() {
                 extra_properties(record, &effective, &place)
             } else {

@@ -41,9 +41,9 @@ impl Engine {
         for (topic, payload_bytes) in messages {
             let retained = self.retained.lock();
             let is_full = retained.is_full_for(topic, *payload_bytes);
-            let place = retained.place_of(topic);
+            let entry = retained.entry_of(topic);
             drop(retained);
-            let held = place.and_then(|place| Some((place.account?, place.bytes)));
+            let held = entry.and_then(|entry| Some((entry.account?, entry.bytes)));
             let bytes = bytes_of(topic, *payload_bytes);
             let over = self.quotas.refuses_retained(account, topic, bytes, held);
             if is_full || over.is_some() {

@@ -98,13 +98,13 @@ impl Retained {
                 Ok(stored) => {
                     let topic: Arc<str> = topic.into();
                     let partition = PartitionIndex(stored.partition);
-                    let place = RetainedEntry {
+                    let entry = RetainedEntry {
                         at: RecordRef::new(partition, Offset(stored.offset)),
                         stored: true,
                         bytes: bytes_of(&topic, stored.payload.len() / 2),
                         account: None,
                     };
-                    retained.put(topic, place);
+                    retained.put(topic, entry);
                 }
                 Err(error) => {
                     tracing::error!(%error, topic, "a stored retained message cannot be read")
@@ -119,7 +119,7 @@ impl Retained {
             let index = PartitionIndex::of(partition.id());
             partition.for_each_retained_place(&mut |topic, place| {
                 // The index does not know the size of the value, which takes no memory before it is copied.
-                retained.apply_place(topic, index, place, 0);
+                retained.apply_entry(topic, index, place, 0);
             })?;
         }
         retained.limit(topics_max, bytes_max);
@@ -141,13 +141,16 @@ impl Retained {
             && !self.by_topic.contains_key(record.topic)
             && self.is_full_for(record.topic, record.payload.len())
         {
-            tracing::debug!(topic = record.topic, "a retained message exceeds the limits and is ignored");
+            tracing::debug!(
+                topic = record.topic,
+                "a retained message exceeds the limits and is ignored"
+            );
             return None;
         }
-        self.apply_place(record.topic, partition, place, record.payload.len())
+        self.apply_entry(record.topic, partition, place, record.payload.len())
     }
 
-    pub(super) fn apply_place(
+    pub(super) fn apply_entry(
         &mut self,
         topic: &str,
         partition: PartitionIndex,
@@ -167,13 +170,13 @@ impl Retained {
         }
         let bytes = bytes_of(topic, payload_bytes);
         let topic = old.map_or_else(|| topic.into(), |(topic, _)| Arc::clone(topic));
-        let place = RetainedEntry {
+        let entry = RetainedEntry {
             at: RecordRef::new(partition, place.offset),
             stored: false,
             bytes,
             account: None,
         };
-        self.put(topic, place)
+        self.put(topic, entry)
     }
 
     /// Sets the limits.
@@ -181,13 +184,13 @@ impl Retained {
         (self.topics_max, self.bytes_max) = (topics_max, bytes_max);
     }
 
-    fn put(&mut self, topic: Arc<str>, place: RetainedEntry) -> Option<RetainedEntry> {
-        self.bytes += place.bytes;
-        let old = self.by_topic.insert(Arc::clone(&topic), place);
+    fn put(&mut self, topic: Arc<str>, entry: RetainedEntry) -> Option<RetainedEntry> {
+        self.bytes += entry.bytes;
+        let old = self.by_topic.insert(Arc::clone(&topic), entry);
         if let Some(old) = old {
             self.by_record.remove(&old.at);
         }
-        self.by_record.insert(place.at, topic);
+        self.by_record.insert(entry.at, topic);
         let old = old?;
         self.bytes -= old.bytes;
         Some(old)
@@ -202,7 +205,7 @@ impl Retained {
             || (bytes > freed && self.bytes - freed + bytes > self.bytes_max)
     }
 
-    pub(super) fn place_of(&self, topic: &str) -> Option<RetainedEntry> {
+    pub(super) fn entry_of(&self, topic: &str) -> Option<RetainedEntry> {
         self.by_topic.get(topic).copied()
     }
 
@@ -213,17 +216,17 @@ impl Retained {
         at: RecordRef,
         account: Option<AccountId>,
     ) -> Option<u64> {
-        let place = self.by_topic.get_mut(topic)?;
-        (place.at == at).then(|| {
-            place.account = account;
-            place.bytes
+        let entry = self.by_topic.get_mut(topic)?;
+        (entry.at == at).then(|| {
+            entry.account = account;
+            entry.bytes
         })
     }
 
     #[cfg(test)]
     pub(super) fn charges(&self) -> impl Iterator<Item = (AccountId, u64)> {
-        let places = self.by_topic.values();
-        places.filter_map(|place| Some((place.account?, place.bytes)))
+        let entries = self.by_topic.values();
+        entries.filter_map(|entry| Some((entry.account?, entry.bytes)))
     }
 
     /// The number of topics with a retained message, and their bytes.
@@ -258,27 +261,27 @@ impl Retained {
         filter: &str,
         (listed_max, looked_max): (usize, usize),
     ) -> (usize, Option<Vec<RecordRef>>) {
-        let mut places = Vec::new();
+        let mut records = Vec::new();
         let mut looked = 0;
-        for (topic, place) in self.reached(filter) {
+        for (topic, entry) in self.reached(filter) {
             looked += 1;
             let matches = filter_matches(filter, topic);
-            if looked > looked_max || (matches && places.len() == listed_max) {
+            if looked > looked_max || (matches && records.len() == listed_max) {
                 return (looked, None);
             }
             if matches {
-                places.push(place.at);
+                records.push(entry.at);
             }
         }
-        places.sort_unstable();
-        (looked, Some(places))
+        records.sort_unstable();
+        (looked, Some(records))
     }
 
     /// The retained message with this record, if it is still retained.
     pub fn at(&self, at: RecordRef) -> Option<(&Arc<str>, RetainedEntry)> {
         let topic = self.by_record.get(&at)?;
-        let place = self.by_topic.get(topic).filter(|place| place.at == at)?;
-        Some((topic, *place))
+        let entry = self.by_topic.get(topic).filter(|entry| entry.at == at)?;
+        Some((topic, *entry))
     }
 
     /// The retained messages between two records, in order.
@@ -295,8 +298,8 @@ impl Retained {
 
     /// The topic whose value the state store took from this record.
     pub fn stored_at(&self, at: RecordRef) -> Option<Arc<str>> {
-        let (topic, place) = self.at(at)?;
-        place.stored.then(|| Arc::clone(topic))
+        let (topic, entry) = self.at(at)?;
+        entry.stored.then(|| Arc::clone(topic))
     }
 
     /// The retained messages of a partition within a range that are not in the state store yet.
@@ -310,7 +313,7 @@ impl Retained {
             RecordRef::new(partition, range.end),
         );
         self.between(from, until)
-            .filter(|(at, _)| self.at(*at).is_some_and(|(_, place)| !place.stored))
+            .filter(|(at, _)| self.at(*at).is_some_and(|(_, entry)| !entry.stored))
             .map(|(at, topic)| (Arc::clone(topic), at))
             .collect()
     }
@@ -406,13 +409,13 @@ mod tests {
     fn retained_of(places: &[(&str, u64)]) -> Retained {
         let mut retained = Retained::default();
         for (topic, offset) in places {
-            let place = RetainedEntry {
+            let entry = RetainedEntry {
                 at: RecordRef::new(P, Offset(*offset)),
                 stored: false,
                 bytes: 0,
                 account: None,
             };
-            retained.put((*topic).into(), place);
+            retained.put((*topic).into(), entry);
         }
         retained
     }
@@ -452,11 +455,11 @@ mod tests {
             offset: Offset(offset),
             is_cleared,
         };
-        let replaced = retained.apply_place("a", P, record(7, false), 3);
-        assert_eq!(replaced.map(|place| place.at), Some(at(1)));
+        let replaced = retained.apply_entry("a", P, record(7, false), 3);
+        assert_eq!(replaced.map(|entry| entry.at), Some(at(1)));
         assert_eq!(retained.at(at(1)), None);
         assert_eq!(retained.at(at(7)).map(|(topic, _)| &**topic), Some("a"));
-        retained.apply_place("b", P, record(8, true), 0);
+        retained.apply_entry("b", P, record(8, true), 0);
         assert_eq!(retained.at(at(2)), None);
         assert_eq!(retained.by_record.len(), retained.by_topic.len());
         retained.mark_stored("a", at(1), 3);

@@ -217,7 +217,7 @@ mod tests {
             offset: Offset(offset),
             is_cleared,
         };
-        retained.apply_place(topic, partition, place, 1);
+        retained.apply_entry(topic, partition, place, 1);
     }
 
     fn cursor(filter: &str, as_of: u64) -> RetainedCursor {

@@ -184,7 +184,7 @@ impl Router {
     }
 
     /// The session of a subscription was disconnected. The caller has to invalidate cached matches.
-    pub fn rest(&mut self, filter: &str, session: SessionKey) {
+    pub fn unlist(&mut self, filter: &str, session: SessionKey) {
         let entries = self.plain.entries_of(filter);
         if entries.remove(session.to_bits()) {
             entries.add_away();
@@ -192,7 +192,7 @@ impl Router {
     }
 
     /// The client of a subscription's session is back. The caller has to invalidate cached matches.
-    pub fn rouse(&mut self, filter: &str, subscriber: Subscriber) {
+    pub fn relist(&mut self, filter: &str, subscriber: Subscriber) {
         let entries = self.plain.entries_of(filter);
         let was_away = entries.remove_away();
         let is_new = entries.insert(subscriber);
@@ -372,20 +372,20 @@ mod tests {
         for filter in ["a/b", "a/+"] {
             router.insert(filter, subscriber(1));
             router.insert(filter, subscriber(2));
-            router.rest(filter, SessionKey::from_bits(1));
+            router.unlist(filter, SessionKey::from_bits(1));
             router.insert_away(filter);
         }
         assert_eq!((matches(&router, "a/b"), router.len()), (vec![2, 2], 6));
         assert!(router.for_each_match("a/b", &mut |_| {}));
         assert!(!router.for_each_match("a", &mut |_| {}));
         for filter in ["a/b", "a/+"] {
-            router.rouse(filter, subscriber(1));
+            router.relist(filter, subscriber(1));
             router.remove_away(filter);
         }
         assert_eq!((matches(&router, "a/b").len(), router.len()), (4, 4));
         assert!(!router.for_each_match("a/b", &mut |_| {}));
         for filter in ["a/b", "a/+"] {
-            router.rest(filter, SessionKey::from_bits(1));
+            router.unlist(filter, SessionKey::from_bits(1));
             router.remove_away(filter);
             router.remove(filter, SessionKey::from_bits(2));
         }

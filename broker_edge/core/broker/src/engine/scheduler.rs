@@ -161,7 +161,7 @@ impl Engine {
 
     /// Forgets the cached state of a session that has caught up or is gone.
     pub(super) fn end_catch_up_reads(&mut self, key: SessionKey) {
-        self.batch_cache.go_on(key);
+        self.batch_cache.resume(key);
         self.candidate_cache.forget(key);
     }
 }

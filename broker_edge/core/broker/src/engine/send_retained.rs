@@ -30,7 +30,7 @@ impl Engine {
         let Some(session) = self.sessions.get(key) else {
             return Progress::NoRoom;
         };
-        if !session.owes_retained() {
+        if !session.has_pending_retained() {
             return Progress::Finished;
         }
         let is_answered = |engine: &Self| Some(engine.conns.get(conn)?.subacks_pending == 0);

@@ -223,7 +223,7 @@ pub struct Session {
     /// In the list of sessions to write in this commit.
     pub in_state_commit: bool,
     /// Its subscriptions are only counted in the router and not found there.
-    pub is_at_rest: bool,
+    pub is_unlisted: bool,
 }
 
 impl Session {
@@ -256,7 +256,7 @@ impl Session {
             replay_forgotten: false,
             outbound_stored: false,
             in_state_commit: false,
-            is_at_rest: false,
+            is_unlisted: false,
         }
     }
 
@@ -356,7 +356,7 @@ impl Session {
 
     /// Whether retained messages have to be sent before new records.
     #[inline]
-    pub fn owes_retained(&self) -> bool {
+    pub fn has_pending_retained(&self) -> bool {
         !self.extras.retained.is_empty()
     }
 

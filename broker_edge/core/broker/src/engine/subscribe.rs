@@ -107,8 +107,8 @@ impl Engine {
         let (version, tells, size_max) =
             (conn.version, conn.problem_info, conn.packet_max as usize);
         let (start, end) = (
-            self.format_places(&report.starts),
-            self.format_places(&self.ends_of(&report.starts)),
+            self.format_offsets(&report.starts),
+            self.format_offsets(&self.ends_of(&report.starts)),
         );
         let mut properties = Vec::new();
         // Clients that want no problem information get no user properties here either (3.1.2.11.7).
@@ -135,7 +135,7 @@ impl Engine {
             bytes.clear();
             encode::suback(&mut bytes, version, id, &[], codes);
         }
-        self.owe(key, after, PacketKind::Suback, bytes);
+        self.queue_packet(key, after, PacketKind::Suback, bytes);
     }
 
     fn ends_of(&self, starts: &[(PartitionIndex, Offset)]) -> Vec<(PartitionIndex, Offset)> {
@@ -371,7 +371,7 @@ impl Engine {
 
     fn owe_retained(&mut self, key: SessionKey, filter: &str) {
         if is_sys(filter) {
-            return self.owe_sys(key, filter);
+            return self.queue_sys(key, filter);
         }
         if !self.retained.lock().may_match(filter) {
             return;
@@ -428,7 +428,7 @@ impl Engine {
         };
         let mut bytes = Vec::new();
         encode::unsuback(&mut bytes, conn.version, unsubscribe.packet_id, &[], &codes);
-        self.owe(key, after, PacketKind::Other, bytes);
+        self.queue_packet(key, after, PacketKind::Other, bytes);
     }
 
     fn session_of(&self, key: ConnKey) -> Option<(SessionKey, bool)> {

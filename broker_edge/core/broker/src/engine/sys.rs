@@ -97,7 +97,7 @@ impl Engine {
     }
 
     /// Notes that a new subscription gets the current values.
-    pub(super) fn owe_sys(&mut self, session: SessionKey, filter: &str) {
+    pub(super) fn queue_sys(&mut self, session: SessionKey, filter: &str) {
         let conn = self.sessions.get(session).and_then(|session| session.conn);
         if let Some(conn) = conn
             && self.settings.sys_interval_ms > 0

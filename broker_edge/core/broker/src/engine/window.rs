@@ -140,8 +140,8 @@ impl Window {
         packet_id: u16,
         may_end: impl FnOnce(InflightState) -> bool,
     ) -> Option<Inflight> {
-        let place = self.place(packet_id)?;
-        let entry = self.entries.get_mut(place)?;
+        let index = self.index(packet_id)?;
+        let entry = self.entries.get_mut(index)?;
         if !may_end(entry.flight) {
             return None;
         }
@@ -162,14 +162,14 @@ impl Window {
     /// The state of the delivery with this packet id; `None` if there is none or it is done.
     #[inline]
     pub fn flight(&self, packet_id: u16) -> Option<(Inflight, InflightState)> {
-        let entry = self.entries.get(self.place(packet_id)?)?;
+        let entry = self.entries.get(self.index(packet_id)?)?;
         (entry.flight != InflightState::Done).then_some((entry.sent, entry.flight))
     }
 
     /// Notes that a delivery is a command of its client.
     pub fn note_receipt(&mut self, packet_id: u16) {
-        if let Some(place) = self.place(packet_id)
-            && let Some(entry) = self.entries.get_mut(place)
+        if let Some(index) = self.index(packet_id)
+            && let Some(entry) = self.entries.get_mut(index)
         {
             entry.sent.receipt = true;
         }
@@ -177,8 +177,8 @@ impl Window {
 
     /// Moves an in-flight delivery to its next state.
     pub fn advance(&mut self, packet_id: u16, flight: InflightState) {
-        if let Some(place) = self.place(packet_id)
-            && let Some(entry) = self.entries.get_mut(place)
+        if let Some(index) = self.index(packet_id)
+            && let Some(entry) = self.entries.get_mut(index)
             && entry.flight != InflightState::Done
         {
             entry.flight = flight;
@@ -198,9 +198,9 @@ impl Window {
             sent,
             flight: InflightState::Done,
         };
-        match self.place(packet_id) {
-            Some(place) if place >= self.entries.len() && place < IDS as usize / 2 => {
-                self.entries.resize(place, done);
+        match self.index(packet_id) {
+            Some(index) if index >= self.entries.len() && index < IDS as usize / 2 => {
+                self.entries.resize(index, done);
                 self.entries.push_back(Entry { sent, flight });
                 self.unacked += 1;
                 true
@@ -219,17 +219,17 @@ impl Window {
         &self,
         packet_id: u16,
     ) -> impl Iterator<Item = (u16, Inflight, InflightState)> + '_ {
-        let until = self.place(packet_id);
+        let until = self.index(packet_id);
         // Outside the window: the delivery has left it long ago, and so have all older ones.
-        let older = until.filter(|place| *place <= self.entries.len());
+        let older = until.filter(|index| *index <= self.entries.len());
         self.unacked_from(0)
-            .take_while(move |(id, _, _)| older.is_some_and(|older| self.place(*id) < Some(older)))
+            .take_while(move |(id, _, _)| older.is_some_and(|older| self.index(*id) < Some(older)))
     }
 
     /// Sets the current source of a delivery.
     pub fn set_source(&mut self, packet_id: u16, source: Source) {
-        if let Some(place) = self.place(packet_id)
-            && let Some(entry) = self.entries.get_mut(place)
+        if let Some(index) = self.index(packet_id)
+            && let Some(entry) = self.entries.get_mut(index)
         {
             entry.sent.source = source;
         }
@@ -244,7 +244,7 @@ impl Window {
         }
     }
 
-    fn place(&self, packet_id: u16) -> Option<usize> {
+    fn index(&self, packet_id: u16) -> Option<usize> {
         let id = u32::from(packet_id.checked_sub(1)?);
         Some(((id + IDS - u32::from(self.front_id)) % IDS) as usize)
     }
@@ -262,23 +262,23 @@ impl Window {
     ) -> impl Iterator<Item = (u16, Inflight, InflightState)> + '_ {
         let front = u32::from(self.front_id);
         let skip = self
-            .place(packet_id)
-            .filter(|place| *place < self.entries.len())
+            .index(packet_id)
+            .filter(|index| *index < self.entries.len())
             .unwrap_or(0);
         self.entries
             .iter()
             .enumerate()
             .skip(skip)
             .filter(|(_, entry)| entry.flight != InflightState::Done)
-            .map(move |(place, entry)| {
-                let id = (front + place as u32) % IDS;
+            .map(move |(index, entry)| {
+                let id = (front + index as u32) % IDS;
                 (id as u16 + 1, entry.sent, entry.flight)
             })
     }
 
     /// Number of unacknowledged deliveries older than the one with this packet id.
     pub fn unacked_before(&self, packet_id: u16) -> usize {
-        let older = self.place(packet_id).unwrap_or(0);
+        let older = self.index(packet_id).unwrap_or(0);
         let unacked = |entry: &&Entry| entry.flight != InflightState::Done;
         self.entries.iter().take(older).filter(unacked).count()
     }

@@ -75,7 +75,7 @@ impl Groups {
 
 impl Engine {
     /// The rights of a session's client have changed.
-    pub(in super::super) fn tell_groups_rights(&mut self, key: SessionKey) {
+    pub(in super::super) fn update_group_rights(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get(key) else {
             return;
         };
@@ -87,7 +87,7 @@ impl Engine {
     }
 
     /// The rights of all sessions may have changed.
-    pub(in super::super) fn tell_all_groups_rights(&mut self) {
+    pub(in super::super) fn update_all_group_rights(&mut self) {
         for id in self.groups.ids() {
             let Some(group) = self.groups.get_mut(id) else {
                 continue;

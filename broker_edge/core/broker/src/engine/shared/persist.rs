@@ -164,7 +164,10 @@ impl Engine {
         match self.group_of(name, tenant, user) {
             Some((id, true)) => self.restore_places(id, &tenants::name_of(name, tenant)),
             Some((_, false)) => {}
-            None => tracing::error!(name, "a stored shared group exceeds the limit and is skipped"),
+            None => tracing::error!(
+                name,
+                "a stored shared group exceeds the limit and is skipped"
+            ),
         }
     }
 

@@ -121,7 +121,10 @@ fn every_retained_value_comes_once_and_nothing_newer_of_its_topic_before_it() {
         say(&mut rig, publisher, &topic(0), false, "live of the first");
         say(&mut rig, publisher, "r/new", true, "new");
         say(&mut rig, publisher, "other", false, "of another filter");
-        assert!(session_of(&rig, slow).owes_retained(), "it is not done yet");
+        assert!(
+            session_of(&rig, slow).has_pending_retained(),
+            "it is not done yet"
+        );
         let got = take_all(&mut rig, slow);
         let mut wanted: Vec<String> = (0..count - 3)
             .map(|n| format!("{} old", topic(n)))
@@ -138,7 +141,7 @@ fn every_retained_value_comes_once_and_nothing_newer_of_its_topic_before_it() {
         wanted.extend(live.map(str::to_owned));
         assert_eq!(got, wanted, "of {count}");
         let session = session_of(&rig, slow);
-        assert!(!session.owes_retained() && session.behind.is_empty());
+        assert!(!session.has_pending_retained() && session.behind.is_empty());
     }
 }
 
@@ -207,7 +210,10 @@ fn qos_0_waits_behind_retained_values_but_not_for_long() {
             encode::subscribe(out, VERSION, PacketId::FIRST, &[], &one)
         });
         rig.turn();
-        assert!(session_of(&rig, reader).owes_retained(), "it does not fit");
+        assert!(
+            session_of(&rig, reader).has_pending_retained(),
+            "it does not fit"
+        );
         // The log has its own clock.
         let telemetry = rig.log.by_name("telemetry-0").expect("there by default");
         let first = telemetry.read(Offset(0), 1).expect("a sound log");

@@ -381,7 +381,7 @@ fn a_full_disk_counts_from_when_records_were_first_seen_to_wait_for_it() {
     assert!(!bench.has_waited_at(since_ms + LIMIT_MS - 1));
     assert!(bench.has_waited_at(since_ms + LIMIT_MS));
     // Connections that were released are not released again at once.
-    bench.stage.let_go();
+    bench.stage.release_waiting();
     let since_ms = 30_000;
     assert!(!bench.has_waited_at(since_ms));
     assert!(bench.has_waited_at(since_ms + LIMIT_MS));
@@ -408,7 +408,7 @@ fn connections_are_let_go_with_their_records_to_be_settled_and_abandoned_without
         let mut waiting = if abandons {
             bench.stage.abandon()
         } else {
-            bench.stage.let_go()
+            bench.stage.release_waiting()
         };
         waiting.sort_unstable();
         assert_eq!(waiting, [conn(1), conn(2), conn(3)]);
