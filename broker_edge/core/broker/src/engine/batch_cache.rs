@@ -14,7 +14,7 @@ use headwater_log::{Batch, Offset};
 use rustc_hash::FxHashMap;
 
 use super::SessionKey;
-use super::stage::PartitionIndex;
+use super::stage::{PartitionIndex, PartitionOffset};
 
 /// Limit on the cached batches, for all sessions together.
 const KEPT_BYTES: usize = 32 << 20;
@@ -32,7 +32,6 @@ const SPARE_BYTES_MAX: u64 = 8 << 20;
 /// Some session reads at least this often, however much other work there is.
 const OVERDUE_MS: u64 = 100;
 
-pub(super) type PartitionOffset = (PartitionIndex, Offset);
 /// A session and the offset at which it wants to continue.
 type WaitingRead = (PartitionIndex, Offset, SessionKey);
 

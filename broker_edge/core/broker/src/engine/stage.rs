@@ -32,6 +32,9 @@ impl PartitionIndex {
     }
 }
 
+/// The partition and offset of a record.
+pub type PartitionOffset = (PartitionIndex, Offset);
+
 /// The index of a record in the sequence that this loop stages for one partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(pub u64);

@@ -7,9 +7,10 @@ use super::super::Engine;
 use super::super::catch_up::{Progress, READ_BYTES, READ_STEPS, Reading};
 use super::super::read_retry::{RETRY_MS, is_passing};
 use super::super::session::CatchUpCursor;
+use super::super::stage::PartitionOffset;
 use super::super::window::Source;
+use super::GroupId;
 use super::give::GiveOutcome;
-use super::{GroupId, PartitionOffset};
 use headwater_mqtt::filter_matches;
 
 impl Engine {

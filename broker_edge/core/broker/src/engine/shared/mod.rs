@@ -30,7 +30,7 @@ use super::position::{Refusal, StartOffsets};
 use super::quotas::Kind;
 use super::router::Options;
 use super::session::{CatchUpCursor, Subscription};
-use super::stage::PartitionIndex;
+use super::stage::{PartitionIndex, PartitionOffset};
 use super::topics::EffectiveOptions;
 use super::window::Source;
 use super::{Engine, SessionKey};
@@ -62,9 +62,6 @@ impl GroupId {
 
 /// The member of a record that was set aside.
 const NOBODY: SessionKey = SessionKey::NONE;
-
-/// The position of a record.
-type PartitionOffset = (PartitionIndex, Offset);
 
 /// `$share/<name>/<filter>`.
 #[derive(Debug)]
