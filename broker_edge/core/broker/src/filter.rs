@@ -1,4 +1,5 @@
-//! What Flight readers want: a list of MQTT filters of which any may match, or a pattern, and which classes that can reach.
+//! The topics that a Flight reader wants: those that match any of a list of MQTT filters, or a pattern; and which
+//! classes may contain such topics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -10,33 +11,33 @@ use headwater_mqtt::filter_matches;
 use crate::auth::{Access, Rights};
 use crate::pattern::Pattern;
 
-/// A list of filters, or a pattern; a topic is wanted when any matches. Built once per request.
+/// A list of filters, or a pattern. A topic is wanted when one of them matches. Built once per request.
 #[derive(Clone, Debug)]
 pub struct Filters {
-    /// None wants every topic. With a pattern they are those that cover it.
+    /// `None` wants every topic. With a pattern, these filters cover it.
     filters: Option<Vec<String>>,
     pattern: Option<Arc<Pattern>>,
-    /// What of the topics that are wanted may be had.
+    /// The rights that restrict the wanted topics.
     rights: Option<(Arc<Rights>, Access)>,
-    /// What matching may cost; without it there is no bound.
+    /// The limit of matching work; `None` for no limit.
     work: Option<Arc<Work>>,
 }
 
-/// The time that a call may spend on matching topics.
+/// The most time that a call may spend on matching topics.
 const WORK_MAX: Duration = Duration::from_secs(5);
-/// About what one filter on one topic costs.
+/// The approximate cost of matching one filter with one topic.
 const FILTER_NS: u64 = 50;
 
 #[derive(Debug, Default)]
 struct Work {
     spent_ns: AtomicU64,
-    /// Length of a topic that is too long for the pattern; zero for none.
+    /// The length of a topic that was too long for the pattern; zero if there was none.
     too_long: AtomicUsize,
-    /// Set when nobody waits for the answer any more.
+    /// True when the call was cancelled.
     stop: Arc<AtomicBool>,
 }
 
-/// Why matching ended early: from there on no topic is wanted, so what was found must not be used.
+/// Why matching stopped early. From then on no topic matches, so the results must not be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkOver {
     #[error(
@@ -49,7 +50,7 @@ pub enum WorkOver {
         WORK_MAX.as_secs()
     )]
     Spent,
-    #[error("nobody waits for the answer any more")]
+    #[error("the call was cancelled")]
     Stopped,
 }
 
@@ -71,7 +72,7 @@ impl Work {
     }
 }
 
-/// A text that is not a filter by the rules of MQTT 4.7.1.
+/// A text that is not a filter (MQTT 4.7.1).
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{filter}` is not a topic filter: `+` fills a whole level and `#` the last one")]
 pub struct BadFilter {
@@ -80,7 +81,7 @@ pub struct BadFilter {
 
 impl Filters {
     /// # Errors
-    /// The first text that is not a filter.
+    /// The first invalid filter.
     pub fn new(filters: Option<Vec<String>>) -> Result<Filters, BadFilter> {
         match filters
             .iter()
@@ -99,7 +100,7 @@ impl Filters {
         }
     }
 
-    /// Wants what the pattern matches.
+    /// Wants the topics that the pattern matches.
     pub fn of_pattern(pattern: Pattern) -> Filters {
         Filters {
             filters: Some(pattern.reach().to_vec()),
@@ -109,7 +110,7 @@ impl Filters {
         }
     }
 
-    /// Bounds what matching may cost, and ends it when `stop` is set.
+    /// Limits the cost of matching, and stops it when `stop` is set.
     #[must_use]
     pub fn within_work(mut self, stop: &Arc<AtomicBool>) -> Filters {
         self.work = Some(Arc::new(Work {
@@ -119,7 +120,7 @@ impl Filters {
         self
     }
 
-    /// Begins to count the cost anew: the next part of something that may last.
+    /// Resets the counted cost, for the next part of a long call.
     pub fn work_anew(&self) {
         if let Some(work) = &self.work {
             work.spent_ns.store(0, Ordering::Relaxed);
@@ -127,7 +128,7 @@ impl Filters {
     }
 
     /// # Errors
-    /// When matching has ended early: what was found since is not all.
+    /// Matching stopped early, so the results since then are incomplete.
     pub fn check_work(&self) -> Result<(), WorkOver> {
         match self.work.as_ref().and_then(|work| work.over()) {
             Some(over) => Err(over),
@@ -135,19 +136,19 @@ impl Filters {
         }
     }
 
-    /// Whether every topic is wanted, those with `$` included.
+    /// Whether every topic is wanted, including those that begin with `$`.
     pub fn want_all(&self) -> bool {
         self.filters.is_none() && self.rights.is_none()
     }
 
-    /// Wants only what somebody has the right to.
+    /// Restricts the wanted topics to those that `rights` allow.
     #[must_use]
     pub fn under(mut self, rights: Option<&Arc<Rights>>, access: Access) -> Filters {
         self.rights = rights.map(|rights| (Arc::clone(rights), access));
         self
     }
 
-    /// Whether there can be a topic that is wanted and may be had.
+    /// Whether a topic can exist that is wanted and allowed.
     pub fn may_want_some(&self) -> bool {
         let Some((rights, access)) = &self.rights else {
             return true;
@@ -174,7 +175,7 @@ impl Filters {
             .filters
             .as_ref()
             .is_none_or(|filters| filters.iter().any(|filter| filter_matches(filter, topic)));
-        // The pattern last: it costs most.
+        // The pattern comes last, because it costs the most.
         is_reached
             && self
                 .rights
@@ -200,8 +201,8 @@ impl Filters {
         is_match
     }
 
-    /// Whether some topic of `class` may be wanted. `classes` are all classes in the order in which they are asked;
-    /// the last takes what no other does. Without filters the internal class is left out.
+    /// Whether some topic of `class` may be wanted. `classes` are all classes in order of matching; the last takes
+    /// every topic that no other does. Without filters the internal class is left out.
     pub fn can_reach(&self, class: Class, classes: &[ClassConfig]) -> bool {
         let Some(filters) = &self.filters else {
             return class != Class::Internal;
@@ -216,7 +217,7 @@ impl Filters {
                     .flat_map(|other| &other.filters)
                     .any(|by| covers(by, filter))
             };
-            // Topics with `$` exist only where a class names them.
+            // Topics that begin with `$` exist only in a class that names them.
             return filters
                 .iter()
                 .any(|filter| !filter.starts_with('$') && !is_taken(filter));
@@ -230,7 +231,7 @@ impl Filters {
     }
 }
 
-/// Whether every topic that `inner` matches is matched by `outer`.
+/// Whether `outer` matches every topic that `inner` matches.
 fn covers(outer: &str, inner: &str) -> bool {
     if inner.starts_with('$') && outer.starts_with(['+', '#']) {
         return false;

@@ -1,19 +1,19 @@
-//! By which names this broker may be called, and which web pages count as its own.
+//! The host names that this broker answers to, and the web pages that count as its own.
 //!
-//! A browser sends what any page tells it to, and a page of a foreign name may have that name resolve to this broker
-//! (DNS rebinding). Then the page and the broker are one origin for the browser, and only the name in `Host` tells. So
-//! names are believed that nobody else can make resolve to here: addresses, `localhost`, the machine's own name and those
-//! that settings list.
+//! A browser sends the requests of any page, and the name of a foreign page may be made to resolve to this broker (DNS
+//! rebinding). For the browser the page and the broker then have the same origin, and only the name in `Host` gives the
+//! attack away. So only names are trusted that nobody else can point at this machine: addresses, `localhost`, the
+//! machine's own name, and names in the settings.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The longest name that DNS has.
+/// The longest DNS name.
 const NAME_BYTES_MAX: usize = 253;
 
-/// Names that are believed.
+/// The trusted names.
 #[derive(Debug, Clone, Default)]
 pub struct Hosts {
-    /// In lower case; one that begins with `*.` stands for all names below it.
+    /// In lower case. A name that begins with `*.` matches all names below it.
     names: Vec<String>,
 }
 
@@ -29,7 +29,7 @@ impl Hosts {
         }
     }
 
-    /// Whether a name, or an address, as [`split`] gives it is believed.
+    /// Whether a host name or address, as returned by [`split`], is trusted.
     pub fn knows(&self, host: &str) -> bool {
         if is_address(host) {
             return true;
@@ -44,7 +44,7 @@ impl Hosts {
     }
 }
 
-/// `host[:port]` taken apart; `None` when it is neither a name nor an address.
+/// Splits `host[:port]`; `None` if the host is neither a name nor an address.
 pub fn split(authority: &str) -> Option<(&str, Option<u16>)> {
     let (host, port) = match authority.rfind(':') {
         Some(at) if !authority[at..].contains(']') => {
@@ -60,7 +60,7 @@ pub fn split(authority: &str) -> Option<(&str, Option<u16>)> {
     (is_address(host) || is_name(host)).then_some((host, port))
 }
 
-/// The origin of a web page as a browser writes it.
+/// The origin of a web page, as a browser sends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     scheme: String,
@@ -69,7 +69,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// `None` for `null` and whatever else names no host.
+    /// `None` for `null` and other values without a host.
     pub fn parse(text: &str) -> Option<Origin> {
         let (scheme, authority) = text.split_once("://")?;
         let (host, port) = split(authority)?;
@@ -86,12 +86,12 @@ impl Origin {
         self.host == normal(host)
     }
 
-    /// Whether it is the origin of pages at this scheme and `host[:port]`.
+    /// Whether it is the origin of pages at `scheme://host[:port]`.
     pub fn is_of(&self, scheme: &str, host: &str, port: Option<u16>) -> bool {
         self.scheme == scheme && self.is_at(host, port)
     }
 
-    /// The same whatever the scheme: behind a proxy that speaks TLS, the broker's own is another than the page's.
+    /// The same for any scheme: behind a proxy that terminates TLS, the broker's scheme differs from the page's.
     pub fn is_at(&self, host: &str, port: Option<u16>) -> bool {
         self.is_of_host(host) && self.port == port.or(usual_port(&self.scheme))
     }
@@ -105,7 +105,7 @@ fn usual_port(scheme: &str) -> Option<u16> {
     }
 }
 
-/// Which pages may act on a WebSocket without showing a secret.
+/// The pages that may use a WebSocket without showing a secret.
 #[derive(Debug, Clone, Default)]
 pub struct Origins {
     listed: Vec<Origin>,
@@ -123,7 +123,7 @@ impl Origins {
         }
     }
 
-    /// Whether a page at `origin` that called this broker `host` is one of somebody else.
+    /// Whether a page at `origin` that used the name `host` for this broker is foreign.
     pub fn is_foreign(&self, origin: &str, host: Option<&str>) -> bool {
         let Some(origin) = Origin::parse(origin) else {
             return true;
@@ -136,7 +136,7 @@ impl Origins {
     }
 }
 
-/// A name for `admin.hosts`.
+/// Checks a name for `admin.hosts`.
 ///
 /// # Errors
 /// What to write instead.
@@ -146,13 +146,13 @@ pub fn check_name(name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "`{}` is not the name of a host; write one without scheme and port, for example broker.example.com or \
+        "`{}` is not a host name; write one without scheme and port, for example broker.example.com or \
          *.example.com",
         name.escape_debug()
     ))
 }
 
-/// An origin for `listeners.ws.origins`.
+/// Checks an origin for `listeners.ws.origins`.
 ///
 /// # Errors
 /// What to write instead.
@@ -166,7 +166,7 @@ pub fn check_origin(origin: &str) -> Result<(), String> {
     }
 }
 
-/// In lower case, and without the dot that ends a name in full.
+/// In lower case, and without the final dot of a fully qualified name.
 fn normal(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }

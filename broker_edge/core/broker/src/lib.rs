@@ -1,8 +1,8 @@
 //! The edge broker: the listeners around the log.
 //!
-//! [`Broker::start`] opens the log of a [`config::Config`] and starts what serves it: the MQTT data plane with threads
-//! of its own, and the service runtime with Flight and admin HTTP. This crate never opens a data file (the log crate
-//! does) and never parses MQTT bytes (the mqtt crate does).
+//! [`Broker::start`] opens the log of a [`config::Config`] and starts the MQTT data plane, which has its own threads,
+//! and the service runtime with Flight and admin HTTP. This crate never opens a data file (the log crate does) and
+//! never parses MQTT bytes (the mqtt crate does).
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -32,5 +32,5 @@ mod users_cli;
 
 pub use broker::{Broker, StartError};
 
-/// Version of the broker, as `headwaterd --version` and Flight's `version` say it.
+/// Version of the broker, as in `headwaterd --version` and Flight's `version`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

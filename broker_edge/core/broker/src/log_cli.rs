@@ -1,7 +1,7 @@
-//! `headwaterd log VERB`: what people do to a log that no broker has open. The work is in `headwater_log::tools`.
+//! `headwaterd log VERB`: tools for a log that no broker has open. `headwater_log::tools` does the work.
 //!
-//! Data goes to stdout, as text or with `--json` as JSON; talk and progress go to stderr. Exit codes: 0 done, 1 failed or
-//! damage found, 2 usage, 4 refused, 130 interrupted.
+//! Data goes to stdout, as text or with `--json` as JSON; messages and progress go to stderr. Exit codes: 0 done, 1
+//! failed or damage found, 2 usage, 4 refused, 130 interrupted.
 
 mod arguments;
 mod shown;
@@ -33,13 +33,13 @@ usage: headwaterd log verify DIR [--online] [--json]
        headwaterd log restore SRC DIR [--same-id] [--json]
        headwaterd log purge DIR (--device ID | --filter FILTER) [--json]
 
-DIR is the data_dir of a broker that does not run; --online looks at sealed segments while it does.
-  verify   read everything and say what is whole and what is lost; changes nothing
-  dump     print records as JSON lines, and the offsets that are lost between them
-  repair   make log.meta and indexes again, and move aside what can not be used; deletes nothing
-  backup   copy the log to DEST; again into the same folder copies only what is new
-  restore  make a log of a backup in DIR, which must not be there yet; it gets a log id of its own
-  purge    take all that a device sent and got, or the topics of a filter, out of the log for good
+DIR is the data_dir of a stopped broker; with --online only sealed segments are read while it runs.
+  verify   read everything and report what is intact and what is lost; changes nothing
+  dump     print records as JSON lines, and the lost offsets between them
+  repair   rebuild log.meta and indexes, and move unusable files aside; deletes nothing
+  backup   copy the log to DEST; a repeated backup to the same folder copies only new data
+  restore  create a log in DIR from a backup; DIR must not exist; the log gets a new log id
+  purge    permanently remove all records sent to or by a device, or the topics of a filter
 Exit codes: 0 done, 1 failed or damage found, 2 usage, 4 refused, 130 interrupted.
 ";
 
@@ -50,7 +50,7 @@ pub fn run(arguments: &[String]) -> i32 {
         return EXIT_USAGE;
     };
     let stop = Arc::new(AtomicBool::new(false));
-    // The second interrupt ends the process as usual.
+    // The second interrupt ends the process immediately.
     let registered = signal_hook::flag::register_conditional_shutdown(
         SIGINT,
         EXIT_INTERRUPTED,
@@ -90,7 +90,7 @@ fn with_work(verb: &str, rest: &[String], stop: &AtomicBool) -> Result<i32, Exit
         let percent = (done.min(total) * 100).checked_div(total).unwrap_or(100);
         if is_terminal && shown.swap(percent, Ordering::Relaxed) != percent {
             let end = if percent == 100 { "\n" } else { "" };
-            // Progress is talk: nobody to show it to is no failure.
+            // Failing to show progress is not an error.
             let _ = write!(std::io::stderr(), "\r{verb}: {percent} %{end}");
         }
     };
@@ -107,7 +107,7 @@ fn with_work(verb: &str, rest: &[String], stop: &AtomicBool) -> Result<i32, Exit
         "restore" => restore(rest, work),
         "purge" => purge(rest, work),
         "--help" | "-h" | "help" => Ok(print(USAGE)),
-        _ => Err(Exit::Usage(format!("there is no verb `{verb}`"))),
+        _ => Err(Exit::Usage(format!("unknown verb `{verb}`"))),
     }
 }
 
@@ -184,7 +184,7 @@ fn repair(rest: &[String], work: Work<'_>) -> Result<i32, Exit> {
 
 fn backup(rest: &[String], work: Work<'_>) -> Result<i32, Exit> {
     let arguments = Arguments::parse(rest, &[], &["--json"])?;
-    let [dir, dest] = arguments.places("the data folder and the folder of the backup")?;
+    let [dir, dest] = arguments.places("the data folder and the backup folder")?;
     let report = tools::backup(dir, dest, work)?;
     if arguments.has("--json") {
         return Ok(print_json(&json!(report)));
@@ -195,12 +195,12 @@ fn backup(rest: &[String], work: Work<'_>) -> Result<i32, Exit> {
         text.push_str(&format!("{name}: offsets [{start}, {end})\n"));
         for (start, end) in &one.damaged {
             text.push_str(&format!(
-                "  offsets [{start}, {end}) are damaged and not in it\n"
+                "  offsets [{start}, {end}) are damaged and not in the backup\n"
             ));
         }
     }
     text.push_str(&format!(
-        "{} segments copied ({} bytes), {} were there\n",
+        "{} segments copied ({} bytes), {} already in the backup\n",
         report.copied, report.copied_bytes, report.reused
     ));
     Ok(print(&text))
@@ -208,7 +208,7 @@ fn backup(rest: &[String], work: Work<'_>) -> Result<i32, Exit> {
 
 fn restore(rest: &[String], work: Work<'_>) -> Result<i32, Exit> {
     let arguments = Arguments::parse(rest, &[], &["--same-id", "--json"])?;
-    let [source, dir] = arguments.places("the folder of the backup and the new data folder")?;
+    let [source, dir] = arguments.places("the backup folder and the new data folder")?;
     let report = tools::restore(source, dir, arguments.has("--same-id"), work)?;
     if arguments.has("--json") {
         return Ok(print_json(&json!(report)));
@@ -218,7 +218,7 @@ fn restore(rest: &[String], work: Work<'_>) -> Result<i32, Exit> {
         text.push_str(&format!("{name}: offsets [{start}, {end})\n"));
     }
     text.push_str(&format!(
-        "{} records of log {} are now log {} in {}\n",
+        "restored {} records of log {} as log {} in {}\n",
         report.records,
         report.source_log_id,
         report.log_id,
@@ -239,7 +239,7 @@ fn purge(rest: &[String], work: Work<'_>) -> Result<i32, Exit> {
         }
         _ => {
             return Err(Exit::Usage(
-                "one --device or a --filter is needed".to_owned(),
+                "give one --device, or at least one --filter".to_owned(),
             ));
         }
     };
@@ -251,7 +251,7 @@ fn purge(rest: &[String], work: Work<'_>) -> Result<i32, Exit> {
         text.push_str(&format!("{name}: {records} records purged\n"));
     }
     text.push_str(&format!(
-        "{} records purged, {} segments written anew, {} files that were kept aside removed\n",
+        "{} records purged, {} segments rewritten, {} quarantined files removed\n",
         report.records, report.segments, report.removed_files
     ));
     Ok(print(&text))
@@ -262,6 +262,6 @@ fn print_json(value: &Value) -> i32 {
 }
 
 fn say(sentence: &str) {
-    // There is nowhere left to say that stderr is closed.
+    // If stderr is closed, there is nowhere to report it.
     let _ = writeln!(std::io::stderr(), "{sentence}");
 }

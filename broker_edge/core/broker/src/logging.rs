@@ -1,7 +1,7 @@
-//! What the process says on stderr: as lines or as JSON, and how much of it, which can be changed while it runs.
+//! The log of the process on stderr: as lines or as JSON, with a level that can be changed at run time.
 //!
-//! The environment says the level at the start, because settings may be what is wrong. An embedding program may have
-//! set a way of its own; then nothing here applies.
+//! The environment sets the initial level, because the settings may be what is wrong. If an embedding program has
+//! installed its own logging, nothing here applies.
 
 use std::sync::OnceLock;
 
@@ -11,7 +11,7 @@ use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
 use crate::config::LogFormat;
 
-/// Which records are shown, for example `info` or `headwater_broker=debug`.
+/// The level filter, for example `info` or `headwater_broker=debug`.
 const LEVEL_VARIABLE: &str = "HEADWATER_LOG_LEVEL";
 const LEVEL_DEFAULT: &str = "info";
 
@@ -19,14 +19,14 @@ type Level = reload::Handle<EnvFilter, Registry>;
 
 static LEVEL: OnceLock<Level> = OnceLock::new();
 
-/// Begins to talk.
+/// Starts logging.
 pub fn start(format: LogFormat) {
     let filter =
         EnvFilter::try_from_env(LEVEL_VARIABLE).unwrap_or_else(|_| EnvFilter::new(LEVEL_DEFAULT));
     let (filter, handle) = reload::Layer::new(filter);
     let lines = fmt::layer().with_writer(std::io::stderr).with_target(false);
     let registry = tracing_subscriber::registry().with(filter);
-    // Only the first caller in a process sets it.
+    // Only the first call in a process takes effect.
     let is_first = match format {
         LogFormat::Text => registry.with(lines).try_init().is_ok(),
         LogFormat::Json => registry
@@ -39,19 +39,19 @@ pub fn start(format: LogFormat) {
     }
 }
 
-/// Changes what is shown from now on.
+/// Changes the level.
 ///
 /// # Errors
-/// A sentence that says what is wrong with the level, or that it is not ours to change.
+/// A sentence that says what is wrong with the level, or that the embedding program controls logging.
 pub fn set_level(text: &str) -> Result<(), String> {
     let filter = EnvFilter::try_new(text).map_err(|error| format!("`{text}`: {error}"))?;
     let handle = LEVEL
         .get()
-        .ok_or("the program that this broker runs in talks in its own way")?;
+        .ok_or("the program that embeds this broker controls its own logging")?;
     handle.reload(filter).map_err(|error| error.to_string())
 }
 
-/// What is shown now.
+/// The current level.
 pub fn level() -> Option<String> {
     LEVEL
         .get()?

@@ -1,4 +1,4 @@
-//! `headwaterd-faults`: the broker that `headwater torture` breaks on purpose. Never part of a release.
+//! `headwaterd-faults`: the broker into which `headwater torture` injects faults. Never part of a release.
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -10,7 +10,7 @@ fn main() {
         std::process::exit(headwater_broker::cli::EXIT_USAGE);
     }
     if arguments == ["--failpoints"] {
-        // The names that HEADWATER_FAULTS understands, a line each.
+        // The names that HEADWATER_FAULTS accepts, one per line.
         use std::io::Write;
         let names = headwater_log::faults::POINTS.join("\n");
         let written = writeln!(std::io::stdout(), "{names}");

@@ -1,7 +1,8 @@
-//! The broker's own figures, as Prometheus reads them.
+//! The broker's metrics, in Prometheus format.
 //!
 //! Names begin with `headwater_`, units are base units, and the only label that is not a fixed word is the partition,
-//! whose number configuration bounds. What the log counts itself is in `log`. Counters are plain atomics: a loop adds once a turn, not once a record.
+//! whose number the configuration bounds. Metrics that the log counts itself are in `log`. Counters are plain atomics:
+//! a loop adds once per turn, not once per record.
 
 mod auth;
 mod detail;
@@ -27,13 +28,13 @@ pub use listeners::{Closed, ListenerMetrics};
 pub use log::LogMetrics;
 pub use transport::{ConnectFailure, TransportMetrics};
 
-/// Everything that the broker counts. Gauges of partitions are set when they are asked for.
+/// All metrics of the broker. Gauges of partitions are set at each scrape.
 #[derive(Default)]
 pub struct Metrics {
     pub mqtt: MqttMetrics,
     pub flight: FlightMetrics,
     pub auth: AuthMetrics,
-    /// What was refused to whom; not a figure, and none of it is a label.
+    /// The audit of refusals, which is not a metric; none of it becomes a label.
     pub audit: Audit,
     pub transport: TransportMetrics,
     pub detail: DetailMetrics,
@@ -49,38 +50,37 @@ pub struct MqttMetrics {
     pub connections_opened: Counter,
     pub connections_refused: Counter,
     pub sessions: Gauge,
-    /// Of their filters and wills, as far as they count.
+    /// Bytes of filters, wills and long client ids that count towards the limit.
     pub session_bytes: Gauge,
     pub subscriptions: Gauge,
     pub packets_received: Counter,
     pub packets_sent: Counter,
     pub bytes_received: Counter,
     pub bytes_sent: Counter,
-    /// Publishes taken from clients.
+    /// Publishes received from clients.
     pub publishes_received: Counter,
-    /// Publishes acknowledged after they were durable.
+    /// Publishes acknowledged once durable.
     pub publishes_acknowledged: Counter,
-    /// Records that retention had removed before a session could be given them.
+    /// Records that retention removed before a session had read them.
     pub records_expired: Counter,
     /// Publishes refused or dropped (space, queue, permission, protocol).
     pub publishes_refused: Counter,
-    /// Clients that asked for a lasting session when there were as many as configured, or had a will when sessions held as
-    /// many bytes as configured.
+    /// Clients refused because the limit of sessions, or of bytes held by sessions, was reached.
     pub sessions_refused: Counter,
-    /// Publishes that would have made one retained message too many.
+    /// Publishes refused because the limit of retained messages was reached.
     pub retained_refused: Counter,
     /// Rights of members that were checked to find one that may receive a record of a shared group.
     pub shared_rights_checks: Counter,
-    /// QoS 2 publishes that were in the log already: answered, not appended.
+    /// QoS 2 publishes that were already in the log: answered, not appended.
     pub publishes_repeated: Counter,
     /// Deliveries written to subscribers.
     pub deliveries: Counter,
-    /// Deliveries that were left out: of QoS 0 because the subscriber was too slow, or over its maximum packet size.
+    /// Dropped deliveries: QoS 0 to slow subscribers, or over the subscriber's maximum packet size.
     pub deliveries_dropped: Counter,
-    /// Records of shared groups that were taken back from a member.
+    /// Records of shared groups that a member returned.
     pub shared_returned: Counter,
     pub shared_groups: Gauge,
-    /// Bytes of batches that sessions and groups that were behind had read from files.
+    /// Bytes of batches read from files for sessions and groups that are catching up.
     pub catch_up_read_bytes: Counter,
     pub receipts: Counter,
     pub turns: Counter,
@@ -93,9 +93,9 @@ pub struct FlightMetrics {
     pub reads_refused: Counter,
     pub records_read: Counter,
     pub bytes_read: Counter,
-    /// Memory of what readers have been sent and have not taken, and of what is made for them.
+    /// Memory of messages that readers have not taken, and of messages being built for them.
     pub read_memory: Gauge,
-    /// Pieces of the log that were looked through for readers.
+    /// Pieces of the log scanned for readers.
     pub scans: Counter,
     pub records_produced: Counter,
     pub records_duplicate: Counter,
@@ -121,7 +121,7 @@ struct PartitionLabel {
     partition: String,
 }
 
-/// What a scrape shows of a partition.
+/// The metrics of a partition at a scrape.
 #[derive(Clone, Debug)]
 pub struct PartitionFigures<'a> {
     pub name: &'a str,
@@ -129,13 +129,13 @@ pub struct PartitionFigures<'a> {
     pub high_watermark: u64,
     pub bytes: u64,
     pub file_bytes: u64,
-    /// First offset that a consumer group has not finished, or the high watermark.
+    /// The lowest offset that a consumer group holds, or the high watermark.
     pub held_offset: u64,
-    /// Unix seconds; None when the partition is empty.
+    /// Unix seconds; `None` when the partition is empty.
     pub oldest_time_s: Option<f64>,
     pub queued_bytes: usize,
     pub running: bool,
-    /// Offsets from the log start on that are damaged.
+    /// Damaged offsets from the log start on.
     pub gap_offsets: u64,
     pub damaged_bytes: u64,
 }
@@ -197,7 +197,7 @@ impl MqttMetrics {
             self.connections, "connections", "Open connections";
             self.connections_opened, "connections_opened", "Connections accepted";
             self.connections_refused, "connections_refused", "Connections refused";
-            self.sessions, "sessions", "Sessions, those of clients that are away included";
+            self.sessions, "sessions", "Sessions, including those of disconnected clients";
             self.session_bytes, "session_bytes", "Bytes of filters, wills and long client ids that count towards mqtt.max_session_bytes";
             self.subscriptions, "subscriptions", "Subscriptions of all sessions";
             self.packets_received, "packets_received", "Packets received";
@@ -207,19 +207,19 @@ impl MqttMetrics {
             self.publishes_received, "publishes_received", "Publishes received";
             self.publishes_acknowledged, "publishes_acknowledged", "Publishes acknowledged once durable";
             self.publishes_refused, "publishes_refused", "Publishes refused or dropped";
-            self.records_expired, "records_expired", "Records removed before a session had read them";
-            self.sessions_refused, "sessions_refused", "Sessions refused because there were too many, or too many bytes of them";
-            self.retained_refused, "retained_refused", "Publishes refused because there were too many retained messages";
+            self.records_expired, "records_expired", "Records removed by retention before a session had read them";
+            self.sessions_refused, "sessions_refused", "Sessions refused because the limit of sessions or of their bytes was reached";
+            self.retained_refused, "retained_refused", "Publishes refused because the limit of retained messages was reached";
             self.shared_rights_checks, "shared_rights_checks", "Rights of members checked to find one that may receive a record of a shared group";
             self.shared_rights_checks, "shared_looks", "Deprecated: use headwater_mqtt_shared_rights_checks_total";
-            self.publishes_repeated, "publishes_repeated", "QoS 2 publishes that were in the log already";
+            self.publishes_repeated, "publishes_repeated", "QoS 2 publishes that were already in the log";
             self.deliveries, "deliveries", "Publishes sent to subscribers";
-            self.deliveries_dropped, "deliveries_dropped", "Deliveries left out: QoS 0 to who is too slow, or over the packet size of the client";
-            self.shared_returned, "shared_returned", "Records of shared groups taken back from a member";
+            self.deliveries_dropped, "deliveries_dropped", "Dropped deliveries: QoS 0 to slow subscribers, or over the subscriber's maximum packet size";
+            self.shared_returned, "shared_returned", "Records of shared groups that a member returned";
             self.shared_groups, "shared_groups", "Shared groups";
-            self.catch_up_read_bytes, "catch_up_read_bytes", "Bytes of batches read from files for sessions that were behind";
+            self.catch_up_read_bytes, "catch_up_read_bytes", "Bytes of batches read from files for sessions that are catching up";
             self.receipts, "receipts", "Receipts of commands appended";
-            self.turns, "turns", "Turns of the loops";
+            self.turns, "turns", "Turns of the event loops";
         }
     }
 }
@@ -227,14 +227,14 @@ impl MqttMetrics {
 impl FlightMetrics {
     fn register(&self, registry: &mut Registry) {
         register! { registry,
-            self.reads, "reads", "Reads that run now";
-            self.reads_refused, "reads_refused", "Reads refused because too many ran";
+            self.reads, "reads", "Running reads";
+            self.reads_refused, "reads_refused", "Reads refused because the limit of reads was reached";
             self.records_read, "records_read", "Records sent to readers";
             self.bytes_read, "read_bytes", "Payload bytes sent to readers";
-            self.read_memory, "read_memory_bytes", "Memory of rows that readers have not taken, and of what is made for them";
-            self.scans, "scans", "Pieces of the log looked through for readers";
+            self.read_memory, "read_memory_bytes", "Memory of rows that readers have not taken, and of rows being built for them";
+            self.scans, "scans", "Pieces of the log scanned for readers";
             self.records_produced, "records_produced", "Records appended for producers";
-            self.records_duplicate, "records_duplicate", "Rows of producers that were there already";
+            self.records_duplicate, "records_duplicate", "Rows of producers that were already in the log";
             self.errors, "errors", "Calls answered with an error";
         }
     }
@@ -243,21 +243,21 @@ impl FlightMetrics {
 impl PartitionMetrics {
     fn register(&self, registry: &mut Registry) {
         register! { registry,
-            self.log_start, "log_start_offset", "First offset that is kept";
+            self.log_start, "log_start_offset", "First offset in the partition";
             self.high_watermark, "high_watermark_offset", "First offset that is not yet durable";
             self.bytes, "size_bytes", "Bytes of the partition's batches";
-            self.file_bytes, "file_bytes", "Bytes of the partition's files, prepared space included";
-            self.held_offset, "held_offset", "First offset that a consumer group has not finished, or the high watermark";
-            self.oldest_time, "oldest_time_seconds", "Time of the oldest record, NaN when there is none";
+            self.file_bytes, "file_bytes", "Bytes of the partition's files, including preallocated space";
+            self.held_offset, "held_offset", "Lowest offset that a consumer group holds, or the high watermark";
+            self.oldest_time, "oldest_time_seconds", "Time of the oldest record; NaN if there is none";
             self.queued_bytes, "queued_bytes", "Bytes waiting to be written";
-            self.running, "running", "1 while the partition takes appends";
+            self.running, "running", "1 while the partition accepts appends";
         }
     }
 
     fn register_damage(&self, registry: &mut Registry) {
         register! { registry,
-            self.gap_offsets, "gap_offsets", "Offsets from the log start on that are damaged";
-            self.damaged_bytes, "damaged_bytes", "Damaged bytes found since the start, and those kept in .damaged files";
+            self.gap_offsets, "gap_offsets", "Damaged offsets from the log start on";
+            self.damaged_bytes, "damaged_bytes", "Damaged bytes found since the start, and those in .damaged files";
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Regular expressions of topics, as Flight readers give them. Matching takes time in proportion to the topic, whatever
-//! the expression: there are no look-around and no backreferences, and what one compiles to is bounded.
+//! Regular expressions on topics, for Flight readers. Matching takes time proportional to the topic's length, whatever
+//! the expression: look-around and backreferences are not supported, and the size of the compiled expression is
+//! limited.
 
 use regex_automata::meta::{Config, Regex};
 use regex_automata::nfa::thompson;
@@ -8,22 +9,22 @@ use regex_automata::util::syntax;
 const TEXT_BYTES_MAX: usize = 4_096;
 const PROGRAM_BYTES_MAX: usize = 1 << 20;
 const CACHE_BYTES: usize = 256 << 10;
-/// States times bytes of the topic: the most work that one match may be, a tenth of a second or so.
+/// The most work of one match, in states times bytes of the topic: about a tenth of a second.
 const STEPS_MAX: usize = 16_000_000;
 
 /// An expression that a whole topic must match. Built once per request.
 #[derive(Debug)]
 pub struct Pattern {
     regex: Regex,
-    /// Topics with `$` are matched only by who names the `$`, as with filters.
+    /// Only patterns that begin with `$` match topics that begin with `$`, as with filters.
     is_of_dollar: bool,
-    /// Filters that match at least what this does.
+    /// Filters that together match at least all topics that this matches.
     reach: Vec<String>,
-    /// Of the expression: each byte of a topic may cost a step in each.
+    /// States of the compiled expression; each byte of a topic may cost a step in each state.
     states: usize,
 }
 
-/// A text that is no expression, or too large a one.
+/// A text that is not a valid expression, or is too large.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a pattern of topics: {reason}")]
 pub struct BadPattern {
@@ -40,7 +41,7 @@ impl Pattern {
             reason,
         };
         if text.is_empty() || text.len() > TEXT_BYTES_MAX {
-            return Err(bad(format!("it has 1 to {TEXT_BYTES_MAX} bytes")));
+            return Err(bad(format!("it must have 1 to {TEXT_BYTES_MAX} bytes")));
         }
         let build = |expression: &str| {
             let config = Config::new()
@@ -58,7 +59,7 @@ impl Pattern {
                 bad(last.trim_start_matches("error: ").to_owned())
             })
         };
-        // Alone first: brackets that close what they did not open must not close the anchors'.
+        // Compiled alone first, so that an unbalanced bracket cannot close the bracket of the anchors.
         build(text)?;
         let regex = build(&format!("^(?:{text})$"))?;
         let syntax = syntax::Config::new().dot_matches_new_line(true);
@@ -79,19 +80,19 @@ impl Pattern {
         (self.is_of_dollar || !topic.starts_with('$')) && self.regex.is_match(topic)
     }
 
-    /// Whether matching a topic of that length takes too long, whatever its text.
+    /// Whether matching a topic of this length would take too long, whatever its text.
     pub fn is_too_much_for(&self, topic: &str) -> bool {
         topic.len().saturating_mul(self.states) > STEPS_MAX
     }
 
-    /// Filters that match at least what this does.
+    /// Filters that together match at least all topics that this matches.
     pub fn reach(&self) -> &[String] {
         &self.reach
     }
 }
 
-/// From the whole levels that the text begins with literally. An alternative may begin otherwise, and a quantifier may
-/// take back the slash before it.
+/// Derived from the literal levels at the start of the text. An alternative may begin differently, and a quantifier may
+/// make the slash before it optional.
 fn reach(text: &str) -> Vec<String> {
     let text = text.strip_prefix('^').unwrap_or(text);
     let dollar = if text.starts_with(r"\$") { "$" } else { "" };
@@ -122,7 +123,7 @@ mod tests {
         assert!(pattern.matches("devices/a1/telemetry"));
         assert!(!pattern.matches("x/devices/a1/telemetry"));
         assert!(!pattern.matches("devices/c1/telemetry"));
-        // Alternatives are held together by the anchors.
+        // The anchors enclose all alternatives.
         let either = Pattern::new("a|b/c").unwrap();
         assert!(either.matches("a") && either.matches("b/c") && !either.matches("a/c"));
     }

@@ -1,4 +1,4 @@
-//! Who is at the other end of an MQTT connection, as far as the transport knows: before any packet was read.
+//! The other end of an MQTT connection, as far as the transport knows it before any packet is read.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ pub struct CertificateNames {
     pub alternative_names: Vec<String>,
 }
 
-/// What lies between MQTT and TCP.
+/// The layers between MQTT and TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     Mqtt,
@@ -22,7 +22,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// As the configuration calls it.
+    /// The name in the configuration.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -40,13 +40,13 @@ pub struct Peer {
     pub transport: Transport,
     /// `None` without TLS, and when the client showed no certificate.
     pub certificate: Option<Arc<CertificateNames>>,
-    /// A web page of another host opened it: what lets everybody or a certificate in does not count for it.
+    /// A web page from another host opened it: neither anonymous access nor a certificate admits it.
     pub foreign_origin: bool,
     address: Address,
 }
 
-/// An address in half the room of the library's, because every connection keeps one. The zone of a link-local address is
-/// not in it.
+/// An address in half the size of the standard library's, because every connection stores one. It omits the zone of a
+/// link-local address.
 #[derive(Debug, Clone, Copy)]
 struct Address {
     octets: [u8; 16],
@@ -55,7 +55,7 @@ struct Address {
 }
 
 impl Peer {
-    /// `address` is the client's own, also behind a proxy that names it.
+    /// `address` is the client's own, even behind a proxy that reports it.
     #[must_use]
     pub fn new(
         address: SocketAddr,
@@ -78,13 +78,13 @@ impl Peer {
         }
     }
 
-    /// A client that came over plain MQTT.
+    /// A client on plain MQTT.
     #[must_use]
     pub fn plain(address: SocketAddr) -> Self {
         Self::new(address, Transport::Mqtt, None)
     }
 
-    /// For engines without a socket.
+    /// For engines without sockets.
     #[must_use]
     pub fn nobody() -> Self {
         Self::plain(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0))
@@ -109,7 +109,7 @@ impl Peer {
     }
 }
 
-/// A host has all addresses of an IPv6 network, so they count together.
+/// A host can use all addresses of its IPv6 network, so these count as one site.
 pub fn site_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) if !address.is_loopback() => {

@@ -1,6 +1,6 @@
-//! What is read again while the broker runs: on SIGHUP and when the admin API is asked to.
+//! Reloads files while the broker runs, on SIGHUP and on request of the admin API.
 //!
-//! Each part reads its files as a whole and keeps what it has when one of them is bad, so a mistake changes nothing.
+//! Each part reads all its files and keeps the old contents if one of them is invalid, so a mistake changes nothing.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::metrics::Metrics;
 
-/// Reads a part again; an error is one sentence that names the file.
+/// Reloads a part; an error is one sentence that names the file.
 type Part = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 #[derive(Default)]
@@ -29,10 +29,10 @@ impl Reloads {
         self.parts.lock().push(Box::new(part));
     }
 
-    /// Reads everything again. A bad part keeps what it has; the others are replaced.
+    /// Reloads everything. An invalid part keeps its old contents; the others are replaced.
     ///
     /// # Errors
-    /// What is wrong, a sentence per bad part.
+    /// What is wrong, one sentence per invalid part.
     pub fn run(&self) -> Result<(), String> {
         let bad: Vec<String> = self
             .parts
@@ -42,13 +42,13 @@ impl Reloads {
             .collect();
         self.metrics.auth.count_reload(bad.is_empty());
         if bad.is_empty() {
-            tracing::info!("files were loaded anew");
+            tracing::info!("reloaded all files");
             return Ok(());
         }
         let reason = bad.join("; ");
         tracing::error!(
             reason,
-            "not everything was loaded anew, what was there stays"
+            "some files were not reloaded; their old contents stay in use"
         );
         Err(reason)
     }

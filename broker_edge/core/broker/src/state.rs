@@ -1,15 +1,15 @@
 //! The broker's own state: the latest value of each key, kept as records of the internal partition.
 //!
-//! The records are the truth; the map in memory is a view that [`StateStore::open`] rebuilds by replay. A change is in
-//! the map as soon as its record is queued, and may be spoken of to others only once [`StateStore::durable`] has
-//! passed the offset that the change returned.
+//! The records are authoritative; the map in memory is a view that [`StateStore::open`] rebuilds by replay. A change is
+//! in the map as soon as its record is queued. It may be reported to others only when [`StateStore::durable`] has
+//! reached the offset that the change returned.
 //!
-//! Compaction is a snapshot: a `begin` record, every value once more, an `end` record that names `begin`; when `end` is
-//! durable, what lies below `begin` may go. Each chunk of values is read and appended under one lock, so a copied value
-//! never lands after a newer one of the same key. That is why replay needs no special case: the latest record counts,
-//! and a snapshot that a crash cut short is only a repetition.
+//! Compaction writes a snapshot: a `begin` record, every value once more, and an `end` record that names `begin`. When
+//! `end` is durable, records below `begin` may be removed. Each chunk of values is read and appended under one lock, so
+//! a copied value never lands after a newer one of the same key. Replay therefore needs no special case: the latest
+//! record of a key counts, and a snapshot cut short by a crash only repeats values.
 //!
-//! It knows keys and bytes, never what a session or a group is.
+//! It stores keys and bytes, and knows nothing of sessions or groups.
 
 mod compaction;
 #[cfg(test)]
@@ -32,15 +32,15 @@ const SNAPSHOT: &str = "snapshot/";
 const CLIENT: &str = "";
 const READ_BYTES: usize = 4 << 20;
 
-/// Longest key; the topic that carries it is at most what MQTT allows.
+/// Longest key. The topic that carries it must be within MQTT's limit.
 pub const KEY_BYTES_MAX: usize = 65_535 - ROOT.len();
 
-/// Why a change was not taken. The map is as before.
+/// Why a change was refused. The map is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     #[error("a state key of {bytes} bytes is over the limit of {KEY_BYTES_MAX}")]
     KeyTooLong { bytes: usize },
-    #[error("{changes} state changes at once are over the limit of {limit}")]
+    #[error("{changes} state changes in one write are over the limit of {limit}")]
     TooMany { changes: usize, limit: usize },
     #[error(transparent)]
     Append(#[from] AppendError),
@@ -58,38 +58,38 @@ pub struct Change<'a> {
     pub value: Option<&'a [u8]>,
 }
 
-/// Latest value per key, over the internal partition. Share it as an `Arc`.
+/// The latest value per key, stored in the internal partition. Share it as an `Arc`.
 pub struct StateStore {
     partition: Partition,
     compact_after_bytes: u64,
     inner: Mutex<Inner>,
-    /// Notified when compaction may be due and when the high watermark has moved.
+    /// Notified when a compaction may be due and when the high watermark has moved.
     moved: Arc<ProgressSignal>,
 }
 
 #[derive(Default)]
 struct ProgressSignal {
     condition: Condvar,
-    /// Counts moves, so that a wait never misses one.
+    /// Counts notifications, so that a waiter never misses one.
     count: Mutex<u64>,
 }
 
 struct Inner {
     values: BTreeMap<String, Arc<[u8]>>,
-    /// Keys and values together.
+    /// Total size of keys and values.
     live_bytes: u64,
-    /// Appended since the last snapshot began.
+    /// Bytes appended since the start of the last snapshot.
     written_bytes: u64,
-    /// One past the newest record of this store.
+    /// The offset after the newest record of this store.
     end: Offset,
 }
 
 impl StateStore {
-    /// Replays the internal partition. A snapshot becomes due when the records since the last one outweigh both the
-    /// live values and `compact_after_bytes`.
+    /// Replays the internal partition. A snapshot becomes due when the records since the last one are larger than both
+    /// the live values and `compact_after_bytes`.
     ///
     /// # Errors
-    /// When the log has no internal partition, or a part of it cannot be read: state is never guessed.
+    /// The log has no internal partition, or a part of it cannot be read. State is never guessed.
     pub fn open(log: &Log, compact_after_bytes: u64) -> Result<StateStore, StateError> {
         let partition = log
             .by_name("internal-0")
@@ -108,7 +108,7 @@ impl StateStore {
         })
     }
 
-    /// The partition that carries the state: watch it to learn when changes become durable.
+    /// The partition that stores the state. Watch it to learn when changes become durable.
     pub fn partition(&self) -> &Partition {
         &self.partition
     }
@@ -118,7 +118,7 @@ impl StateStore {
         self.partition.high_watermark()
     }
 
-    /// Waits until changes up to `end` survive a crash. False when that takes longer, or will never be.
+    /// Waits until changes up to `end` survive a crash. Returns false after `timeout`, or if that will never happen.
     pub fn wait_durable(&self, end: Offset, timeout: Duration) -> bool {
         let until = Instant::now() + timeout;
         loop {
@@ -137,7 +137,7 @@ impl StateStore {
         }
     }
 
-    /// One past the newest change, durable or not.
+    /// The offset after the newest change, durable or not.
     pub fn end(&self) -> Offset {
         self.inner.lock().end
     }
@@ -157,11 +157,11 @@ impl StateStore {
         self.write(&[Change { key, value: None }])
     }
 
-    /// Queues the changes as one append. They are durable once [`durable`](Self::durable) has reached the offset that
-    /// is returned. An empty value deletes its key.
+    /// Queues the changes as one append. They are durable when [`durable`](Self::durable) has reached the returned
+    /// offset. An empty value deletes its key.
     ///
     /// # Errors
-    /// When the internal partition does not take them; then none was made.
+    /// The internal partition refuses them; then none is made.
     pub fn write(&self, changes: &[Change<'_>]) -> Result<Offset, StateError> {
         let limit = usize::from(u16::MAX);
         if changes.len() > limit {
@@ -197,7 +197,8 @@ impl StateStore {
         self.inner.lock().values.get(key).cloned()
     }
 
-    /// Calls `f` with each key that begins with `prefix`, in order. The store is locked meanwhile: `f` must not call it.
+    /// Calls `f` with each key that begins with `prefix`, in order. The store is locked meanwhile, so `f` must not call
+    /// it.
     pub fn for_each_prefix(&self, prefix: &str, mut f: impl FnMut(&str, &Arc<[u8]>)) {
         let inner = self.inner.lock();
         let from_prefix = inner.values.range::<str, _>((
@@ -254,7 +255,8 @@ fn push(records: &mut Records, key: &str, value: &[u8]) -> Result<(), StateError
     };
     let topic = format!("{ROOT}{key}");
     let length = u16::try_from(topic.len()).expect("the key was measured above");
-    // One client entry is enough, but its index is only known to who added it; an empty one costs two bytes.
+    // One client entry would be enough, but only the code that added it knows its index; an empty entry costs two
+    // bytes.
     let client = records.client(CLIENT).map_err(full)?;
     let topic = records.topic(&topic, 0..length).map_err(full)?;
     records
@@ -274,7 +276,7 @@ fn replay(partition: &Partition) -> Result<Inner, StateError> {
     while from < inner.end {
         let batches = match partition.read(from, READ_BYTES) {
             Ok(batches) => batches,
-            // What else there is of the state is better than none: a broker that does not start serves nobody.
+            // The rest of the state is better than none: a broker that does not start serves nobody.
             Err(ReadError::Damaged { range }) => {
                 let (start, end) = (range.start.0, range.end.0);
                 tracing::error!(

@@ -1,8 +1,8 @@
-//! `headwaterd users VERB`: people write the file of users with it. The broker reads the file only.
+//! `headwaterd users VERB`: edits the password file. The broker only reads the file.
 //!
-//! Passwords come on stdin, one line, never as an argument that other processes can see. The file is replaced as a
-//! whole, so a broker that reads it meanwhile sees the old one or the new one. Exit codes: 0 done, 1 failed or not the
-//! password, 2 usage, 4 refused.
+//! A password is read as one line from stdin, never from an argument, which other processes could see. The file is
+//! replaced as a whole, so a broker that reads it meanwhile sees either the old or the new one. Exit codes: 0 done, 1
+//! failed or wrong password, 2 usage, 4 refused.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, Read, Write};
@@ -15,7 +15,7 @@ use crate::cli::{EXIT_FAILED, EXIT_OK, EXIT_USAGE, print};
 use crate::log_cli::EXIT_REFUSED;
 
 const PASSWORD_BYTES_MAX: u64 = 4096;
-/// User names that are read from stdin at once.
+/// The most bytes of user names read from stdin.
 const NAMES_BYTES_MAX: u64 = 64 << 20;
 
 pub const USAGE: &str = "\
@@ -25,17 +25,17 @@ usage: headwaterd users add FILE USER [--scram]
        headwaterd users list FILE [--json]
        headwaterd users verify FILE USER
 
-  add      add a user, or give one a new password; --scram also stores what SCRAM-SHA-256 needs
-  generate make passwords for devices: user names on stdin, one a line; `name:password` lines on stdout. They are
-           random, so they are stored in a form that is quick to check: use it for fleets
+  add      add a user, or set a user's password; --scram also stores the keys for SCRAM-SHA-256
+  generate create passwords for devices: user names on stdin, one per line; `name:password` lines on stdout. They are
+           random, so they are stored in a form that is fast to check: use it for fleets
   remove   remove a user
-  list     the users, and what is stored of each
-  verify   say whether this is the password
-Otherwise the password is the first line of stdin. A running broker takes the file in on SIGHUP.
+  list     list the users, with the format of each password
+  verify   check a user's password
+The other verbs read the password from the first line of stdin. A running broker reloads the file on SIGHUP.
 Exit codes: 0 done, 1 failed or not the password, 2 usage, 4 refused.
 ";
 
-/// Why a verb did not end well, with its exit code.
+/// Why a verb failed, with its exit code.
 struct Exit(i32, String);
 
 fn failed(reason: impl ToString) -> Exit {
@@ -59,7 +59,7 @@ pub fn run(arguments: &[String]) -> i32 {
     match done {
         Ok(()) => EXIT_OK,
         Err(Exit(code, reason)) => {
-            // There is nowhere left to say that stderr is closed.
+            // If stderr is closed, there is nowhere to report it.
             let _ = writeln!(std::io::stderr(), "headwater users: {reason}");
             code
         }
@@ -95,12 +95,13 @@ fn generate(file: &Path) -> Result<(), Exit> {
         .read_to_string(&mut text)
         .map_err(|error| failed(format!("cannot read user names from stdin: {error}")))?;
     if text.len() as u64 > NAMES_BYTES_MAX {
-        let reason = "there are more than 64 MiB of user names; give them in parts".to_owned();
+        let reason =
+            "there are more than 64 MiB of user names; pass them in several runs".to_owned();
         return Err(Exit(EXIT_REFUSED, reason));
     }
     let names: BTreeSet<&str> = text.lines().filter(|line| !line.is_empty()).collect();
     if names.is_empty() {
-        let reason = "no user is named; write names on stdin, one a line".to_owned();
+        let reason = "no user names given; write them to stdin, one per line".to_owned();
         return Err(Exit(EXIT_REFUSED, reason));
     }
     let old = read_or_begin(file)?;
@@ -118,12 +119,12 @@ fn generate(file: &Path) -> Result<(), Exit> {
         lines.push_str(&line);
         told.push_str(&format!("{name}:{password}\n"));
     }
-    // In this order nobody is given a password that is written down nowhere else.
+    // Print first: otherwise a failed print would leave passwords in the file that nobody knows.
     match print(&told) {
         EXIT_OK => replace(file, &lines),
         code => Err(Exit(
             code,
-            "stdout is closed, nothing was changed".to_owned(),
+            "stdout is closed; nothing was changed".to_owned(),
         )),
     }
 }
@@ -166,7 +167,7 @@ fn verify(file: &Path, user: &str) -> Result<(), Exit> {
     let stored = users.get(user).and_then(|user| user.password.as_ref());
     match stored {
         Some(stored) if stored.value.is(password.as_bytes()) => Ok(()),
-        _ => Err(failed("there is no such user, or this is not the password")),
+        _ => Err(failed("unknown user or wrong password")),
     }
 }
 
@@ -178,13 +179,13 @@ fn read_password() -> Result<String, Exit> {
         .read_line(&mut line);
     read.map_err(|error| failed(format!("cannot read the password from stdin: {error}")))?;
     if line.len() as u64 > PASSWORD_BYTES_MAX {
-        let reason = format!("a password has at most {PASSWORD_BYTES_MAX} bytes");
+        let reason = format!("the password is longer than {PASSWORD_BYTES_MAX} bytes");
         return Err(Exit(EXIT_REFUSED, reason));
     }
     Ok(line.trim_end_matches(['\n', '\r']).to_owned())
 }
 
-/// The text without the lines of a user; everything else stays as it is.
+/// The text without the lines of a user; all other lines stay unchanged.
 fn without(text: &str, user: &str) -> String {
     let is_theirs = |line: &&str| {
         line.trim()
@@ -195,7 +196,8 @@ fn without(text: &str, user: &str) -> String {
     kept.map(|line| format!("{line}\n")).collect()
 }
 
-/// Writes the whole file beside the old one and puts it in its place. A new one can be read by its owner only.
+/// Writes a new file beside the old one and replaces the old one with it. A newly created file is readable only by its
+/// owner.
 fn replace(file: &Path, text: &str) -> Result<(), Exit> {
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
     let describe = |error| failed(format!("cannot write {}: {error}", file.display()));
@@ -220,7 +222,7 @@ fn replace(file: &Path, text: &str) -> Result<(), Exit> {
         std::fs::File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
     };
     write().map_err(|error| {
-        // What is left of it is of no use; that it may not be removable is said by the error itself.
+        // Remove the useless partial file. A failure here needs no report: the first error says enough.
         let _ = std::fs::remove_file(&fresh);
         describe(error)
     })

@@ -1,7 +1,7 @@
-//! What other threads ask of the loop: a bounded queue into it, and answers that the asker waits for elsewhere.
+//! Commands from other threads to the loop: a bounded queue. Each asker waits for its answer on its own channel.
 //!
-//! A sender never waits for room: a full queue is told to who asks. The loop takes a few commands each turn, and
-//! each is bounded work, so that asking never stalls connections.
+//! A sender never waits for room: a full queue is an error. The loop takes a few commands per turn, and each is a
+//! bounded amount of work, so commands never stall connections.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
@@ -10,34 +10,34 @@ use crate::engine::{ClientsRequest, Drain, RetainRequest};
 
 use super::LoopWaker;
 
-/// Commands that may wait for a turn of the loop.
+/// Capacity of the queue.
 const QUEUED_MAX: usize = 64;
-/// Commands that the loop takes in one turn.
+/// The most commands that the loop takes in one turn.
 pub(super) const TAKEN_MAX: usize = 4;
 
-/// What is asked of the loop.
+/// A command to the loop.
 #[derive(Debug)]
 pub enum Command {
     /// Close every connection and end the thread.
     Stop,
-    /// About the clients of this broker.
+    /// List, show or disconnect clients.
     Clients(ClientsRequest),
     /// Retained messages that a producer over Flight is about to append.
     Retain(RetainRequest),
-    /// Send clients away and let nobody in, or end that.
+    /// Disconnect all clients and admit no new ones, or end that.
     Drain(Option<Drain>),
 }
 
-/// Why a command was not taken.
+/// Why a command was not queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
-    #[error("too many requests wait for the MQTT loop, try again")]
+    #[error("too many requests are waiting for the MQTT loop; try again")]
     Full,
     #[error("the MQTT loop has stopped")]
     Stopped,
 }
 
-/// The way into the loop, for any thread.
+/// Sends commands to the loop, from any thread.
 #[derive(Debug, Clone)]
 pub struct CommandSender {
     queue: SyncSender<Command>,
@@ -48,11 +48,11 @@ pub struct CommandSender {
 #[derive(Debug)]
 pub struct Commands {
     queue: Receiver<Command>,
-    /// Taken off the queue to see whether there is one.
+    /// The command that [`Self::is_empty`] took from the queue.
     next: Option<Command>,
 }
 
-/// Both ends.
+/// Creates both ends of the queue.
 pub fn queue(waker: Arc<LoopWaker>) -> (CommandSender, Commands) {
     let (queue, receiver) = sync_channel(QUEUED_MAX);
     let commands = Commands {
@@ -63,10 +63,10 @@ pub fn queue(waker: Arc<LoopWaker>) -> (CommandSender, Commands) {
 }
 
 impl CommandSender {
-    /// Puts a command into the queue and makes the loop look.
+    /// Queues a command and wakes the loop.
     ///
     /// # Errors
-    /// When the queue is full or the loop has ended; then the command is dropped, and with it the way to answer.
+    /// The queue is full or the loop has ended. The command is dropped, and with it the channel for the answer.
     pub fn ask(&self, command: Command) -> Result<(), AskError> {
         self.queue.try_send(command).map_err(|error| match error {
             TrySendError::Full(_) => AskError::Full,
@@ -76,21 +76,21 @@ impl CommandSender {
         Ok(())
     }
 
-    /// Ends the loop. Waits for room in the queue, which the loop makes each turn.
+    /// Stops the loop. Waits for room in the queue, which the loop empties in each turn.
     pub fn stop(&self) {
-        // An error means that the loop has ended already.
+        // An error means that the loop has already ended.
         let _ = self.queue.send(Command::Stop);
         self.waker.wake();
     }
 }
 
 impl Commands {
-    /// The next command. When nobody can ask any more, the loop has to stop.
+    /// The next command. When all senders are gone, the loop has to stop.
     pub fn take(&mut self) -> Option<Command> {
         self.next.take().or_else(|| self.receive())
     }
 
-    /// Whether a command waits.
+    /// Whether no command is waiting.
     pub fn is_empty(&mut self) -> bool {
         if self.next.is_none() {
             self.next = self.receive();

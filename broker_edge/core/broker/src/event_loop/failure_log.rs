@@ -1,5 +1,5 @@
-//! What is said in the log of connections that do not come to speak MQTT: one line of each kind in a while, and then how
-//! many there were, because anybody who reaches the port can cause them.
+//! Logs connections that fail before MQTT, at a limited rate: one line per kind and interval, then the number of lines
+//! left out. Anybody who reaches the port can cause such failures.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -44,7 +44,7 @@ impl FailureLog {
         tracing::warn!(%address, listener, reason = kind.name(), "{detail}");
     }
 
-    /// Says how many lines were left out of kinds that did not come up again.
+    /// Logs the number of lines left out, for kinds that have not occurred again.
     pub fn tell_left_out(&mut self, now_ms: u64) {
         self.kinds.retain(|kind, told| {
             let is_recent = told.at_ms + TELL_EVERY_MS > now_ms;
@@ -61,7 +61,7 @@ fn say_left_out(kind: ConnectFailure, told: Option<&LastLine>) {
         tracing::warn!(
             reason = kind.name(),
             count = told.left_out,
-            "more connections were closed for the same reason"
+            "further connections were closed for the same reason"
         );
     }
 }

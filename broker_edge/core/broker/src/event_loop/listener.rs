@@ -1,7 +1,7 @@
-//! Accepting connections, also when the process runs out of file descriptors.
+//! Accepts connections, even when the process runs out of file descriptors.
 //!
-//! The last descriptors are a reserve for files of the log, of its service and of its tools: a connection that would be
-//! given one of them is accepted and closed. So clients, however many, never keep the log from opening a file.
+//! The last descriptors are reserved for files of the log, its service and its tools. A connection that would get one
+//! of them is accepted and closed. So clients never keep the log from opening a file.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,17 +17,17 @@ use socket2::SockRef;
 use crate::descriptors::{RESERVE_MAX, open_files_max, reserve_from};
 use crate::transport::{BACKLOG, BoundListener, ListenerProtocol};
 
-/// Connections accepted in a turn, so that a storm of them does not hold up those that are there.
+/// The most connections accepted in a turn, so that a storm does not delay existing ones.
 const ACCEPTS_MAX: usize = 64;
-/// When the reserve is used up as well, connections wait in the backlog and the listener rests this long.
+/// When the reserve is used up too, connections wait in the backlog and the listener pauses this long.
 const REST: Duration = Duration::from_millis(500);
-/// A lack of descriptors is told at most this often.
+/// A lack of descriptors is logged at most this often.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 pub struct Listener {
     listener: TcpListener,
     speaks: Arc<ListenerProtocol>,
-    /// Descriptors from this number on are the reserve: the system gives the lowest that is free.
+    /// Descriptors from this number on are the reserve. The system assigns the lowest free number.
     reserve_from: u64,
     ready: bool,
     accepted: usize,
@@ -41,7 +41,7 @@ impl Listener {
         bound.listener.set_nonblocking(true)?;
         let mut listener = TcpListener::from_std(bound.listener);
         registry.register(&mut listener, token, Interest::READABLE)?;
-        // Connections that came before the registration make no event.
+        // Connections from before the registration cause no event.
         Ok(Self {
             listener,
             speaks: Arc::new(bound.speaks),
@@ -53,7 +53,7 @@ impl Listener {
         })
     }
 
-    /// What is spoken on its connections.
+    /// The protocol layers of its connections.
     pub fn speaks(&self) -> &Arc<ListenerProtocol> {
         &self.speaks
     }
@@ -62,12 +62,12 @@ impl Listener {
         self.ready = true;
     }
 
-    /// Whether connections may wait although no event will tell.
+    /// Whether connections may be waiting that will cause no event.
     pub fn has_more(&self) -> bool {
         self.ready && self.rest().is_none_or(|rest| rest.is_zero())
     }
 
-    /// How long connections wait at most before the listener has to be asked again.
+    /// The rest of the listener's pause, if it pauses.
     pub fn rest(&self) -> Option<Duration> {
         let until = self.rests_until?;
         Some(until.saturating_duration_since(Instant::now()))
@@ -83,17 +83,17 @@ impl Listener {
             self.accepted += 1;
             match self.listener.accept() {
                 Ok((stream, _)) if self.is_reserve(&stream) => {
-                    self.tell("a new connection was closed");
+                    self.tell("closed a new connection");
                 }
                 Ok(accepted) => return Some(accepted),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.ready = false,
                 Err(error) if is_out_of_descriptors(&error) => {
-                    self.tell("new connections wait");
+                    self.tell("new connections have to wait");
                     self.rests_until = Some(Instant::now() + REST);
                     break;
                 }
-                // The peer went away in between, or a passing error of the network.
-                Err(error) => tracing::debug!(%error, "a connection could not be accepted"),
+                // The peer has gone, or a temporary network error occurred.
+                Err(error) => tracing::debug!(%error, "could not accept a connection"),
             }
         }
         self.accepted = 0;
@@ -107,19 +107,19 @@ impl Listener {
     fn tell(&mut self, what: &str) {
         if self.told_at.is_none_or(|at| at.elapsed() > TELL_EVERY) {
             self.told_at = Some(Instant::now());
-            tracing::warn!("{what}: file descriptors run out; raise the limit of open files");
+            tracing::warn!("{what}: out of file descriptors; raise the limit of open files");
         }
     }
 }
 
-/// Lets the process's table of descriptors have its full size now. It grows by doubling, and each time the kernel waits,
-/// ten milliseconds and more, until no other thread looks at the old one: while clients come, the loop would stand.
+/// Grows the process's descriptor table to its full size now. The kernel doubles the table when needed, and each time
+/// waits 10 ms or more until no other thread reads the old one. While clients connect, that would stall the loop.
 pub fn prepare_descriptors(any: impl AsFd, connections_max: usize) {
     let wanted = u64::try_from(connections_max).unwrap_or(u64::MAX);
     let last = wanted
         .saturating_add(RESERVE_MAX)
         .min(open_files_max().saturating_sub(1));
-    // It is closed at once; the table stays as it is. Without it the broker only grows as it goes.
+    // The descriptor is closed at once; the table keeps its size. If the call fails, the table just grows later.
     let _ = fcntl_dupfd_cloexec(any, i32::try_from(last).unwrap_or(i32::MAX));
 }
 

@@ -1,7 +1,7 @@
-//! The thread that waits: listeners, sockets, poll and waker. It knows no packet; the engine knows no socket.
+//! The event loop's thread: listeners, sockets, poll and waker. It knows no packets; the engine knows no sockets.
 //!
-//! Sockets are registered once, edge-triggered for both directions, so a turn costs no system call but the poll, one
-//! receive per readable connection and one send per connection with something to say.
+//! Sockets are registered once, edge-triggered in both directions. So a turn costs only the poll, one receive per
+//! readable connection and one send per connection with output.
 
 mod admission;
 mod arrival;
@@ -32,21 +32,21 @@ use listener::Listener;
 use read_queue::ReadQueue;
 use socket::{Received, Sockets};
 
-/// Bytes taken from one connection in a turn (I8).
+/// The most bytes read from one connection in a turn (I8).
 const READ_BYTES_MAX: usize = 256 << 10;
-/// Bytes taken from all connections in a turn. It bounds what is staged, and so the size of an append.
+/// The most bytes read from all connections in a turn. It bounds the staged records, and so the size of an append.
 const TURN_BYTES_MAX: usize = 4 << 20;
 const EVENTS_MAX: usize = 1024;
-/// How often a turn looks for more before a commit that holds up the loop. A look costs a hundredth of a sync, and who
-/// comes between two looks shares it.
+/// How often a turn polls for more input before a commit that blocks the loop. A poll costs a hundredth of a sync, and
+/// input that arrives between polls shares the sync.
 const LOOKS_MAX: usize = 4;
 
 pub const WAKER: Token = Token(usize::MAX);
-/// The token of the first listener; the others go down from it.
+/// The token of the first listener; the others count down from it.
 const LISTENER: Token = Token(usize::MAX - 1);
 const LISTENERS_MAX: usize = 256;
 
-/// Wakes the loop from other threads, at the cost of a system call only while it sleeps.
+/// Wakes the loop from other threads. Costs a system call only while the loop sleeps.
 #[derive(Debug)]
 pub struct LoopWaker {
     waker: Waker,
@@ -61,12 +61,12 @@ impl LoopWaker {
         }
     }
 
-    /// Makes the loop take a turn soon. A loop that is awake looks again before it sleeps.
+    /// Makes the loop take a turn soon. A loop that is awake checks again before it sleeps.
     pub fn wake(&self) {
         if self.sleeping.swap(false, Ordering::SeqCst)
             && let Err(error) = self.waker.wake()
         {
-            tracing::error!(%error, "the loop cannot be woken");
+            tracing::error!(%error, "could not wake the loop");
         }
     }
 }
@@ -79,9 +79,9 @@ pub struct EventLoop {
     arrivals: Arrivals,
     rate: Rate,
     per_address: PerAddress,
-    /// Until then nobody is accepted: a limit asked for it. On the engine's clock.
+    /// Until this time no connection is accepted, because of a limit. On the engine's clock.
     accepts_from_ms: u64,
-    /// When the turn began, on the same clock.
+    /// The start of the turn, on the same clock.
     turn_ms: u64,
     sockets: Sockets,
     engine: Engine,
@@ -89,11 +89,11 @@ pub struct EventLoop {
     buffer: Vec<u8>,
     started: Instant,
     connections_max: usize,
-    /// What the file descriptors allow.
+    /// The number of connections that the file descriptors allow.
     connections_room: usize,
 }
 
-/// What the loop is told about who may come.
+/// The limits of the loop.
 pub struct LoopSettings {
     pub connections_max: usize,
     pub connections_per_address_max: Option<u32>,
@@ -105,7 +105,7 @@ pub struct LoopSettings {
 
 impl EventLoop {
     /// # Errors
-    /// When a listener cannot be registered with the poll.
+    /// A listener cannot be registered with the poll.
     pub fn new(
         poll: Poll,
         waker: Arc<LoopWaker>,
@@ -116,7 +116,9 @@ impl EventLoop {
         settings: &LoopSettings,
     ) -> io::Result<Self> {
         if bound.len() > LISTENERS_MAX {
-            return Err(io::Error::other("there are more than 256 addresses"));
+            return Err(io::Error::other(
+                "more than 256 listener addresses are configured",
+            ));
         }
         if let Some(any) = bound.first() {
             listener::prepare_descriptors(&any.listener, settings.connections_max);
@@ -152,7 +154,7 @@ impl EventLoop {
         })
     }
 
-    /// Turns until it is told to stop.
+    /// Runs turns until a stop command.
     pub fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS_MAX);
         loop {
@@ -181,14 +183,14 @@ impl EventLoop {
             self.write();
             self.engine.end();
             if self.engine.has_late() {
-                // Without it the loop does not give its processor away for milliseconds, in which whoever is live and the
-                // kernel's own threads wait.
+                // Without the yield the loop would keep its CPU for milliseconds, while live clients and kernel threads
+                // wait.
                 std::thread::yield_now();
             }
         }
     }
 
-    /// Does what other threads ask. True when that is to stop.
+    /// Handles commands from other threads. Returns true for a stop command.
     fn handle_commands(&mut self) -> bool {
         for _ in 0..commands::TAKEN_MAX {
             match self.commands.take() {
@@ -223,7 +225,7 @@ impl EventLoop {
             return self.poll.poll(events, Some(Duration::ZERO));
         }
         self.waker.sleeping.store(true, Ordering::SeqCst);
-        // Whoever moved the log, or asked, before this line found the loop awake and did not wake it.
+        // A thread that changed the log or sent a command before this line saw the loop awake and did not wake it.
         let timeout = if self.engine.is_behind_log() || !self.commands.is_empty() {
             Some(Duration::ZERO)
         } else {
@@ -248,7 +250,7 @@ impl EventLoop {
         due.chain(self.sockets.linger()).chain(rests).min()
     }
 
-    /// Whether connections may wait that no event will tell of, and nothing keeps them waiting.
+    /// Whether connections may be waiting that will cause no event, and accepting is not paused.
     fn may_accept(&self) -> bool {
         self.listeners.iter().any(Listener::has_more) && self.accepts_from_ms <= self.now().mono_ms
     }
@@ -337,13 +339,13 @@ impl EventLoop {
                     &mut self.per_address,
                 );
                 if let Err(error) = inserted {
-                    tracing::warn!(%error, "a connection cannot be served");
+                    tracing::warn!(%error, "could not register a connection");
                 }
             }
         }
     }
 
-    /// Goes on with connections that do not speak MQTT yet, and hands those to the engine that do now.
+    /// Advances connections before their CONNECT, and passes those with a complete CONNECT to the engine.
     fn promote(&mut self) {
         if !self.arrivals.has_work() {
             return;
@@ -370,7 +372,7 @@ impl EventLoop {
         let key = self.engine.open(peer);
         self.per_address.opened(key, ip);
         if let Err(error) = self.sockets.insert(key, stream, self.poll.registry()) {
-            tracing::warn!(%error, "a connection cannot be served");
+            tracing::warn!(%error, "could not register a connection");
             self.per_address.closed(key);
             return self.engine.remove(key);
         }
@@ -384,7 +386,7 @@ impl EventLoop {
         }
     }
 
-    /// Reads ready connections in turn, each at most once and all together within the bounds of a turn.
+    /// Reads ready connections in order, each at most once and all together within the limit of a turn.
     fn read(&mut self) {
         for key in self.engine.take_resumed() {
             if self.engine.receive_held(key) {
@@ -398,18 +400,18 @@ impl EventLoop {
         {
             self.sockets.unmark_readable(key);
             let received = match self.engine.read_plan(key) {
-                // It stays unread; the engine names it when it may go on.
+                // It stays unread; the engine reports it in `take_resumed` when it may continue.
                 ReadPlan::Wait => continue,
                 ReadPlan::Shared { held, bytes_max } => self.read_shared(key, &held, bytes_max),
                 ReadPlan::Own { wanted } => self.read_own(key, wanted.min(READ_BYTES_MAX)),
             };
             match received {
                 Received::Bytes { count, more } => {
-                    // Nothing of MQTT in a whole read: headers and pings of a WebSocket cost what payloads cost.
+                    // A read without any MQTT bytes: WebSocket headers and pings cost as much as payloads.
                     let cost = if count == 0 { READ_BYTES_MAX } else { count };
                     left = left.saturating_sub(cost);
                     self.engine.count_received(key, count);
-                    // Otherwise the socket is empty, and what comes later is a new event.
+                    // Otherwise the socket is empty, and later input causes a new event.
                     if more {
                         self.want_read(key);
                     }
@@ -420,14 +422,15 @@ impl EventLoop {
         }
     }
 
-    /// Takes what has come since the turn began, where it would have to wait for a whole sync: publishers that were
-    /// acknowledged together publish again while the first of them are read. Stops at the first look that sees nothing.
+    /// Reads input that has arrived since the turn began, if it would otherwise wait for a whole sync: publishers that
+    /// were acknowledged together publish again while the first of them are read. Stops at the first poll without
+    /// events.
     fn look_again(&mut self, events: &mut Events) {
         for _ in 0..LOOKS_MAX {
             if !self.engine.will_hold_up_several() {
                 return;
             }
-            // A poll that fails fails at the start of the next turn too.
+            // If the poll fails, it fails again at the start of the next turn, which handles the error.
             if self.poll.poll(events, Some(Duration::ZERO)).is_err() || events.is_empty() {
                 return;
             }
@@ -463,7 +466,7 @@ impl EventLoop {
         received
     }
 
-    /// The clean stop: clients are told, wills and sessions are stored.
+    /// The clean stop: notifies clients, stores wills and sessions.
     fn stop(mut self) {
         self.engine.close_all();
         self.engine.commit();

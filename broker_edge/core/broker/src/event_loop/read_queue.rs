@@ -1,25 +1,25 @@
-//! Whose socket is read next: the clients of the live stream first, then a few of those that catch up.
+//! Decides whose socket is read next: live clients first, then a few that are catching up.
 //!
-//! Ten thousand sessions that come back together acknowledge as fast as they are sent to. Were their sockets read in one
-//! row with all others, a publisher would wait for thousands of them in each turn.
+//! Ten thousand sessions that return together acknowledge as fast as they receive. If their sockets were read in the
+//! same queue as all others, a publisher would wait for thousands of them in each turn.
 
 use std::collections::VecDeque;
 
 use crate::engine::ConnKey;
 
-/// Connections of sessions that catch up that are read in a turn.
+/// The most connections of catching-up sessions that are read in a turn.
 const LATE_READS_MAX: usize = 64;
 
-/// Connections that may have bytes to read, each once, in the order in which they are served.
+/// Connections that may have bytes to read, each once, in order of service.
 #[derive(Default)]
 pub struct ReadQueue {
     live: VecDeque<ConnKey>,
-    /// Those whose session catches up.
+    /// Connections whose session is catching up.
     late: VecDeque<ConnKey>,
     late_left: usize,
 }
 
-/// How many are read in one pass over the queue: who comes back meanwhile waits for the next.
+/// How many connections one pass reads; connections queued during the pass wait for the next.
 pub struct ReadPass {
     live: usize,
     late: usize,
@@ -39,7 +39,7 @@ impl ReadQueue {
         queue.push_back(key);
     }
 
-    /// A new turn: those that catch up may be read again.
+    /// Starts a turn: catching-up connections may be read again.
     pub fn begin_turn(&mut self) {
         self.late_left = LATE_READS_MAX;
     }
@@ -51,7 +51,7 @@ impl ReadQueue {
         }
     }
 
-    /// The next connection of a pass, until the pass or the turn has no more.
+    /// The next connection, until the pass or the turn has no more.
     pub fn next(&mut self, pass: &mut ReadPass) -> Option<ConnKey> {
         if pass.live > 0 {
             pass.live -= 1;
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(first[0], 1 << 20);
         assert_eq!(first[1..], (0..LATE_READS_MAX as u64).collect::<Vec<_>>());
 
-        // A second look in the same turn reads who is live only.
+        // A second pass in the same turn reads only live connections.
         queue.push(key(1 << 21), false);
         assert_eq!(read(&mut queue), [1 << 21]);
 

@@ -1,4 +1,4 @@
-//! The sockets of the loop, in a table beside the engine's connections and under the same keys.
+//! The sockets of the loop, in a table with the same keys as the engine's connections.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -12,42 +12,42 @@ use crate::transport::{ReceiveResult, Stream};
 struct Socket {
     stream: Stream,
     key: ConnKey,
-    /// In the loop's list of connections to read.
+    /// Whether it is in the queue of connections to read.
     readable: bool,
-    /// The poll has told that the peer is done: it is read to its end, because no other event will tell.
+    /// The poll has reported that the peer is done: it is read to its end, because no further event will come.
     is_ending: bool,
-    /// The peer has closed it, or it failed.
+    /// The peer has closed the connection, or it failed.
     ended: bool,
 }
 
-/// A socket that was shut down for writing. What its peer still sends is read and dropped for a while: closing it with
-/// bytes unread would make the kernel send a reset, which can overtake the last packet.
+/// A socket that was shut down for writing. Further input is read and dropped for a while: closing a socket with unread
+/// bytes makes the kernel send a reset, which can overtake the last packet.
 struct Lingering {
     stream: Stream,
     until: Instant,
     bytes_left: usize,
 }
 
-/// How long and for how many bytes a peer may go on sending, and how many sockets wait for that at a time; of more, the
-/// oldest is closed at once.
+/// How long and how many bytes a peer may continue to send, and how many such sockets may wait; beyond that the oldest
+/// is closed at once.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 4 << 20;
 const LINGERING_MAX: usize = 256;
 
-/// Slots are allocated in blocks: a table that grows as a whole leaves its old copies behind.
+/// Slots are allocated in blocks, because a table that grows as a whole leaves its old copies in the heap.
 const BLOCK: usize = 128;
 
 #[derive(Default)]
 pub struct Sockets {
     blocks: Vec<Box<[Option<Socket>]>>,
-    /// In order of time.
+    /// In order of their deadlines.
     lingering: VecDeque<Lingering>,
 }
 
-/// What one receive gave.
+/// The result of one receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Received {
-    /// With `more`, there may be more without a new event.
+    /// With `more`, there may be more bytes without a new event.
     Bytes {
         count: usize,
         more: bool,
@@ -56,11 +56,11 @@ pub enum Received {
     Closed,
 }
 
-/// What one send did.
+/// The result of one send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
     pub count: usize,
-    /// The socket took less than it was given: there will be an event when it takes more.
+    /// The socket accepted less than it was given; an event follows when it accepts more.
     pub is_full: bool,
 }
 
@@ -74,7 +74,7 @@ impl Received {
 }
 
 impl Sockets {
-    /// Takes a stream in whose socket the poll watches already, under another token.
+    /// Inserts a stream whose socket is already registered with the poll under another token.
     pub fn insert(
         &mut self,
         key: ConnKey,
@@ -110,11 +110,11 @@ impl Sockets {
         if !socket.ended {
             return self.let_go(socket.stream);
         }
-        // Closing takes the socket out of the poll anyway.
+        // Closing the socket removes it from the poll anyway.
         let _ = registry.deregister(socket.stream.socket_mut());
     }
 
-    /// Ends this side of a stream, and closes it when the peer is done or after a while.
+    /// Shuts down our side of a stream, and closes it when the peer is done or after a while.
     pub fn let_go(&mut self, mut stream: Stream) {
         if stream.shut_down().is_err() {
             return;
@@ -122,7 +122,7 @@ impl Sockets {
         if self.lingering.len() >= LINGERING_MAX {
             self.lingering.pop_front();
         }
-        // It stays in the poll, so that the loop is woken for what comes; nobody knows its key any more.
+        // It stays in the poll, so that input wakes the loop; its key is no longer in use.
         self.lingering.push_back(Lingering {
             stream,
             until: Instant::now() + LINGER,
@@ -130,7 +130,8 @@ impl Sockets {
         });
     }
 
-    /// Drops what came for sockets that were shut down, and closes those whose peer is done or whose time is over.
+    /// Drops the input of sockets that were shut down, and closes those whose peer is done or whose deadline has
+    /// passed.
     pub fn drain(&mut self, buffer: &mut [u8]) {
         if self.lingering.is_empty() {
             return;
@@ -140,7 +141,7 @@ impl Sockets {
             .retain_mut(|lingering| lingering.until > now && lingering.drain(buffer));
     }
 
-    /// How long until the first of the sockets that were shut down is closed.
+    /// The time until the first lingering socket is closed.
     pub fn linger(&self) -> Option<Duration> {
         let until = self.lingering.front()?.until;
         Some(until.saturating_duration_since(Instant::now()))
@@ -159,7 +160,7 @@ impl Sockets {
             .filter(|socket| socket.key == key)
     }
 
-    /// True when the connection was not marked before.
+    /// Returns true when the connection was not marked before.
     #[inline]
     pub fn mark_readable(&mut self, key: ConnKey) -> bool {
         self.get(key)
@@ -173,7 +174,7 @@ impl Sockets {
         }
     }
 
-    /// The poll has told that the peer is done.
+    /// Notes that the poll has reported that the peer is done.
     pub fn mark_ending(&mut self, key: ConnKey) {
         if let Some(socket) = self.get(key) {
             socket.is_ending = true;
@@ -202,8 +203,7 @@ impl Sockets {
         }
     }
 
-    /// Sends what the socket takes of what is due now; zero bytes when it is full. What it does not take has to be the
-    /// beginning of what is sent next.
+    /// Sends as much as the socket accepts; zero bytes when it is full. The next send must begin with the rest.
     pub fn send(&mut self, key: ConnKey, out: Out<'_>) -> io::Result<Sent> {
         let Some(socket) = self.get(key) else {
             let (count, is_full) = (0, true);
@@ -221,7 +221,7 @@ impl Sockets {
         Ok(Sent { count, is_full })
     }
 
-    /// Sends what lies between MQTT and the socket.
+    /// Sends the output buffered in the layers between MQTT and the socket.
     #[inline]
     pub fn flush(&mut self, key: ConnKey) -> io::Result<()> {
         match self.get(key) {
@@ -238,7 +238,7 @@ fn token(key: ConnKey) -> io::Result<Token> {
 }
 
 impl Lingering {
-    /// False when the peer is done, or has sent too much.
+    /// Returns false when the peer is done, or has sent too much.
     fn drain(&mut self, buffer: &mut [u8]) -> bool {
         loop {
             match self.stream.receive_raw(buffer) {

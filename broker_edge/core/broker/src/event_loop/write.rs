@@ -1,16 +1,16 @@
-//! What a turn has to send goes to the sockets.
+//! Writes the output of a turn to the sockets.
 
 use super::EventLoop;
 use crate::engine::ConnKey;
 
 impl EventLoop {
-    /// Sends what the turn has for the live stream before others catch up, which may take longer than all of it.
+    /// Sends the live output of the turn before other sessions catch up, which may take longer than the live output.
     pub(super) fn write_live(&mut self) {
         let live = self.engine.take_touched_before_late();
         self.send_each(&live);
     }
 
-    /// Sends what there is, then forgets connections that were given up.
+    /// Sends all output, then removes connections that were given up.
     pub(super) fn write(&mut self) {
         let touched = self.engine.take_touched();
         self.send_each(&touched);
@@ -23,7 +23,7 @@ impl EventLoop {
         self.sockets.drain(&mut self.buffer);
     }
 
-    /// One send per connection with something to say, more where it has more pieces than one send takes.
+    /// One send per connection with output, more if it has more pieces than one send takes.
     fn send_each(&mut self, keys: &[ConnKey]) {
         let mut unfinished: Vec<ConnKey> = Vec::new();
         for key in keys {
@@ -36,7 +36,7 @@ impl EventLoop {
         }
     }
 
-    /// Sends what is due of a connection. True when there is more that the socket may take.
+    /// Sends the output of a connection. Returns true when there is more that the socket may accept.
     fn send(&mut self, key: ConnKey) -> bool {
         let out = self.engine.out(key);
         if out.is_empty() {

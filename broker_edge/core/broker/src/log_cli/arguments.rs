@@ -1,11 +1,11 @@
-//! What stands behind `headwaterd log VERB`, taken apart. It knows no verb.
+//! Parses the arguments of `headwaterd log VERB`, independent of the verb.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use headwater_log::tools::{Access, ToolError};
 
-/// What stands behind `log VERB`: places, options with their values, and switches.
+/// The arguments of a verb: folders, options with values, and switches.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Arguments {
     places: Vec<PathBuf>,
@@ -54,7 +54,7 @@ impl Arguments {
         value
             .map(|text| {
                 text.parse()
-                    .map_err(|_| format!("{option} {text} is not a number"))
+                    .map_err(|_| format!("{option} needs a number, not `{text}`"))
             })
             .transpose()
     }
@@ -63,7 +63,7 @@ impl Arguments {
         let places: Vec<&Path> = self.places.iter().map(PathBuf::as_path).collect();
         places
             .try_into()
-            .map_err(|_| format!("{what} is needed, and nothing else"))
+            .map_err(|_| format!("the arguments must be {what}"))
     }
 
     pub fn access(&self) -> Access {
@@ -75,7 +75,7 @@ impl Arguments {
     }
 }
 
-/// Why a verb did not end well.
+/// Why a verb failed.
 pub enum Exit {
     Usage(String),
     Failed(ToolError),

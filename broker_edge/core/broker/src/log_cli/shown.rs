@@ -1,4 +1,4 @@
-//! What people and programs are shown of a log: reports as text, records as JSON.
+//! Formats the output of the log tools: reports as text, records as JSON.
 
 use headwater_log::RecordView;
 use headwater_log::tools::{Dumped, PartitionCheck, RepairReport, VerifyReport};
@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 pub fn verify_text(report: &VerifyReport) -> String {
     let mut text = format!("log {}, format {}\n", report.log_id, report.format);
     if !report.complete {
-        text.push_str("a process has it open: the newest segment of each partition was left out\n");
+        text.push_str(
+            "a process has the log open: the newest segment of each partition was skipped\n",
+        );
     }
     if let Some(meta) = &report.meta {
         text.push_str(&format!("log.meta: {meta}\n"));
@@ -37,7 +39,7 @@ fn partition_text(check: &PartitionCheck) -> String {
     );
     for gap in &check.gaps {
         text.push_str(&format!(
-            "  offsets [{}, {}) are gone ({}): {} at byte {}, {} bytes\n",
+            "  offsets [{}, {}) are lost ({}): {} at byte {}, {} bytes\n",
             gap.start, gap.end, gap.reason, gap.file, gap.position, gap.bytes
         ));
     }
@@ -45,7 +47,7 @@ fn partition_text(check: &PartitionCheck) -> String {
         text.push_str(&format!("  {flaw}\n"));
     }
     for index in &check.indexes {
-        text.push_str(&format!("  {index}: made again at the next start\n"));
+        text.push_str(&format!("  {index}: will be rebuilt at the next start\n"));
     }
     if check.torn_bytes > 0 {
         text.push_str(&format!(
@@ -54,7 +56,7 @@ fn partition_text(check: &PartitionCheck) -> String {
         ));
     }
     if check.kept_aside > 0 {
-        text.push_str(&format!("  {} files are kept aside\n", check.kept_aside));
+        text.push_str(&format!("  {} quarantined files\n", check.kept_aside));
     }
     text
 }
@@ -117,7 +119,7 @@ fn record_json(record: &RecordView<'_>) -> Value {
     value
 }
 
-/// As text where it is UTF-8, else as `<name>_base64`.
+/// As text if it is UTF-8, otherwise as `<name>_base64`.
 fn put_bytes(value: &mut Value, name: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => value[name] = json!(text),
@@ -151,7 +153,7 @@ pub fn repair_text(report: &RepairReport) -> String {
         text.push_str(&format!("{would}{action}\n"));
     }
     if report.actions.is_empty() {
-        text.push_str("there is nothing to mend\n");
+        text.push_str("nothing to repair\n");
     }
     if let Some(after) = &report.after {
         after

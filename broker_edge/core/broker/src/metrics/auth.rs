@@ -1,4 +1,4 @@
-//! Who was refused what. Labels are fixed words: nothing that a client sends becomes one.
+//! Metrics of refusals. Labels are fixed words; nothing that a client sends becomes a label.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -12,10 +12,10 @@ pub struct AuthMetrics {
     denied: Family<Reason, Counter>,
     ended: Family<Reason, Counter>,
     reloads: Family<Outcome, Counter>,
-    /// Publishes that their clients had no right to; also among those refused.
+    /// Publishes refused for lack of rights; they also count as refused.
     pub publishes_denied: Counter,
     pub subscriptions_denied: Counter,
-    /// Calls of Flight and admin HTTP that their callers had no right to.
+    /// Calls of Flight and admin HTTP refused for lack of rights.
     pub calls_denied: Counter,
 }
 
@@ -30,13 +30,13 @@ struct Outcome {
 }
 
 impl AuthMetrics {
-    /// Counts somebody who was not let in.
+    /// Counts a client or caller that was not admitted.
     pub fn deny(&self, denied: Denied) {
         let reason = denied.label();
         self.denied.get_or_create(&Reason { reason }).inc();
     }
 
-    /// Counts a connection that was let in once and ended: `revoked` or `expired`.
+    /// Counts the end of an admitted connection: `revoked` or `expired`.
     pub fn end(&self, reason: &'static str) {
         self.ended.get_or_create(&Reason { reason }).inc();
     }
@@ -47,7 +47,7 @@ impl AuthMetrics {
     }
 
     pub fn register(&self, registry: &mut Registry) {
-        // What has not happened yet is 0, not unknown.
+        // Initialized so that it is 0 rather than missing before the first event.
         let reason = Denied::BadCredentials.label();
         self.denied.get_or_create(&Reason { reason }).inc_by(0);
         for reason in ["revoked", "expired"] {
@@ -58,7 +58,7 @@ impl AuthMetrics {
         }
         registry.register(
             "denied",
-            "Clients and callers that were not let in",
+            "Clients and callers that were not admitted",
             self.denied.clone(),
         );
         registry.register(
@@ -68,22 +68,22 @@ impl AuthMetrics {
         );
         registry.register(
             "reloads",
-            "Reloads of users, tokens' keys and ACL, by outcome",
+            "Reloads of users, token keys and the ACL, by outcome",
             self.reloads.clone(),
         );
         registry.register(
             "publishes_denied",
-            "Publishes that their clients had no right to",
+            "Publishes refused for lack of rights",
             self.publishes_denied.clone(),
         );
         registry.register(
             "subscriptions_denied",
-            "Subscriptions that their clients had no right to",
+            "Subscriptions refused for lack of rights",
             self.subscriptions_denied.clone(),
         );
         registry.register(
             "calls_denied",
-            "Calls of Flight and admin HTTP that their callers had no right to",
+            "Calls of Flight and admin HTTP refused for lack of rights",
             self.calls_denied.clone(),
         );
     }

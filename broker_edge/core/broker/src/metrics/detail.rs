@@ -1,5 +1,5 @@
-//! What an operator asks next: who is connected how, what was refused and why, what holds reading back, how long
-//! acknowledgements and turns take. Labels are words of the code, never of a peer.
+//! Details for operators: clients by transport and version, refusals by reason, pauses of reading by cause, durations
+//! of acknowledgements and turns. Labels are fixed words, never text of a peer.
 
 use std::fmt::Write;
 
@@ -18,17 +18,17 @@ pub struct DetailMetrics {
     clients: Family<OfKind, Gauge>,
     refusals: Family<OfReason, Counter>,
     pauses: Family<OfCause, Counter>,
-    /// CONNECTs that were let in.
+    /// Accepted CONNECTs.
     pub clients_accepted: Counter,
     pub sessions_expired: Counter,
-    /// Publishes that would have made one topic of their client too many.
+    /// Publishes refused because the limit of topics of their client was reached.
     pub topics_refused: Counter,
     pub publish_received_bytes: Counter,
     pub publish_sent_bytes: Counter,
-    /// From the turn that received a publish to its acknowledgement.
+    /// Time from the turn that received a publish to its acknowledgement.
     pub ack_latency: Durations,
     pub turns: Durations,
-    /// 1 while the broker sends clients away.
+    /// 1 while the broker is drained.
     pub draining: Gauge,
     /// Log lines about clients that were dropped because there were too many.
     pub client_log_lines_dropped: Counter,
@@ -78,40 +78,40 @@ impl DetailMetrics {
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
-        // What has not happened yet is 0, not unknown.
+        // Initialized so that it is 0 rather than missing before the first event.
         for (_, cause) in PauseCause::ALL {
             self.pauses.get_or_create(&OfCause { cause }).inc_by(0);
         }
         let mqtt = registry.sub_registry_with_prefix("mqtt");
         mqtt.register(
             "clients",
-            "Clients that are connected, by transport and version",
+            "Connected clients, by transport and version",
             self.clients.clone(),
         );
         mqtt.register(
             "refusals",
-            "Reason codes from 0x80 on that were sent, or would have been to an older client, by packet",
+            "Reason codes from 0x80 on, by packet, including those that an older client could not be told",
             self.refusals.clone(),
         );
         mqtt.register(
             "pauses",
-            "Times that reading a connection was held back, by cause",
+            "Pauses of reading from a connection, by cause",
             self.pauses.clone(),
         );
         for (name, help, counter) in [
             (
                 "clients_accepted",
-                "Clients that were let in",
+                "Accepted CONNECTs",
                 &self.clients_accepted,
             ),
             (
                 "sessions_expired",
-                "Sessions that ended because their client stayed away",
+                "Sessions that expired while their client was disconnected",
                 &self.sessions_expired,
             ),
             (
                 "topics_refused",
-                "Publishes refused because their client has too many topics",
+                "Publishes refused because the limit of topics of their client was reached",
                 &self.topics_refused,
             ),
             (
@@ -129,12 +129,12 @@ impl DetailMetrics {
         }
         mqtt.register(
             "ack_latency_seconds",
-            "From receiving a publish to acknowledging it",
+            "Time from receiving a publish to acknowledging it",
             self.ack_latency.clone(),
         );
         mqtt.register(
             "draining",
-            "1 while the broker sends clients away",
+            "1 while the broker is drained",
             self.draining.clone(),
         );
         let event_loop = registry.sub_registry_with_prefix("loop");

@@ -1,4 +1,4 @@
-//! A histogram of durations in fixed buckets of plain atomics: observing one takes no lock, so the loop may.
+//! A histogram of durations in fixed buckets of plain atomics. Observing takes no lock, so the event loop can use it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -22,7 +22,7 @@ impl Durations {
         self.observe_many(duration, 1);
     }
 
-    /// The same duration for several.
+    /// Observes the same duration `count` times.
     pub fn observe_many(&self, duration: Duration, count: u64) {
         let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
@@ -31,7 +31,7 @@ impl Durations {
         self.0.sum_ns.fetch_add(ns.saturating_mul(count), Relaxed);
     }
 
-    /// Takes over what was counted elsewhere, in the same buckets.
+    /// Replaces the counts by those of another histogram with the same buckets.
     pub fn set(&self, counts: &[u64; SYNC_BOUNDS_US.len() + 1], sum_ns: u64) {
         for (held, count) in self.0.counts.iter().zip(counts) {
             held.store(*count, Relaxed);
@@ -39,7 +39,7 @@ impl Durations {
         self.0.sum_ns.store(sum_ns, Relaxed);
     }
 
-    /// Seconds of all that was observed.
+    /// The sum of all observed durations in seconds.
     pub fn total_s(&self) -> f64 {
         self.0.sum_ns.load(Relaxed) as f64 / 1e9
     }

@@ -1,4 +1,4 @@
-//! Connections of Flight and admin HTTP, and why they were closed before their time.
+//! Connections of Flight and admin HTTP, and why the broker closed or refused them.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -8,10 +8,10 @@ use prometheus_client::registry::Registry;
 
 use crate::auth::Line;
 
-/// Why a connection was not served, or a call on it not.
+/// Why the broker closed or refused a connection, or refused a call on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Closed {
-    /// It gave its place to another before it had authenticated.
+    /// It was closed for another connection before it had authenticated.
     Pending,
     Timeout,
     PerAddress,
@@ -80,7 +80,7 @@ impl ListenerMetrics {
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
-        // What has not happened yet is 0, not unknown.
+        // Initialized so that it is 0 rather than missing before the first event.
         for line in [Line::Flight, Line::Admin] {
             let listener = line.name();
             for family in [&self.connections, &self.pending] {
@@ -100,12 +100,12 @@ impl ListenerMetrics {
         );
         service.register(
             "pending_connections",
-            "Connections on which no call has been let in yet",
+            "Connections without an authenticated call yet",
             self.pending.clone(),
         );
         service.register(
             "connections_closed",
-            "Connections closed by the broker before their time, or refused",
+            "Connections that the broker closed early or refused",
             self.closed.clone(),
         );
     }

@@ -1,5 +1,5 @@
-//! What the log counts by itself, copied into the registry when it is scraped: bytes written and why, syncs, removals,
-//! the disk budget. Labels are partitions and fixed words.
+//! Metrics that the log counts itself, copied into the registry at each scrape: bytes written by purpose, syncs,
+//! removals, the disk budget. Labels are partitions and fixed words.
 
 use std::sync::atomic::Ordering;
 
@@ -95,7 +95,7 @@ impl LogMetrics {
         }
     }
 
-    /// How the disk budget stands; a budget of 0 is none.
+    /// Sets the gauges of the disk budget; 0 means no budget.
     pub fn set_disk(&self, disk: &DiskUse) {
         let number = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
         self.disk_used.set(number(disk.used_bytes));
@@ -114,7 +114,7 @@ impl LogMetrics {
         for (name, help, family) in [
             (
                 "written_bytes",
-                "Bytes written to files, by what for",
+                "Bytes written to files, by purpose",
                 &self.written_bytes,
             ),
             ("syncs", "Syncs of files and folders", &self.syncs),
@@ -134,7 +134,7 @@ impl LogMetrics {
             ),
             (
                 "removed_held_records",
-                "Records removed that a consumer group had not finished",
+                "Removed records that a consumer group had not finished",
                 &self.removed_held_records,
             ),
         ] {
@@ -149,7 +149,7 @@ impl LogMetrics {
             ),
             (
                 "budget_bytes",
-                "Bytes that they may have, 0 for no bound",
+                "Limit of the bytes of all files of the log, 0 for no limit",
                 &self.disk_budget,
             ),
             (

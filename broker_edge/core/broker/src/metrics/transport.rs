@@ -1,4 +1,4 @@
-//! What becomes of connections before they speak MQTT, and how long certificates last.
+//! Metrics of connections before MQTT, and of the expiry of certificates.
 
 use prometheus_client::encoding::EncodeLabelValue;
 use prometheus_client::encoding::{EncodeLabelSet, LabelValueEncoder};
@@ -7,19 +7,19 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// Why a connection did not come to speak MQTT.
+/// Why a connection failed before MQTT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConnectFailure {
-    /// As many connections as configured.
+    /// The limit of connections was reached.
     Limit,
-    /// As many from this address as configured.
+    /// The limit of connections from this address was reached.
     PerIp,
-    /// The oldest of too many that had not sent a CONNECT, or one that held too much.
+    /// It was the oldest of too many connections without a CONNECT, or it held too much memory.
     Pending,
     Timeout,
     TooLarge,
     Tls,
-    /// The client showed no certificate that counts.
+    /// The client showed no valid certificate.
     Certificate,
     TlsOnPlain,
     PlainOnTls,
@@ -27,9 +27,9 @@ pub enum ConnectFailure {
     MqttOnWebSocket,
     WebSocket,
     Proxy,
-    /// The client went before it sent a CONNECT.
+    /// The client disconnected before it sent a CONNECT.
     Lost,
-    /// Bytes of no protocol that is known here.
+    /// An unknown protocol.
     Other,
 }
 
@@ -102,37 +102,37 @@ impl TransportMetrics {
         self.failures.get_or_create(&FailureLabel { reason }).inc();
     }
 
-    /// Sets when a listener's certificate ends, in Unix seconds.
+    /// Sets the expiry of a listener's certificate, in Unix seconds.
     pub fn set_expiry(&self, listener: &'static str, expires_s: i64) {
         let label = ListenerLabel { listener };
         self.expiry.get_or_create(&label).set(expires_s);
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
-        // So that each reason is there before it first happens.
+        // Creates each reason, so that it is 0 rather than missing before the first event.
         for reason in ConnectFailure::ALL {
             drop(self.failures.get_or_create(&FailureLabel { reason }));
         }
         let mqtt = registry.sub_registry_with_prefix("mqtt");
         mqtt.register(
             "connects_failed",
-            "Connections that ended before they had sent a CONNECT",
+            "Connections that ended before they sent a CONNECT",
             self.failures.clone(),
         );
         mqtt.register(
             "pending_connections",
-            "Connections that have not sent their CONNECT",
+            "Connections that have not sent their CONNECT yet",
             self.pending.clone(),
         );
         let tls = registry.sub_registry_with_prefix("tls");
         tls.register(
             "handshakes",
-            "TLS handshakes of MQTT clients that succeeded",
+            "Successful TLS handshakes of MQTT clients",
             self.handshakes.clone(),
         );
         tls.register(
             "certificate_expiry_seconds",
-            "When the certificate of a listener ends, Unix time",
+            "Expiry of a listener's certificate, Unix time",
             self.expiry.clone(),
         );
     }

@@ -10,12 +10,12 @@ use headwater_log::{AppendError, Offset, PartitionState, failpoint};
 
 use super::{SNAPSHOT, StateError, StateStore, push};
 
-/// Values copied under one lock and in one append.
+/// Bytes of values copied under one lock and in one append.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Bound of a wait for the high watermark, so that a stop is seen even when nothing moves.
+/// Limit of a wait for the high watermark, so that a stop is noticed even if nothing moves.
 const WAIT: Duration = Duration::from_millis(500);
 
-/// The thread that compacts; dropping it stops and joins it.
+/// The compaction thread; dropping this stops and joins it.
 pub struct Compaction {
     store: Arc<StateStore>,
     stop: Arc<AtomicBool>,
@@ -26,7 +26,7 @@ impl Compaction {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When the system has no thread to give.
+    /// The system refuses a thread.
     pub fn start(store: &Arc<StateStore>) -> std::io::Result<Compaction> {
         let stop = Arc::new(AtomicBool::new(false));
         let (own_store, own_stop) = (Arc::clone(store), Arc::clone(&stop));
@@ -46,7 +46,7 @@ impl Drop for Compaction {
         self.stop.store(true, Ordering::Release);
         self.store.moved.notify();
         if let Some(thread) = self.thread.take() {
-            // A panic there has already been reported by the hook.
+            // The panic hook has already reported a panic of the thread.
             let _ = thread.join();
         }
     }
@@ -54,7 +54,7 @@ impl Drop for Compaction {
 
 fn run(store: &StateStore, stop: &AtomicBool) {
     loop {
-        // Moves are counted before the stop is looked at: a stop that comes in between ends the wait below.
+        // Read the count before the stop flag, so that a stop in between ends the wait below.
         let seen = store.moves();
         if stop.load(Ordering::Acquire) {
             return;
@@ -64,7 +64,7 @@ fn run(store: &StateStore, stop: &AtomicBool) {
             continue;
         }
         if let Err(error) = store.compact(stop) {
-            tracing::warn!(%error, "state could not be compacted; it is tried again at the next change");
+            tracing::warn!(%error, "could not compact the state; the next change tries again");
             store.wait_for_move(store.moves(), None);
         }
     }
@@ -81,7 +81,7 @@ impl StateStore {
         *self.moved.count.lock()
     }
 
-    /// Waits until something moved since `seen`.
+    /// Waits until the count has changed from `seen`.
     fn wait_for_move(&self, seen: u64, timeout: Option<Duration>) {
         let mut count = self.moved.count.lock();
         while *count == seen {
@@ -95,11 +95,11 @@ impl StateStore {
         }
     }
 
-    /// Writes a snapshot, waits until it is durable, and lets go of what lies below it. Gives up when `stop` is set or
+    /// Writes a snapshot, waits until it is durable, and releases the records below it. Gives up when `stop` is set or
     /// the partition stops; an unfinished snapshot does no harm.
     ///
     /// # Errors
-    /// When the internal partition refuses appends.
+    /// The internal partition refuses appends.
     pub fn compact(&self, stop: &AtomicBool) -> Result<(), StateError> {
         let begin = self.append_waiting(stop, |store| {
             let begin = store.append_snapshot_record("begin", b"{}")?;
@@ -127,7 +127,7 @@ impl StateStore {
         Ok(())
     }
 
-    /// Tries again while the queue is full; each move of the high watermark makes room.
+    /// Retries while the queue is full; each move of the high watermark makes room.
     fn append_waiting<T>(
         &self,
         stop: &AtomicBool,
@@ -159,7 +159,7 @@ impl StateStore {
         Ok(inner.end)
     }
 
-    /// Appends the next values after the key `after`, as they are now; returns the last key, None when all are done.
+    /// Appends the current values of the next keys after `after`; returns the last key, or `None` when all are done.
     pub(super) fn append_chunk(&self, after: Option<&str>) -> Result<Option<String>, StateError> {
         let mut inner = self.inner.lock();
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
@@ -178,7 +178,7 @@ impl StateStore {
         Ok(last)
     }
 
-    /// Whether `end` became durable before a stop was asked for or the partition stopped.
+    /// Whether `end` became durable before a stop was requested or the partition stopped.
     fn wait_durable_or(&self, stop: &AtomicBool, end: Offset) -> bool {
         loop {
             let seen = self.moves();

@@ -1,4 +1,4 @@
-//! What the state store promises across restarts, crashes and compaction.
+//! The promises of the state store across restarts, crashes and compaction.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use headwater_log::{Class, ClassConfig, Log, LogConfig, Offset, Seams};
 use super::{Change, Compaction, StateStore};
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Small enough that a test fills several.
+/// Small enough that a test fills several segments.
 const SEGMENT_BYTES: u64 = 64 << 10;
 
 fn open(dir: &Path, compact_after_bytes: u64) -> (Log, Arc<StateStore>) {
@@ -120,7 +120,7 @@ fn a_snapshot_that_was_cut_short_changes_nothing() {
     store.put("group/a", b"old").unwrap();
     store.put("group/b", b"kept").unwrap();
     store.put("group/c", b"gone").unwrap();
-    // Begin and a part of the values, then a newer value and a removal, and no end.
+    // A `begin` record and some of the values, then a newer value and a removal, but no `end`.
     store.append_snapshot_record("begin", b"{}").unwrap();
     let last = store.append_chunk(None).unwrap();
     assert_eq!(last.as_deref(), Some("group/c"));
@@ -156,7 +156,7 @@ fn the_partition_stays_bounded_while_values_change_during_compaction() {
         expected.insert(key, value);
         if round % 20 == 0 {
             wait_durable(&store, end);
-            // However late the compaction gets a processor: what was written so far is not kept for good.
+            // Even if the compaction gets its CPU late, the records written so far must be removed eventually.
             let started = Instant::now();
             while store.partition().size_bytes() > 4 * compact_after {
                 assert!(started.elapsed() < DEADLINE, "it is not compacted");

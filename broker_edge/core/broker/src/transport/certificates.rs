@@ -1,6 +1,7 @@
-//! Certificates, keys and authorities of the listeners: read from files, checked, and replaced while connections go on.
+//! Certificates, keys and authorities of the listeners: read from files, checked, and replaced while connections stay
+//! open.
 //!
-//! A connection keeps the settings with which its handshake began; what is read again counts for those that come later.
+//! A connection keeps the settings of its handshake; reloaded files apply to later connections.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use crate::config::{ClientAuth, TlsSettings, TlsVersion};
 use crate::metrics::TransportMetrics;
 use crate::peer::CertificateNames;
 
-/// A certificate that ends sooner is worth a warning.
+/// Warn about a certificate that expires within this time.
 const WARN_BEFORE_S: i64 = 14 * 86_400;
 
 /// Why the files of a listener cannot be used.
@@ -33,7 +34,7 @@ pub enum TlsError {
         file: PathBuf,
         reason: String,
     },
-    #[error("listeners.{listener}.tls.{key}: {file} holds no {what} in PEM", file = file.display())]
+    #[error("listeners.{listener}.tls.{key}: {file} contains no {what} in PEM format", file = file.display())]
     Empty {
         listener: &'static str,
         key: &'static str,
@@ -53,7 +54,7 @@ pub enum TlsError {
     },
 }
 
-/// What a listener shows and asks for, as of the last time its files were read.
+/// The TLS settings of a listener, from the last successful read of its files.
 #[derive(Debug)]
 pub struct TlsContext {
     listener: &'static str,
@@ -71,7 +72,7 @@ struct Current {
 
 impl TlsContext {
     /// # Errors
-    /// A file is missing, holds something else, or does not fit the others.
+    /// A file is missing, has the wrong contents, or does not match the others.
     pub fn load(
         listener: &'static str,
         settings: &TlsSettings,
@@ -85,7 +86,7 @@ impl TlsContext {
         })
     }
 
-    /// For a handshake that begins now.
+    /// The settings for a new handshake.
     pub fn current(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.current.read().config)
     }
@@ -97,12 +98,12 @@ impl TlsContext {
     }
 }
 
-/// Those of all listeners.
+/// The TLS contexts of all listeners.
 #[derive(Debug, Default)]
 pub struct Certificates(pub Vec<Arc<TlsContext>>);
 
 impl Certificates {
-    /// Reads those of a listener that speaks TLS; None for one that has no certificate.
+    /// Reads the files of a TLS listener; `None` for a listener without a certificate.
     ///
     /// # Errors
     /// As [`TlsContext::load`].
@@ -120,7 +121,7 @@ impl Certificates {
         Ok(Some(context))
     }
 
-    /// Reads all files again. A listener whose files cannot be used keeps what it had.
+    /// Reloads all files. A listener with unusable files keeps its old settings.
     ///
     /// # Errors
     /// What is wrong with the first such listener.
@@ -128,9 +129,9 @@ impl Certificates {
         let mut result = Ok(());
         for context in &self.0 {
             match context.reload() {
-                Ok(()) => tracing::info!(listener = context.listener, "read the certificate again"),
+                Ok(()) => tracing::info!(listener = context.listener, "reloaded the certificate"),
                 Err(error) => {
-                    tracing::error!("{error}; the listener keeps the certificate that it has");
+                    tracing::error!("{error}; the listener keeps its current certificate");
                     result = result.and(Err(error));
                 }
             }
@@ -138,7 +139,7 @@ impl Certificates {
         result
     }
 
-    /// Lets the metrics say when each certificate ends.
+    /// Sets the metrics of each certificate's expiry.
     pub fn show(&self, metrics: &TransportMetrics) {
         for context in &self.0 {
             metrics.set_expiry(context.listener, context.current.read().expires_s);
@@ -203,8 +204,8 @@ fn read(
             other => refused(format!("{}: {other}", cert_file.display())),
         })?;
     config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
-    // Sessions are resumed by tickets, which the clients keep: a storm of devices that come back costs no signatures, and
-    // a ticket from before a reload is worth nothing.
+    // Sessions are resumed with tickets, which the clients store. So a storm of reconnecting devices costs no
+    // signatures, and tickets from before a reload are invalid.
     config.ticketer = ring::Ticketer::new().map_err(|error| refused(error.to_string()))?;
     config.send_tls13_tickets = 1;
     Ok(Current {
@@ -240,7 +241,7 @@ fn certificates(
     }
 }
 
-/// Warns of a certificate whose time is over or soon will be; gives when that is.
+/// Warns about a certificate that has expired or soon will; returns its expiry.
 fn check_time(
     listener: &'static str,
     file: &Path,
@@ -263,7 +264,7 @@ fn check_time(
     Ok(expires_s)
 }
 
-/// The names in a certificate that was verified. None when it cannot be read after all.
+/// The names in a verified certificate; `None` if it cannot be parsed after all.
 pub fn names_of(certificate: &CertificateDer<'_>) -> Option<CertificateNames> {
     let (_, certificate) = parse_x509_certificate(certificate.as_ref()).ok()?;
     let common_name = certificate

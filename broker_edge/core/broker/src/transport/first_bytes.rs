@@ -1,15 +1,15 @@
-//! Which protocol a client speaks, by its first bytes, and what it is answered when that is the wrong one here.
+//! Detects a client's protocol from its first bytes, and builds the answer if it is the wrong protocol.
 
 use headwater_mqtt::{ConnectReturnCode, Property, ReasonCode, encode};
 
-/// What the first bytes look like.
+/// The protocol of the first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DetectedProtocol {
     /// A CONNECT.
     Mqtt,
     Tls,
     Http,
-    /// A header of PROXY protocol, either version.
+    /// A PROXY protocol header, version 1 or 2.
     Proxy,
     Other,
 }
@@ -26,14 +26,14 @@ const HTTP: [&[u8]; 8] = [
 ];
 const PROXY: [&[u8]; 2] = [b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"];
 
-/// None when more bytes are needed to say.
+/// `None` when more bytes are needed.
 pub fn detect_protocol(bytes: &[u8]) -> Option<DetectedProtocol> {
     match bytes {
         [] => return None,
-        // A record of a handshake, in any version since SSL 3.
+        // A handshake record, in any version since SSL 3.
         [0x16] => return None,
         [0x16, 3, ..] => return Some(DetectedProtocol::Tls),
-        // CONNECT; MQTT 3.1 leaves its flags open, and what they may be else is the packet's own matter.
+        // CONNECT with any flags: MQTT 3.1 does not define them, and decoding checks them for other versions.
         [first, ..] if first >> 4 == 1 && *first != 0x16 => return Some(DetectedProtocol::Mqtt),
         _ => {}
     }
@@ -52,7 +52,7 @@ pub fn detect_protocol(bytes: &[u8]) -> Option<DetectedProtocol> {
     (!is_open).then_some(DetectedProtocol::Other)
 }
 
-/// A short answer in HTTP to who came with it to another door.
+/// A short HTTP answer to a client that used HTTP on the wrong port.
 pub fn http_refusal(sentence: &str) -> Vec<u8> {
     http_answer("400 Bad Request", "", sentence)
 }
@@ -67,8 +67,7 @@ pub fn http_answer(status: &str, headers: &str, sentence: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// The CONNACK for a CONNECT that is not taken, in the version that its first bytes ask for; nothing when they do not
-/// reach that far.
+/// The CONNACK for a refused CONNECT, in the version of its first bytes; empty if these do not include the version.
 pub fn connack_refusal(connect: &[u8], reason: ReasonCode, sentence: &str) -> Vec<u8> {
     let mut out = Vec::new();
     match version_of(connect) {
@@ -81,7 +80,7 @@ pub fn connack_refusal(connect: &[u8], reason: ReasonCode, sentence: &str) -> Ve
     out
 }
 
-/// The protocol level behind the name of the protocol.
+/// The protocol level, which follows the protocol name.
 fn version_of(connect: &[u8]) -> Option<u8> {
     let length_len = connect.get(1..)?.iter().position(|byte| byte & 0x80 == 0)? + 1;
     let name = connect.get(1 + length_len..)?;

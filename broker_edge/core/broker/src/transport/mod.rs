@@ -1,8 +1,8 @@
-//! What lies between a socket and MQTT bytes: TLS, WebSocket frames, a proxy's header, and the first bytes of clients
-//! that speak something else.
+//! The layers between a socket and MQTT bytes: TLS, WebSocket frames, a proxy's header, and the detection of clients
+//! with another protocol.
 //!
-//! Nothing here waits, polls or knows a packet of MQTT beyond its first bytes. The event loop owns the sockets and calls
-//! in when they are ready; connections that may not speak MQTT yet are the event loop's `arrivals`.
+//! Nothing here waits, polls or parses MQTT beyond the first bytes. The event loop owns the sockets and calls these
+//! layers when sockets are ready. Connections before their CONNECT are in the event loop's `arrivals`.
 
 pub mod certificates;
 pub mod first_bytes;
@@ -22,25 +22,25 @@ use crate::peer::Transport;
 
 pub use stream::{ReceiveResult, Stream};
 
-/// Connections that may wait to be accepted.
+/// Length of the listen backlog.
 pub const BACKLOG: i32 = 4096;
 
-/// A listener of the data plane that has its address. It listens once the loop serves it: an open port is one that
-/// answers, however long the start takes.
+/// A bound listener of the data plane. It listens only when the loop serves it, so that an open port always answers,
+/// however long the start takes.
 #[derive(Debug)]
 pub struct BoundListener {
     pub listener: TcpListener,
     pub speaks: ListenerProtocol,
 }
 
-/// What is spoken on the connections of a listener, from the socket up.
+/// The protocol layers of a listener's connections, from the socket up.
 #[derive(Debug, Clone)]
 pub struct ListenerProtocol {
-    /// A header of PROXY protocol v2 comes first.
+    /// Connections begin with a PROXY protocol v2 header.
     pub proxy: bool,
     pub tls: Option<Arc<TlsContext>>,
     pub websocket: bool,
-    /// With WebSocket, the web pages that count as the broker's own.
+    /// For WebSocket: the web pages that count as the broker's own.
     pub origins: Arc<Origins>,
 }
 
@@ -54,7 +54,7 @@ impl ListenerProtocol {
         }
     }
 
-    /// As the configuration calls it.
+    /// The name in the configuration.
     pub fn name(&self) -> &'static str {
         self.transport().name()
     }

@@ -1,21 +1,21 @@
-//! The header of PROXY protocol v2: which client a load balancer speaks for. Bytes in, address out.
+//! The PROXY protocol v2 header, in which a load balancer names the client. Bytes in, address out.
 //!
-//! Version 1, the one in text, is not taken. TLVs behind the addresses are passed over.
+//! Version 1, the text format, is not supported. TLVs after the addresses are skipped.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 const FIXED_BYTES: usize = 16;
-/// The addresses take at most 216 bytes; what follows are certificates' names and the like.
+/// The addresses take at most 216 bytes; certificate names and other TLVs follow.
 pub const HEADER_BYTES_MAX: usize = 4096;
 
-/// What the bytes so far hold.
+/// The result of parsing the bytes received so far.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Header {
     Incomplete,
     Whole {
         len: usize,
-        /// None when the proxy speaks for itself, or for something without an IP address.
+        /// `None` when the proxy speaks for itself, or for a peer without an IP address.
         client: Option<SocketAddr>,
     },
 }
@@ -27,7 +27,7 @@ pub enum Header {
 pub fn parse(bytes: &[u8]) -> Result<Header, &'static str> {
     let here = bytes.len().min(SIGNATURE.len());
     if bytes[..here] != SIGNATURE[..here] {
-        return Err("there is no header of PROXY protocol v2");
+        return Err("the PROXY protocol v2 header is missing");
     }
     let Some(fixed) = bytes.first_chunk::<FIXED_BYTES>() else {
         return Ok(Header::Incomplete);
@@ -35,12 +35,12 @@ pub fn parse(bytes: &[u8]) -> Result<Header, &'static str> {
     let is_local = match fixed[12] {
         0x20 => true,
         0x21 => false,
-        _ => return Err("the header has another version or command than PROXY protocol v2"),
+        _ => return Err("the PROXY protocol header has an unsupported version or command"),
     };
     let body_len = usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
     let len = FIXED_BYTES + body_len;
     if len > HEADER_BYTES_MAX {
-        return Err("the header is too long");
+        return Err("the PROXY protocol header is too long");
     }
     let Some(body) = bytes.get(FIXED_BYTES..len) else {
         return Ok(Header::Incomplete);
@@ -55,7 +55,8 @@ pub fn parse(bytes: &[u8]) -> Result<Header, &'static str> {
 
 /// Family in the upper half of the byte; the lower half is 1 for a stream.
 fn client(family: u8, body: &[u8]) -> Result<Option<SocketAddr>, &'static str> {
-    const SHORT: Result<Option<SocketAddr>, &str> = Err("the header is shorter than its addresses");
+    const SHORT: Result<Option<SocketAddr>, &str> =
+        Err("the PROXY protocol header is shorter than its addresses");
     let port = |at: usize| Some(u16::from_be_bytes([*body.get(at)?, *body.get(at + 1)?]));
     match family >> 4 {
         1 => match (body.first_chunk::<4>(), port(8)) {
@@ -72,7 +73,7 @@ fn client(family: u8, body: &[u8]) -> Result<Option<SocketAddr>, &'static str> {
         },
         // Unspecified, or a UNIX socket.
         0 | 3 => Ok(None),
-        _ => Err("the header names an unknown kind of address"),
+        _ => Err("the PROXY protocol header has an unknown address family"),
     }
 }
 

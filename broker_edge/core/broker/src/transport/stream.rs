@@ -1,7 +1,7 @@
-//! A connection's socket with the layers on it, as one stream of MQTT bytes that never blocks.
+//! A connection's socket with its layers, as one non-blocking stream of MQTT bytes.
 //!
-//! Two rules hold whatever the layers, because sockets are watched for edges: a receive that gives less than was asked
-//! for and does not say `more` has emptied the socket; a send that takes less than it was given has filled it.
+//! Two rules hold for any layers, because the poll is edge-triggered. A receive that returns less than requested
+//! without `more` has emptied the socket. A send that accepts less than it was given has filled it.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
@@ -12,13 +12,13 @@ use rustls::ServerConnection;
 use super::tls_link;
 use super::websocket::{CloseCode, WebSocket};
 
-/// A socket, and what is spoken on it below MQTT. Plain MQTT has no layers and costs a null check.
+/// A socket and the layers below MQTT. Plain MQTT has no layers and costs a null check.
 pub struct Stream {
     tcp: TcpStream,
     layers: Option<Box<Layers>>,
 }
 
-/// Boxed each, so that WebSocket without TLS does not pay for TLS.
+/// Each is boxed, so that WebSocket without TLS does not pay for TLS.
 #[derive(Default)]
 struct Layers {
     tls: Option<Box<ServerConnection>>,
@@ -27,17 +27,17 @@ struct Layers {
     is_over: bool,
 }
 
-/// What a receive gave.
+/// The result of a receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReceiveResult {
-    /// Bytes of MQTT. `more` says that the socket or a layer may have more without a new event; then it may be that
-    /// there was nothing of MQTT among what was taken.
+    /// Bytes of MQTT. With `more`, the socket or a layer may have more without a new event; the received bytes may then
+    /// contain no MQTT at all.
     Bytes {
         count: usize,
         more: bool,
     },
     Nothing,
-    /// The peer is done; nothing will come any more.
+    /// The peer is done; nothing more will come.
     Ended,
 }
 
@@ -46,12 +46,12 @@ impl Stream {
         Self { tcp, layers: None }
     }
 
-    /// The socket, for registrations with the poll.
+    /// The socket, for registering with the poll.
     pub fn socket_mut(&mut self) -> &mut TcpStream {
         &mut self.tcp
     }
 
-    /// Puts TLS on the socket. Nothing else may lie on it yet.
+    /// Adds TLS to the socket. There must be no other layer yet.
     pub fn set_tls(&mut self, mut tls: ServerConnection) {
         tls.set_buffer_limit(Some(tls_link::UNSENT_BYTES_MAX));
         self.layers.get_or_insert_default().tls = Some(Box::new(tls));
@@ -61,10 +61,10 @@ impl Stream {
         self.layers.as_mut()?.tls.as_deref_mut()
     }
 
-    /// Hands bytes that were received before TLS was set to it. They hold a beginning of its handshake.
+    /// Passes bytes to TLS that were received before TLS was set. They contain the start of its handshake.
     ///
     /// # Errors
-    /// The handshake failed; the peer was told if it could be.
+    /// The handshake failed; the peer was told if possible.
     pub fn feed(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         let Some(tls) = self.layers.as_mut().and_then(|layers| layers.tls.as_mut()) else {
             return Ok(());
@@ -75,7 +75,7 @@ impl Stream {
         Ok(())
     }
 
-    /// From here on, the bytes are those in WebSocket frames.
+    /// From now on, the bytes are the contents of WebSocket frames.
     pub fn set_websocket(&mut self) {
         self.layers.get_or_insert_default().websocket = Some(Box::default());
     }
@@ -84,7 +84,7 @@ impl Stream {
         self.layers.as_mut()?.websocket.as_deref_mut()
     }
 
-    /// Whether the peer has ended its side of the socket, so that shutting it down first would be late.
+    /// Whether the peer has already ended its side of the socket.
     pub fn is_over(&self) -> bool {
         self.layers.as_ref().is_none_or(|layers| layers.is_over)
     }
@@ -92,7 +92,7 @@ impl Stream {
     /// Receives into `buffer`, which is not empty.
     ///
     /// # Errors
-    /// The socket failed, or the peer broke the rules of a layer; the peer was told if it could be.
+    /// The socket failed, or the peer broke the rules of a layer; the peer was told if possible.
     #[inline]
     pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<ReceiveResult> {
         match &mut self.layers {
@@ -108,7 +108,7 @@ impl Stream {
         }
     }
 
-    /// Sends what the socket takes; zero bytes when it is full.
+    /// Sends as much as the socket accepts; zero bytes when it is full.
     ///
     /// # Errors
     /// The socket failed.
@@ -120,8 +120,7 @@ impl Stream {
         }
     }
 
-    /// Sends these bytes in order, as far as the socket takes them. What it does not take has to be the beginning of what
-    /// is sent next.
+    /// Sends these bytes in order, as far as the socket accepts them. The next send must begin with the rest.
     ///
     /// # Errors
     /// The socket failed.
@@ -132,7 +131,7 @@ impl Stream {
         }
     }
 
-    /// Sends what a layer could not send when it was made: a part of a TLS record, an answer to a ping.
+    /// Sends output that a layer still buffers: a part of a TLS record, an answer to a ping.
     ///
     /// # Errors
     /// The socket failed.
@@ -144,10 +143,10 @@ impl Stream {
         }
     }
 
-    /// Says goodbye in each layer, as far as the socket takes it, and ends this side of the socket.
+    /// Closes each layer, as far as the socket accepts the bytes, and shuts down our side of the socket.
     ///
     /// # Errors
-    /// The socket is not connected any more.
+    /// The socket is no longer connected.
     pub fn shut_down(&mut self) -> io::Result<()> {
         if let Some(layers) = &mut self.layers {
             layers.say_goodbye(&mut self.tcp);
@@ -155,7 +154,7 @@ impl Stream {
         self.tcp.shutdown(Shutdown::Write)
     }
 
-    /// Receives from the socket below all layers, to drop what it gives.
+    /// Receives from the socket below all layers, to drop the bytes.
     pub fn receive_raw(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         receive_some(&mut self.tcp, buffer)
     }
@@ -164,8 +163,8 @@ impl Stream {
 impl Layers {
     fn receive(&mut self, tcp: &mut TcpStream, buffer: &mut [u8]) -> io::Result<ReceiveResult> {
         let mut filled = 0;
-        // Headers and control frames fill no buffer, so what comes from below is counted: a flood of pings would be read
-        // for ever otherwise, while everybody else waits.
+        // Headers and control frames do not fill the buffer, so bytes from below are counted. Otherwise a flood of
+        // pings would be read forever while all others wait.
         let mut taken_below = 0;
         loop {
             let room = &mut buffer[filled..];
@@ -184,7 +183,7 @@ impl Layers {
                 return Ok(ReceiveResult::Bytes { count, more });
             };
             let decoded = websocket.decode(&mut room[..count]);
-            // Answers to pings and to a goodbye.
+            // Answers to pings and to a close frame.
             if websocket.has_unsent() {
                 self.send(tcp, &[])?;
             }
@@ -194,7 +193,7 @@ impl Layers {
                     self.refuse(tcp, code);
                     return Err(io::Error::new(
                         io::ErrorKind::InvalidData,
-                        "broken WebSocket framing",
+                        "malformed WebSocket framing",
                     ));
                 }
             }
@@ -220,7 +219,7 @@ impl Layers {
         }
     }
 
-    /// Bytes below WebSocket: TLS or the socket itself.
+    /// Receives the bytes below WebSocket, from TLS or from the socket.
     fn receive_lower(
         &mut self,
         tcp: &mut TcpStream,
@@ -265,17 +264,17 @@ impl Layers {
                 return Ok(sent);
             }
             if websocket.has_said_goodbye() {
-                // Nothing may follow; what is left is dropped.
+                // Nothing may follow a close frame; the rest is dropped.
                 return Ok(total);
             }
         }
     }
 
-    /// Tells the peer why its frames are not read any further.
+    /// Tells the peer why its frames are refused.
     fn refuse(&mut self, tcp: &mut TcpStream, code: CloseCode) {
         if let Some(websocket) = &mut self.websocket {
             websocket.close(code);
-            // It is told if the socket takes it; it is closed in any case.
+            // Sent if the socket accepts it; the connection ends in any case.
             let _ = self.send(tcp, &[]);
         }
     }
@@ -284,13 +283,13 @@ impl Layers {
         self.refuse(tcp, CloseCode::Normal);
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
-            // As above.
+            // Sent if the socket accepts it.
             let _ = tls_link::flush(tls, tcp);
         }
     }
 }
 
-/// Adds the part of `slices` from `from` on, `len` bytes at most.
+/// Adds the part of `slices` from `from` on, at most `len` bytes.
 fn push_range<'a>(
     pieces: &mut Vec<IoSlice<'a>>,
     slices: &'a [IoSlice<'_>],
@@ -320,7 +319,7 @@ fn send_lower(
     }
 }
 
-/// None when there is nothing now; zero at the end.
+/// `None` when no bytes are available now; zero at the end of the stream.
 #[inline]
 pub(super) fn receive_some(tcp: &mut TcpStream, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     loop {
@@ -360,7 +359,7 @@ mod tests {
 
     use super::*;
 
-    /// A masked frame; the mask of zeros changes nothing.
+    /// A masked frame with a mask of zeros, which changes nothing.
     fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
         let mut frame = vec![first, 0x80 | payload.len() as u8, 0, 0, 0, 0];
         frame.extend_from_slice(payload);

@@ -1,7 +1,7 @@
-//! TLS over a socket that does not block: rustls keeps the state, this moves the bytes.
+//! TLS over a non-blocking socket: rustls keeps the state, this module moves the bytes.
 //!
-//! Received bytes are decrypted inside the caller's buffer, a large piece per system call, so that a connection that is
-//! idle keeps no buffer of its own beyond what rustls needs for a record that is not complete.
+//! Received bytes are decrypted inside the caller's buffer, a large piece per system call. So an idle connection keeps
+//! no buffer beyond what rustls needs for an incomplete record.
 
 use std::io::{self, IoSlice, Read, Write};
 
@@ -10,13 +10,13 @@ use rustls::ServerConnection;
 
 use super::stream::{ReceiveResult, receive_some};
 
-/// What rustls may hold of a record that is not complete is less than this. So bytes of the socket that are put this far
-/// behind the front of a buffer are never overtaken by what is decrypted to the front.
+/// rustls holds less than this of an incomplete record. So decrypting to the front of a buffer never overtakes received
+/// bytes that are placed this far behind the front.
 const SLACK: usize = 20 << 10;
-/// Plaintext that rustls may keep encrypted while the socket is full.
+/// The most plaintext that rustls may buffer, encrypted, while the socket is full.
 pub const UNSENT_BYTES_MAX: usize = 64 << 10;
 
-/// Receives plaintext. See [`ReceiveResult`] for what the answer promises.
+/// Receives plaintext. See [`ReceiveResult`] for the guarantees.
 pub fn receive(
     tls: &mut ServerConnection,
     tcp: &mut TcpStream,
@@ -27,7 +27,7 @@ pub fn receive(
     loop {
         let is_done = drain(tls, buffer, &mut filled)?;
         if is_done || *is_over {
-            // The goodbye, or the end of the socket, comes with the next call.
+            // The next call reports the TLS close or the end of the socket.
             return Ok(taken(filled, true));
         }
         if filled == buffer.len() {
@@ -44,7 +44,7 @@ pub fn receive(
             return Ok(taken(filled, is_done || *is_over || filled == buffer.len()));
         }
         if is_large && !drain(tls, buffer, &mut filled)? {
-            // A buffer full of records is enough for a turn, however little is in them: the next one goes on.
+            // A buffer full of records is enough for one turn, however little they contain; the next turn continues.
             let (count, more) = (filled, true);
             return Ok(ReceiveResult::Bytes { count, more });
         }
@@ -59,7 +59,7 @@ fn taken(count: usize, more: bool) -> ReceiveResult {
     }
 }
 
-/// One receive into the back of the buffer, decrypted to its front. False when the socket is empty.
+/// Receives once into the back of the buffer and decrypts to its front. Returns false when the socket is empty.
 fn receive_large(
     tls: &mut ServerConnection,
     tcp: &mut TcpStream,
@@ -88,7 +88,7 @@ fn receive_large(
     Ok(count == wanted)
 }
 
-/// One receive of what rustls takes at a time. False when the socket is empty.
+/// Receives once, as much as rustls takes at a time. Returns false when the socket is empty.
 fn receive_small(
     tls: &mut ServerConnection,
     tcp: &mut TcpStream,
@@ -108,7 +108,7 @@ fn receive_small(
     }
 }
 
-/// Hands bytes that were received elsewhere to rustls and gives how many it took.
+/// Passes bytes that were received elsewhere to rustls and returns how many it took.
 pub fn feed(
     tls: &mut ServerConnection,
     tcp: &mut TcpStream,
@@ -125,28 +125,28 @@ pub fn feed(
 fn process(tls: &mut ServerConnection, tcp: &mut TcpStream) -> io::Result<()> {
     match tls.process_new_packets() {
         Ok(_) => {
-            // Answers of the handshake, new keys.
+            // Handshake answers and key updates.
             if tls.wants_write() {
                 flush(tls, tcp)?;
             }
             Ok(())
         }
         Err(error) => {
-            // The alert is sent if the socket takes it; the connection ends in any case.
+            // The alert is sent if the socket accepts it; the connection ends in any case.
             let _ = flush(tls, tcp);
             Err(io::Error::new(io::ErrorKind::InvalidData, error))
         }
     }
 }
 
-/// Moves decrypted bytes behind `filled`. True when the peer has said goodbye.
+/// Moves decrypted bytes after `filled`. Returns true when the peer has closed TLS.
 fn drain(tls: &mut ServerConnection, buffer: &mut [u8], filled: &mut usize) -> io::Result<bool> {
     while *filled < buffer.len() {
         match tls.reader().read(&mut buffer[*filled..]) {
             Ok(0) => return Ok(true),
             Ok(count) => *filled += count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-            // The socket ended without a goodbye; MQTT has its own, so that takes nothing from what came before.
+            // The socket ended without a TLS close. MQTT has its own DISCONNECT, so the bytes before are still valid.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(true),
             Err(error) => return Err(error),
         }
@@ -154,7 +154,7 @@ fn drain(tls: &mut ServerConnection, buffer: &mut [u8], filled: &mut usize) -> i
     Ok(false)
 }
 
-/// Sends what the socket takes and up to [`UNSENT_BYTES_MAX`] beyond.
+/// Sends as much as the socket accepts, and buffers up to [`UNSENT_BYTES_MAX`] more.
 pub fn send(
     tls: &mut ServerConnection,
     tcp: &mut TcpStream,
@@ -171,14 +171,14 @@ pub fn send(
         if rest.is_empty() {
             return Ok(sent);
         }
-        // Never zero, because nothing is unsent. All together, so that small pieces share a record.
+        // Never zero, because the buffer is empty. All slices in one call, so that small ones share a record.
         let count = tls.writer().write_vectored(rest)?;
         sent += count;
         IoSlice::advance_slices(&mut rest, count);
     }
 }
 
-/// False when the socket is full.
+/// Returns false when the socket is full.
 pub fn flush(tls: &mut ServerConnection, tcp: &mut TcpStream) -> io::Result<bool> {
     while tls.wants_write() {
         match tls.write_tls(tcp) {

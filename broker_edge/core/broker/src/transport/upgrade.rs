@@ -1,4 +1,4 @@
-//! The HTTP request that opens a WebSocket for MQTT, and its answer. Bytes in, bytes out.
+//! The HTTP request that opens a WebSocket for MQTT, and its response. Bytes in, bytes out.
 
 use tungstenite::handshake::machine::TryParse;
 use tungstenite::handshake::server::{Request, create_response, write_response};
@@ -10,15 +10,15 @@ use crate::hosts::Origins;
 const PATH: &str = "/mqtt";
 const SUBPROTOCOL: &str = "mqtt";
 
-/// What the bytes so far ask for.
+/// The result of parsing the bytes received so far.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Upgrade {
     Incomplete,
-    /// From `len` on, the bytes are frames.
+    /// The request takes `len` bytes; the bytes after it are frames.
     Accepted {
         len: usize,
         answer: Vec<u8>,
-        /// A web page of another host asks.
+        /// A web page from another host sent the request.
         is_foreign: bool,
     },
     Refused {
@@ -27,12 +27,12 @@ pub enum Upgrade {
     },
 }
 
-/// Reads the request at the front of `bytes`; `origins` are the pages that count as the broker's own.
+/// Parses the request at the start of `bytes`; `origins` are the pages that count as the broker's own.
 pub fn parse(bytes: &[u8], origins: &Origins) -> Upgrade {
     let (len, request) = match Request::try_parse(bytes) {
         Ok(Some(parsed)) => parsed,
         Ok(None) => return Upgrade::Incomplete,
-        Err(_) => return refused("400 Bad Request", "", "This is not a request of HTTP/1.1."),
+        Err(_) => return refused("400 Bad Request", "", "This is not an HTTP/1.1 request."),
     };
     if request.uri().path() != PATH {
         return refused("404 Not Found", "", "MQTT over WebSocket is at /mqtt.");
@@ -46,7 +46,7 @@ pub fn parse(bytes: &[u8], origins: &Origins) -> Upgrade {
         return refused(
             "426 Upgrade Required",
             "Upgrade: websocket\r\n",
-            "This port speaks MQTT over WebSocket only.",
+            "This port accepts only MQTT over WebSocket.",
         );
     }
     if request
@@ -57,7 +57,7 @@ pub fn parse(bytes: &[u8], origins: &Origins) -> Upgrade {
         return refused(
             "426 Upgrade Required",
             "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
-            "This port speaks version 13 of WebSocket.",
+            "This port supports only WebSocket version 13.",
         );
     }
     let offers_mqtt = request
@@ -71,14 +71,14 @@ pub fn parse(bytes: &[u8], origins: &Origins) -> Upgrade {
         return refused(
             "400 Bad Request",
             "",
-            "The request has to offer the subprotocol `mqtt`.",
+            "The request must offer the subprotocol `mqtt`.",
         );
     }
     let Ok(mut response) = create_response(&request) else {
         return refused(
             "400 Bad Request",
             "",
-            "The request does not open a WebSocket as RFC 6455 says.",
+            "The request is not a valid WebSocket opening handshake (RFC 6455).",
         );
     };
     response.headers_mut().insert(
@@ -94,7 +94,7 @@ pub fn parse(bytes: &[u8], origins: &Origins) -> Upgrade {
     }
 }
 
-/// Browsers name the page's origin, programs need not. Whatever could be read in two ways is foreign.
+/// Browsers send the page's origin; programs need not. Anything ambiguous counts as foreign.
 fn is_foreign(request: &Request, origins: &Origins) -> bool {
     let all = |name| request.headers().get_all(name).iter().collect::<Vec<_>>();
     let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
@@ -117,7 +117,7 @@ fn refused(status: &str, headers: &str, reason: &'static str) -> Upgrade {
     }
 }
 
-/// A request that grew beyond the bound.
+/// The answer to a request over the size limit.
 pub fn too_large() -> Vec<u8> {
     http_answer(
         "431 Request Header Fields Too Large",

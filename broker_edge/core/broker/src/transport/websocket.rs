@@ -1,8 +1,7 @@
-//! WebSocket frames as a layer of a byte stream (RFC 6455, the server's side), without a socket.
+//! WebSocket frames as a layer of a byte stream (RFC 6455, server side), without a socket.
 //!
-//! MQTT takes a packet over several frames and several packets in one, so frames are not put together: what comes is
-//! unmasked in place and passed on, and a frame, however long, costs no memory. Only headers and the payloads of control
-//! frames (125 bytes) are ever kept.
+//! MQTT packets and frames need not coincide, so frames are not assembled: bytes are unmasked in place and passed on,
+//! and a frame of any length costs no memory. Only headers and the payloads of control frames (125 bytes) are stored.
 
 use std::io::Cursor;
 
@@ -12,9 +11,9 @@ use tungstenite::protocol::frame::coding::{Control, Data, OpCode};
 /// The longest header: two bytes, eight of length, four of mask.
 const HEADER_BYTES_MAX: usize = 14;
 const CONTROL_BYTES_MAX: u64 = 125;
-/// The largest packet of MQTT. Nobody needs a longer frame.
+/// The largest MQTT packet; longer frames are never needed.
 const FRAME_BYTES_MAX: u64 = 268_435_460;
-/// A longer send goes in several frames, for clients that put frames together.
+/// A longer send is split into several frames, for clients that assemble frames.
 const SENT_FRAME_BYTES_MAX: usize = 1 << 20;
 
 /// Why a WebSocket ends.
@@ -38,10 +37,10 @@ impl CloseCode {
     }
 }
 
-/// The frame that is being received.
+/// The state of the frame being received.
 #[derive(Debug)]
 enum FrameState {
-    /// Between frames: this much of the next header is here.
+    /// Between frames: the received part of the next header.
     Header {
         bytes: [u8; HEADER_BYTES_MAX],
         len: u8,
@@ -49,7 +48,7 @@ enum FrameState {
     Data {
         left: u64,
         mask: [u8; 4],
-        /// Bytes of this frame that were unmasked, modulo four.
+        /// Unmasked bytes of this frame, modulo four.
         turn: u8,
     },
     Control {
@@ -65,7 +64,7 @@ const BETWEEN: FrameState = FrameState::Header {
     len: 0,
 };
 
-/// What was found in bytes of the peer: so many of MQTT, now at the front.
+/// The result of decoding: `count` bytes of MQTT, now at the front.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Decoded {
     pub count: usize,
@@ -74,16 +73,16 @@ pub struct Decoded {
 #[derive(Debug)]
 pub struct WebSocket {
     inside: FrameState,
-    /// A message of several frames has begun.
+    /// A message of several frames is in progress.
     is_continued: bool,
-    /// The peer has said goodbye.
+    /// The peer has sent a close frame.
     is_closed: bool,
     said_goodbye: bool,
     /// Headers and control frames to send before anything else.
     unsent: Vec<u8>,
-    /// A control frame to send when the frame that is being sent is whole. At most one: an answer to the last ping.
+    /// A control frame to send after the frame in progress. At most one: the answer to the latest ping.
     answer: Vec<u8>,
-    /// Payload that the header sent last promised and that has not been sent.
+    /// Unsent payload of the frame whose header was sent last.
     frame_left: usize,
 }
 
@@ -102,10 +101,10 @@ impl Default for WebSocket {
 }
 
 impl WebSocket {
-    /// Takes the payload of data frames out of `bytes` and moves it to their front.
+    /// Extracts the payload of data frames and moves it to the front of `bytes`.
     ///
     /// # Errors
-    /// The code with which the connection has to be closed.
+    /// The code with which to close the connection.
     pub fn decode(&mut self, bytes: &mut [u8]) -> Result<Decoded, CloseCode> {
         let mut from = 0;
         let mut count = 0;
@@ -131,7 +130,7 @@ impl WebSocket {
         Ok(Decoded { count })
     }
 
-    /// Completes a header; gives how many bytes it took.
+    /// Completes a header; returns how many bytes it took.
     fn take_header(&mut self, bytes: &[u8]) -> Result<usize, CloseCode> {
         let FrameState::Header { bytes: kept, len } = &mut self.inside else {
             return Ok(0);
@@ -179,7 +178,7 @@ impl WebSocket {
             OpCode::Data(Data::Text) => return Err(CloseCode::Unsupported),
             OpCode::Data(Data::Reserved(_)) => return Err(CloseCode::Protocol),
         };
-        // A message begins where none is open, and goes on where one is.
+        // A first frame must come when no message is open, a continuation frame when one is.
         if begins == self.is_continued {
             return Err(CloseCode::Protocol);
         }
@@ -199,7 +198,7 @@ impl WebSocket {
         Ok(())
     }
 
-    /// Completes a control frame and does what it asks; gives how many bytes it took.
+    /// Completes a control frame and handles it; returns how many bytes it took.
     fn take_control(&mut self, bytes: &mut [u8]) -> usize {
         let FrameState::Control {
             kind,
@@ -223,7 +222,7 @@ impl WebSocket {
             Control::Ping => self.answer(Control::Pong, &payload),
             Control::Close => {
                 self.is_closed = true;
-                // The same code comes back; without one, none.
+                // The answer carries the same code, or none if there was none.
                 let code = payload.get(..2).unwrap_or_default().to_vec();
                 self.goodbye(&code);
             }
@@ -240,13 +239,13 @@ impl WebSocket {
         self.said_goodbye
     }
 
-    /// Says goodbye, once.
+    /// Sends a close frame, once.
     pub fn close(&mut self, code: CloseCode) {
         self.goodbye(&code.number().to_be_bytes());
     }
 
     fn goodbye(&mut self, payload: &[u8]) {
-        // Within a frame it would be taken for a part of it.
+        // Within a frame it would be read as payload.
         if !self.said_goodbye && self.frame_left == 0 {
             self.answer(Control::Close, payload);
         }
@@ -271,12 +270,12 @@ impl WebSocket {
         !self.unsent.is_empty()
     }
 
-    /// What goes before the payload.
+    /// The bytes to send before the payload.
     pub fn unsent(&self) -> &[u8] {
         &self.unsent
     }
 
-    /// Prepares to send `offered` bytes of MQTT; gives how many of them may follow [`unsent`](Self::unsent) now.
+    /// Prepares to send `offered` bytes of MQTT; returns how many of them may follow [`unsent`](Self::unsent) now.
     pub fn begin_frame(&mut self, offered: usize) -> usize {
         if self.frame_left == 0 {
             if !self.answer.is_empty() {
@@ -295,11 +294,12 @@ impl WebSocket {
         self.frame_left.min(offered)
     }
 
-    /// Tells that so many bytes were sent of [`unsent`](Self::unsent) and the payload behind it; gives those of the payload.
+    /// Notes that `sent` bytes of [`unsent`](Self::unsent) and the payload after it were sent; returns how many of them
+    /// were payload.
     pub fn advance(&mut self, sent: usize) -> usize {
         let head = sent.min(self.unsent.len());
         if head == self.unsent.len() {
-            // An idle connection holds no buffer.
+            // An idle connection must hold no buffer.
             self.unsent = Vec::new();
         } else {
             self.unsent.drain(..head);
@@ -319,7 +319,7 @@ fn write_header(out: &mut Vec<u8>, opcode: OpCode, length: usize) {
         .expect("writing to memory does not fail");
 }
 
-/// Applies the mask to bytes that begin `turn` bytes into it.
+/// Applies the mask to bytes that begin at position `turn` of the mask.
 fn unmask(bytes: &mut [u8], mut mask: [u8; 4], turn: usize) {
     mask.rotate_left(turn % 4);
     let word = u32::from_ne_bytes(mask);
@@ -421,11 +421,11 @@ mod tests {
         let mut ws = WebSocket::default();
         assert_eq!(ws.begin_frame(5), 5);
         assert_eq!(ws.unsent(), b"\x82\x05");
-        // The socket takes the header and two bytes.
+        // The socket accepts the header and two bytes.
         assert_eq!(ws.advance(4), 2);
         ws.decode(&mut frame(0x89, b"p")).unwrap();
         assert!(!ws.has_unsent());
-        // Three bytes are owed, and the sender has two more.
+        // The frame lacks three bytes, and the sender has two more.
         assert_eq!(ws.begin_frame(5), 3);
         assert_eq!(ws.advance(3), 3);
         assert_eq!(ws.begin_frame(2), 2);

@@ -143,14 +143,14 @@ fn files_that_cannot_be_used_are_named_at_the_start() {
                 key: file("text.pem"),
                 ..good.clone()
             },
-            "text.pem holds no private key in PEM",
+            "text.pem contains no private key in PEM format",
         ),
         (
             TlsSettings {
                 cert: file("text.pem"),
                 ..good.clone()
             },
-            "text.pem holds no certificate in PEM",
+            "text.pem contains no certificate in PEM format",
         ),
         (
             TlsSettings {
