@@ -1,4 +1,4 @@
-//! Authentication and rights over real sockets: MQTT, Flight and admin HTTP ask the same users and the same ACL.
+//! Authentication and rights over real sockets: MQTT, Flight and admin HTTP use the same users and the same ACL.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -38,7 +38,7 @@ user writer
 topic write plants/1/#
 ";
 
-/// As Mosquitto wrote it before 2.0: quick to check, so that tests are.
+/// The password format of Mosquitto before 2.0, which is fast to check and keeps the tests fast.
 fn line(user: &str) -> String {
     let mut context = ring::digest::Context::new(&ring::digest::SHA512);
     context.update(format!("pw-{user}").as_bytes());
@@ -69,7 +69,7 @@ fn basic(user: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{user}:pw-{user}")))
 }
 
-/// A CONNECT with a password; the answer's code.
+/// Sends a CONNECT with a password and returns the code of the answer.
 fn connect(broker: &Broker, client_id: &str, user: &str, password: &str) -> (Client, u8) {
     let mut client = Client::open(broker.mqtt_address(), Version::V5);
     let mut fields = ConnectFields::new(Version::V5, client_id);
@@ -190,7 +190,7 @@ impl Flight {
             .map_or_else(|status| status.code(), |_| Code::Ok)
     }
 
-    /// How many rows a ticket gives.
+    /// The number of rows that a ticket returns.
     async fn rows(&mut self, ticket: Value) -> Result<usize, Status> {
         let request = self.request(Ticket::new(ticket.to_string()));
         let messages = self.service.do_get(request).await?.into_inner();
@@ -439,7 +439,7 @@ fn a_flood_of_bad_credentials_is_refused_and_others_are_served() {
         })
         .collect();
     good.publish("plants/1/a", "through");
-    // Who is known comes back without waiting for any of them.
+    // A known user reconnects without waiting for any of them.
     assert_eq!(connect(&broker, "again", "root", "pw-root").1, 0);
     for client in &mut flood {
         match client.next() {
@@ -470,7 +470,7 @@ fn a_start_with_a_bad_file_is_refused_in_one_sentence() {
     );
 }
 
-/// A member of a shared group that lasts and goes away again.
+/// A member with a persistent session in a shared group, which disconnects again.
 fn join_and_go(broker: &Broker, names: std::ops::Range<u32>) {
     let mut members: Vec<Client> = names
         .map(|n| {
@@ -516,7 +516,7 @@ fn i8_three_thousand_members_that_are_away_cost_a_publisher_nothing() {
     }
     let (mut publisher, _) = connect(&broker, "publisher", "root", "pw-root");
     for n in 0..500 {
-        // They may ask for it, and none of them may receive it.
+        // They may subscribe to it, but none of them may receive it.
         publisher.publish("plants/2/x", &n.to_string());
     }
     let (_, text) = http(broker.admin_address(), "GET", "/metrics", None);
@@ -539,13 +539,13 @@ fn metrics_can_be_opened_and_nothing_else_with_them() {
     assert_eq!(http(admin, "GET", "/api/v1/status", None).0, 401);
 }
 
-/// Users whose passwords are slow to check, as argon2id makes them.
+/// Users with argon2id passwords, which are slow to check.
 fn write_slow_users(dir: &Path) {
     let slow = headwater_broker::auth::users::new_lines("root", "pw-root", false).unwrap();
     write(dir, "users", &(slow + &line("reader") + &line("writer")));
 }
 
-/// A channel from an address of this machine's own choice.
+/// A channel from a chosen address of this machine.
 async fn flight_from(broker: &Broker, site: u8, authorization: String) -> Flight {
     let address = format!("http://{}", broker.flight_address());
     let local = std::net::IpAddr::from([127, 0, 0, site]);
@@ -581,14 +581,14 @@ async fn a_flood_of_calls_with_bad_passwords_makes_nobody_else_wait() {
                 let refused = service.do_action(request).await.err().unwrap();
                 if refused.code() == Code::Unavailable {
                     let _ = tell_busy.try_send(());
-                    // So that this process has time for the others.
+                    // Leaves CPU time for the other clients of this process.
                     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
                 }
             }
         });
     }
     busy.recv().await.expect("the flood takes all its places");
-    // Each for the first time, so each needs a check.
+    // Each connects for the first time, so each needs a check.
     let admin = broker.admin_address();
     let (mqtt, http) = tokio::task::block_in_place(|| {
         let mqtt = connect(&broker, "good", "writer", "pw-writer").1;
@@ -664,7 +664,7 @@ async fn a_user_takes_so_many_connections_of_flight_and_leaves_the_others_to_oth
     let mut root = Flight::open(&broker, Some(basic("root"))).await;
     assert_eq!(root.code("version", json!({})).await, Code::Ok);
     held.clear();
-    // The place is free as soon as the broker has seen the end of the connection.
+    // The slot is free as soon as the broker has seen the end of the connection.
     while third.code("version", json!({})).await != Code::Ok {}
 }
 
@@ -704,11 +704,12 @@ async fn retained_messages_over_flight_count_for_their_user() {
     let refused = reader.put_as("plants/2", b"kept", true).await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
     assert!(refused.message().contains("quota:retained"), "{refused}");
-    // One that is there may change, and what is not kept is no matter; the other half is for others.
+    // An existing retained message may be replaced, and messages without retain do not count; the other half is for
+    // other users.
     reader.put_as("plants/1", b"anew", true).await.unwrap();
     reader.put("plants/2", b"passes").await.unwrap();
     rival.put_as("plants/2", b"kept", true).await.unwrap();
-    // A place that is given back can be taken again, as soon as the loop has seen it.
+    // A freed slot can be used again as soon as the loop has seen it.
     reader.put_as("plants/0", b"", true).await.unwrap();
     while reader.put_as("plants/3", b"kept", true).await.is_err() {}
 }
@@ -774,7 +775,7 @@ fn start_for_two(dir: &Path, change: impl FnOnce(&mut headwater_broker::config::
 #[tokio::test(flavor = "multi_thread")]
 async fn a_consumer_group_belongs_to_who_made_it() {
     let dir = tempfile::tempdir().unwrap();
-    // Made before there were users: nobody owns it.
+    // Made before users were configured: it has no owner.
     let open = start_with(&dir.path().join("log"), |_| {});
     let mut anybody = Flight::open(&open, None).await;
     let old = json!({"group": "old", "reader_epoch": 1});
@@ -885,7 +886,7 @@ async fn who_may_publish_nothing_is_refused_before_anything_is_decoded() {
     }
 }
 
-/// A TCP stream on which a GET was sent and nothing of the answer is read.
+/// A TCP stream that has sent a GET and reads nothing of the answer.
 fn begin_get(admin: SocketAddr, path: &str, user: &str) -> TcpStream {
     let mut stream = TcpStream::connect(admin).unwrap();
     stream
@@ -900,7 +901,7 @@ fn begin_get(admin: SocketAddr, path: &str, user: &str) -> TcpStream {
     stream
 }
 
-/// Publishes an artifact of `chunks` chunks as `root`, larger than what sockets take without a reader.
+/// Publishes an artifact of `chunks` chunks as `root`, larger than the socket buffers.
 async fn push_artifact(broker: &Broker, chunks: usize) {
     const CHUNK_BYTES: usize = 512 << 10;
     let mut root = Flight::open(broker, Some(basic("root"))).await;

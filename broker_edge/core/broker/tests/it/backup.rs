@@ -1,4 +1,4 @@
-//! A backup of a running broker: what is acknowledged is in it, state included, and a caller can write nowhere else.
+//! A backup of a running broker contains every acknowledged record and the state, and a caller can write nowhere else.
 
 use std::sync::atomic::AtomicBool;
 
@@ -113,7 +113,7 @@ async fn a_caller_names_a_backup_and_can_write_nowhere_else() {
         .refusal("backup", json!({"name": "a", "dir": "/tmp"}))
         .await;
     assert!(!backups.exists());
-    // A link in the folder leads nowhere, and what is there already is not written over.
+    // A link in the folder is not followed, and existing files are not overwritten.
     std::fs::create_dir_all(&backups).unwrap();
     std::os::unix::fs::symlink(folder.path(), backups.join("link")).unwrap();
     std::fs::create_dir(backups.join("full")).unwrap();

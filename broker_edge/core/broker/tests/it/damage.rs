@@ -1,4 +1,4 @@
-//! What a running broker says of damage that a reader finds: DATA_LOSS, then the same offsets everywhere.
+//! How a running broker reports damage that a reader finds: DATA_LOSS, then the same offsets everywhere.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -31,7 +31,7 @@ async fn damage_found_by_a_read_is_reported_everywhere_at_once() {
         let sent = Sent::new("devices/d1/telemetry", vec![number; 50_000]);
         client.produce(&[sent]).await.unwrap();
     }
-    // Restarted, so that nothing of it is in memory.
+    // Restarted, so that none of it is in memory.
     broker.restart();
     let mut client = broker.client().await;
     let segment = sealed_segment(&broker);

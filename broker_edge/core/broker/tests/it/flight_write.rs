@@ -1,4 +1,4 @@
-//! What Flight promises to producers and consumer groups.
+//! Flight's promises to producers and consumer groups.
 
 use std::sync::Arc;
 
@@ -312,7 +312,7 @@ async fn a_gap_becomes_a_record() {
     );
     assert!(value["time_us"].as_u64().unwrap() > 1_600_000_000_000_000);
 
-    // Of another log neither the partition nor the end is known here.
+    // For another log neither the partition nor the end is known here.
     let elsewhere = json!({"log_id": "gone", "partition": 77, "start": 4, "reason": "retired"});
     assert_eq!(client.act("gap", elsewhere).await.unwrap(), json!({}));
     let rows = client
@@ -551,7 +551,7 @@ async fn rows_keep_the_rules_of_a_publish() {
     let message = refused.body["message"].as_str().unwrap();
     assert!(message.contains("flight.max_record_bytes"), "{message}");
     assert!(client.high_watermarks().await.is_empty());
-    // A chunk of an artifact is larger than this broker's packets and is taken.
+    // A chunk of an artifact is larger than this broker's packet limit and is accepted.
     let chunk = Sent::new("artifacts/pump/1/chunks", vec![0; 960 << 10]);
     client.produce(&[chunk]).await.unwrap();
     client
@@ -620,7 +620,7 @@ async fn what_an_earlier_version_stored_of_groups_is_brought_within_the_log() {
     );
 }
 
-/// Numbers that do not repeat soon, the same in each run.
+/// A pseudo-random sequence, the same in each run.
 struct Numbers(u64);
 
 impl Numbers {

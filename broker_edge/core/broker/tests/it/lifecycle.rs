@@ -1,4 +1,4 @@
-//! Starting and stopping: what listens, what is refused in one sentence, what the admin listener says.
+//! Starting and stopping: the listeners, refusals in one sentence, and the answers of the admin listener.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};

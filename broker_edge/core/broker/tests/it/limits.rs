@@ -1,4 +1,4 @@
-//! Limits of a whole broker process: connections and file descriptors.
+//! Limits of a broker process: connections and file descriptors.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ use headwater_mqtt::encode::{self, ConnectFields};
 
 const VERSION: Version = Version::V311;
 
-/// Connects, and says whether the broker answered with a CONNACK instead of closing.
+/// Connects, and returns whether the broker answered with a CONNACK instead of closing.
 fn is_served(address: SocketAddr, client_id: &str) -> Option<Client> {
     let mut client = Client::open(address, VERSION);
     client.send(|out| encode::connect(out, &ConnectFields::new(VERSION, client_id)));
@@ -61,13 +61,13 @@ struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended.
+        // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A broker with so many file descriptors, and the line with its addresses.
+/// A broker with this many file descriptors, and the line with its addresses.
 fn start_limited(dir: &Path, open_files: u32) -> (Process, String) {
     let mut command = Command::new("sh");
     let limited = format!("ulimit -n {open_files}; exec \"$@\"");
@@ -110,7 +110,7 @@ fn without_file_descriptors_new_connections_are_closed_and_the_others_go_on() {
     while is_served(address, "late").is_none() {}
 }
 
-/// Lets this process hold the connections of a test.
+/// Raises the limit of this process, so that it can hold the connections of a test.
 fn raise_open_files(wanted: u64) {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -119,7 +119,7 @@ fn raise_open_files(wanted: u64) {
         .expect("this test needs 4096 open files: raise `ulimit -Hn`");
 }
 
-/// The answer of Flight to somebody who has credentials, or needs none.
+/// Flight's answer to a client that has credentials, or needs none.
 fn flight_answers(flight: SocketAddr) -> Result<(), tonic::Status> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().expect("a runtime");
@@ -147,7 +147,7 @@ fn connections_that_say_nothing_to_flight_and_admin_take_nothing_from_anybody() 
         (0..count).map(open).collect()
     };
     let held = [silent(flight, 1500), silent(admin, 500)];
-    // While they stay, everything goes on: new clients, appends, health, and Flight itself.
+    // While they stay, everything works: new clients, appends, health, and Flight itself.
     let mut late = is_served(mqtt, "late").expect("MQTT takes clients");
     late.publish("t", "appended");
     assert_eq!(early.message().text(), "appended");
@@ -206,7 +206,7 @@ fn a_flight_connection_without_a_call_ends_at_its_deadline_and_one_with_a_call_s
         })
         .collect();
     begun.into_iter().for_each(wait_for_end);
-    // It was opened before those that were closed, and is the same connection.
+    // It was opened before the closed ones, and is still the same connection.
     call();
     let metrics = admin_metrics(broker.admin_address());
     assert!(
@@ -260,7 +260,7 @@ fn a_client_that_still_sends_reads_why_its_connection_ends() {
     let broker = start(dir.path());
     for _ in 0..20 {
         let mut client = Client::connect(broker.mqtt_address(), Version::V5, "talker");
-        // A packet of the reserved type, and much behind it that nobody reads.
+        // A packet of the reserved type, followed by many bytes that nobody reads.
         let mut bytes = vec![0x00, 0x00];
         bytes.extend(std::iter::repeat_n(0xc0, 128 << 10));
         client.send(|out| out.extend_from_slice(&bytes));

@@ -182,7 +182,7 @@ fn many_retained_messages_come_once_each_to_a_client_that_takes_few_at_a_time() 
     fields.properties = &[Property::ReceiveMaximum(10)];
     let (mut slow, _) = Client::connect_with(broker.mqtt_address(), fields);
     slow.subscribe("r/#", 1);
-    // It has acknowledged nothing: these have not been sent.
+    // It has acknowledged nothing, so these have not been sent.
     publisher.publish_with("r/5000", "new", true, &[]);
     publisher.publish_with("r/6000", "", true, &[]);
     publisher.publish_with("r/7000", "live", false, &[]);
@@ -291,7 +291,7 @@ fn a_delayed_will_is_dropped_when_the_client_is_back_and_sent_when_its_session_e
     assert!(present);
     watcher.expect_silence();
     drop(client);
-    // A clean start ends the session, and with it the wait for the will.
+    // A clean start ends the session and with it the will delay.
     let _fresh = Client::connect(broker.mqtt_address(), Version::V5, "c");
     assert_eq!(watcher.message().text(), "gone");
 }
@@ -381,7 +381,7 @@ fn a_large_message_arrives_whole_and_a_too_large_one_ends_the_connection() {
     publisher.publish("big", "small");
     assert_eq!(subscriber.message().text(), payload);
     assert_eq!(subscriber.message().text(), "small");
-    // The announcement is enough. What would follow it may only meet a closed socket, whose reset can overtake the answer.
+    // The header is enough. A payload after it could reach a closed socket, whose reset can overtake the answer.
     let head = [0x32, 0x81, 0x80, 0x40, 0x00, 0x03, b'b', b'i', b'g'];
     publisher.send(|out| out.extend_from_slice(&head));
     assert_eq!(

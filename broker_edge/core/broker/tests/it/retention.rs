@@ -1,4 +1,5 @@
-//! What a broker keeps for whom, what readers hear that retention overtakes, and how it goes on when its disk is used up.
+//! What retention keeps for consumer groups, what readers overtaken by retention are told, and how the broker continues
+//! on a full disk.
 
 use std::time::Instant;
 
@@ -11,7 +12,7 @@ use headwater_mqtt::{Property, QoS, ReasonCode, Version};
 use serde_json::{Value, json};
 use tonic::Code;
 
-/// Telemetry is partition 3 where it has one.
+/// Telemetry is partition 3 if it has one partition.
 const TELEMETRY: u32 = 3;
 const ROW_BYTES: usize = 16 << 10;
 
@@ -64,7 +65,7 @@ async fn readers_that_retention_overtakes_are_told_and_skip_nothing() {
         "log.classes.telemetry.retention.bytes=14MiB",
     ]);
     let mut producer = broker.client().await;
-    // More than what is sent ahead to a reader that does not read.
+    // More than is sent ahead to a reader that does not read.
     for _ in 0..12 {
         producer.produce(&rows(64)).await.expect("taken");
     }
@@ -289,8 +290,8 @@ async fn above_the_action_level_telemetry_is_refused_and_commands_go_on() {
         .expect("reads go on");
 }
 
-/// Publishes twice: the first begins an interval, the answer to the second shows what an acknowledgement waits for.
-/// Gives its durability and whether the record was below the high watermark by then.
+/// Publishes twice: the first publish begins an interval, and the answer to the second shows what an acknowledgement
+/// waits for. Returns its durability and whether the record was below the high watermark by then.
 async fn second_puback(ack: &str) -> (String, bool) {
     let ack = format!("log.ack={ack}");
     let broker = TestBroker::start(&[

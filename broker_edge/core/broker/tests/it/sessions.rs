@@ -1,4 +1,5 @@
-//! Sessions against a real broker: places in the log instead of queues, across slow clients, absence and restart.
+//! Sessions against a real broker: offsets in the log instead of queues, with slow clients, disconnected clients and
+//! restarts.
 
 use std::io::Write;
 
@@ -45,7 +46,7 @@ fn who_was_away_gets_the_topics_it_names_out_of_batches_of_many_and_in_order() {
     const TOPICS: usize = 50;
     let dir = dir();
     let broker = start(dir.path());
-    // A window of two: each batch is looked into again and again.
+    // A window of two: each batch is read many times.
     let properties = [
         Property::ReceiveMaximum(2),
         Property::SessionExpiryInterval(600),
@@ -164,7 +165,7 @@ fn a_clean_start_forgets_the_session_and_a_session_ends_when_it_expires() {
         .disconnect();
     let deadline = std::time::Instant::now() + crate::common::DEADLINE;
     loop {
-        // Each look resumes or makes the session; one that is gone is made anew and has no subscriptions.
+        // Each check resumes or creates the session; an expired one is created anew, without subscriptions.
         std::thread::park_timeout(std::time::Duration::from_millis(1100));
         let (client, present) = Client::connect_with(broker.mqtt_address(), fields);
         client.disconnect();

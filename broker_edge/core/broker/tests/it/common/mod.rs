@@ -1,4 +1,4 @@
-//! A real broker on free ports and a small blocking MQTT client, for tests that speak over TCP.
+//! A real broker on free ports and a small blocking MQTT client, for tests over TCP.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use headwater_mqtt::packet::subscribe::{Subscription, SubscriptionOptions};
 use headwater_mqtt::packet::{ServerPacket, decode_from_server};
 use headwater_mqtt::{Frame, PacketId, Property, QoS, ReasonCode, Version, frame};
 
-/// The longest that a test waits for something that has to come.
+/// The longest time that a test waits for an expected event.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A broker with its data in `dir`.
@@ -43,7 +43,7 @@ pub fn try_start_with(
     Broker::start(config)
 }
 
-/// A packet that the broker sent, with what tests look at.
+/// A packet from the broker, with the fields that tests check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Got {
     Connack {
@@ -99,13 +99,13 @@ pub struct Client {
     pub stream: TcpStream,
     pub version: Version,
     received: Vec<u8>,
-    /// Read while something else was waited for.
+    /// Packets read while waiting for another one.
     aside: VecDeque<Got>,
     next_id: u16,
 }
 
 impl Client {
-    /// Opens a connection and says nothing.
+    /// Opens a connection and sends nothing.
     pub fn open(address: SocketAddr, version: Version) -> Self {
         let stream = TcpStream::connect(address).expect("the broker listens");
         stream
@@ -128,7 +128,7 @@ impl Client {
         client
     }
 
-    /// Connects and gives the session-present flag.
+    /// Connects and returns the session-present flag.
     pub fn connect_with(address: SocketAddr, fields: ConnectFields<'_>) -> (Self, bool) {
         let mut client = Self::open(address, fields.version);
         client.send(|out| encode::connect(out, &fields));
@@ -164,7 +164,7 @@ impl Client {
         PacketId::new(self.next_id).expect("tests send fewer than 65,535 packets")
     }
 
-    /// Sends a PUBLISH and waits for nothing.
+    /// Sends a PUBLISH without waiting.
     pub fn send_publish(
         &mut self,
         topic: &str,
@@ -262,7 +262,7 @@ impl Client {
         self.send(|out| encode::puback(out, version, id, ReasonCode::Success, &[]));
     }
 
-    /// The next message, acknowledged when it asks for it.
+    /// The next message, acknowledged if its QoS requires it.
     pub fn message(&mut self) -> Message {
         let message = self.message_unacked();
         if message.qos == 1 {
@@ -278,14 +278,14 @@ impl Client {
         }
     }
 
-    /// Texts of the next messages.
+    /// The texts of the next messages.
     pub fn texts(&mut self, count: usize) -> Vec<String> {
         (0..count)
             .map(|_| self.message().text().to_owned())
             .collect()
     }
 
-    /// Asserts that everything sent so far was handled and that no message came of it.
+    /// Asserts that the broker has handled everything sent so far and that no message resulted.
     pub fn expect_silence(&mut self) {
         self.send(encode::pingreq);
         match self.wait_for(|got| matches!(got, Got::Publish(_) | Got::Pingresp | Got::Closed)) {
@@ -297,11 +297,11 @@ impl Client {
     pub fn disconnect(mut self) {
         let version = self.version;
         self.send(|out| encode::disconnect(out, version, ReasonCode::Success, &[]));
-        // The broker has handled it when it closes.
+        // The broker closes only after it has handled everything.
         while self.next() != Got::Closed {}
     }
 
-    /// The next packet that satisfies `wanted`; others are put aside.
+    /// The next packet that satisfies `wanted`; others are stored.
     pub fn wait_for(&mut self, wanted: impl Fn(&Got) -> bool) -> Got {
         if let Some(at) = self.aside.iter().position(&wanted) {
             return self.aside.remove(at).expect("the place was just found");

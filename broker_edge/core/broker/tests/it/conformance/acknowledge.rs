@@ -110,7 +110,7 @@ fn an_acknowledgement_with_a_code_that_is_none_is_refused() {
     }
 }
 
-/// An acknowledgement that matches nothing is no crime: the broker may have been restarted in between.
+/// An acknowledgement that matches nothing is not an error: the broker may have been restarted in between.
 #[test]
 fn an_acknowledgement_of_nothing_is_ignored() {
     for v in BOTH {

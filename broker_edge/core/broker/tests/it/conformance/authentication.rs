@@ -1,5 +1,5 @@
-//! Credentials and enhanced authentication, asked of a broker that has users. The client's side of SCRAM-SHA-256 is made
-//! here, of RFC 5802 and ring, and not taken from the product.
+//! Credentials and enhanced authentication, against a broker with users. The client's side of SCRAM-SHA-256 is
+//! implemented here from RFC 5802 with ring, independently of the product.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -48,7 +48,7 @@ fn salted(password: &str, salt: &[u8], iterations: u32) -> Vec<u8> {
     out
 }
 
-/// Where a broker listens whose one user is `ann` with the password `pw`.
+/// The address of a broker with the single user `ann`, password `pw`.
 fn guarded() -> SocketAddr {
     static BROKER: OnceLock<Broker> = OnceLock::new();
     let broker = BROKER.get_or_init(|| {
@@ -90,7 +90,7 @@ fn auth(reason: u8, message: &str) -> Vec<u8> {
 /// Reason, method and message of an AUTH.
 fn read_auth(packet: &Packet) -> (u8, String, String) {
     assert_eq!(packet.kind(), AUTH, "{packet:02x?}");
-    // An AUTH has its properties where a DISCONNECT has them.
+    // An AUTH has its properties at the same position as a DISCONNECT.
     let mut as_disconnect = packet.clone();
     as_disconnect.first_byte = DISCONNECT << 4;
     let named = |id| as_disconnect.property_text(id).unwrap_or_default();
@@ -121,7 +121,7 @@ fn last(user: &str, password: &str, challenge: &str) -> String {
     format!("{head},p={}", STANDARD.encode(proof))
 }
 
-/// A CONNECT that begins an exchange, and the broker's challenge.
+/// Sends a CONNECT that begins an exchange; returns the broker's challenge.
 fn begun(user: &str) -> (Peer, String) {
     let mut peer = Peer::open(guarded(), 5);
     let connect = Connect::new(5, &fresh("scram"))
@@ -133,7 +133,7 @@ fn begun(user: &str) -> (Peer, String) {
     (peer, challenge)
 }
 
-/// A client that has proved to be `ann`.
+/// A client authenticated as `ann`.
 fn entered() -> Peer {
     let (mut peer, challenge) = begun("ann");
     peer.send(&auth(CONTINUE, &last("ann", "pw", &challenge)));
@@ -167,7 +167,7 @@ fn a_proof_that_is_wrong_is_answered_with_a_refusal_and_the_connection_ends() {
         assert_eq!((connack.kind(), connack.reason()), (CONNACK, 0x86));
         peer.closed();
     }
-    // What goes on with something else than AUTH is ended, too.
+    // A client that continues with another packet than AUTH is disconnected too.
     let (mut peer, _) = begun("ann");
     peer.send(&[0xc0, 0]);
     peer.closed();
@@ -180,7 +180,7 @@ fn a_client_may_prove_itself_again_on_its_connection() {
     peer.send(&auth(AGAIN, &first("ann")));
     let (reason, _, challenge) = read_auth(&peer.next().expect("an AUTH"));
     assert_eq!(reason, CONTINUE);
-    // Everything else goes on meanwhile.
+    // Meanwhile everything else works as usual.
     peer.send(&[0xc0, 0]);
     peer.wait_for(PINGRESP);
     peer.send(&auth(CONTINUE, &last("ann", "pw", &challenge)));
@@ -213,7 +213,7 @@ fn checks_of_a_connect_that_fail_end_the_connection() {
         assert_eq!((connack.kind(), connack.body[1]), (CONNACK, code));
         peer.closed();
     }
-    // A challenge that is larger than the client takes is not sent.
+    // A challenge over the client's maximum packet size is not sent.
     let mut peer = Peer::open(guarded(), 5);
     let connect = Connect::new(5, &fresh("small"))
         .with(&number(0x27, 40))

@@ -1,4 +1,4 @@
-//! CONNECT and CONNACK: what is let in, what is refused, and in which words.
+//! CONNECT and CONNACK: what is accepted, what is refused, and with which code.
 
 use crate::conformance::talk::{Connect, Will, connect, publish_0, refused};
 use crate::conformance::wire::{
@@ -6,7 +6,7 @@ use crate::conformance::wire::{
 };
 use crate::conformance::{address, fresh};
 
-/// A CONNECT without properties from its protocol name on.
+/// A CONNECT without properties, from its protocol name on.
 fn raw(name: &[u8], level: u8, flags: u8, version: u8) -> Vec<u8> {
     packet(
         0x10,

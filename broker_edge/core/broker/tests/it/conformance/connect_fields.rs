@@ -4,7 +4,7 @@ use crate::conformance::fresh;
 use crate::conformance::talk::{Connect, Will, refused};
 use crate::conformance::wire::{BOTH, packet, properties, text};
 
-/// A CONNECT with these flags, and exactly these fields behind its client id.
+/// A CONNECT with these flags, and exactly these fields after its client id.
 fn with_flags(v: u8, flags: u8, fields: &[&[u8]]) -> Vec<u8> {
     let head = [
         text("MQTT"),
@@ -94,7 +94,7 @@ fn in_5_a_password_may_stand_alone() {
     let mut connect = Connect::new(5, &fresh("alone"));
     connect.password = Some(vec![0, 1, 255]);
     let (_, connack) = connect.answer();
-    // Let in without authentication, refused for what it says with it: never for how it is written.
+    // Accepted without authentication, and with it refused for its contents, never for its form.
     assert!(
         matches!(connack.reason(), 0 | 0x86 | 0x87),
         "{connack:02x?}"

@@ -26,7 +26,7 @@ fn silence_for_one_and_a_half_keep_alives_ends_the_connection() {
     for v in BOTH {
         let mut connect = Connect::new(v, &fresh("silent"));
         connect.keep_alive_s = 1;
-        // Before the broker has heard anything: its count can only begin later.
+        // Measured before the broker has received anything, so its timer can only start later.
         let since = Instant::now();
         let (mut peer, _) = connect.enter();
         peer.closed_with(0x8d);
@@ -47,7 +47,7 @@ fn any_packet_keeps_a_connection_alive() {
         let mut connect_it = Connect::new(v, &fresh("alive"));
         connect_it.keep_alive_s = 1;
         let (mut peer, _) = connect_it.enter();
-        // Somebody who says nothing marks the time.
+        // A silent client shows how much time has passed.
         let mut clock = Connect::new(v, &fresh("clock"));
         clock.keep_alive_s = 1;
         let (mut clock, _) = clock.enter();
@@ -82,7 +82,7 @@ fn the_reserved_bits_of_disconnect_are_zero() {
 #[test]
 fn nothing_follows_the_brokers_disconnect() {
     let mut peer = connect(5, &fresh("last"));
-    // The ping behind the mistake is not answered.
+    // The ping after the mistake is not answered.
     peer.send(&[0x36, 0, 0xc0, 0]);
     peer.closed_with(0x81);
 }

@@ -31,7 +31,7 @@ fn a_repeated_publish_is_acknowledged_again_and_delivered_once() {
         let mut peer = connect(v, &fresh("s"));
         peer.subscribe(&topic, 0);
         let mut publisher = connect(v, &fresh("p"));
-        // Once more: a client has no reason to do it over and over on one connection (4.4.0-1).
+        // Repeat only once: a client has no reason to repeat it often on one connection (4.4.0-1).
         for flags in [4, 0x0c] {
             publisher.send_publish(flags, 9, &topic, &[], b"once");
             assert_eq!(publisher.wait_for(PUBREC).id(), 9);
@@ -116,7 +116,7 @@ fn a_release_of_nothing_is_completed() {
     }
 }
 
-/// A subscriber that was sent one QoS 2 message and has said nothing to it.
+/// A subscriber that got one QoS 2 message and has not answered it.
 fn with_delivery(v: u8) -> (Connect, Peer, crate::conformance::wire::Packet, String) {
     let (id, topic) = (fresh("s"), fresh("t"));
     let lasting = Connect::lasting(v, &id);
@@ -219,7 +219,7 @@ fn identifiers_of_both_directions_do_not_meet() {
         let topic = fresh("t");
         let mut peer = connect(v, &fresh("s"));
         peer.subscribe(&topic, 2);
-        // The client uses the very identifiers that the broker will use.
+        // The client uses the same identifiers that the broker will use.
         for id in 1..=20 {
             peer.send_publish(4, id, &topic, &[], id.to_string().as_bytes());
         }

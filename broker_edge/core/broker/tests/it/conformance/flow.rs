@@ -1,4 +1,4 @@
-//! Flow control, packet sizes, and what a client does not want to be told.
+//! Flow control, packet sizes, and information that a client does not want.
 
 use crate::conformance::fresh;
 use crate::conformance::talk::{Connect, connect};
@@ -85,7 +85,7 @@ fn a_client_that_sends_more_than_the_receive_maximum_is_told() {
     let maximum = connack
         .property(0x21)
         .map_or(u16::MAX, |value| u16::from_be_bytes([value[0], value[1]]));
-    // QoS 2 publishes that are never released stay on their way.
+    // QoS 2 publishes that are never released stay in flight.
     for n in 1..=maximum {
         peer.send_publish(4, n, "flow", &[], b"x");
     }

@@ -1,4 +1,4 @@
-//! What every packet has: its first byte, its length, its packet identifier, its properties.
+//! The parts of every packet: first byte, length, packet identifier, properties.
 
 use crate::conformance::fresh;
 use crate::conformance::talk::{connect, publish_0};
@@ -235,7 +235,7 @@ fn properties_of_acknowledgements_are_checked() {
             peer.closed();
         }
     }
-    // What is allowed is taken.
+    // Allowed properties are accepted.
     let mut peer = connect(5, &fresh("ack"));
     peer.send(&packet(
         0x40,

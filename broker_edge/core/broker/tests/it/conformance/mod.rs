@@ -1,9 +1,9 @@
-//! Conformance by clause: every rule that MQTT 5 and MQTT 3.1.1 put on a server, asked of a real broker over TCP with
-//! packets made by hand.
+//! Conformance by clause: every rule of MQTT 5 and MQTT 3.1.1 for servers, tested on a real broker over TCP with
+//! handmade packets.
 //!
-//! The comment above a test names the clauses it holds, `v5:` for MQTT 5 and `v311:` for MQTT 3.1.1. `table` compares them
-//! with the lists of all clauses (`mqtt5.txt`, `mqtt311.txt`) and with `docs/conformance.md`, which is made from both.
-//! One broker serves the whole suite, so every test has client ids and topics of its own (`fresh`).
+//! The comment above a test names the clauses that it covers, `v5:` for MQTT 5 and `v311:` for MQTT 3.1.1. `table`
+//! compares them with the lists of all clauses (`mqtt5.txt`, `mqtt311.txt`) and with `docs/conformance.md`, which is
+//! generated from both. One broker serves the whole suite, so every test has its own client ids and topics (`fresh`).
 
 mod acknowledge;
 mod authentication;
@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use headwater_broker::Broker;
 use headwater_broker::config::Config;
 
-/// Where the broker of this suite listens. Its folder is emptied by the next run: a static is never dropped.
+/// The address of this suite's broker. The next run empties its folder, because a static is never dropped.
 fn address() -> SocketAddr {
     static BROKER: OnceLock<Broker> = OnceLock::new();
     let broker = BROKER.get_or_init(|| {

@@ -28,7 +28,7 @@ fn dup_is_not_set_on_qos_0() {
         let topic = fresh("t");
         let mut peer = connect(v, &fresh("dup"));
         peer.subscribe(&topic, 0);
-        // The flag of a repeated publish does not go on to subscribers.
+        // The DUP flag of a publish is not forwarded to subscribers.
         peer.send_publish(0x0a, 3, &topic, &[], b"x");
         let message = peer.message();
         assert_eq!((message.qos(), message.dup()), (0, false));
@@ -172,7 +172,7 @@ fn every_alias_up_to_the_maximum_stands_for_its_topic() {
             "{wanted}"
         );
     }
-    // An alias can be given to another topic.
+    // An alias can be assigned to another topic.
     peer.send_publish(0, 0, &format!("{topic}/new"), &[&short(0x23, 1)], b"named");
     peer.send_publish(0, 0, "", &[&short(0x23, 1)], b"alias");
     assert_eq!(peer.message().topic(), format!("{topic}/new"));
@@ -280,7 +280,7 @@ fn a_packet_over_the_limit_of_the_connack_is_too_large() {
     let maximum = connack.property(0x27).expect("the broker says its limit");
     let maximum = u32::from_be_bytes([maximum[0], maximum[1], maximum[2], maximum[3]]) as usize;
     let head = [text("t"), properties(5, &[])].concat();
-    // The header alone is enough to know.
+    // The header alone is enough for the refusal.
     let mut start = packet(0x30, &[&head, &vec![0; maximum]]);
     start.truncate(64);
     peer.send(&start);

@@ -116,7 +116,7 @@ fn an_expired_message_is_not_delivered() {
     let mut publisher = connect(5, &fresh("p"));
     publisher.publish_with(1, &topic, &[&number(0x02, 1)], "short");
     publisher.publish(&topic, "lasting");
-    // A connection that says nothing for a second and a half marks the time.
+    // A connection that is silent for a second and a half shows that the time has passed.
     let mut clock = crate::conformance::talk::Connect::new(5, &fresh("clock"));
     clock.keep_alive_s = 1;
     clock.enter().0.closed_with(0x8d);

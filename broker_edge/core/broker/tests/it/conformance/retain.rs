@@ -128,7 +128,7 @@ fn retain_as_published_keeps_the_flag() {
 fn retain_handling_says_when_retained_messages_are_sent() {
     let topic = fresh("kept");
     connect(5, &fresh("p")).publish_with(1, &topic, &[], "kept");
-    // The handling, and whether the first and the second SUBSCRIBE of the filter are answered by the message.
+    // The retain handling, and whether the first and the second SUBSCRIBE of the filter get the message.
     for (handling, first, second) in [(0, true, true), (1, true, false), (2, false, false)] {
         let mut peer = connect(5, &fresh("s"));
         for wanted in [first, second] {

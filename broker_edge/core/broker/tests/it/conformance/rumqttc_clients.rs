@@ -1,5 +1,5 @@
-//! rumqttc, unchanged, in both of its protocol versions: each QoS both ways, retained values, wills, sessions, large
-//! payloads, properties and positions. Whether its codec and ours agree is asked beside the codec.
+//! Unmodified rumqttc clients in both protocol versions: each QoS in both directions, retained messages, wills,
+//! sessions, large payloads, properties and offsets. A test of the codec compares its codec with ours.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ fn options(client_id: &str, clean: bool) -> MqttOptions {
     options
 }
 
-/// The next packet that `wanted` knows.
+/// The next packet that `wanted` accepts.
 fn until<T>(connection: &mut Connection, wanted: impl Fn(&Packet) -> Option<T>) -> T {
     let due = Instant::now() + DEADLINE;
     while let Ok(event) = connection.recv_timeout(due.saturating_duration_since(Instant::now())) {
@@ -81,7 +81,7 @@ fn rumqttc_publishes_and_receives_with_every_qos_in_3_1_1() {
         QoS::AtMostOnce,
     );
     assert!(message(&mut connection).retain);
-    // All that was published to this topic, from the log.
+    // All messages published to this topic, from the log.
     subscribe(
         &client,
         &mut connection,

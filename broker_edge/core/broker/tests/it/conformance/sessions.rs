@@ -1,4 +1,4 @@
-//! Sessions: what is kept, for how long, and what a client is told about it.
+//! Sessions: what is kept, for how long, and what the client is told.
 
 use crate::conformance::fresh;
 use crate::conformance::talk::{Connect, connect};
@@ -84,7 +84,7 @@ fn a_session_ends_when_its_expiry_has_passed() {
     let mut watcher = crate::conformance::talk::connect(5, &fresh("w"));
     watcher.subscribe(&topic, 0);
     connect.will = Some(crate::conformance::talk::Will {
-        // Published when the session ends: this is how the test learns of it.
+        // Published when the session ends, which is how the test notices it.
         properties: number(0x18, 3600),
         ..crate::conformance::talk::Will::new(&topic, "ended")
     });

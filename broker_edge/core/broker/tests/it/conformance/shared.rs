@@ -1,4 +1,5 @@
-//! Shared subscriptions, as far as the standard has rules for them; how a group shares its work is asked at the engine.
+//! Shared subscriptions, as far as the standard has rules for them. The engine's tests cover how a group shares its
+//! work.
 
 use crate::conformance::fresh;
 use crate::conformance::talk::{Connect, connect};

@@ -118,7 +118,7 @@ fn overlapping_subscriptions_deliver_with_the_highest_qos() {
     }
 }
 
-/// The QoS of one more message that came, if any: the standard allows a copy for each subscription.
+/// The QoS of one more received message, if any: the standard allows one copy per subscription.
 fn next_message(peer: &mut crate::conformance::wire::Peer) -> Option<u8> {
     peer.send(&[0xc0, 0]);
     let packet = peer.next()?;

@@ -1,7 +1,7 @@
-//! `docs/conformance.md` is made of the lists of clauses and of the comments above the tests, and compared here.
+//! Generates `docs/conformance.md` from the lists of clauses and the comments above the tests, and compares it.
 //!
-//! A clause that binds the server has a test or says why not: a missing one fails this suite, so the table cannot claim
-//! what nobody asked. `make conformance-table` writes the document anew.
+//! Every clause for servers has a test or a reason why not. A missing one fails this suite, so the table cannot claim
+//! untested clauses. `make conformance-table` regenerates the document.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 struct Standard {
     title: &'static str,
-    /// In the comments above tests.
+    /// The prefix in comments above tests.
     mark: &'static str,
     clauses: &'static str,
 }
@@ -100,7 +100,7 @@ fn tests(mark: &str) -> BTreeMap<String, Vec<String>> {
     found
 }
 
-/// `file::test` below the crate, for a clause that another suite holds.
+/// `file::test` below the crate, for a clause that another suite covers.
 fn assert_is_a_test(place: &str) {
     let (file, name) = place.split_once("::").expect("a file and a test");
     let source = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file));

@@ -1,4 +1,4 @@
-//! What a well-behaved client says: CONNECT, PUBLISH, SUBSCRIBE and the answers it owes, on top of `wire`.
+//! A well-behaved client on top of `wire`: CONNECT, PUBLISH, SUBSCRIBE and the required answers.
 
 use crate::conformance::address;
 use crate::conformance::wire::{
@@ -17,7 +17,7 @@ pub struct Connect {
     pub will: Option<Will>,
     pub username: Option<Vec<u8>>,
     pub password: Option<Vec<u8>>,
-    /// Flags to set beside those that follow from the fields.
+    /// Flags to set in addition to those that follow from the fields.
     pub extra_flags: u8,
 }
 
@@ -56,7 +56,7 @@ impl Connect {
         }
     }
 
-    /// A session that outlives its connection, resumed if it is there.
+    /// A session that outlives its connection, resumed if it exists.
     pub fn lasting(version: u8, client_id: &str) -> Self {
         Self {
             clean: false,
@@ -95,7 +95,7 @@ impl Connect {
         packet(0x10, &[&body])
     }
 
-    /// Sends it and gives the CONNACK, whatever it says.
+    /// Sends it and returns the CONNACK, whatever its code.
     #[track_caller]
     pub fn answer(&self) -> (Peer, Packet) {
         let mut peer = Peer::open(address(), self.version);
@@ -105,7 +105,7 @@ impl Connect {
         (peer, connack)
     }
 
-    /// Sends it, is let in, and gives the session present flag.
+    /// Sends it, expects success, and returns the session present flag.
     #[track_caller]
     pub fn enter(&self) -> (Peer, bool) {
         let (peer, connack) = self.answer();
@@ -113,15 +113,15 @@ impl Connect {
         (peer, connack.body[0] == 1)
     }
 
-    /// The connection is closed without a CONNACK, or MQTT 5 is told this reason in one.
+    /// Expects the connection to be closed without a CONNACK, or for MQTT 5 with this reason in one.
     #[track_caller]
     pub fn refused(&self, reason: u8) {
         refused(self.version, &self.encode(), reason);
     }
 }
 
-/// These bytes as the first packet are answered by a CONNACK with `reason` in MQTT 5, and by nothing before, and the
-/// connection is closed.
+/// Sends these bytes as the first packet. Expects a CONNACK with `reason` in MQTT 5, no answer in earlier versions, and
+/// the end of the connection.
 #[track_caller]
 pub fn refused(version: u8, bytes: &[u8], reason: u8) {
     let mut peer = Peer::open(address(), version);
@@ -192,7 +192,7 @@ impl Peer {
         assert!(ack.reason() < 0x80, "{ack:02x?}");
     }
 
-    /// The whole exchange of a QoS 2 publish.
+    /// The complete exchange of a QoS 2 publish.
     #[track_caller]
     pub fn publish_2(&mut self, topic: &str, payload: &str) {
         let id = self.new_id();
@@ -208,7 +208,7 @@ impl Peer {
         self.send(&packet(kind << 4 | flags, &[&id.to_be_bytes()]));
     }
 
-    /// Subscribes to filters, each with its options, and gives the SUBACK.
+    /// Subscribes to filters, each with its options, and returns the SUBACK.
     #[track_caller]
     pub fn subscribe_all(&mut self, list: &[&[u8]], filters: &[(&str, u8)]) -> Packet {
         let id = self.new_id();
@@ -240,7 +240,7 @@ impl Peer {
         unsuback
     }
 
-    /// The next message, with the answers that it asks for.
+    /// The next message, after sending the answers that it requires.
     #[track_caller]
     pub fn message(&mut self) -> Packet {
         let message = self.message_unacked();

@@ -1,10 +1,10 @@
-//! Strings: UTF-8, without the null character and without surrogates, and otherwise left alone.
+//! Strings: UTF-8 without the null character and surrogates, otherwise unchanged.
 
 use crate::conformance::fresh;
 use crate::conformance::talk::connect;
 use crate::conformance::wire::{BOTH, PUBACK, packet, properties, text};
 
-/// Bytes that are no text: cut, overlong, surrogates, out of range, null.
+/// Bytes that are not text: cut, overlong, surrogates, out of range, null.
 const NOT_TEXT: &[&[u8]] = &[
     &[0xff],
     &[0x80],

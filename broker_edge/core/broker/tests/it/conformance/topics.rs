@@ -1,4 +1,4 @@
-//! Topic names and filters: which filter matches which name, and which filter is none.
+//! Topic names and filters: which filter matches which name, and which filters are invalid.
 
 use crate::conformance::fresh;
 use crate::conformance::talk::connect;
@@ -30,7 +30,7 @@ fn a_wildcard_is_a_whole_level_and_the_rest_is_last() {
 /// v311: 4.7.1-2 4.7.1-3 4.7.3-4 3.8.3-2
 #[test]
 fn filters_match_by_level() {
-    // Behind a root of the test's own: filter, names that match, names that do not.
+    // Below the test's own root: filter, matching names, other names.
     let cases: &[(&str, &[&str], &[&str])] = &[
         ("/#", &["", "/", "/a", "/a/b", "//"], &["x"]),
         ("/+", &["/", "/a"], &["", "/a/b", "/a/", "//"]),

@@ -1,4 +1,4 @@
-//! MQTT 3.1 (`MQIsdp`): no list of clauses exists for it, what its clients rely on is asked here.
+//! MQTT 3.1 (`MQIsdp`): there is no list of clauses for it; these tests cover what its clients rely on.
 
 use crate::conformance::talk::{Connect, Will, connect};
 use crate::conformance::wire::{Peer, packet, text};
@@ -58,7 +58,7 @@ fn an_empty_client_id_is_rejected_in_3_1() {
 
 #[test]
 fn the_length_of_the_packet_is_above_the_flags_in_3_1() {
-    // User name and password are announced and left out.
+    // User name and password are announced by flags and left out.
     let mut peer = Peer::open(address(), 3);
     peer.send(&packet(
         0x10,

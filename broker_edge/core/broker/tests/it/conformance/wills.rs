@@ -1,4 +1,4 @@
-//! Wills: when they are published, when they are not, and what of them arrives.
+//! Wills: when they are published, when they are not, and what arrives.
 
 use crate::conformance::talk::{Connect, Will, connect};
 use crate::conformance::wire::{BOTH, Peer, number, packet, short, string, user};
@@ -182,7 +182,7 @@ fn a_delayed_will_is_not_sent_when_the_client_is_back_in_time() {
     connect.enter().0.vanish();
     connect.will = None;
     let (peer, _) = connect.enter();
-    // A will of somebody else, due later than that one would have been.
+    // Another client's will, due later than that one would have been.
     let mut other = Connect::lasting(5, &fresh("away"));
     other.will = Some(Will {
         properties: number(0x18, 2),

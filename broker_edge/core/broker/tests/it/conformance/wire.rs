@@ -1,14 +1,14 @@
-//! Packets made and taken apart by hand, and a blocking connection to the broker of this suite.
+//! Builds and parses packets by hand, over a blocking connection to this suite's broker.
 //!
-//! Deliberately without the codec of the product: a rule that both sides of one codec got wrong would hold between them.
-//! It knows just enough of the format to say what a test sends and what came back.
+//! Deliberately independent of the product's codec: an error on both sides of one codec would go unnoticed. It
+//! implements only as much of the format as the tests need.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// The longest that a test waits for something that has to come.
+/// The longest time that a test waits for an expected event.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 pub const CONNACK: u8 = 2;
@@ -24,7 +24,7 @@ pub const DISCONNECT: u8 = 14;
 
 /// Protocol levels: 3.1, 3.1.1 and 5.
 pub const ALL: [u8; 3] = [3, 4, 5];
-/// The two that have a table of clauses.
+/// The two versions with a list of clauses.
 pub const BOTH: [u8; 2] = [4, 5];
 
 /// A variable byte integer in its shortest form.
@@ -99,12 +99,12 @@ impl Packet {
         self.first_byte >> 4
     }
 
-    /// The packet identifier of everything but CONNACK, PUBLISH and what has none.
+    /// The packet identifier of packets other than CONNACK and PUBLISH that have one.
     pub fn id(&self) -> u16 {
         u16::from_be_bytes([self.body[0], self.body[1]])
     }
 
-    /// The reason code of CONNACK, DISCONNECT and the acknowledgements of publishes; success where it is left out.
+    /// The reason code of CONNACK, DISCONNECT and the acknowledgements of publishes; success if it is left out.
     pub fn reason(&self) -> u8 {
         let at = match self.kind() {
             CONNACK => 1,
@@ -213,7 +213,7 @@ impl Packet {
     }
 }
 
-/// The value and how many bytes it took.
+/// Returns the value and its length in bytes.
 fn read_varint(bytes: &[u8]) -> (usize, usize) {
     let mut value = 0;
     for (index, byte) in bytes.iter().enumerate() {
@@ -248,13 +248,13 @@ pub struct Peer {
     stream: TcpStream,
     pub version: u8,
     received: Vec<u8>,
-    /// Read while something else was waited for.
+    /// Packets read while waiting for another one.
     aside: VecDeque<Packet>,
     next_id: u16,
 }
 
 impl Peer {
-    /// Opens a connection and says nothing.
+    /// Opens a connection and sends nothing.
     pub fn open(address: SocketAddr, version: u8) -> Self {
         let stream = TcpStream::connect(address).expect("the broker listens");
         stream
@@ -271,7 +271,7 @@ impl Peer {
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
-        // The broker may close before it has read all of what it refuses.
+        // The broker may close before it has read all of a refused packet.
         let _ = self.stream.write_all(bytes);
     }
 
@@ -280,7 +280,7 @@ impl Peer {
         self.next_id
     }
 
-    /// The next packet, or nothing when the broker has closed the connection.
+    /// The next packet; `None` when the broker has closed the connection.
     pub fn next(&mut self) -> Option<Packet> {
         self.aside.pop_front().or_else(|| self.read())
     }
@@ -320,7 +320,7 @@ impl Peer {
         }
     }
 
-    /// The next packet of this kind; others are put aside.
+    /// The next packet of this kind; others are stored.
     #[track_caller]
     pub fn wait_for(&mut self, kind: u8) -> Packet {
         if let Some(at) = self.aside.iter().position(|packet| packet.kind() == kind) {
@@ -338,7 +338,7 @@ impl Peer {
         }
     }
 
-    /// The broker closes the connection, and tells an MQTT 5 client this reason before it does.
+    /// Expects the broker to close the connection; an MQTT 5 client gets this reason first.
     #[track_caller]
     pub fn closed_with(&mut self, reason: u8) {
         if self.version == 5 {
@@ -353,7 +353,7 @@ impl Peer {
         self.closed();
     }
 
-    /// The broker closes the connection and says nothing more.
+    /// Expects the broker to close the connection without another packet.
     #[track_caller]
     pub fn closed(&mut self) {
         if let Some(packet) = self.next() {
@@ -361,7 +361,7 @@ impl Peer {
         }
     }
 
-    /// Everything sent so far was handled, and no message came of it.
+    /// Asserts that everything sent so far was handled and that no message resulted.
     #[track_caller]
     pub fn silent(&mut self) {
         self.send(&[0xc0, 0]);
@@ -373,7 +373,7 @@ impl Peer {
     /// Closes without a DISCONNECT.
     pub fn vanish(self) {}
 
-    /// Says goodbye and waits until the broker has closed.
+    /// Sends a DISCONNECT and waits until the broker has closed.
     #[track_caller]
     pub fn goodbye(mut self) {
         self.send(&[0xe0, 0]);

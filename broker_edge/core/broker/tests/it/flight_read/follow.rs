@@ -1,4 +1,4 @@
-//! Readers that follow the log, and how many may.
+//! Readers that follow the log, and the limits on their number.
 
 use futures::StreamExt;
 use serde_json::json;
@@ -19,7 +19,7 @@ async fn a_following_reader_gets_what_comes_and_hears_where_it_is_meanwhile() {
         .stream(json!({"partition": partition, "start": start, "follow": true}))
         .await
         .unwrap();
-    // Idle at first: an empty batch with the place.
+    // Idle at first: an empty batch with the position.
     let (rows, next) = tokio::time::timeout(DEADLINE, follow.next())
         .await
         .unwrap()
@@ -56,7 +56,7 @@ async fn a_following_reader_gets_what_comes_and_hears_where_it_is_meanwhile() {
             .zip(start..)
             .all(|(row, offset)| row.offset == offset)
     );
-    // A stop ends it with a status that says so, and does not wait for it.
+    // A stop of the broker ends it with a status that says so, and does not wait for it.
     let stopping = std::time::Instant::now();
     drop(broker);
     let last = loop {
@@ -103,7 +103,7 @@ async fn reads_beyond_the_limit_are_refused_and_a_reader_that_leaves_makes_room(
     }
 }
 
-/// A figure of Flight.
+/// A metric of Flight.
 fn figure(broker: &TestBroker, name: &str) -> u64 {
     let (_, metrics) = broker.http("/metrics");
     let name = format!("headwater_flight_{name} ");
@@ -131,7 +131,7 @@ async fn following_readers_do_not_look_at_each_record_that_is_for_others() {
     }
     let elapsed_ms = u32::try_from(begun.elapsed().as_millis()).unwrap();
     let scans = figure(&broker, "scans_total");
-    // Each of them may look about every 20 ms, and some times at first.
+    // Each of them may scan about every 20 ms, and a few times at first.
     let most = u64::from(READERS * (elapsed_ms / 10 + 10));
     assert!(scans <= most, "{scans} looks in {elapsed_ms} ms");
     client.produce(&[Sent::new("for/me", "2")]).await.unwrap();
@@ -148,7 +148,7 @@ async fn following_readers_do_not_look_at_each_record_that_is_for_others() {
     }
 }
 
-/// Many records, so that a reader that takes nothing stands in the way of its own.
+/// Many records, so that a reader that takes nothing blocks only its own user.
 async fn large(broker: &TestBroker, megabytes: usize) -> (u32, u64) {
     let mut client = broker.client().await;
     let batch: Vec<Sent> = (0..64)
@@ -237,13 +237,13 @@ async fn readers_that_take_nothing_stay_within_the_budget_and_others_go_on() {
         most = most.max(figure(&broker, "read_memory_bytes"));
     }
     assert_eq!(rows, end, "a reader beside them gets everything");
-    // What a record or a batch of the log is larger than the room that was left for it.
+    // A record or a batch of the log may be this much larger than its loan.
     let beyond = (STALLED as u64 + 1) * (512 << 10);
     assert!(
         (BUDGET / 2..=BUDGET + beyond).contains(&most),
         "{most} bytes"
     );
-    // Each of the stalled ones goes on, too, when it is read.
+    // Each stalled reader also continues when it is read.
     for mut stream in stalled {
         let mut rows = 0;
         while let Some(answer) = tokio::time::timeout(DEADLINE, stream.next()).await.unwrap() {
@@ -267,7 +267,7 @@ async fn readers_of_batches_larger_than_their_share_of_the_budget_do_not_stop_ea
         "log.classes.telemetry.partitions=1",
     ]);
     let mut client = broker.client().await;
-    // Nearly a megabyte, which is a batch of the log: it is read as a whole, and given in eight messages.
+    // Nearly a megabyte, which is one batch of the log: it is read as a whole, and sent in eight messages.
     let batch = vec![Sent::new("plant/line", vec![7; 16 << 10]); 60];
     for _ in 0..4 {
         client.produce(&batch).await.unwrap();
@@ -327,7 +327,7 @@ async fn a_reader_that_takes_a_little_now_and_then_keeps_its_place() {
     let started = std::time::Instant::now();
     while let Some(batch) = tokio::time::timeout(DEADLINE, stream.next()).await.unwrap() {
         rows += batch.unwrap().0.len() as u64;
-        // Longer than the timeout in all, never so long without taking something.
+        // In total longer than the timeout, but never that long without taking something.
         if started.elapsed() < std::time::Duration::from_secs(3) {
             tokio::time::sleep(std::time::Duration::from_millis(300)).await;
         }
@@ -357,7 +357,7 @@ async fn a_pattern_that_would_take_seconds_on_long_topics_is_refused() {
     let ticket = json!({"partition": 3, "start": 0, "end": 21, "pattern": pattern});
     let status = client.read(ticket).await.unwrap_err();
     assert_eq!(refused(&status).body["field"], "pattern");
-    // Topics out of its reach do not matter to a pattern.
+    // Topics outside its reach do not count against a pattern.
     let plan = json!({"from": {"3": 0}, "pattern": "b/.{0,800}"});
     let answer = client.act("plan", plan).await.unwrap();
     assert_eq!(answer["partitions"]["3"]["records"], 1);

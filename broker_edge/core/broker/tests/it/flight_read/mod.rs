@@ -1,4 +1,4 @@
-//! What Flight promises to readers: the rows of the log, bounds that are named, limits that are kept.
+//! Flight's promises to readers: the rows of the log, the requested bounds, and the limits.
 
 mod follow;
 mod plan;

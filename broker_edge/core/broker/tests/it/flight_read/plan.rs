@@ -1,4 +1,4 @@
-//! Plans: what they count, and that they use their limits up.
+//! Plans: what they count, and that they use up their limits.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config as ProptestConfig, TestRunner};
@@ -8,7 +8,7 @@ use tokio::runtime::Runtime;
 use super::{FILTERS, filled, matches, whole_log};
 use crate::support::{Row, Sent, TestBroker};
 
-/// A plan beside what the whole log says about it.
+/// A plan, compared with the whole log.
 fn check_plan(
     plan: &Value,
     log: &[(u32, Vec<Row>)],

@@ -1,4 +1,4 @@
-//! The admin listener: its bounds, the page, and maintenance.
+//! The admin listener: its limits, the page, and maintenance.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use headwater_mqtt::{ReasonCode, Version};
 use crate::common::{Client, DEADLINE, Got, start, start_with};
 use crate::operate::http::{json, text};
 
-/// Long enough that a busy machine gets a whole request through.
+/// Long enough for a whole request on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 fn say(admin: SocketAddr, words: &str) -> TcpStream {
@@ -30,10 +30,10 @@ fn an_admin_connection_that_does_not_finish_its_request_is_closed_and_one_too_ma
     });
     let admin = broker.admin_address();
     let mut slow = say(admin, "GET /healthz HTTP/1.1\r\nHo");
-    // The place of the slow one is given to this one once its time is over.
+    // This one gets the slot of the slow one after its deadline.
     assert_eq!(text(admin, "GET", "/healthz"), (200, "ok".to_owned()));
     let mut rest = Vec::new();
-    // A reset is an end as well.
+    // A reset also counts as an end.
     let _ = slow.read_to_end(&mut rest);
     assert!(!rest.starts_with(b"HTTP/1.1 200"), "{rest:?}");
     broker.shutdown();
@@ -67,7 +67,7 @@ fn the_page_needs_nothing_from_elsewhere() {
     broker.shutdown();
 }
 
-/// A connection from an address of this machine's own choice.
+/// A connection from a chosen address of this machine.
 fn from(site: u8, admin: SocketAddr) -> TcpStream {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
     let socket = socket.expect("a socket");
@@ -92,7 +92,7 @@ fn an_address_that_opens_many_connections_loses_its_own_and_no_other() {
     let mut rest = Vec::new();
     let _ = flood[0].read_to_end(&mut rest);
     assert!(rest.is_empty(), "{rest:?}");
-    // This one came before them and has said nothing either; it is still served.
+    // This one came before them and has sent nothing either; it is still served.
     let request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     quiet.write_all(request).expect("it is open");
     let mut answer = String::new();

@@ -1,4 +1,4 @@
-//! What web pages can make a browser do to the admin listener.
+//! What a web page can make a browser do to the admin listener.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +9,7 @@ use headwater_broker::Broker;
 
 use crate::common::{DEADLINE, start, start_with};
 
-/// The whole answer to a request with these headers.
+/// The complete answer to a request with these headers.
 fn ask(admin: SocketAddr, line: &str, headers: &[&str]) -> String {
     let mut stream = TcpStream::connect(admin).expect("the listener takes connections");
     stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
@@ -62,7 +62,7 @@ fn a_page_whose_name_was_made_to_resolve_here_gets_nothing_and_drains_nothing() 
             "{host}"
         );
     }
-    // Neither a target with a host of its own nor a second header gets around it.
+    // Neither a host in the target nor a second header bypasses the check.
     let line = "GET http://evil.example/api/v1/status";
     assert_eq!(status(&broker, line, &["Host: localhost"]), 421);
     let two = ["Host: localhost", "Host: evil.example"];
@@ -166,7 +166,7 @@ fn the_dashboard_works_under_the_policy_that_is_sent_with_it() {
         answer
     };
     let page = get("/");
-    // Only files of its own run and apply under script-src and style-src 'self'.
+    // With script-src and style-src 'self', only the listener's own files apply.
     assert!(page.contains("src=\"dashboard.js\"") && page.contains("href=\"dashboard.css\""));
     for inline in [
         "<style",

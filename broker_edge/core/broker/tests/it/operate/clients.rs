@@ -1,4 +1,4 @@
-//! `/api/v1/clients`: what is listed, in pages, and that a kick closes and ends what it says.
+//! `/api/v1/clients`: lists in pages, and a kick closes the connection and ends the session as requested.
 
 use headwater_mqtt::encode::ConnectFields;
 use headwater_mqtt::{ReasonCode, Version};

@@ -1,4 +1,4 @@
-//! Every figure that the documents and the dashboard name exists, and every figure that exists is documented.
+//! Every metric named in the documents and the dashboard exists, and every metric is documented.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +9,7 @@ use headwater_mqtt::encode::{self, ConnectFields};
 use crate::common::{Client, Got, start_with};
 use crate::operate::http::text;
 
-/// Figures of what this broker does not have: a listener with TLS.
+/// Metrics of a TLS listener, which this broker does not have.
 const WITH_TLS: [&str; 1] = ["headwater_tls_certificate_expiry_seconds"];
 
 fn file(path: &str) -> String {
@@ -19,7 +19,7 @@ fn file(path: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Every word that begins with `headwater_` and looks like a figure's name.
+/// Every word that begins with `headwater_` and looks like a metric name.
 fn named_in(text: &str) -> BTreeSet<String> {
     let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     text.match_indices("headwater_")
@@ -27,12 +27,12 @@ fn named_in(text: &str) -> BTreeSet<String> {
             let end = text[at..].find(|c| !is_word(c));
             text[at..end.map_or(text.len(), |end| at + end)].to_owned()
         })
-        // A prefix stands for several names.
+        // A prefix is not a name.
         .filter(|name| !name.ends_with('_') && name.matches('_').count() > 1)
         .collect()
 }
 
-/// Names as queries use them: of counters with `_total`, of histograms the three that they consist of, and their own.
+/// Names as used in queries: counters with `_total`, histograms with their three series and their own name.
 fn exposed(metrics: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     let (mut base, mut all) = (BTreeSet::new(), BTreeSet::new());
     for line in metrics.lines() {
@@ -71,7 +71,7 @@ fn every_figure_of_the_documents_and_the_dashboard_exists_and_every_figure_is_do
         other.send(|out| encode::connect(out, &fields));
         assert!(matches!(other.next(), Got::Connack { accepted, .. } if accepted == served));
     }
-    // The first request is counted in the second answer.
+    // The second answer includes the first request.
     text(broker.admin_address(), "GET", "/metrics");
     let (_, metrics) = text(broker.admin_address(), "GET", "/metrics");
     let (base, all) = exposed(&metrics);

@@ -1,4 +1,4 @@
-//! A request to the admin listener, as any HTTP client makes it.
+//! A plain HTTP request to the admin listener.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

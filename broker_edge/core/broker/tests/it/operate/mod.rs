@@ -1,4 +1,4 @@
-//! What an operator sees of a broker and does to it: clients, figures, talk, limits of the admin listener.
+//! What an operator sees and does: clients, metrics, logs, limits of the admin listener.
 
 mod admin;
 mod browser;

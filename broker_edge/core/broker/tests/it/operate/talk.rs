@@ -1,4 +1,4 @@
-//! What the broker says on stderr: who came and went, and never what a client sent.
+//! The broker's log on stderr: connects and disconnects, and never the contents of client messages.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -22,7 +22,7 @@ struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended.
+        // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -57,7 +57,7 @@ fn start(dir: &std::path::Path) -> (Process, SocketAddr, SocketAddr) {
     (process, address("mqtt="), address("admin="))
 }
 
-/// Collects what it says, so that a full pipe never holds it up.
+/// Collects its output, so that a full pipe never blocks it.
 fn listen(process: &mut Process) -> std::thread::JoinHandle<String> {
     let mut stderr = process.0.stderr.take().expect("it is piped");
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! A broker on free ports in a folder of its own, and a plain Flight client to ask it.
+//! A broker on free ports with its own folder, and a plain Flight client.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-/// Nothing here may take longer.
+/// The timeout of everything in this module.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A broker that a test owns. It may be restarted on the same folder.
@@ -54,7 +54,7 @@ impl TestBroker {
         self.broker = Some(Broker::start(self.config(&[])).expect("the broker starts"));
     }
 
-    /// The settings of this broker, with some more.
+    /// The settings of this broker, changed by `more`.
     pub fn config(&self, more: &[&str]) -> Config {
         let mut set = vec![
             format!("data_dir={}", self.dir.path().join("log").display()),
@@ -130,7 +130,7 @@ pub struct Row {
     pub client_id: String,
 }
 
-/// A refusal, taken apart.
+/// A parsed refusal.
 #[derive(Debug)]
 pub struct Refused {
     pub code: Code,
@@ -146,7 +146,7 @@ pub fn refused(status: &Status) -> Refused {
     }
 }
 
-/// What a producer sends of a record.
+/// A record as a producer sends it.
 #[derive(Clone, Debug, Default)]
 pub struct Sent {
     pub topic: String,
@@ -205,7 +205,7 @@ impl Client {
         )
     }
 
-    /// Batches of rows with the place that came with each.
+    /// Batches of rows, each with its position.
     pub async fn stream(
         &mut self,
         ticket: Value,
@@ -242,7 +242,7 @@ impl Client {
         Ok(batches.into_iter().flat_map(|(rows, _)| rows).collect())
     }
 
-    /// Produces the rows as one batch and returns partition, offset and whether it was a duplicate, row by row.
+    /// Produces the rows as one batch; returns partition, offset and a duplicate flag for each row.
     pub async fn produce(&mut self, sent: &[Sent]) -> Result<Vec<(u64, u64, bool)>, Status> {
         self.produce_batch(batch_of(sent)).await
     }
@@ -290,7 +290,7 @@ impl Client {
             .expect("rows encode")
     }
 
-    /// Sends messages as they are.
+    /// Sends messages unchanged.
     pub async fn put(&mut self, messages: Vec<FlightData>) -> Result<(), Status> {
         let answers = self.service.do_put(stream::iter(messages)).await?;
         let answers: Result<Vec<arrow_flight::PutResult>, Status> =

@@ -62,7 +62,7 @@ fn a_proxys_header_names_the_client_and_is_required_where_it_is_configured() {
         bytes.send(&[byte]);
     }
     assert_eq!(bytes.packet().expect("a CONNACK"), [0x20, 2, 0, 0]);
-    // In front of TLS.
+    // Before TLS.
     let mut stream = tcp(broker.addresses("mqtts")[0]);
     stream.write_all(HEADER).expect("the broker reads");
     let _secure = Mqtt::connect(tls(stream, &client_config(&authority, None)), "secure");
@@ -93,7 +93,7 @@ fn admin_and_flight_speak_tls_only_where_they_have_a_certificate() {
     let ask = |identity: Option<&Identity>| {
         let config = client_config(&authority, identity);
         let mut wire = tls(tcp(broker.admin_address()), &config);
-        // A refused certificate may be told while this is sent.
+        // The refusal of a certificate may arrive while this is sent.
         let _ = wire
             .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         String::from_utf8(answer(&mut wire)).expect("text")

@@ -1,4 +1,4 @@
-//! What a connection may take before the broker knows who it is.
+//! What a connection may use before it is authenticated.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -18,7 +18,7 @@ use crate::common::{DEADLINE, start_with};
 
 #[test]
 fn a_connect_byte_by_byte_ends_at_the_deadline() {
-    // Long enough that a client that does not take its time is connected within it on a busy machine, too.
+    // Long enough for a normal client to connect, even on a busy machine.
     const LIMIT: Duration = Duration::from_millis(1500);
     let dir = tempfile::tempdir().expect("a temporary folder");
     let broker = start_with(dir.path(), |config| {
@@ -31,7 +31,7 @@ fn a_connect_byte_by_byte_ends_at_the_deadline() {
     let mut bytes = connect_packet(&"a client that takes its time".repeat(8)).into_iter();
     let mut buffer = [0];
     loop {
-        // The pace of the client, and the look at what the broker does.
+        // The pace of the client, and of the checks of the broker.
         match slow.read(&mut buffer) {
             Ok(0) => break,
             Ok(_) => panic!("the broker answered"),
@@ -77,7 +77,7 @@ fn too_many_that_say_nothing_give_way_to_one_that_speaks() {
     assert_eq!(answer(&mut silent[0]), b"", "the oldest was closed");
     assert_eq!(failures(&broker, "pending"), 1.0);
     client.publish("t", b"x");
-    // The figure is told at the end of a turn.
+    // The metric is updated at the end of a turn.
     let begun = Instant::now();
     while metric(&broker, "headwater_mqtt_pending_connections") != 2.0 {
         assert!(begun.elapsed() < DEADLINE, "two still say nothing");
@@ -127,7 +127,7 @@ fn connections_beyond_the_rate_wait_and_are_served() {
     assert_eq!(clients.len(), 14);
 }
 
-/// The program on its own, so that its memory can be looked at.
+/// The broker as a separate process, so that its memory can be measured.
 struct Process {
     child: Child,
     mqtt: SocketAddr,
@@ -169,7 +169,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -183,7 +183,7 @@ fn claims_of_256_mib_on_2000_half_open_connections_leave_memory_flat_and_others_
     live.publish("t", b"before");
     let before_kib = process.memory_kib();
     let claims: [&[u8]; 3] = [
-        // The largest packet there is, the largest CONNECT that is taken, and nothing.
+        // The largest packet of MQTT, the largest accepted CONNECT, and no bytes.
         b"\x10\xff\xff\xff\x7f\0\x04MQTT\x04\x02",
         b"\x10\xfc\xff\x03\0\x04MQTT\x04\x02",
         b"",
@@ -223,7 +223,7 @@ fn handshakes_that_nobody_finishes_give_way_to_those_that_are() {
             let mut client = ClientConnection::new(Arc::clone(&config), name).expect("a client");
             let mut stream = tcp(address);
             client.write_tls(&mut stream).expect("the broker reads");
-            // The broker has begun when it answers.
+            // The broker has begun the handshake when it answers.
             let mut first = [0];
             stream.read_exact(&mut first).expect("a ServerHello");
             stream

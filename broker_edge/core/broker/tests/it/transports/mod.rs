@@ -1,4 +1,4 @@
-//! How MQTT reaches the broker: TLS, WebSocket, a proxy's header, and what happens to those who do not get that far.
+//! How MQTT reaches the broker: TLS, WebSocket, a proxy's header, and what happens to connections that fail before.
 
 mod doors;
 mod limits;

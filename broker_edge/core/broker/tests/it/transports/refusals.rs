@@ -1,4 +1,4 @@
-//! Clients that speak the wrong protocol for the port are answered where that is possible, and counted by kind.
+//! Clients with the wrong protocol for the port are answered if possible, and counted by kind.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -36,14 +36,14 @@ fn the_wrong_protocol_is_answered_and_counted_by_kind() {
     encode::connect(&mut v5, &ConnectFields::new(Version::V5, "c"));
     let get = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
 
-    // TLS where there is none.
+    // TLS on a port without TLS.
     for address in [mqtt, ws] {
         let config = client_config(&authority, None);
         assert!(Mqtt::try_connect(tls(tcp(address), &config), "c").is_none());
     }
     assert_eq!(failures(&broker, "tls_on_plain"), 2.0);
 
-    // Plain MQTT on the port of TLS: a CONNACK in the client's version.
+    // Plain MQTT on the TLS port: a CONNACK in the client's version.
     assert_eq!(ask(mqtts, &connect_packet("c")), [0x20, 2, 0, 3]);
     let connack = ask(mqtts, &v5);
     assert_eq!((connack[0], connack[3]), (0x20, 0x83));
@@ -58,16 +58,16 @@ fn the_wrong_protocol_is_answered_and_counted_by_kind() {
     }
     assert_eq!(failures(&broker, "http_on_mqtt"), 2.0);
 
-    // MQTT on the port of WebSocket.
+    // MQTT on the WebSocket port.
     assert_eq!(ask(ws, &connect_packet("c")), [0x20, 2, 0, 3]);
     assert_eq!(failures(&broker, "mqtt_on_websocket"), 1.0);
 
-    // A proxy's header that nobody asked for, and bytes of nothing.
+    // An unexpected proxy header, and bytes of no known protocol.
     assert_eq!(ask(mqtt, b"PROXY TCP4 192.0.2.7 10.0.0.1 1 2\r\n"), b"");
     assert_eq!(failures(&broker, "proxy"), 1.0);
     assert_eq!(ask(mqtt, &[0xc0, 0]), b"");
     assert_eq!(failures(&broker, "other"), 1.0);
 
-    // Who speaks the right one is served.
+    // A client with the right protocol is served.
     Mqtt::connect(tcp(mqtt), "right").publish("t", b"x");
 }

@@ -1,4 +1,4 @@
-//! MQTT over TLS: who is let in by certificate, and how certificates are replaced.
+//! MQTT over TLS: authentication by certificate, and replacing certificates.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -103,7 +103,7 @@ fn certificates_are_replaced_while_connections_go_on() {
     let connect = |id: &str| Mqtt::connect(tls(tcp(address(&broker)), &config), id);
     let mut early = connect("early");
 
-    // A key that does not fit: everything stays as it is.
+    // A key that does not match: everything stays as it is.
     fs::write(dir.path().join("key.pem"), &second.key).expect("a file");
     let refused = broker.reload_certificates().expect_err("they do not fit");
     assert!(
@@ -179,7 +179,7 @@ fn a_storm_of_handshakes_is_served_and_those_who_are_connected_too() {
     for storm in 0..4 {
         let (done, config, address) = (done.clone(), config.clone(), address(&broker));
         std::thread::spawn(move || {
-            // All sockets first, so that the handshakes come at once.
+            // All sockets first, so that the handshakes start together.
             let sockets: Vec<_> = (0..40).map(|_| tcp(address)).collect();
             for (index, socket) in sockets.into_iter().enumerate() {
                 Mqtt::connect(tls(socket, &config), &format!("s{storm}-{index}"));

@@ -66,7 +66,7 @@ fn open<S: Wire>(stream: S) -> WsWire<S> {
     open_from(stream, "localhost", None)
 }
 
-/// As a page at `origin` does that calls the broker `host`.
+/// Like a page at `origin` that uses the name `host` for the broker.
 fn open_from<S: Wire>(stream: S, host: &str, origin: Option<&'static str>) -> WsWire<S> {
     let mut request = format!("ws://{host}/mqtt")
         .into_client_request()
@@ -188,7 +188,7 @@ fn a_request_for_something_else_gets_an_answer_of_http() {
     assert_eq!(failures(&broker, "too_large"), 1.0);
 }
 
-/// The code of the CONNACK that a page gets.
+/// The code in the CONNACK for a page.
 fn code_of(broker: &Broker, host: &str, origin: Option<&'static str>, password: bool) -> u8 {
     let wire = open_from(tcp(broker.addresses("ws")[0]), host, origin);
     let mut client = Mqtt::over(wire);
@@ -234,7 +234,7 @@ fn a_page_of_another_host_is_not_let_in_by_what_lets_everybody_in() {
         5,
         "a name that was made to resolve here"
     );
-    // On an open broker nothing tells a good password.
+    // An open broker cannot tell a correct password from a wrong one.
     assert_eq!(code_of(&broker, "localhost", EVIL, true), 5);
     broker.shutdown();
 }

@@ -20,7 +20,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::common::DEADLINE;
 
-/// Who signs the certificates of a test.
+/// The authority that signs the certificates of a test.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key, in PEM.
@@ -68,7 +68,7 @@ impl Authority {
     }
 }
 
-/// Writes the files of a listener and gives the settings that name them.
+/// Writes the files of a listener and returns the settings that name them.
 pub fn tls_settings(dir: &Path, identity: &Identity, clients: Option<&Authority>) -> TlsSettings {
     let file = |name: &str, text: &str| {
         let path = dir.join(name);
@@ -153,7 +153,7 @@ pub fn publish_packet(topic: &str, payload: &[u8]) -> Vec<u8> {
 }
 
 impl<W: Wire> Mqtt<W> {
-    /// Says nothing yet.
+    /// Opens it without sending anything.
     pub fn over(wire: W) -> Self {
         Self {
             wire,
@@ -165,7 +165,7 @@ impl<W: Wire> Mqtt<W> {
         Self::try_connect(wire, client_id).expect("the broker takes the client")
     }
 
-    /// None when the connection is closed, or refused, instead.
+    /// `None` if the connection is closed or refused instead.
     pub fn try_connect(wire: W, client_id: &str) -> Option<Self> {
         let mut client = Self::over(wire);
         client.wire.write_all(&connect_packet(client_id)).ok()?;
@@ -179,7 +179,7 @@ impl<W: Wire> Mqtt<W> {
         self.wire.flush().expect("the broker reads");
     }
 
-    /// A publish of QoS 1, with its PUBACK.
+    /// A QoS 1 publish, with its PUBACK.
     pub fn publish(&mut self, topic: &str, payload: &[u8]) {
         self.send(&publish_packet(topic, payload));
         loop {
@@ -200,7 +200,7 @@ impl<W: Wire> Mqtt<W> {
         assert_eq!(self.packet().expect("a SUBACK")[..4], [0x90, 3, 0, 9]);
     }
 
-    /// The next packet whole; None at the end of the connection.
+    /// The next complete packet; `None` at the end of the connection.
     pub fn packet(&mut self) -> Option<Vec<u8>> {
         let mut buffer = [0; 16 << 10];
         loop {
@@ -214,7 +214,7 @@ impl<W: Wire> Mqtt<W> {
         }
     }
 
-    /// The payload of the next message of QoS 0.
+    /// The payload of the next QoS 0 message.
     pub fn message(&mut self) -> Vec<u8> {
         loop {
             let packet = self.packet().expect("the connection is open");
@@ -232,7 +232,7 @@ fn body_len(packet: &[u8]) -> usize {
     packet.len() - 2 - bytes.count()
 }
 
-/// The value of a metric by its whole name with labels.
+/// The value of a metric by its full name with labels.
 pub fn metric(broker: &Broker, name: &str) -> f64 {
     let text = http(broker, "/metrics");
     text.lines()
@@ -240,7 +240,7 @@ pub fn metric(broker: &Broker, name: &str) -> f64 {
         .unwrap_or_else(|| panic!("no {name} in {text}"))
 }
 
-/// How many connections ended for a reason before they spoke MQTT.
+/// The number of connections that ended for this reason before MQTT.
 pub fn failures(broker: &Broker, reason: &str) -> f64 {
     metric(
         broker,
@@ -267,7 +267,7 @@ fn ask(broker: &Broker, path: &str, header: &str) -> String {
     text
 }
 
-/// A file with the user ann, whose password is quick to check.
+/// A password file with the user ann, whose password is fast to check.
 pub fn password_of_ann(dir: &Path) -> PathBuf {
     let digest = ring::digest::digest(&ring::digest::SHA512, b"pwsalt");
     let (salt, hash) = (STANDARD.encode("salt"), STANDARD.encode(digest));
@@ -276,10 +276,10 @@ pub fn password_of_ann(dir: &Path) -> PathBuf {
     file
 }
 
-/// All that comes until the end of the connection.
+/// All bytes until the end of the connection.
 pub fn answer(stream: &mut impl Read) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // A reset is an end, too.
+    // A reset also counts as an end.
     let _ = stream.read_to_end(&mut bytes);
     bytes
 }
