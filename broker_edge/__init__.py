@@ -1,7 +1,7 @@
 """headwater's edge broker from Python: run one (`Broker`), talk to one (`Client`).
 
-The base install needs no JVM and imports no Spark, pandas or Delta library. A name is imported when it is first used,
-so that `broker_edge.errors` costs a Spark worker no Flight library.
+The base install needs no JVM and imports no Spark, pandas or Delta library. Names are imported on first use, so a Spark
+worker can import `broker_edge.errors` without loading a Flight library.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ __all__ = [
 ]
 
 _HOMES = {"Broker": "broker", "Client": "client", "Credentials": "credentials", "RecordStream": "stream"}
-"""Where a name is that is neither an error nor a value."""
+"""The modules of names that are neither errors nor values."""
 
 moved.install()
 

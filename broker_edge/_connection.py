@@ -1,7 +1,7 @@
-"""One connection to a broker's Flight service: deadlines, retries of reads, and errors in the package's own kinds.
+"""One connection to a broker's Flight service: deadlines, retries of reads, and the package's own errors.
 
-It knows no action by name and keeps no state of a call between attempts; `flight` knows the actions. A
-channel may be used by several threads. It does not survive a fork.
+It knows no action names and keeps no state of a call between attempts; `flight` knows the actions. Several threads may
+share a channel. It does not survive a fork.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ DEFAULT_PORT = 8815
 _BACKOFF_FIRST_S = 0.1
 _BACKOFF_MAX_S = 2.0
 
-# gRPC's own pause between connection attempts grows to two minutes, which would hide a broker that is back. A dead
-# peer is noticed by a ping while a call is open, so that a stream without a deadline cannot hang for ever.
+# gRPC's own pause between connection attempts grows to two minutes, which would delay the return of a broker. Pings
+# during an open call detect a dead peer, so that a stream without a deadline cannot hang forever.
 _CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
@@ -70,7 +70,7 @@ def parse_server(text: str) -> str:
 class Connection:
     """A lazily opened channel to `server`.
 
-    `retries` is how often a read is tried again, with growing pauses, while the broker is away and time is left.
+    `retries` is the number of retries of a read, with growing pauses, while the broker is unreachable and time is left.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Connection:
         self._credentials = credentials or Credentials()
         self._tls: Tls = tls or TlsFiles()
         if tls is not None and tls.is_given and not self.server.startswith("grpc+tls://"):
-            raise ConfigError(f"{self.server} is not reached over TLS: write grpc+tls://…, or leave the TLS files out")
+            raise ConfigError(f"{self.server} does not use TLS: write grpc+tls://…, or omit the TLS files")
         self.timeout_s = timeout_s
         self.retries = retries
         self._client: flight.FlightClient | None = None
@@ -100,28 +100,28 @@ class Connection:
 
     def _channel(self) -> flight.FlightClient:
         if self._closed:
-            raise ConnectError(f"this client of {self.server} is closed; make a new one", server=self.server)
+            raise ConnectError(f"this client of {self.server} is closed: create a new one", server=self.server)
         if self._client is None:
             files = self._tls.read() if self.server.startswith("grpc+tls://") else {}
             self._client = flight.FlightClient(self.server, generic_options=_CHANNEL_OPTIONS, **files)
         return self._client
 
     def _options(self, timeout_s: float | None) -> flight.FlightCallOptions:
-        """The options of one call; the secret is read for each, because it may be renewed."""
+        """The options of one call. The secret is read for each call, because it may be renewed."""
         header = self._credentials.header()
         headers = [] if header is None else [(b"authorization", header)]
         return flight.FlightCallOptions(timeout=timeout_s, headers=headers)
 
     def read(self, name: str, body: Mapping[str, Any], *, timeout_s: float | None = None) -> list[dict[str, Any]]:
-        """An action that changes nothing: tried again while the broker is away."""
+        """An action that changes nothing: retried while the broker is unreachable."""
         return self.retrying(lambda left_s: self._action(name, body, left_s), timeout_s=timeout_s)
 
     def change(self, name: str, body: Mapping[str, Any], *, timeout_s: float | None = None) -> list[dict[str, Any]]:
-        """An action that changes something: tried once, because a lost answer does not tell whether it happened."""
+        """An action that changes something: tried once, because without an answer it is unknown whether it happened."""
         return self._action(name, body, self.timeout_s if timeout_s is None else timeout_s)
 
     def retrying(self, attempt: Callable[[float], T], *, timeout_s: float | None = None) -> T:
-        """Calls `attempt(seconds left)` until it succeeds, fails for good, or retries or time are used up."""
+        """Calls `attempt(seconds left)` until it succeeds, fails permanently, or retries or time run out."""
         deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
         failures = 0
         while True:
@@ -133,7 +133,7 @@ class Connection:
                     raise
 
     def pause(self, error: HeadwaterError, failures: int, *, deadline: float | None = None) -> bool:
-        """Waits before the next attempt; False when there is to be none."""
+        """Waits before the next attempt; returns False if there must not be one."""
         is_final = self._closed or (isinstance(error, UnavailableError) and error.stopped)
         wait_s = min(_BACKOFF_FIRST_S * 2 ** (failures - 1), _BACKOFF_MAX_S) * random.uniform(0.75, 1.25)
         if is_final or failures > self.retries or (deadline is not None and time.monotonic() + wait_s >= deadline):
@@ -149,7 +149,7 @@ class Connection:
             return [json.loads(answer) for answer in answers]
 
     def get(self, ticket: Mapping[str, Any], *, timeout_s: float | None = None) -> flight.FlightStreamReader:
-        """Opens a stream of record batches. Errors of the ticket may also come with the first read."""
+        """Opens a stream of record batches. Errors of the ticket may also be raised by the first read."""
         options = self._options(timeout_s)
         with _Errors(self.server):
             return self._channel().do_get(flight.Ticket(json.dumps(ticket).encode()), options=options)
@@ -159,13 +159,13 @@ class Connection:
         return _Errors(self.server)
 
     def decoding(self) -> _Decoding:
-        """`with connection.decoding():` turns what an answer lacks into a BrokerError."""
+        """`with connection.decoding():` turns a missing or wrong field of an answer into a BrokerError."""
         return _Decoding(self.server)
 
     def put(
         self, schema: pa.Schema, batches: Sequence[pa.RecordBatch], *, timeout_s: float | None
     ) -> list[dict[str, Any]]:
-        """Sends batches one after the other, each answered before the next; one answer a batch."""
+        """Sends batches one after the other, waiting for each answer; returns one answer per batch."""
         options = self._options(self.timeout_s if timeout_s is None else timeout_s)
         descriptor = flight.FlightDescriptor.for_command(json.dumps({"op": "produce"}).encode())
         with _Errors(self.server):
@@ -176,17 +176,17 @@ class Connection:
                     writer.write_batch(batch)
                     answer = reader.read()
                     if answer is None:
-                        raise DeadlineError(f"{self.server} ended the call without an answer; the rows may be there")
+                        raise DeadlineError(f"{self.server} ended the call without an answer; the rows may be stored")
                     answers.append(json.loads(answer.to_pybytes()))
                 writer.done_writing()
             finally:
-                # A refusal shows up here when the write itself only saw a closed stream; this one says why.
+                # If the write itself only saw a closed stream, closing raises the refusal with its reason.
                 writer.close()
             return answers
 
 
 class _Errors:
-    """Turns the errors of Flight and of a garbled answer into ours; lets ours pass."""
+    """Turns errors of Flight and of malformed answers into our own; lets our own errors pass."""
 
     def __init__(self, server: str) -> None:
         self.server = server
@@ -202,7 +202,7 @@ class _Errors:
 
 
 class _Decoding:
-    """Turns the exceptions of reading an answer's fields into one that names the broker."""
+    """Turns exceptions from reading an answer's fields into a BrokerError that names the broker."""
 
     def __init__(self, server: str) -> None:
         self.server = server
@@ -213,12 +213,12 @@ class _Decoding:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, (KeyError, TypeError, ValueError)):
             raise BrokerError(
-                f"{self.server} sent an answer that cannot be read ({error!r}): which version is it?"
+                f"{self.server} sent an answer that cannot be read ({error!r}): check its version"
             ) from error
 
 
 def from_flight(error: Exception, *, server: str) -> HeadwaterError:
-    """The error that a Flight call to `server` ended with, decoded (docs/protocols.md, section 3, Errors)."""
+    """The decoded error of a Flight call to `server` (docs/protocols.md, section 3, Errors)."""
     detail = _detail(str(error))
     if detail is not None:
         try:
@@ -233,13 +233,13 @@ def from_flight(error: Exception, *, server: str) -> HeadwaterError:
             advice = "is the broker running, and is this its Flight address (port 8815 by default)?"
             return ConnectError(f"cannot connect to {server}: {advice} ({text.rsplit(': ', 1)[-1]})", server=server)
         case flight.FlightTimedOutError():
-            return DeadlineError(f"{server} did not answer in time; ask again or allow more time")
+            return DeadlineError(f"{server} did not answer in time: ask again or allow more time")
         case flight.FlightUnauthenticatedError() | flight.FlightUnauthorizedError():
-            return RefusedError(f"{server} refuses these credentials: {text}")
+            return RefusedError(f"{server} refused these credentials: {text}")
         case flight.FlightCancelledError():
             return DeadlineError(f"the call to {server} was cancelled")
         case pa.ArrowNotImplementedError():
-            return BrokerError(f"{server} does not offer this: is it a headwater broker of this version? ({text})")
+            return BrokerError(f"{server} does not support this: is it a headwater broker of this version? ({text})")
         case _:
             return BrokerError(f"{server} failed: {text}")
 
@@ -276,7 +276,7 @@ def _from_detail(detail: Mapping[str, Any], server: str) -> HeadwaterError:
 
 
 def _detail(text: str) -> Mapping[str, Any] | None:
-    """The JSON object that begins at the first `{`; None when there is none or it is not one of ours."""
+    """The JSON object that begins at the first `{`; None if there is none or it is not one of our errors."""
     start = text.find("{")
     if start < 0:
         return None
@@ -288,6 +288,6 @@ def _detail(text: str) -> Mapping[str, Any] | None:
 
 
 def _first_line(text: str) -> str:
-    """The first line without what the transport adds for its own developers."""
+    """The first line, without the transport's debugging details."""
     line = text.partition("\n")[0]
     return line.partition(". Detail:")[0].partition(". gRPC client debug context")[0].strip()

@@ -1,6 +1,6 @@
-"""The admin listener's HTTP, as the command line asks it: one request, one answer, errors in the package's own kinds.
+"""HTTP requests to the admin listener, for the command line: one request, one answer, the package's own errors.
 
-Nothing is kept between requests and nothing is tried again.
+It keeps nothing between requests and never retries.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def parse_admin(text: str) -> str:
 class Admin:
     """The admin listener of one broker.
 
-    `HEADWATER_ADMIN_AUTH`, `user:password` or a token, is sent as credentials where it is set.
+    If `HEADWATER_ADMIN_AUTH` is set, `user:password` or a token, it is sent as credentials.
     """
 
     def __init__(self, address: str, *, timeout_s: float = 30.0) -> None:
@@ -55,7 +55,7 @@ class Admin:
     def clients(
         self, *, contains: str | None = None, connected: bool | None = None, limit: int | None = None
     ) -> Iterator[Mapping[str, Any]]:
-        """Clients in the order of their ids, `limit` of them at most, asked for page by page."""
+        """Clients in the order of their ids, at most `limit`, fetched page by page."""
         query: dict[str, str] = {}
         if contains is not None:
             query["filter"] = contains
@@ -70,7 +70,7 @@ class Admin:
             if page["next"] is None:
                 return
             if "after" in query and page["next"] <= query["after"]:
-                raise BrokerError(f"{self.address} gives the same page of clients again")
+                raise BrokerError(f"{self.address} returned the same page of clients again")
             query["after"] = page["next"]
 
     def client(self, client_id: str) -> Mapping[str, Any]:
@@ -78,12 +78,12 @@ class Admin:
         return self.ask("GET", f"/api/v1/clients/{quote(client_id, safe='')}")
 
     def kick(self, client_id: str, *, session: bool = False) -> Mapping[str, Any]:
-        """Closes the client's connection; with `session` its session ends as well."""
+        """Closes the client's connection; with `session` its session ends too."""
         query = {"session": "true"} if session else {}
         return self.ask("DELETE", f"/api/v1/clients/{quote(client_id, safe='')}", query)
 
     def ask(self, method: str, path: str, query: Mapping[str, str] | None = None) -> Mapping[str, Any]:
-        """One request; the JSON object that answers it."""
+        """Sends one request and returns the JSON object of its answer."""
         parts = urlsplit(self.address)
         host, port = parts.hostname or "", parts.port or DEFAULT_PORT
         connection: http.client.HTTPConnection
@@ -97,7 +97,7 @@ class Admin:
             answer = connection.getresponse()
             status, body = answer.status, answer.read()
         except TimeoutError as error:
-            raise DeadlineError(f"{self.address} did not answer in time; ask again or allow more time") from error
+            raise DeadlineError(f"{self.address} did not answer in time: ask again or allow more time") from error
         except (OSError, http.client.HTTPException) as error:
             advice = "is the broker running, and is this its admin address (port 8080 by default)?"
             raise ConnectError(f"cannot connect to {self.address}: {advice} ({error})", server=self.address) from error

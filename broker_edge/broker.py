@@ -1,7 +1,7 @@
-"""The broker inside this process: for tests, notebooks and programs that bring their own broker.
+"""A broker inside this process: for tests, notebooks and programs with their own broker.
 
-A thin wrapper of the native module: settings in, addresses out, errors in the package's own kinds. The broker runs on
-threads of its own; nothing of it runs in Python.
+A thin wrapper of the native module: settings in, addresses out, the package's own errors. The broker runs on its own
+threads; none of its code is Python.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _ANY_PORT: Mapping[str, str] = {f"listeners.{name}.bind": "127.0.0.1:0" for name
 
 
 class Broker:
-    """A broker on the log in `data_dir`, which is made when it is not there.
+    """A broker on the log in `data_dir`, which is created if it does not exist.
 
-    `config` is a YAML file (conf/broker.yaml explains every key), `settings` single keys such as
-    `{"log.segment_bytes": "8MiB"}`, which win over the file. `free_ports` (default: only without `config`) listens on
-    free ports of this host, so that several brokers can run, except where `settings` name an address.
+    `config` is a YAML file (conf/broker.yaml explains every key), `settings` are single keys such as
+    `{"log.segment_bytes": "8MiB"}`, which override the file. `free_ports` (default: only without `config`) listens on
+    free ports of this host, so that several brokers can run, except where `settings` give an address.
 
-    Raises ConfigError for settings that are wrong and StartError when it cannot start (a busy port, a folder in use).
+    Raises ConfigError for wrong settings, and StartError if it cannot start (a port or folder is in use).
 
     >>> with Broker("./data") as broker, broker.client() as client:
     ...     print(broker.mqtt, client.version().log_id)
@@ -52,7 +52,8 @@ class Broker:
         self._native: _core.Broker | None = None
 
     def start(self) -> Broker:
-        """Recovers the log and serves; when it returns, all addresses accept connections. Does nothing when it runs."""
+        """Recovers the log and serves. When it returns, all addresses accept connections. Does nothing if it is
+        running."""
         if self._native is None:
             core = native()
             try:
@@ -64,7 +65,7 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Closes connections, syncs what is queued, marks the clean stop. `start()` may follow."""
+        """Closes connections, syncs queued records, records the clean stop. `start()` may follow."""
         running, self._native = self._native, None
         if running is not None:
             running.stop()
@@ -89,12 +90,12 @@ class Broker:
 
     @property
     def admin(self) -> str:
-        """`host:port` of health, metrics and status over HTTP."""
+        """`host:port` of the admin HTTP: health, metrics and status."""
         return self._running().admin
 
     @property
     def server(self) -> str:
-        """The Flight address as `Client` and the Spark source take it."""
+        """The Flight address in the form for `Client` and the Spark source."""
         return f"grpc://{self.flight}"
 
     @property
@@ -113,18 +114,18 @@ class Broker:
 
 
 def native() -> Any:
-    """The native module, imported when a broker is wanted: a client does without it."""
+    """The native module, imported only when a broker is created, because a client does not need it."""
     try:
         _core = importlib.import_module("broker_edge._core")
     except ImportError as error:
         raise StartError(
-            f"the native module of headwater is not there ({error}): install the wheel, or `make build` in a checkout"
+            f"the native module of headwater is missing ({error}): install the wheel, or run `make build` in a checkout"
         ) from error
     return _core
 
 
 def overrides(settings: Mapping[str, object]) -> list[str]:
-    """Settings as `key=value`, the way YAML writes the values."""
+    """Settings as `key=value`, with values in YAML notation."""
     written = {True: "true", False: "false", None: "null"}
     return [
         f"{key}={written[value] if value is None or isinstance(value, bool) else value}"

@@ -1,7 +1,7 @@
-"""The client of a broker's Flight service: what topics and offsets there are, reading, producing, consumer groups.
+"""The client of a broker's Flight service: topics and offsets, reading, producing, consumer groups.
 
-Synchronous; a client may be shared by threads, not by processes. Reads are tried again while the broker is away; what
-changes something is tried once, and `produce` is made repeatable by idempotency keys. It never reads MQTT.
+Synchronous; threads may share a client, processes may not. Reads are retried while the broker is unreachable. Calls
+that change something are tried once; idempotency keys make `produce` repeatable. It does not use MQTT.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from broker_edge.values import (
 
 DEFAULT_SERVER = "grpc://127.0.0.1:8815"
 
-# A batch of rows is one answer and one sync; the broker's own limit on a Flight message is larger.
+# A batch of rows gets one answer and one sync. The broker's own limit on a Flight message is larger.
 _PRODUCE_ROWS = 4_096
 _PRODUCE_BYTES = 4 * 1024 * 1024
 
@@ -54,16 +54,17 @@ _PRODUCE_SCHEMA = pa.schema(
 
 
 class Client:
-    """A client of the broker at `server` (`grpc://host:port`; default: HEADWATER_SERVER, else port 8815 on this host).
+    """A client of the broker at `server` (`grpc://host:port`; default: HEADWATER_SERVER, otherwise port 8815 on this
+    host).
 
-    `timeout_s` bounds each call with its retries; streams are bounded only where `fetch` or `tail` say so, but a peer
-    that went silent is noticed after 30 s. The connection is opened by the first call. Every method raises
-    `HeadwaterError`. Without `credentials` they come from HEADWATER_USER with HEADWATER_PASSWORD_FROM, or from
-    HEADWATER_TOKEN_FROM, which name where the secret is (`file:PATH`, `env:NAME`).
+    `timeout_s` limits each call including its retries. Streams are limited only if `fetch` or `tail` say so, but a dead
+    peer is detected after 30 s. The first call opens the connection. Every method raises `HeadwaterError`. Without
+    `credentials` they come from HEADWATER_USER with HEADWATER_PASSWORD_FROM, or from HEADWATER_TOKEN_FROM; the latter
+    two say where the secret is (`file:PATH`, `env:NAME`).
 
-    Over TLS (`grpc+tls://host:port`), `tls_ca` names the PEM file of who signed the broker's certificate, `tls_cert`
-    and `tls_key` those of the client's own; by default the environment does: HEADWATER_TLS_CA, HEADWATER_TLS_CERT,
-    HEADWATER_TLS_KEY.
+    Over TLS (`grpc+tls://host:port`), `tls_ca` is the PEM file of the authority that signed the broker's certificate,
+    and `tls_cert` and `tls_key` are those of the client's own certificate. Defaults: HEADWATER_TLS_CA,
+    HEADWATER_TLS_CERT and HEADWATER_TLS_KEY.
 
     >>> with Client("grpc://edge-7:8815") as client:
     ...     for topic in client.topics("devices/+/telemetry"):
@@ -90,7 +91,7 @@ class Client:
 
     @property
     def server(self) -> str:
-        """The address in full."""
+        """The complete address."""
         return self._flight.server
 
     def __enter__(self) -> Client:
@@ -102,10 +103,10 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Closes the connection; a closed client stays closed."""
+        """Closes the connection. A closed client cannot be reopened."""
         self._flight.close()
 
-    # What there is
+    # Information
 
     def version(self, *, timeout_s: float | None = None) -> Version:
         """Version, protocol, disk format and log id of the broker."""
@@ -114,7 +115,7 @@ class Client:
             return Version(**{n: answer[n] for n in ("version", "protocol", "format", "log_id")})
 
     def topics(self, filters: str | Sequence[str] | None = None, *, timeout_s: float | None = None) -> list[Topic]:
-        """The topics that match any of the MQTT filters (default: all but the broker's own state)."""
+        """The topics that match any of the MQTT filters (default: all except the broker's own state)."""
         rows = self._flight.topics(filters=filters, timeout_s=timeout_s)
         with self._flight.decoding():
             return [topic_from_json(row) for row in rows]
@@ -128,10 +129,10 @@ class Client:
         epoch_before: Mapping[int, int] | None = None,
         timeout_s: float | None = None,
     ) -> Offsets:
-        """The bounds of `partitions`, or of all that the filters can reach.
+        """The bounds of `partitions`, or of all partitions that the filters can reach.
 
-        `time_us` adds the first offset at or after that time; `epoch_before` maps partitions to an offset and adds
-        the epoch of the record before it.
+        `time_us` adds the first offset at or after that time; `epoch_before` maps partitions to an offset and adds the
+        epoch of the record before it.
         """
         answer = self._flight.offsets(
             partitions=None if partitions is None else sorted(partitions),
@@ -144,9 +145,9 @@ class Client:
             return offsets_from_json(answer)
 
     def backup(self, name: str, *, timeout_s: float | None = None) -> dict[str, Any]:
-        """Has the broker copy its log to `name` in its `log.backup_dir`; returns what was copied.
+        """Makes the broker copy its log to `name` in its `log.backup_dir`; returns what was copied.
 
-        Waits until the backup is complete. Records below the high watermarks of its beginning are in it.
+        Waits until the backup is complete. It contains the records below the high watermarks at its start.
         """
         return self._flight.backup(name, timeout_s=timeout_s)
 
@@ -159,9 +160,9 @@ class Client:
         max_bytes: int | None = None,
         timeout_s: float | None = None,
     ) -> Plan:
-        """How far to read from `starts` (partition to offset); the limits count matching records over all partitions.
+        """How far to read from `starts` (partition to offset). The limits count matching records over all partitions.
 
-        Raises OutOfRangeError when a start is gone or not there yet.
+        Raises OutOfRangeError if a start is gone or does not exist yet.
         """
         answer = self._flight.plan(
             starts, filters=filters, max_records=max_records, max_bytes=max_bytes, timeout_s=timeout_s
@@ -181,10 +182,10 @@ class Client:
         batch_rows: int | None = None,
         timeout_s: float | None = None,
     ) -> RecordStream:
-        """The matching records `[start, end)` of a partition: iterate over batches, or `.to_table()`.
+        """The matching records `[start, end)` of a partition: iterate over batches, or call `.to_table()`.
 
-        Raises, with the first batch, OutOfRangeError when part of the range is gone or above the high watermark, and
-        DataLossError where it is damaged. `timeout_s` bounds one connection's stream (default: no bound).
+        The first batch raises OutOfRangeError if part of the range is gone or above the high watermark, and
+        DataLossError if it is damaged. `timeout_s` limits the stream of one connection (default: no limit).
         """
         return RecordStream(
             self._flight, partition, start, end, filters=filters, batch_rows=batch_rows, timeout_s=timeout_s
@@ -201,8 +202,8 @@ class Client:
     ) -> RecordStream:
         """The matching records of a partition from `start` on, and then each new one, without end.
 
-        With `idle=True` empty batches come about each second while nothing new matches, so that the caller can look
-        at the time; `next_offset` moves with them.
+        With `idle=True` it yields empty batches about once a second while no record matches, so that the caller can
+        check the time; `next_offset` moves with them.
         """
         return RecordStream(self._flight, partition, start, filters=filters, batch_rows=batch_rows, idle=idle)
 
@@ -211,10 +212,10 @@ class Client:
     def produce(
         self, rows: Iterable[Row] | pa.Table | pa.RecordBatch, *, timeout_s: float | None = None
     ) -> list[Place]:
-        """Appends rows and returns their places in the same order, after the sync.
+        """Appends rows and returns their positions in the same order, after the sync.
 
-        A table has the columns of docs/protocols.md (DoPut). Rows go in batches; when one is refused, the batches
-        before it are already appended, so give rows an `idempotency_key` to be able to send everything again.
+        A table has the columns of docs/protocols.md (DoPut). Rows are sent in batches. If one batch is refused, earlier
+        batches have already been appended, so give rows an `idempotency_key` to be able to send everything again.
         """
         batches = _batches(rows)
         if not batches:
@@ -225,7 +226,7 @@ class Client:
             with self._flight.decoding():
                 columns = (answer["partitions"], answer["offsets"], answer["duplicates"])
             if any(len(column) != batch.num_rows for column in columns):
-                raise BrokerError(f"{self.server} answered {batch.num_rows} rows with other counts")
+                raise BrokerError(f"{self.server} sent a wrong number of answers for {batch.num_rows} rows")
             places += [Place(*place) for place in zip(*columns, strict=True)]
         return places
 
@@ -240,9 +241,9 @@ class Client:
         offsets: Mapping[int, Commit] | None = None,
         timeout_s: float | None = None,
     ) -> Group:
-        """Records what a group has finished; `initial` is kept only for partitions that have none yet.
+        """Records what a group has finished; `initial` is stored only for partitions that have none yet.
 
-        Raises FencedError when a reader with a higher epoch has taken over. Committing the same again is harmless.
+        Raises FencedError if a reader with a higher epoch has taken over. Repeating a commit is harmless.
         """
         answer = self._flight.commit(
             group,
@@ -255,17 +256,17 @@ class Client:
             return group_from_json(answer)
 
     def committed(self, group: str, *, reader_epoch: int | None = None, timeout_s: float | None = None) -> Group:
-        """What a group has finished; with `reader_epoch`, raises FencedError when a newer reader has taken over."""
+        """What a group has finished. With `reader_epoch`, raises FencedError if a newer reader has taken over."""
         answer = self._flight.committed(group, reader_epoch=reader_epoch, timeout_s=timeout_s)
         with self._flight.decoding():
             return group_from_json(answer)
 
     def groups(self, *, timeout_s: float | None = None) -> list[Group]:
-        """The consumer groups that this user may use: its own and those that the ACL gives it."""
+        """The consumer groups that this user may use: its own and those granted by the ACL."""
         groups: list[Group] = []
         after: str | None = None
         while True:
-            # A broker that knows no pages gives all at once and never says that there is more.
+            # A broker without pages returns all groups at once and never announces another page.
             answer = self._flight.groups(after=after, timeout_s=timeout_s)
             with self._flight.decoding():
                 groups += [group_from_json(one) for one in answer["groups"]]
@@ -273,13 +274,14 @@ class Client:
             if following is None:
                 return groups
             if after is not None and following <= after:
-                raise BrokerError(f"{self.server} gives the same page of consumer groups again")
+                raise BrokerError(f"{self.server} returned the same page of consumer groups again")
             after = following
 
     def remove_group(self, group: str, *, timeout_s: float | None = None) -> None:
-        """Removes a consumer group, so that retention no longer waits for it. What it committed is forgotten.
+        """Removes a consumer group and its offsets, so that retention no longer waits for it.
 
-        Raises NotFoundError when there is none. A reader that still runs begins the group anew with its next commit.
+        Raises NotFoundError if there is none. A reader that is still running creates the group again with its next
+        commit.
         """
         self._flight.remove_group(group, timeout_s=timeout_s)
 
@@ -293,7 +295,7 @@ class Client:
         group: str | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Records in `$gaps` that a reader had to do without offsets `[start, end)`."""
+        """Records in `$gaps` that a reader skipped the offsets `[start, end)`."""
         self._flight.gap(partition, start, end, reason=reason, group=group, timeout_s=timeout_s)
 
 

@@ -1,8 +1,8 @@
-"""Who a client says it is. Secrets are given by reference and read where they are needed: `file:PATH`, `env:NAME`, or
-on Databricks `secret:SCOPE/KEY`.
+"""A client's credentials. Secrets are given by reference and read when they are needed: `file:PATH`, `env:NAME`, or on
+Databricks `secret:SCOPE/KEY`.
 
-A literal password or token is refused: it would stand in process lists, notebooks, job definitions and logs. A file is
-read for each use, so that a token which is renewed beside the program is taken in.
+A literal password or token is refused: it would appear in process lists, notebooks, job definitions and logs. A file is
+read for each use, so that a token that is renewed by another program takes effect.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from broker_edge.errors import ConfigError
 
-# Where they come from when the program names none.
+# Default variables, if the program gives no credentials.
 USER_VARIABLE = "HEADWATER_USER"
 PASSWORD_VARIABLE = "HEADWATER_PASSWORD_FROM"
 TOKEN_VARIABLE = "HEADWATER_TOKEN_FROM"
@@ -23,18 +23,18 @@ _SECRET_BYTES_MAX = 64 * 1024
 
 
 def resolve(reference: str, *, what: str) -> str:
-    """The first line of what the reference names; raises ConfigError, which never repeats it."""
+    """The first line of the referenced secret. Raises ConfigError, which never repeats it."""
     try:
         secret = resolve_bytes(reference, what=what).decode().split("\n", 1)[0].rstrip("\r")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{what}: {reference} is not text") from error
     if not secret:
-        raise ConfigError(f"{what}: {reference} is empty or not there")
+        raise ConfigError(f"{what}: {reference} is empty or missing")
     return secret
 
 
 def resolve_bytes(reference: str, *, what: str) -> bytes:
-    """All of what `file:PATH`, `env:NAME` or `secret:SCOPE/KEY` names; raises ConfigError for what is no reference."""
+    """The whole content of `file:PATH`, `env:NAME` or `secret:SCOPE/KEY`. Raises ConfigError for anything else."""
     kind, _, place = reference.partition(":")
     if kind == "file" and place:
         try:
@@ -42,7 +42,7 @@ def resolve_bytes(reference: str, *, what: str) -> bytes:
                 return file.read(_SECRET_BYTES_MAX)
         except OSError as error:
             raise ConfigError(
-                f"{what}: cannot read {place} ({error.strerror}); check the path and its rights"
+                f"{what}: cannot read {place} ({error.strerror}): check the path and its permissions"
             ) from error
     if kind == "env" and place:
         return os.environ.get(place, "").encode()
@@ -56,7 +56,7 @@ def _from_secret_scope(place: str, what: str) -> bytes:
     if not scope or not key:
         raise ConfigError(f"{what}: a secret of Databricks is named secret:SCOPE/KEY, not secret:{place}")
     try:
-        # Only the platform has it; elsewhere the module is not there.
+        # The module only exists on the platform.
         from databricks.sdk.runtime import dbutils
     except ImportError as error:
         raise ConfigError(
@@ -65,13 +65,13 @@ def _from_secret_scope(place: str, what: str) -> bytes:
     try:
         return str(dbutils.secrets.get(scope, key)).encode()
     except Exception as error:
-        # The platform's own kinds are not importable elsewhere, and its text may be long; the name is what helps.
+        # The platform's exceptions cannot be imported elsewhere, and their text may be long; the class name helps.
         raise ConfigError(f"{what}: secret:{place} cannot be read ({type(error).__name__})") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A user with the reference of a password, or the reference of a token (JWT); neither for anonymous."""
+    """A user with the reference of a password, or the reference of a token (JWT); neither means anonymous."""
 
     user: str | None = None
     password: str | None = field(default=None, repr=False)
@@ -83,7 +83,7 @@ class Credentials:
         if (self.user is None) != (self.password is None) and self.token is None:
             raise ConfigError("a user and a password belong together: give both, or a token")
         if self.user is not None and ":" in self.user:
-            raise ConfigError("the name of a user has no colon")
+            raise ConfigError("a user name must not contain a colon")
 
     @classmethod
     def from_environment(cls) -> Credentials:
@@ -96,7 +96,7 @@ class Credentials:
         return self.password is None and self.token is None
 
     def header(self) -> bytes | None:
-        """The value of `Authorization`, with the secret as it is now; None for anonymous."""
+        """The value of `Authorization`, with the current secret; None for anonymous."""
         if self.token is not None:
             return b"Bearer " + resolve(self.token, what="the token").encode()
         if self.password is None:
@@ -105,7 +105,7 @@ class Credentials:
         return b"Basic " + base64.b64encode(f"{self.user}:{secret}".encode())
 
     def mqtt(self) -> tuple[str | None, str | None]:
-        """User name and password of a CONNECT; a token is the password there."""
+        """User name and password for a CONNECT. A token is sent as the password."""
         if self.token is not None:
             return self.user or "token", resolve(self.token, what="the token")
         if self.password is None:

@@ -5,24 +5,24 @@ HeadwaterError
 ├── ConfigError        a setting is wrong: change it where the message points
 │   └── OptionError        an option of `format("headwater")` is wrong
 ├── StartError         the broker cannot start: free the port, the folder or the file that the message names
-├── ConnectError       nobody answers at that address: start the broker, or correct the address
+├── ConnectError       no broker answers at that address: start it, or correct the address
 ├── DeadlineError      no answer in time: ask again, or allow more time
 ├── UnavailableError   the broker answers but cannot serve this partition now
 ├── RefusedError       the request is wrong, or not allowed: change it
-│   └── NotFoundError      what it names does not exist
-├── OutOfRangeError    the offset is gone or not there yet: choose one within the bounds it carries
+│   └── NotFoundError      the named object does not exist
+├── OutOfRangeError    the offset is gone or does not exist yet: choose one within the bounds of the error
 ├── FencedError        a newer reader of the group took over: stop
 ├── FullError          the disk of the broker is full: free space, then send again
 ├── DataLossError      offsets that should be readable are damaged: skip the gap, or restore
-├── BrokerError        the broker failed inside: look into its log
-├── OffsetError        an offset of a Spark checkpoint cannot be understood
-├── SinkError          a table, or a row for it, is not as it must be; nothing was written
+├── BrokerError        an internal error of the broker: see its log
+├── OffsetError        an offset of a Spark checkpoint cannot be parsed
+├── SinkError          a table, or a row for it, is not as required; nothing was written
 └── PipelineError      a job cannot do its work
     ├── SetupError         the machine lacks something: install Java or the Delta jars
     ├── SettingsError      the settings file or an option of a job is wrong
     ├── PlanError          the plan of a silver batch cannot be read or written
     ├── NewFieldsError     a payload has fields that its schema refuses
-    ├── JobFailedError     a job ended although nobody told it to
+    ├── JobFailedError     a job ended by itself
     └── TableStoreError    a table of the action engine cannot be read or written
         └── EngineFencedError  a newer engine has claimed the tables: stop this one
 
@@ -36,18 +36,18 @@ from typing import Any
 
 
 class HeadwaterError(Exception):
-    """The base of all. `str()` is one sentence: what, where, what to do."""
+    """The base class. `str()` is one sentence: what, where, what to do."""
 
     detail: Mapping[str, Any] | None = None
-    """The broker's own words, where the error is the broker's (docs/protocols.md, section 3, Errors)."""
+    """The JSON of the error, if the broker sent it (docs/protocols.md, section 3, Errors)."""
 
     @property
     def code(self) -> str | None:
-        """The broker's word for the error, where the error is the broker's."""
+        """The broker's code for the error, if the broker sent it."""
         return None if self.detail is None else str(self.detail["error"])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Spark hands errors from one process to another; the constructors have arguments that must be named.
+        # Spark pickles errors between processes, and the constructors have keyword-only arguments.
         return _remade, (type(self), self.args, self.__dict__)
 
 
@@ -66,11 +66,11 @@ class OptionError(ConfigError):
 
 
 class StartError(HeadwaterError):
-    """A broker inside this process cannot start, or does not run."""
+    """A broker inside this process cannot start, or is not running."""
 
 
 class ConnectError(HeadwaterError):
-    """Nobody answers at `server`."""
+    """No broker answers at `server`."""
 
     def __init__(self, message: str, *, server: str = "") -> None:
         super().__init__(message)
@@ -78,11 +78,11 @@ class ConnectError(HeadwaterError):
 
 
 class DeadlineError(HeadwaterError):
-    """No answer within the time that the caller allowed. A write may have happened or not."""
+    """No answer within the caller's time limit. A write may have happened or not."""
 
 
 class UnavailableError(HeadwaterError):
-    """The broker cannot serve now. `stopped`: the partition takes no more records until the broker is restarted."""
+    """The broker cannot serve now. `stopped`: the partition accepts no records until the broker is restarted."""
 
     def __init__(self, message: str, *, partition: int | None = None, stopped: bool = False) -> None:
         super().__init__(message)
@@ -91,7 +91,7 @@ class UnavailableError(HeadwaterError):
 
 
 class RefusedError(HeadwaterError):
-    """The request is wrong or not allowed; `field` names the part of it, where one is to blame."""
+    """The request is wrong or not allowed; `field` names the wrong part of it, if there is one."""
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
@@ -141,11 +141,11 @@ class DataLossError(HeadwaterError):
 
 
 class BrokerError(HeadwaterError):
-    """The broker failed inside, or answered something that this client does not understand."""
+    """An internal error of the broker, or an answer that this client does not understand."""
 
 
 class OffsetError(HeadwaterError):
-    """An offset is not in the form of docs: `{"v":1,"logs":{"<log id>":{"<partition>":[next, epoch]}}}`."""
+    """An offset does not have the documented form `{"v":1,"logs":{"<log id>":{"<partition>":[next, epoch]}}}`."""
 
 
 class SinkError(HeadwaterError):
@@ -161,7 +161,7 @@ class SetupError(PipelineError):
 
 
 class SettingsError(PipelineError):
-    """A setting is unknown, of the wrong kind, or out of range."""
+    """A setting is unknown, has the wrong type, or is out of range."""
 
 
 class PlanError(PipelineError):
@@ -169,11 +169,11 @@ class PlanError(PipelineError):
 
 
 class NewFieldsError(PipelineError):
-    """A payload has fields that its schema does not name, and the schema says `fail_on_new`."""
+    """A payload has fields that its schema does not name, and the schema has `fail_on_new`."""
 
 
 class JobFailedError(PipelineError):
-    """A job ended by itself, and starting it again did not help."""
+    """A job ended by itself, and restarting it did not help."""
 
 
 class TableStoreError(PipelineError):
@@ -181,4 +181,4 @@ class TableStoreError(PipelineError):
 
 
 class EngineFencedError(TableStoreError):
-    """A newer engine has claimed the tables: this one must not go on, and must not be started again."""
+    """A newer engine has claimed the tables: this one must stop, and must not be restarted."""

@@ -1,7 +1,7 @@
-"""Text from outside for a terminal: topics, client ids, reasons, messages of devices. Nothing of it may steer one.
+"""Escapes outside text for a terminal: topics, client ids, reasons, messages of devices must not control it.
 
-Control characters (ESC, NUL, newlines, the C1 set), bidirectional overrides, lone surrogates and whatever else has no
-shape of its own is shown as an escape of Python, in JSON as one of JSON.
+Control characters (ESC, NUL, newlines, the C1 set), bidirectional overrides, lone surrogates and other characters
+without a visible shape become Python escapes, or JSON escapes in JSON.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any
 
 
 def shown(text: str) -> str:
-    """The text on one line, as a terminal may have it."""
+    """The text on one line, safe for a terminal."""
     return text if text.isprintable() else "".join(_escaped(c) for c in text)
 
 
 def shown_lines(text: str) -> str:
-    """The same for a text of several lines, which stay lines."""
+    """Like `shown`, for a text of several lines, which stay separate."""
     return "\n".join(shown(line) for line in text.split("\n"))
 
 
 def json_line(value: Any, *, ascii_only: bool = False) -> str:
-    """One JSON document on one line, as a terminal may have it; it means the same to whoever parses it."""
+    """One JSON document on one line, safe for a terminal; a parser reads the same value."""
     text = json.dumps(value, ensure_ascii=ascii_only)
-    # What is not printable stands within strings only.
+    # Characters that are not printable occur only within strings.
     return text if text.isprintable() else "".join(c if c.isprintable() else _json_escaped(c) for c in text)
 
 
 def moment(at_us: int, timespec: str = "seconds") -> str:
-    """Unix µs as ISO 8601 in UTC, or as the number where it is no time of the calendar."""
+    """Unix µs as ISO 8601 in UTC, or as a number if it is outside the calendar."""
     try:
         return datetime.fromtimestamp(at_us / 1_000_000, UTC).isoformat(timespec=timespec)
     except (ValueError, OverflowError, OSError):

@@ -1,8 +1,8 @@
-"""The Flight service of a broker, operation by operation, in the JSON of docs/protocols.md, section 3.
+"""The operations of a broker's Flight service, in the JSON of docs/protocols.md, section 3.
 
-`FlightClient` is the one Flight client of headwater: `broker_edge.Client` gives its answers types and its own retries,
-the Spark source its options. It keeps no state between calls, and every error is one of `broker_edge.errors`. It may be
-shared by threads, not by processes.
+`FlightClient` is the only Flight client of headwater: `broker_edge.Client` adds types and its own retries to it, the
+Spark source its options. It keeps no state between calls, and all its errors are those of `broker_edge.errors`. Threads
+may share it, processes may not.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RecordReader:
             return self._reader.schema
 
     def read(self) -> tuple[pa.RecordBatch, int] | None:
-        """The next batch and the offset after what it covers; None at the end of the stream."""
+        """The next batch and the offset after its range; None at the end of the stream."""
         with self._connection.errors():
             try:
                 chunk = self._reader.read_chunk()
@@ -48,16 +48,16 @@ class RecordReader:
             return chunk.data, int(json.loads(chunk.app_metadata.to_pybytes())["next"])
 
     def cancel(self) -> None:
-        """Ends the stream; a thread that waits in `read` gets an error."""
+        """Ends the stream; a thread waiting in `read` gets an error."""
         self._reader.cancel()
 
 
 class FlightClient:
     """Connects to the broker at `server` with the first call; see `parse_server` for the forms of an address.
 
-    `timeout_s` bounds a call with its retries. Calls that change nothing are tried again while the broker is away, up
-    to `retries` times with growing pauses; the others are tried once, because a lost answer does not tell whether the
-    change happened. Arguments that are None are left out of the request.
+    `timeout_s` limits a call including its retries. Calls that change nothing are retried while the broker is
+    unreachable, up to `retries` times with growing pauses. The others are tried once, because without an answer it is
+    unknown whether the change happened. Arguments that are None are left out of the request.
     """
 
     def __init__(
@@ -73,22 +73,22 @@ class FlightClient:
 
     @property
     def server(self) -> str:
-        """The address in full."""
+        """The complete address."""
         return self._connection.server
 
     def close(self) -> None:
-        """Closes the connection; a closed client stays closed."""
+        """Closes the connection. A closed client cannot be reopened."""
         self._connection.close()
 
     def pause(self, error: HeadwaterError, failures: int) -> bool:
-        """Waits before the next attempt to read a stream; False when there is to be none."""
+        """Waits before the next attempt to read a stream; returns False if there must not be one."""
         return self._connection.pause(error, failures)
 
     def decoding(self) -> AbstractContextManager[None]:
         """`with client.decoding():` turns a missing or wrong field of an answer into a BrokerError."""
         return self._connection.decoding()
 
-    # What there is
+    # Information
 
     def version(self, *, timeout_s: float | None = None) -> JsonObject:
         """Version, protocol, disk format and log id of the broker."""
@@ -111,7 +111,7 @@ class FlightClient:
         epoch_before: Mapping[int, int] | None = None,
         timeout_s: float | None = None,
     ) -> JsonObject:
-        """Log id, and per partition log start, high watermark and the answers to the other questions."""
+        """Log id, and per partition log start, high watermark and the other requested values."""
         body = _body(
             partitions=partitions,
             filters=_listed(filters),
@@ -152,7 +152,7 @@ class FlightClient:
     ) -> RecordReader:
         """Opens a stream of the matching records `[start, end)`; without `end` it follows the partition.
 
-        Errors of the request may also come with the first read. `timeout_s` bounds the whole stream.
+        Errors of the request may also be raised by the first read. `timeout_s` limits the whole stream.
         """
         ticket = _body(
             partition=partition,
@@ -168,7 +168,7 @@ class FlightClient:
     def put(
         self, schema: pa.Schema, batches: Sequence[pa.RecordBatch], *, timeout_s: float | None = None
     ) -> list[JsonObject]:
-        """Appends batches of rows, each answered before the next is sent; one answer per batch, after its sync."""
+        """Appends batches of rows, waiting for each answer; returns one answer per batch, sent after its sync."""
         return self._connection.put(schema, batches, timeout_s=timeout_s)
 
     # Consumer groups
@@ -182,13 +182,13 @@ class FlightClient:
         offsets: Mapping[int, Mapping[str, int]] | None = None,
         timeout_s: float | None = None,
     ) -> JsonObject:
-        """Records what a group has finished: per partition `committed`, and where it is known `scanned`."""
+        """Records what a group has finished: per partition `committed`, and `scanned` if it is known."""
         finished = None if offsets is None else {str(n): dict(one) for n, one in sorted(offsets.items())}
         body = _body(group=group, reader_epoch=reader_epoch, initial=_by_text(initial), offsets=finished)
         return self._change("commit", body, timeout_s)
 
     def committed(self, group: str, *, reader_epoch: int | None = None, timeout_s: float | None = None) -> JsonObject:
-        """What a group has finished; with `reader_epoch`, an error when a newer reader has taken over."""
+        """What a group has finished; with `reader_epoch`, an error if a newer reader has taken over."""
         return self._read("committed", _body(group=group, reader_epoch=reader_epoch), timeout_s)
 
     def groups(self, *, after: str | None = None, timeout_s: float | None = None) -> JsonObject:
@@ -196,7 +196,7 @@ class FlightClient:
         return self._read("groups", _body(after=after), timeout_s)
 
     def remove_group(self, group: str, *, timeout_s: float | None = None) -> None:
-        """Removes a consumer group; what it committed is forgotten."""
+        """Removes a consumer group and its offsets."""
         self._connection.change("remove_group", {"group": group}, timeout_s=timeout_s)
 
     def gap(
@@ -217,7 +217,7 @@ class FlightClient:
     # Administration
 
     def backup(self, name: str, *, timeout_s: float | None = None) -> JsonObject:
-        """Has the broker copy its log to `name` in its `log.backup_dir`; waits until the copy is complete."""
+        """Makes the broker copy its log to `name` in its `log.backup_dir`; waits until the copy is complete."""
         return self._change("backup", {"name": name}, timeout_s)
 
     def _read(self, action: str, body: JsonObject, timeout_s: float | None) -> JsonObject:

@@ -1,4 +1,5 @@
-"""Where reading begins: `earliest`, `latest`, a time in µs, or `<partition name>:<offset>[,…]` (docs/protocols.md)."""
+"""Start positions for reading: `earliest`, `latest`, a time in µs, or `<partition name>:<offset>[,…]`
+(docs/protocols.md)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ _PLACE = re.compile(r"([a-z]+-\d+):(\d+)\Z")
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """One of: a word, a time, or offsets by partition name; `text` is how MQTT writes it."""
+    """One of: a word, a time, or offsets by partition name; `text` is the notation of MQTT."""
 
     text: str
     word: str | None = None
@@ -23,7 +24,7 @@ class Position:
 
 
 def parse_position(text: str) -> Position:
-    """Raises RefusedError when `text` is none of the four."""
+    """Parses a position; raises RefusedError if `text` has none of the four forms."""
     if text in ("earliest", "latest"):
         return Position(text, word=text)
     if text.isascii() and text.isdigit():
@@ -41,7 +42,7 @@ def parse_position(text: str) -> Position:
 
 
 def resolve(client: Client, position: Position, filters: list[str] | None) -> dict[int, int]:
-    """Where to start in each partition that the filters can reach; with offsets, only in the named partitions."""
+    """The start offset of each partition that the filters can reach; for offsets, only of the named partitions."""
     found = client.offsets(filters=filters, time_us=position.time_us)
     if position.offsets is None:
         starts = {}

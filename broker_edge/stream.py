@@ -1,7 +1,7 @@
-"""Record batches of one partition as they come over Flight, resumed where they stopped when the broker was away.
+"""Record batches of one partition over Flight; resumes where it stopped when the broker was unreachable.
 
-Offsets below the high watermark name the same bytes for ever, so going on at the next offset after a lost connection
-repeats and skips nothing; the log id is compared, because another log may have taken the address meanwhile.
+Offsets below the high watermark never change their bytes, so resuming at the next offset neither repeats nor skips
+records. The log id is compared, because another log may have taken over the address.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from broker_edge.flight import FlightClient, RecordReader
 
 
 class RecordStream(Iterator[pa.RecordBatch]):
-    """Record batches in the canonical schema, in offset order; made by `Client.fetch` and `Client.tail`.
+    """Record batches in the canonical schema, in offset order; created by `Client.fetch` and `Client.tail`.
 
-    `next_offset` is where a reader goes on after the last batch that was given, also past records that no filter
-    matches. A stream that follows ends only by `close()` or an error; with `idle=True` it gives empty batches about
-    each second while there is nothing new. Use it from one thread; `close()` may come from another.
+    `next_offset` is where a reader resumes after the last batch, also past records that no filter matches. A following
+    stream ends only by `close()` or an error; with `idle=True` it yields empty batches about once a second while there
+    are no new records. Use it from one thread; any thread may call `close()`.
     """
 
     def __init__(
@@ -62,16 +62,16 @@ class RecordStream(Iterator[pa.RecordBatch]):
         return self
 
     def close(self) -> None:
-        """Ends the stream; a thread that waits in it gets StopIteration."""
+        """Ends the stream; a thread waiting in it gets StopIteration."""
         self._done.set()
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.cancel()
 
     def to_table(self) -> pa.Table:
-        """All that is left of a bounded stream as one table."""
+        """The rest of a bounded stream as one table."""
         if self._end is None:
-            raise ValueError("a stream that follows has no end; iterate over it")
+            raise ValueError("a following stream has no end: iterate over it")
         batches = list(self)
         return pa.Table.from_batches(batches, schema=batches[0].schema if batches else self.schema)
 

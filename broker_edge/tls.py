@@ -1,7 +1,7 @@
-"""The files with which a client checks a broker over TLS, and shows who it is itself.
+"""Certificates for TLS: how a client checks the broker, and how it authenticates itself.
 
-They are PEM files, read when a connection is opened, so that a renewed certificate counts for the next one. Without an
-authority the ones that come with gRPC are trusted. Nothing here opens a connection.
+They are PEM files, read when a connection is opened, so a renewed certificate is used for the next connection. Without
+an authority, those that come with gRPC are trusted. Nothing here opens a connection.
 """
 
 from __future__ import annotations
@@ -14,26 +14,27 @@ from typing import Protocol
 from broker_edge.credentials import resolve_bytes
 from broker_edge.errors import ConfigError
 
-# Where they come from when the program names none.
+# Default variables, if the program gives no files.
 CA_VARIABLE = "HEADWATER_TLS_CA"
 CERT_VARIABLE = "HEADWATER_TLS_CERT"
 KEY_VARIABLE = "HEADWATER_TLS_KEY"
 
 
 class Tls(Protocol):
-    """What a connection over TLS needs to know."""
+    """The TLS settings of a connection."""
 
     @property
     def is_given(self) -> bool:
-        """Whether anything is named."""
+        """Whether any file is given."""
 
     def read(self) -> dict[str, bytes]:
-        """The arguments of a Flight client."""
+        """The TLS arguments of a Flight client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """Who signed the broker's certificate, and the client's own certificate with its key, for a broker that asks."""
+    """The authority of the broker's certificate, and the client's own certificate with its key, if the broker asks for
+    one."""
 
     ca: Path | None = None
     cert: Path | None = None
@@ -45,24 +46,24 @@ class TlsFiles:
 
     @property
     def is_given(self) -> bool:
-        """Whether any file is named."""
+        """Whether any file is given."""
         return self != TlsFiles()
 
     @classmethod
     def from_environment(cls) -> TlsFiles:
-        """What HEADWATER_TLS_CA, HEADWATER_TLS_CERT and HEADWATER_TLS_KEY name."""
+        """The files named by HEADWATER_TLS_CA, HEADWATER_TLS_CERT and HEADWATER_TLS_KEY."""
         ca, cert, key = (os.environ.get(name) for name in (CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE))
         return cls(ca=Path(ca) if ca else None, cert=Path(cert) if cert else None, key=Path(key) if key else None)
 
     def read(self) -> dict[str, bytes]:
-        """The arguments of a Flight client; raises ConfigError for a file that cannot be read."""
+        """The TLS arguments of a Flight client. Raises ConfigError for a file that cannot be read."""
         named = {"tls_root_certs": self.ca, "cert_chain": self.cert, "private_key": self.key}
         return {name: _bytes_of(path) for name, path in named.items() if path is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsReferences:
-    """The same by reference (`file:PATH`, `env:NAME`, `secret:SCOPE/KEY`), for programs whose files are elsewhere."""
+    """Like `TlsFiles`, but by reference (`file:PATH`, `env:NAME`, `secret:SCOPE/KEY`), for files on other machines."""
 
     ca: str | None = None
     cert: str | None = None
@@ -85,7 +86,7 @@ class TlsReferences:
         found = {name: resolve_bytes(reference, what=what) for name, (what, reference) in named.items() if reference}
         for name, content in found.items():
             if b"-----BEGIN" not in content:
-                raise ConfigError(f"{named[name][0]}: {named[name][1]} holds no PEM block")
+                raise ConfigError(f"{named[name][0]}: {named[name][1]} contains no PEM block")
         return found
 
 
@@ -93,4 +94,4 @@ def _bytes_of(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"cannot read {path} ({error.strerror}); check the path and its rights") from error
+        raise ConfigError(f"cannot read {path} ({error.strerror}): check the path and its permissions") from error

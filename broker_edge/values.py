@@ -1,7 +1,7 @@
-"""The values that the client takes and gives: plain, frozen, and checked where a wrong one could pass unseen.
+"""The values of the client's arguments and results: plain, frozen, and checked where an error could go unnoticed.
 
-Offsets and partition numbers are the broker's global ones; times are Unix microseconds in UTC. Nothing here talks to
-a server.
+Offsets and partition numbers are the broker's global ones; times are Unix microseconds in UTC. Nothing here talks to a
+server.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from broker_edge.errors import RefusedError
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What a broker is: its version, the protocol and disk format it speaks, and the id of its log."""
+    """A broker's version, protocol, disk format and log id."""
 
     version: str
     protocol: int
@@ -50,7 +50,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets `[start, end)` that are gone: by `damage` or `retention`."""
+    """Offsets `[start, end)` that are gone because of `damage` or `retention`."""
 
     start: int
     end: int
@@ -59,10 +59,10 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """The bounds of a partition. Readable are the offsets `[log_start, high_watermark)`.
+    """The bounds of a partition. The offsets `[log_start, high_watermark)` are readable.
 
-    `offset_for_time` is set when a time was asked for, `epoch_before` when an offset was, and it is None where the
-    record before that offset does not exist. `gaps` are those known so far, ascending; the newest thousand.
+    `offset_for_time` is set if a time was requested. `epoch_before` is set if an offset was requested and the record
+    before it exists. `gaps` are the newest thousand known gaps, ascending.
     """
 
     partition: int
@@ -87,9 +87,9 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """How far to read: `[start, end)` holds `records` matching ones of `bytes`; none match in `[end, scanned)`.
+    """How far to read: `[start, end)` contains `records` matching records of `bytes`; none match in `[end, scanned)`.
 
-    `epoch` is that of the record before `end`, None at 0 and where it is gone.
+    `epoch` is the epoch of the record before `end`, None at 0 and if that record is gone.
     """
 
     partition: int
@@ -117,7 +117,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
-    """What a consumer group knows of a partition; None where nothing is known."""
+    """A consumer group's offsets in a partition; None for unknown ones."""
 
     initial: int | None = None
     committed: int | None = None
@@ -135,7 +135,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """All below `committed` is finished; nothing that matches waits below `scanned`."""
+    """All records below `committed` are finished; none below `scanned` match and wait."""
 
     committed: int
     scanned: int | None = None
@@ -145,8 +145,8 @@ class Commit:
 class Row:
     """One record to produce.
 
-    `key` defaults to the routing level of the topic. With an `idempotency_key` a second row with the same key in the
-    same partition appends nothing, as long as the first is retained.
+    `key` defaults to the routing level of the topic. With an `idempotency_key`, a second row with the same key in the
+    same partition appends nothing while the first one is retained.
     """
 
     topic: str
@@ -158,7 +158,7 @@ class Row:
     idempotency_key: str | None = None
 
     def __post_init__(self) -> None:
-        # Arrow would quietly encode text, and the reader would not get back what the writer meant.
+        # Arrow would silently encode text, and the reader would get something else than the writer meant.
         if not isinstance(self.value, bytes):
             raise RefusedError(
                 f"the value of a row for `{self.topic}` is {type(self.value).__name__}, not bytes", field="value"
@@ -167,14 +167,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a produced row is. `duplicate`: it was there already, and nothing was appended."""
+    """The log position of a produced row. `duplicate`: the row already existed, and nothing was appended."""
 
     partition: int
     offset: int
     duplicate: bool
 
 
-# From the JSON of docs/protocols.md, section 3. A missing field raises KeyError, which the caller reports.
+# Parsers for the JSON of docs/protocols.md, section 3. A missing field raises KeyError, which the caller reports.
 
 
 def topic_from_json(row: Mapping[str, Any]) -> Topic:

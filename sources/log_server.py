@@ -1,9 +1,9 @@
-"""One broker, spoken to over Flight as docs/protocols.md, section 3, says. It connects on first use.
+"""One broker, accessed over Flight (docs/protocols.md, section 3). Connects on first use.
 
-`broker_edge.flight` knows the operations; here are the options of the source. Calls that may be repeated without harm
-are tried again, `fetchOffset.numRetries` times, while the broker is away. Errors are reduced to four: an answer with
-the protocol's JSON becomes a `RefusedError` (or `FencedError`), silence or a broken connection an `UnavailableError`,
-credentials that cannot be read an `OptionError`.
+`broker_edge.flight` knows the operations; this module adds the options of the source. Calls that can be repeated
+without harm are retried `fetchOffset.numRetries` times while the broker is unreachable. Errors are reduced to four: an
+answer with the protocol's JSON becomes a `RefusedError` (or `FencedError`), silence or a broken connection an
+`UnavailableError`, unreadable credentials an `OptionError`.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from sources.options import Access
 T = TypeVar("T")
 
 BATCH_ROWS = 4_096
-"""Rows of a record batch: a megabyte or two. Smaller ones cost calls; of larger ones each takes memory that was given
-back meanwhile, here and in the JVM, whose allocator keeps no blocks of more than 4 MiB."""
+"""Rows of a record batch: one or two megabytes. Smaller batches need more calls. For larger ones, memory is returned to
+the system and requested again for each batch, here and in the JVM, whose allocator keeps no blocks of more than 4
+MiB."""
 
-# Who does not answer this in a few seconds is as good as away.
+# A broker that does not answer this within a few seconds counts as unreachable.
 _VERSION_TIMEOUT_SECONDS = 5.0
-# What says that the broker may be back later; without the protocol's JSON the connection broke.
+# Codes of a broker that may recover; an error without the protocol's JSON means that the connection broke.
 _AWAY_CODES = ("unavailable", "stopped")
 
 
 class LogServer:
-    """The log behind one address. Used by one thread at a time, and by one process."""
+    """The log behind one address. Use it from one thread at a time, in one process."""
 
     def __init__(self, address: str, *, access: Access | None = None) -> None:
         self.address = address
         self._access = access or Access()
         self._client: FlightClient | None = None
-        # Of the broker at the other end of the connection as it is; another one may answer to the next.
+        # The log of the broker at the other end of this connection; the next connection may lead to another broker.
         self._log_id: str | None = None
 
     def version(self) -> JsonObject:
@@ -51,7 +52,7 @@ class LogServer:
         return str(self.version()["log_id"])
 
     def require_log(self, log_id: str) -> None:
-        """Raises `UnavailableError` unless the broker holds this log; it is asked once a connection."""
+        """Raises `UnavailableError` unless the broker holds this log. The broker is asked once per connection."""
         if self._log_id is None:
             self._log_id = self.log_id()
         if self._log_id != log_id:
@@ -66,7 +67,7 @@ class LogServer:
         time_us: int | None = None,
         epoch_before: Mapping[int, int] | None = None,
     ) -> JsonObject:
-        """Log id, and per partition log start, high watermark and what else was asked for."""
+        """Log id, and per partition log start, high watermark and the other requested values."""
         return self._asked(
             lambda client: client.offsets(
                 partitions=partitions, filters=filters, pattern=pattern, time_us=time_us, epoch_before=epoch_before
@@ -74,7 +75,7 @@ class LogServer:
         )
 
     def topics(self, filters: Sequence[str]) -> list[JsonObject]:
-        """The topics that match, with the offsets between which each partition has records of them; up to 1,000."""
+        """Up to 1,000 matching topics, with the offsets between which each partition has records of them."""
         return self._asked(lambda client: client.topics(filters=filters))
 
     def plan(
@@ -86,7 +87,7 @@ class LogServer:
         max_records: int | None,
         max_bytes: int | None,
     ) -> JsonObject:
-        """How far each partition may be read within the limits; it moves only past matching records."""
+        """How far each partition may be read within the limits. Only moves past matching records."""
         return self._asked(
             lambda client: client.plan(
                 begin, filters=filters, pattern=pattern, max_records=max_records, max_bytes=max_bytes
@@ -119,8 +120,8 @@ class LogServer:
         reason: str,
         log_id: str | None = None,
     ) -> None:
-        """Records at the broker that a reader goes without `[start, end)`: of the broker's log, or of `log_id`, whose
-        end may not be known."""
+        """Records at the broker that a reader skips `[start, end)`: of the broker's log, or of `log_id`, whose end may
+        be unknown."""
         self._asked(
             lambda client: client.gap(partition, start, end, reason=reason, group=group, log_id=log_id), retries=0
         )
@@ -135,7 +136,7 @@ class LogServer:
         pattern: str | None = None,
         timeout_seconds: float,
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """The records of `[start, end)` that match, each batch with the offset after what it covers."""
+        """The matching records of `[start, end)`, each batch with the offset after its range."""
         try:
             reader = self._connected().get(
                 partition,
@@ -164,14 +165,14 @@ class LogServer:
         timeout_seconds: float | None = None,
         retries: int | None = None,
     ) -> T:
-        """The answer to a question. Retries end with the time that one call may take, however many are left."""
+        """The answer to a request. Retries end with the time limit of one call, however many are left."""
         left = self._access.num_retries if retries is None else retries
         deadline = time.monotonic() + (timeout_seconds or self._access.request_timeout_ms / 1_000)
         while True:
             try:
                 return question(self._connected())
             except HeadwaterError as error:
-                # A connection that broke is made anew by the next call.
+                # The next call opens a new connection.
                 self.close()
                 translated = self._translated(error)
                 if left <= 0 or not isinstance(translated, UnavailableError) or time.monotonic() >= deadline:
@@ -194,7 +195,7 @@ class LogServer:
         if isinstance(error, ConfigError):
             return OptionError(str(error))
         if isinstance(error, BrokerError) and error.__cause__ is None:
-            # The connection is whole, the answer is not one.
+            # The connection works, but the answer is malformed.
             return refused(self.address, "internal", {"message": str(error)})
         if error.code is None or error.detail is None:
             return unreachable(self.address, _short(error.__cause__ or error))

@@ -157,7 +157,7 @@ def test_a_broker_behind_tls_is_read_with_certificate_and_password(
     message = refusal(password="env:WRONG")
     assert "unauthenticated" in message
     assert "hunter2" not in message
-    assert "tls.key: env:WRONG holds no PEM block" in refusal(**{"tls.key": "env:WRONG"})
+    assert "tls.key: env:WRONG contains no PEM block" in refusal(**{"tls.key": "env:WRONG"})
     assert "cannot read" in refusal(**{"tls.ca": f"file:{tmp_path / 'nowhere'}"})
     assert "cannot reach" in refusal(**{"tls.ca": f"file:{device.ca}"})
     assert "on Databricks only" in refusal(password="secret:scope/key")
