@@ -1,7 +1,7 @@
-"""`headwater torture`: loads a broker, injects faults, starts it again, and checks what was acknowledged.
+"""`headwater torture`: loads a broker, injects faults, restarts it, and checks that acknowledged records survive.
 
-`docs/torture.md` says what is promised and in which words a finding is told. Nothing here runs inside a broker: what
-needs the broker's help is asked of a fault build through `HEADWATER_FAULTS`.
+`docs/torture.md` defines the promises and the terms of findings. Nothing here runs inside a broker; faults inside the
+broker are requested from a fault build through `HEADWATER_FAULTS`.
 """
 
 from broker_edge.torture.report import Finding, Report

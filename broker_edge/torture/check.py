@@ -1,16 +1,16 @@
-"""Compares what publishers were told with what the log holds, across crashes.
+"""Compares the acknowledgements of publishers with the contents of the log, across crashes.
 
-The checker remembers every record it ever read, so that an offset that names other bytes later is found, and takes from
-the load what was sent and acknowledged. It speaks of
+The checker remembers every record it has ever read, so that it detects an offset that later has other bytes. The load
+tells it what was sent and acknowledged. The findings are
   lost        acknowledged or read before, and no longer readable
   duplicated  one publish readable at two offsets
-  reordered   acknowledged at another offset than it is at, or after a later record of its connection
-  unexpected  readable and never sent
+  reordered   at another offset than the acknowledged one, or after a later record of its connection
+  unexpected  readable, but never sent
   changed     other bytes than were sent, or than were read at that offset before
   hole        an offset below the high watermark without a record
-  epoch       an epoch that went back, or did not grow with a restart
-  early       delivered to a subscriber and then not in the log, or not at the offset that came with it
-It starts and stops nothing.
+  epoch       an epoch that decreased, or did not grow with a restart
+  early       delivered to a subscriber, but not in the log, or not at the offset named in the delivery
+It starts and stops no processes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INTERNAL_PARTITION = 0
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A record as it was when it was read."""
+    """A record as it was read."""
 
     fingerprint: bytes
     name: RecordName | None
@@ -37,30 +37,30 @@ class _Known:
 
 @dataclass(slots=True)
 class _Memory:
-    """What was read of one partition. `next` is where reading goes on."""
+    """What was read of one partition. `next` is where reading continues."""
 
     next: int = 0
     log_start: int = 0
-    epoch: int = 0  # of the last record read
-    term: int = 0  # that the broker named
+    epoch: int = 0  # The epoch of the last record read.
+    term: int = 0  # The epoch that the broker reported.
     rows: dict[int, _Known] = field(default_factory=dict)
 
 
 class LogCheck:
-    """One log, checked again and again. `report` collects what is wrong with it."""
+    """One log, checked repeatedly. `report` collects its faults."""
 
     def __init__(self, recipe: Recipe, publishers: tuple[Publisher, ...], *, has_retention: bool = False) -> None:
-        """With retention, records below the log start are gone by rights; the publishers must then speak MQTT 5,
-        because only the acknowledged offset tells them from lost ones."""
+        """With retention, records below the log start may be gone. The publishers must then use MQTT 5, because only
+        the acknowledged offset distinguishes them from lost records."""
         self._has_retention = has_retention
         self.report = Report(recipe.seed)
         self._recipe = recipe
         self._publishers = {one.connection: one for one in publishers}
         self._memories: dict[str, _Memory] = {}
         self._places: dict[RecordName, Place] = {}
-        self._copies: dict[RecordName, list[Place]] = {}  # further ones, of what was sent again at QoS 1
+        self._copies: dict[RecordName, list[Place]] = {}  # Further copies of records that were sent again at QoS 1.
         self._last: dict[tuple[int, int], int] = {}  # (run, connection) -> highest sequence read
-        self._sent: dict[tuple[int, int], int] = {}  # of the runs that have ended
+        self._sent: dict[tuple[int, int], int] = {}  # Counts of the runs that have ended.
         self._acked: dict[RecordName, Place | None] = {}
         self._unchecked: list[RecordName] = []
         self._lost: set[RecordName] = set()
@@ -68,7 +68,7 @@ class LogCheck:
         self._log_id: str | None = None
 
     def add(self, result: LoadResult) -> None:
-        """Takes in a run of the load that has ended."""
+        """Adds the results of a finished run of the load."""
         for one in result.connections:
             self.report.violations += [f"{one.publisher.client_id}: {text}" for text in one.violations]
             for sequence, place in one.acked.items():
@@ -88,15 +88,15 @@ class LogCheck:
         self.report.acked += result.acked
 
     def observe(self, reader: LogReader) -> None:
-        """Reads what is new. Also while the load runs: what was readable once must stay."""
+        """Reads new records. Also called while the load runs: what was readable once must stay readable."""
         for bounds in self._bounds(reader):
             memory = self._memory(bounds)
             memory.term = max(memory.term, bounds.epoch)
             self._read(reader, bounds, memory.next)
 
     def after_restart(self, reader: LogReader, *, reread: int = 4096) -> None:
-        """Checks what a restart may not change, reads what is new and the last `reread` offsets again, then the
-        acknowledgements taken in since the last check."""
+        """Checks what a restart must not change, reads new records and the last `reread` offsets again, then checks the
+        acknowledgements added since the last check."""
         self.report.restarts += 1
         for bounds in self._bounds(reader):
             memory = self._memory(bounds)
@@ -111,10 +111,10 @@ class LogCheck:
         self._unchecked = []
 
     def delivered(self, names: set[RecordName], places: Mapping[Place, RecordName], to: str) -> None:
-        """Checks, after a restart, that a subscriber was given nothing that the log does not have."""
+        """Checks after a restart that no record was delivered to a subscriber without being in the log."""
         for name in names - self._places.keys() - self._early:
             self._early.add(name)
-            self.report.add(Finding.EARLY, f"{name} was delivered to {to} and is nowhere")
+            self.report.add(Finding.EARLY, f"{name} was delivered to {to} and is not in the log")
         for place, name in places.items():
             if name not in self._early and place not in (self._places.get(name), *self._copies.get(name, ())):
                 self._early.add(name)
@@ -125,12 +125,12 @@ class LogCheck:
         return set(self._acked)
 
     def everything(self, reader: LogReader) -> None:
-        """Reads the whole log again and checks every acknowledgement there ever was."""
+        """Reads the whole log again and checks all acknowledgements."""
         for bounds in self._bounds(reader):
             self._shrunk(bounds, self._memory(bounds))
             self._read(reader, bounds, bounds.log_start)
         for run, connection in self._last.keys() - self._sent.keys():
-            self.report.add(Finding.UNEXPECTED, f"records of connection {connection} in run {run}, which never was")
+            self.report.add(Finding.UNEXPECTED, f"records of connection {connection} in run {run}, which did not exist")
         self._check_acks(list(self._acked))
         self._unchecked = []
 
@@ -141,11 +141,12 @@ class LogCheck:
         return self._memories.setdefault(bounds.name, _Memory())
 
     def _shrunk(self, bounds: Bounds, memory: _Memory) -> None:
-        """What lies outside the bounds and was readable before."""
+        """Checks records outside the bounds that were readable before."""
         for offset in range(bounds.high_watermark, memory.next):
             self._forget(bounds.name, memory.rows.pop(offset, None), offset)
         memory.next = min(memory.next, bounds.high_watermark)
-        # The broker cuts its own partition below a snapshot; records of clients stay, unless retention removes them.
+        # The broker truncates its own partition below a snapshot; records of clients stay, unless retention removes
+        # them.
         gone = bounds.log_start - memory.log_start
         if gone > 0 and bounds.number != INTERNAL_PARTITION and not self._has_retention:
             self.report.add(Finding.HOLE, f"{bounds.name}: log start moved to {bounds.log_start}", count=gone)
@@ -171,14 +172,14 @@ class LogCheck:
             self.report.add(Finding.LOST, text)
 
     def _read(self, reader: LogReader, bounds: Bounds, start: int) -> None:
-        """Reads [start, high watermark); again from the new log start when retention moves it meanwhile."""
+        """Reads [start, high watermark); starts again at the new log start if retention moves it during the read."""
         while True:
             try:
                 self._read_once(reader, bounds, start)
                 return
             except LostOffsetsError as lost:
-                # Nobody damaged this disk, so the broker may not say that it is damaged either.
-                text = f"{bounds.name}: the broker says that {lost.start} to {lost.end} are lost"
+                # This disk was not damaged, so the broker must not report damage.
+                text = f"{bounds.name}: the broker reports {lost.start} to {lost.end} as lost"
                 self.report.add(Finding.HOLE, text, count=lost.end - lost.start)
                 start = lost.end
                 continue
@@ -194,7 +195,7 @@ class LogCheck:
         expected = start
         for row in reader.rows(bounds, start, bounds.high_watermark):
             if row.offset != expected:
-                text = f"{bounds.name}: {row.offset} came instead of {expected}"
+                text = f"{bounds.name}: read {row.offset} instead of {expected}"
                 self.report.add(Finding.HOLE, text, count=max(1, row.offset - expected))
             expected = row.offset + 1
             known = memory.rows.get(row.offset)
@@ -212,7 +213,7 @@ class LogCheck:
         self.report.readable = len(self._places)
 
     def _judge(self, partition: str, memory: _Memory, row: Row, known: _Known) -> None:
-        """A record that is seen for the first time."""
+        """Checks a record that is read for the first time."""
         place = Place(partition, row.offset)
         if row.epoch < memory.epoch:
             self.report.add(Finding.EPOCH, f"{partition}:{row.offset} has epoch {row.epoch} after {memory.epoch}")
@@ -239,11 +240,12 @@ class LogCheck:
         if name.sequence >= self._sent.get(publisher, name.sequence + 1):
             self.report.add(Finding.UNEXPECTED, f"{name} at {place}: {self._sent[publisher]} were sent")
         if name.sequence < self._last.get(publisher, -1):
-            self.report.add(Finding.REORDERED, f"{name} at {place} comes after {self._last[publisher]}")
+            self.report.add(Finding.REORDERED, f"{name} at {place} is after {self._last[publisher]}")
         self._last[publisher] = max(name.sequence, self._last.get(publisher, -1))
 
     def _replaced(self, place: Place, row: Row, known: _Known, fresh: _Known) -> None:
-        """Another record than before. Where the acknowledged one is now, if anywhere, is found by `_check_acks`."""
+        """The offset has another record than before. `_check_acks` finds where the acknowledged one is now, if
+        anywhere."""
         was, now = known.name or "a record of the broker", fresh.name or f"a record on {row.topic}"
         self.report.add(Finding.CHANGED, f"{place} was {was}, is {now}{' with other bytes' if was == now else ''}")
         if known.name is not None and self._places.get(known.name) == place:
@@ -271,7 +273,7 @@ class LogCheck:
             if found is None and told is not None and self._is_expired(told):
                 continue
             if found is None:
-                self._lose(name, f"{name} was acknowledged{f' at {told}' if told else ''} and is nowhere")
+                self._lose(name, f"{name} was acknowledged{f' at {told}' if told else ''} and is not in the log")
             elif told is not None and told != found and told not in self._copies.get(name, ()):
                 self.report.add(Finding.REORDERED, f"{name} was acknowledged at {told} and is at {found}")
 
@@ -280,6 +282,6 @@ class LogCheck:
 
 
 def _fingerprint(row: Row) -> bytes:
-    """Everything of the row that may never change at its offset."""
+    """Everything in the row that must never change at its offset."""
     named = repr((row.epoch, row.timestamp_us, row.topic, row.key, row.client_id, row.qos, row.retain, row.log_id))
     return hashlib.blake2b(named.encode() + row.value, digest_size=16).digest()

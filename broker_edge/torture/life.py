@@ -1,8 +1,8 @@
-"""One log through many crashes: load, fault, restart, check, again and again on one data folder.
+"""One log through many crashes: load, fault, restart, check, repeatedly on one data folder.
 
-What a crash is, is a subclass's. Some starts crash before the broker serves. Some crashes come as two: a kill -9, a
-start that serves what the page cache still holds, and only then the crash proper, because a record that was served once
-must be on the disk. Some come after a clean stop, whose mark later starts believe.
+Subclasses define the crash. Some starts crash before the broker serves. Some crashes are double: a kill -9, a start
+that serves what the page cache still holds, and only then the actual crash, because a record that was served once must
+be on the disk. Some follow a clean stop, whose mark later starts trust.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from broker_edge.torture.report import Finding, Report
 from broker_edge.torture.wire import maximum_qos
 from broker_edge.torture.witness import witnesses
 
-QUIET_S = 15.0  # without any delivery, after which what is missing counts as skipped
-ACKED_S = 60.0  # for the acknowledgements that a cycle wants; a broker that takes longer, also on a busy machine, hangs
-RECYCLED_S = 30.0  # for the first segment that is made of a removed one
+QUIET_S = 15.0  # Time without any delivery after which missing records count as skipped.
+ACKED_S = 60.0  # Limit for the acknowledgements of a cycle; a slower broker counts as hanging, even on a busy machine.
+RECYCLED_S = 30.0  # Limit for the first segment that is made from a removed one.
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where a life takes place and what it may use."""
+    """The environment of a life, and what it may use."""
 
     folder: Path
     program: Path
@@ -46,28 +46,28 @@ class Bench:
     life: int
     has_retention: bool = False
     sabotage: str | None = None
-    records_max: int = 3_000  # acknowledgements that one cycle waits for at most
+    records_max: int = 3_000  # Maximum number of acknowledgements that one cycle waits for.
 
     @property
     def moments(self) -> random.Random:
-        """The random choices of this life: the same for the same seed and life."""
+        """The random choices of this life; the same seed and life give the same choices."""
         return random.Random(f"{self.seed}/{self.life}")
 
 
 class Life:
-    """A data folder, a broker on it, and everything that was ever told about it."""
+    """A data folder, a broker on it, and everything that was acknowledged or reported about it."""
 
     name: ClassVar[str]
     about: ClassVar[str]
     cycles: ClassVar[int] = 25
-    # Of the load. A fault that waits for more than acknowledgements slows it down with smaller windows and a pause.
+    # Settings of the load. A fault that waits for other events slows it down with smaller windows and a pause.
     windows: ClassVar[tuple[int, ...]] = (1, 8, 32, 128)
     pause_s: ClassVar[float] = 0.0
     needs_fault_build: ClassVar[bool] = False
     uses_root: ClassVar[bool] = False
-    starts_interrupted: ClassVar[float] = 0.25  # the share of starts that crash before the broker serves
-    killed_first: ClassVar[float] = 0.25  # the share of crashes that come as two
-    stopped_first: ClassVar[float] = 0.15  # the share of crashes that come after a clean stop
+    starts_interrupted: ClassVar[float] = 0.25  # The share of starts that crash before the broker serves.
+    killed_first: ClassVar[float] = 0.25  # The share of double crashes.
+    stopped_first: ClassVar[float] = 0.15  # The share of crashes that follow a clean stop.
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -90,10 +90,10 @@ class Life:
 
     @staticmethod
     def lacks() -> list[str]:
-        """What this machine lacks for it, each as a sentence; empty when nothing."""
+        """What this machine lacks for the fault, one sentence each; empty if nothing."""
         return []
 
-    # A fault may override these
+    # A fault may override these.
 
     @property
     def data_dir(self) -> Path:
@@ -102,24 +102,24 @@ class Life:
     files_max: int | None = None
 
     def settings(self) -> Mapping[str, str]:
-        """Small segments, so that rolling, recycling and retention happen in every life."""
+        """Small segments, so that roll, recycling and retention happen in every life."""
         if not self.has_retention:
             return {"log.segment_bytes": self.moments.choice(("128KiB", "256KiB", "2MiB"))}
         retention = {f"log.classes.{name}.retention.bytes": "256KiB" for name in ("telemetry", "control")}
         return {"log.segment_bytes": "64KiB", **retention}
 
     def arm(self) -> str:
-        """What the next start is to suffer from inside, in the words of HEADWATER_FAULTS."""
+        """The fault inside the broker for the next start, in the notation of HEADWATER_FAULTS."""
         return ""
 
     def crash(self, *, under_load: bool) -> None:
-        """Ends the broker; it must be gone afterwards."""
+        """Ends the broker; it must not be running afterwards."""
         self.broker.kill()
 
     def restore(self) -> None:
-        """Between the end of a broker and the next start."""
+        """Called between the end of a broker and the next start."""
 
-    # One cycle
+    # One cycle.
 
     def __enter__(self) -> Life:
         self._start(first=True)
@@ -143,7 +143,7 @@ class Life:
         return self.check.report
 
     def cycle(self, number: int) -> None:
-        """Expects the broker to serve, and leaves it serving after a crash."""
+        """Runs one cycle. Expects a serving broker, and leaves one after a crash."""
         try:
             self._cycle(number)
         except (BrokerError, TimeoutError) as error:
@@ -160,7 +160,7 @@ class Life:
             self.publish(load)
             self.report.recycled += self._count_recycled()
             killed = self._end()
-            # What the broker said before it died is still in the sockets.
+            # The last answers of the broker before it died are still in the sockets.
             load.wait(lambda one: one.over, seconds=ACKED_S, what="the connections to end with the broker")
         self.check.add(load.stop())
         if not self.has_retention:
@@ -175,7 +175,7 @@ class Life:
             self.restore()
         while self.moments.random() < self.starts_interrupted:
             self.broker.spawn()
-            time.sleep(self.moments.uniform(0.0, 0.05))  # the moment of the crash
+            time.sleep(self.moments.uniform(0.0, 0.05))  # A random time of the crash.
             self.crash(under_load=False)
             self.restore()
         self._start()
@@ -192,11 +192,11 @@ class Life:
         )
 
     def _end(self) -> bool:
-        """Ends the broker; says whether another crash is to follow the next start."""
+        """Ends the broker; returns whether another crash follows the next start."""
         draw = self.moments.random()
         killed, stopped = draw < self.killed_first, draw > 1 - self.stopped_first
         if stopped and self.broker.is_running and (code := self.broker.stop()) != 0 and not self.broker.faults:
-            self.report.add(Finding.STUCK, f"a clean stop ends with exit code {code}: {self.broker.last_words()}")
+            self.report.add(Finding.STUCK, f"a clean stop ended with exit code {code}: {self.broker.last_words()}")
         if killed:
             self.broker.kill()
         else:
@@ -204,22 +204,22 @@ class Life:
         return killed
 
     def publish(self, load: MqttLoad) -> None:
-        """Waits for some acknowledgements; half of the time the log is read meanwhile."""
-        # With retention more, so that segments are removed and made into new ones while one process runs.
+        """Waits for some acknowledgements; half of the time the log is read at the same time."""
+        # With retention wait for more, so that segments are removed and recycled while one process runs.
         wanted = self.moments.randint(1, self.bench.records_max) * (3 if self.has_retention else 1)
         if self.moments.random() < 0.5:
             self.wait_acked(load, wanted // 2)
             self.observe()
         self.wait_acked(load, wanted)
         if self.has_retention and self.report.recycled == 0:
-            # Retention looks each second, which a load may be too short for.
+            # Retention runs once per second, and a load may be shorter.
             deadline = time.monotonic() + RECYCLED_S
             while self._count_recycled() == 0 and not load.over and time.monotonic() < deadline:
                 wanted += self.bench.records_max
                 self.wait_acked(load, wanted)
 
     def wait_acked(self, load: MqttLoad, count: int) -> None:
-        """Also returns when an armed broker has ended by itself."""
+        """Waits for acknowledgements; also returns when a broker with an armed fault has ended by itself."""
         may_end = bool(self.broker.faults)
         load.wait(
             lambda one: one.acked >= count or (may_end and one.over),
@@ -228,7 +228,7 @@ class Life:
         )
 
     def observe(self) -> None:
-        """What was readable once must stay."""
+        """Checks that what was readable once stays readable."""
         try:
             with LogReader(self.broker.flight) as reader:
                 self.check.observe(reader)
@@ -237,7 +237,7 @@ class Life:
                 raise
 
     def _count_recycled(self) -> int:
-        """Segments whose header says that they are made of removed ones (docs/format.md, section 3)."""
+        """Counts segments whose header says that they are recycled (docs/format.md, section 3)."""
         count = 0
         for segment in self.data_dir.glob("*/*.seg"):
             with contextlib.suppress(FileNotFoundError), segment.open("rb") as file:
@@ -245,7 +245,8 @@ class Life:
         return count
 
     def finish(self) -> None:
-        """Reads the whole log once more, and lets the witnesses catch up: their sessions may repeat, never skip."""
+        """Reads the whole log once more, and lets the witnesses catch up: their sessions may repeat records, never skip
+        them."""
         if self.broker.faults != self.words(""):
             self._restart_sound()
         with LogReader(self.broker.flight) as reader:
@@ -256,11 +257,11 @@ class Life:
             witness.close()
             self.report.violations += witness.violations
             if missing:
-                text = f"{len(missing)} acknowledged records never came, the first is {min(missing)}"
+                text = f"{len(missing)} acknowledged records were never delivered, the first is {min(missing)}"
                 self.report.violations.append(f"{witness.client_id}: {text}")
 
     def _start(self, *, first: bool = False) -> None:
-        """An armed start may end by itself; the next one is not armed."""
+        """Starts the broker. A start with an armed fault may end by itself; the next start has none."""
         armed = "" if first else self.arm()
         self.broker.faults = self.words(armed)
         try:
@@ -274,7 +275,7 @@ class Life:
             self.after_start()
 
     def _restart_sound(self) -> None:
-        """After a start that was armed, one that is not."""
+        """Restarts without a fault after a start that had one."""
         self.crash(under_load=False)
         self.restore()
         self.broker.faults = self.words("")

@@ -1,7 +1,7 @@
 """QoS 1 and QoS 2 publishers that remember which of their records were acknowledged, and where.
 
 One thread drives all connections over raw sockets until the broker is gone, a limit is reached, or it is stopped. The
-load does not reconnect and reads nothing back: publishers with a session go on in the next load, with the same
+load does not reconnect and reads nothing back: publishers with a session continue in the next load with the same
 outboxes, and `broker_edge.torture.check` compares.
 """
 
@@ -26,7 +26,7 @@ TURN_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """The outcome of one run. `recipe` rebuilds what was sent."""
+    """The outcome of one run. `recipe` rebuilds the sent records."""
 
     run: int
     recipe: Recipe
@@ -51,7 +51,7 @@ class LoadResult:
 class MqttLoad:
     """Runs the publishers against a broker until it is stopped or their limit is reached.
 
-    `with MqttLoad(...) as load:` connects all of them, publishes from a thread of its own, and is stopped at the end.
+    `with MqttLoad(...) as load:` connects all of them, publishes from its own thread, and stops at the end.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class MqttLoad:
         pause_s: float = 0.0,
         outboxes: Mapping[int, Outbox] | None = None,
     ) -> None:
-        """A pause after each turn bounds the rate: one window a connection in so many seconds. `outboxes`, by number of
-        connection, are those of publishers that go on from an earlier load."""
+        """`pause_s` after each turn limits the rate: one window per connection in that time. `outboxes`, by connection
+        number, belong to publishers that continue from an earlier load."""
         self._address = address
         self._pause_s = pause_s
         self._run = run
@@ -121,11 +121,11 @@ class MqttLoad:
 
     @property
     def over(self) -> bool:
-        """Nothing more will happen: every connection is closed or has all its answers."""
+        """Whether nothing more will happen: every connection is closed or has all its answers."""
         return not self._thread.is_alive()
 
     def wait(self, condition: Callable[[MqttLoad], bool], *, seconds: float, what: str) -> None:
-        """Returns when `condition` holds; raises TimeoutError that says what was waited for."""
+        """Returns when `condition` holds; raises TimeoutError with `what` otherwise."""
         deadline = time.monotonic() + seconds
         with self._progress:
             while not condition(self):
@@ -135,7 +135,7 @@ class MqttLoad:
                 self._progress.wait(min(left, 1.0))
 
     def stop(self) -> LoadResult:
-        """Ends the load and gives what is known about each record. May be called again."""
+        """Ends the load and returns the outcome of each record. May be called again."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=30)
@@ -161,7 +161,7 @@ class MqttLoad:
                     self._progress.notify_all()
                 if self._pause_s:
                     self._stopping.wait(self._pause_s)
-        except BaseException as error:  # kept for stop(), which runs on the caller's thread
+        except BaseException as error:  # Stored for stop(), which runs on the caller's thread.
             self._failure = error
         finally:
             with self._progress:

@@ -1,8 +1,8 @@
 """An ext4 file system in a file, whose power can be cut.
 
-`LoopImage.cut_power` makes ext4 forget what it has not written, its journal included (EXT4_IOC_SHUTDOWN with
-NOLOGFLUSH): what the page cache still holds is gone after the next mount, as after a power failure. The sectors that
-the file system did write stay, so a torn sector is not among the faults. Needs root, mkfs.ext4 and loop devices.
+`LoopImage.cut_power` makes ext4 discard everything it has not written, including its journal (EXT4_IOC_SHUTDOWN with
+NOLOGFLUSH): what the page cache held is gone after the next mount, as after a power failure. Sectors that the file
+system did write stay complete, so torn sectors are not simulated. Needs root, mkfs.ext4 and loop devices.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOG_NOT_FLUSHED = 2
 
 
 def missing_prerequisites() -> list[str]:
-    """What this machine lacks for loop images, each as a sentence; empty when nothing."""
+    """What this machine lacks for loop images, one sentence each; empty if nothing."""
     lacks = [] if os.geteuid() == 0 else ["root is needed to mount a loop image"]
     for program in ("mkfs.ext4", "mount", "umount"):
         if shutil.which(program, path=_path()) is None:
@@ -37,7 +37,7 @@ def missing_prerequisites() -> list[str]:
 
 
 class LoopImage:
-    """A file system of `size_bytes` on `mount_point`, gone at the end of the `with` block whatever happened in it."""
+    """A file system of `size_bytes` on `mount_point`, removed at the end of the `with` block in any case."""
 
     def __init__(self, folder: Path, *, size_bytes: int) -> None:
         self.mount_point = folder / "mnt"
@@ -49,7 +49,7 @@ class LoopImage:
         self.mount_point.mkdir(parents=True)
         with self._file.open("wb") as image:
             image.truncate(self._size_bytes)
-        # No blocks kept back for root: a full disk must be full for everybody.
+        # Reserve no blocks for root: a full disk must be full for every user.
         _run("mkfs.ext4", "-q", "-F", "-m", "0", str(self._file))
         self.mount()
         return self
@@ -67,7 +67,7 @@ class LoopImage:
         self._mounted = True
 
     def unmount(self, *, seconds: float = 10.0) -> None:
-        """Waits while the file system is busy: a killed process lets go of its files a little after its end."""
+        """Waits while the file system is busy: a killed process closes its files a little after its end."""
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -81,7 +81,7 @@ class LoopImage:
                 return
 
     def cut_power(self) -> None:
-        """From here on nothing reaches the disk. Kill what runs on it, then `power_on`."""
+        """From now on nothing reaches the disk. Kill the processes that use it, then call `power_on`."""
         folder = os.open(self.mount_point, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.ioctl(folder, _SHUTDOWN, struct.pack("I", _LOG_NOT_FLUSHED))
@@ -89,14 +89,14 @@ class LoopImage:
             os.close(folder)
 
     def write_some_back(self, moments: random.Random, *, share: float = 0.7) -> None:
-        """Brings some dirty pages of this share of the files to the disk, as a kernel or a disk may at any time.
+        """Writes some dirty pages of this share of the files to the disk, as a kernel or a disk may do at any time.
 
-        Followed by `cut_power` it leaves writes that are half there, later bytes without the earlier ones.
+        A following `cut_power` leaves partial writes, with later bytes but without earlier ones.
         """
         for path in sorted(self.mount_point.rglob("*")):
             if not path.is_file() or moments.random() >= share:
                 continue
-            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # the broker removes files meanwhile
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # The broker may remove files.
                 size, start = os.fstat(file.fileno()).st_size, 0
                 while start < size:
                     length = moments.choice((1, 1, 2, 8)) * PAGE_BYTES
@@ -113,7 +113,7 @@ class LoopImage:
         return space.f_bavail * space.f_frsize
 
     def fill(self, name: str = "ballast") -> Path:
-        """Takes all the free space with one file, which is returned; removing it gives the space back."""
+        """Fills the free space with one file, and returns it; removing it frees the space."""
         ballast = self.mount_point / name
         chunk = bytes(1 << 20)
         with ballast.open("wb", buffering=0) as file:
@@ -135,7 +135,7 @@ def _write_back(file: int, start: int, length: int) -> None:
 
 
 def _path() -> str:
-    """Debian keeps mkfs and umount where a user's PATH may not look."""
+    """A PATH with Debian's folders for mkfs and umount, which a user's PATH may lack."""
     return os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 

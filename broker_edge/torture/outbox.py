@@ -1,7 +1,7 @@
-"""What one publisher has sent and not finished: its packet ids, and what it sends again after a reconnect (MQTT 4.4).
+"""The unfinished publishes of one publisher: their packet ids, and what it sends again after a reconnect (MQTT 4.4).
 
-A publisher that never sends twice has an outbox for each connection; one with a session keeps it across connections.
-No sockets, no bytes.
+A publisher that never resends has one outbox per connection; one with a session keeps it across connections. No
+sockets, no bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PACKET_IDS = 65_535
 
 @dataclass(slots=True)
 class Unfinished:
-    """A publish without its last acknowledgement. `released`: the broker has it (PUBREC), PUBREL was sent."""
+    """A publish without its last acknowledgement. `released`: the broker has it (PUBREC), and PUBREL was sent."""
 
     packet_id: int
     name: RecordName
@@ -30,21 +30,21 @@ class Outbox:
 
     unfinished: dict[int, Unfinished] = field(default_factory=dict)
     resent: Counter[RecordName] = field(default_factory=Counter)
-    has_session: bool = False  # the broker has confirmed a session that it must keep
+    has_session: bool = False  # The broker has confirmed a session, which it must keep.
     _last_id: int = 0
 
     def add(self, name: RecordName) -> Unfinished:
         self._last_id = self._last_id % _PACKET_IDS + 1
-        assert self._last_id not in self.unfinished, "a window is smaller than the packet ids"
+        assert self._last_id not in self.unfinished, "a window is smaller than the number of packet ids"
         one = self.unfinished[self._last_id] = Unfinished(self._last_id, name)
         return one
 
     def oldest_unanswered(self) -> Unfinished | None:
-        """The one whose PUBACK or PUBREC must come next (MQTT 4.6)."""
+        """The publish whose PUBACK or PUBREC must come next (MQTT 4.6)."""
         return next((one for one in self.unfinished.values() if not one.released), None)
 
     def again(self) -> Iterator[Unfinished]:
-        """What a resumed session sends again, in the order in which it was sent first."""
+        """The publishes that a resumed session sends again, in their original order."""
         for one in list(self.unfinished.values()):
             if not one.released:
                 self.resent[one.name] += 1

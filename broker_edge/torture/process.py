@@ -1,6 +1,6 @@
-"""`headwaterd` as a process that is started, killed and started again on the same data folder.
+"""`headwaterd` as a process that is started, killed and restarted on the same data folder.
 
-It knows nothing of what the broker serves beyond the three addresses on its ready line and the admin HTTP.
+Of the broker it only knows the three addresses on its ready line, and the admin HTTP.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ _ANY_PORT = {f"listeners.{name}.bind": "127.0.0.1:0" for name in ("mqtt", "fligh
 
 
 class BrokerError(Exception):
-    """The broker did not start; carries what it said."""
+    """The broker did not start; the message contains its output."""
 
 
 def binary() -> Path:
-    """The program under test: HEADWATERD, else the one that `make build` leaves in a checkout, else one on the PATH."""
+    """The program under test: HEADWATERD, otherwise the one that `make build` creates in a checkout, otherwise one on
+    the PATH."""
     named = os.environ.get("HEADWATERD")
     if named:
         return Path(named)
@@ -44,12 +45,12 @@ def binary() -> Path:
 
 
 def faults_binary(program: Path) -> Path:
-    """The fault build that stands beside a program."""
+    """The fault build beside a program."""
     return program.with_name("headwaterd-faults")
 
 
 class BrokerProcess:
-    """One data folder and settings, and at most one running process on them."""
+    """One data folder with settings, and at most one running process on it."""
 
     def __init__(
         self,
@@ -60,9 +61,9 @@ class BrokerProcess:
         program: Path | None = None,
         files_max: int | None = None,
     ) -> None:
-        """`program` is `binary()` by default; `files_max` bounds the file descriptors of the process."""
+        """`program` is `binary()` by default; `files_max` limits the file descriptors of the process."""
         self.data_dir = data_dir
-        # For the next start, in the words of HEADWATER_FAULTS; only a fault build heeds them.
+        # Faults of the next start, in the notation of HEADWATER_FAULTS; only a fault build uses them.
         self.faults = ""
         self._program = program
         self._files_max = files_max
@@ -98,26 +99,26 @@ class BrokerProcess:
         return self._ready()[2]
 
     def listener(self, name: str) -> Address:
-        """Where a listener is that only some brokers have: `mqtts`, `ws` or `wss`."""
+        """The address of an optional listener: `mqtts`, `ws` or `wss`."""
         return self._others[name]
 
     @property
     def log_file(self) -> Path:
-        """Where its talk goes."""
+        """The file with its log output."""
         return self._log_file
 
     @property
     def is_running(self) -> bool:
-        """Started, and not yet ended by itself."""
+        """Whether it was started and has not ended by itself."""
         return self._process is not None and self._process.poll() is None
 
     def spawn(self) -> None:
-        """Starts the process and does not wait for it."""
-        assert self._process is None, "the broker runs already"
+        """Starts the process without waiting for it."""
+        assert self._process is None, "the broker is already running"
         command = [str(self._program or binary())]
         for key, value in self._settings.items():
             command += ["--set", f"{key}={value}"]
-        # Variables of the tests must not be taken for settings of the broker.
+        # The tests' own variables must not become settings of the broker.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADWATER")}
         if self.faults:
             environment["HEADWATER_FAULTS"] = self.faults
@@ -128,16 +129,16 @@ class BrokerProcess:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 env=environment,
-                start_new_session=True,  # Ctrl-C is for whoever started it
+                start_new_session=True,  # Ctrl-C is meant for the parent process.
             )
-        # A crash that was asked for needs no core file.
+        # An intended crash needs no core file.
         with contextlib.suppress(ProcessLookupError):
             resource.prlimit(self._process.pid, resource.RLIMIT_CORE, (0, 0))
             if self._files_max is not None:
                 resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, (self._files_max, self._files_max))
 
     def start(self) -> None:
-        """Starts the process and returns once it serves; raises BrokerError with its last words if it does not."""
+        """Starts the process and returns once it serves; raises BrokerError with its last output if it does not."""
         self.spawn()
         self.wait_ready()
 
@@ -146,18 +147,20 @@ class BrokerProcess:
         match = _READY.match(line)
         if match is None:
             self.kill()
-            raise BrokerError(f"headwaterd said {line!r} instead of its ready line; its log ends:\n{self.last_words()}")
+            raise BrokerError(
+                f"headwaterd printed {line!r} instead of its ready line; its log ends:\n{self.last_words()}"
+            )
         mqtt, flight, admin = (_address(text) for text in match.groups())
         self._addresses = (mqtt, flight, admin)
         words = (word.partition("=") for word in line[match.end() :].split())
         self._others = {name: _address(text) for name, _, text in words}
 
     def kill(self) -> None:
-        """kill -9, and waits until the process is gone. Does nothing when none runs."""
+        """Sends SIGKILL and waits until the process is gone. Does nothing if none is running."""
         self._end(signal.SIGKILL)
 
     def stop(self, *, seconds: float = 60.0) -> int:
-        """SIGTERM; returns the exit code."""
+        """Sends SIGTERM; returns the exit code."""
         return self._end(signal.SIGTERM, seconds=seconds)
 
     def readyz(self) -> tuple[int, str]:
@@ -174,12 +177,12 @@ class BrokerProcess:
                 return refusal.code, refusal.read().decode()
 
     def send_signal(self, how: signal.Signals) -> None:
-        """Sends a signal and waits for nothing."""
+        """Sends a signal without waiting."""
         if self._process is not None:
             self._process.send_signal(how)
 
     def wait_end(self, *, seconds: float) -> int | None:
-        """Waits for the process to end by itself; its exit code, or None when it goes on."""
+        """Waits for the process to end by itself; returns its exit code, or None if it keeps running."""
         assert self._process is not None, "the broker is not running"
         try:
             return self._process.wait(seconds)

@@ -1,6 +1,6 @@
-"""DoPut with idempotency keys, as a sink does it: batches one after the other, and what had no answer again.
+"""DoPut with idempotency keys, as a sink does it: batches one after the other, and unanswered ones again.
 
-Each row is in the log once whatever happens, because its key stays the same.
+Each row is in the log exactly once, because its key stays the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROWS_MAX = 40
 
 
 class Producer:
-    """`start` sends from a thread of its own until the broker is gone or `finish` is called."""
+    """`start` sends from its own thread until the broker is gone or `finish` is called."""
 
     def __init__(self, *, recipe: Recipe, moments: random.Random) -> None:
         self._recipe = recipe
@@ -39,7 +39,7 @@ class Producer:
         self._thread.start()
 
     def finish(self) -> LoadResult:
-        """Waits for the batch that is on its way, or for its failure."""
+        """Waits for the batch in flight, or for its failure."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(30)

@@ -1,7 +1,7 @@
 """One publishing connection: socket, unsent bytes, window, and the acknowledgements of QoS 1 and QoS 2.
 
-It remembers what became of each record in `Published`. When it publishes, and when it ends, is the load's
-(`broker_edge.torture.load`).
+It records the outcome of each record in `Published`. The load (`broker_edge.torture.load`) decides when it publishes
+and when it ends.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from broker_edge.torture.outbox import Outbox, Unfinished
 from broker_edge.torture.records import Publisher, Recipe, RecordName
 
 RECEIVE_BYTES = 256 * 1024
-# A connection stops adding publishes to an unsent backlog of this size: the broker is not reading.
+# A connection stops publishing when its unsent backlog reaches this size: the broker is not reading.
 BACKLOG_BYTES = 256 * 1024
-PACKET_ID_UNKNOWN = 0x92  # a PUBCOMP that says so ends a resent PUBREL all the same (MQTT 5, 4.13.1)
+PACKET_ID_UNKNOWN = 0x92  # A PUBCOMP with this code still completes a resent PUBREL (MQTT 5, 4.13.1).
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An acknowledgement that says where the record is."""
+    """A log position named in an acknowledgement."""
 
     partition: str
     offset: int
@@ -33,19 +33,19 @@ class Place:
 
 @dataclass(slots=True)
 class Published:
-    """What became of one connection's records. `acked` has a Place where the broker told it, else None."""
+    """The outcome of one connection's records. `acked` has a Place if the broker named it, otherwise None."""
 
     publisher: Publisher
     sent: int = 0
     acked: dict[int, Place | None] = field(default_factory=dict)
     refused: dict[int, int] = field(default_factory=dict)
-    # Of runs before this one: sent again, and acknowledged or refused now.
+    # Records of earlier runs that were sent again, and acknowledged or refused now.
     late: dict[RecordName, Place | None] = field(default_factory=dict)
     late_refused: set[RecordName] = field(default_factory=set)
-    completed: int = 0  # QoS 2 flows that came to their end
+    completed: int = 0  # Completed QoS 2 flows.
     closed_because: str | None = None
-    # What MQTT forbids: acknowledgements out of order, twice, for nothing, without the offset that was asked for; a
-    # session that is gone.
+    # Violations of MQTT: acknowledgements out of order, twice, for nothing, without the requested offset; a lost
+    # session.
     violations: list[str] = field(default_factory=list)
 
 
@@ -63,7 +63,7 @@ class PublishingConnection:
         outbox: Outbox | None = None,
     ) -> None:
         self.published = Published(publisher)
-        self.open = False  # CONNACK has arrived
+        self.open = False  # CONNACK has arrived.
         self.limit: int | None = None
         self._run = run
         self._recipe = recipe
@@ -83,7 +83,7 @@ class PublishingConnection:
 
     @property
     def finished(self) -> bool:
-        """Every record that the limit allows has been answered."""
+        """Whether every record that the limit allows has been answered."""
         return self.limit is not None and self.published.sent >= self.limit and not self._outbox.unfinished
 
     def attach(self, address: tuple[str, int]) -> socket.socket:
@@ -167,7 +167,7 @@ class PublishingConnection:
                 self._publish(one, again=True)
 
     def _acknowledged(self, packet: wire.Packet) -> None:
-        """PUBACK, or PUBREC: the broker has the record."""
+        """Handles PUBACK or PUBREC: the broker has the record."""
         published, kind = self.published, "PUBACK" if packet.kind == wire.PUBACK else "PUBREC"
         if (packet.kind == wire.PUBREC) != (published.publisher.qos == 2):
             published.violations.append(f"{kind} answers a publish of QoS {published.publisher.qos}")
@@ -178,7 +178,7 @@ class PublishingConnection:
             return
         if packet.packet_id != one.packet_id:
             published.violations.append(
-                f"{kind} {packet.packet_id} before that of {one.packet_id} (MQTT 4.6 wants their order)"
+                f"{kind} {packet.packet_id} before that of {one.packet_id} (MQTT 4.6 requires their order)"
             )
             return
         if packet.code >= 0x80 or packet.kind == wire.PUBACK:

@@ -1,4 +1,4 @@
-"""Reads partitions of a log over Flight for the checker: rows as they are, no retries, no judgement."""
+"""Reads partitions of a log over Flight for the checker: unmodified rows, without retries or checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLUMNS = ("offset", "epoch", "timestamp", "topic", "key", "client_id", "qos", "
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the broker says about a partition: readable are the offsets [log_start, high_watermark)."""
+    """The bounds of a partition as the broker reports them: the offsets [log_start, high_watermark) are readable."""
 
     number: int
     name: str
@@ -27,7 +27,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One record of the canonical schema (headers left out)."""
+    """One record of the canonical schema (without headers)."""
 
     offset: int
     epoch: int
@@ -42,11 +42,11 @@ class Row:
 
 
 class OutOfRangeError(Exception):
-    """Retention has moved the log start past what was asked for."""
+    """Retention has moved the log start past the requested offset."""
 
 
 class LostOffsetsError(Exception):
-    """The broker says that the offsets [start, end) are lost."""
+    """The broker reports the offsets [start, end) as lost."""
 
     def __init__(self, start: int, end: int) -> None:
         super().__init__(f"offsets {start} to {end} are lost")
@@ -70,7 +70,7 @@ class LogReader:
         self._client.close()
 
     def bounds(self, *, partitions: Sequence[int] | None = None) -> dict[str, Bounds]:
-        """By name; every class but `internal` unless `partitions` are named."""
+        """Bounds by partition name; every class except `internal`, unless `partitions` are given."""
         body: dict[str, Any] = {} if partitions is None else {"partitions": list(partitions)}
         (answer,) = self._client.do_action(flight.Action("offsets", json.dumps(body).encode()), self._options)
         described = json.loads(answer.body.to_pybytes())["partitions"]
@@ -80,7 +80,7 @@ class LogReader:
         }
 
     def rows(self, bounds: Bounds, start: int, end: int) -> Iterator[Row]:
-        """The records [start, end), in the order in which they come. Raises OutOfRangeError and LostOffsetsError."""
+        """The records [start, end), in the order of arrival. Raises OutOfRangeError and LostOffsetsError."""
         if start >= end:
             return
         ticket = json.dumps({"partition": bounds.number, "start": start, "end": end})

@@ -1,7 +1,7 @@
-"""What is published: records that can be told apart and rebuilt from a seed alone.
+"""The published records, which can be identified and rebuilt from a seed alone.
 
-A payload names its (run, connection, sequence) and continues with bytes that follow from the seed, so that whoever
-reads it back knows which record it is and what every byte of it must be. Nothing here talks to a broker.
+A payload names its (run, connection, sequence) and continues with bytes derived from the seed. A reader thus knows
+which record it is and what every byte must be. Nothing here talks to a broker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _POOL_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True, order=True)
 class RecordName:
-    """Which record it is: `sequence` counts the publishes of one connection within one run of the load."""
+    """Identifies a record: `sequence` counts the publishes of one connection within one run of the load."""
 
     run: int
     connection: int
@@ -33,8 +33,9 @@ class RecordName:
 class Publisher:
     """One connection of the load. Its records go to one topic, hence to one partition, in the order of `sequence`.
 
-    A publisher that `resends` keeps its session and, after a crash, sends again what was not acknowledged, as MQTT asks
-    (4.4). At QoS 1 the log may then have a record more than once; at QoS 2 exactly once. Others never send twice.
+    A publisher that `resends` keeps its session and, after a crash, sends unacknowledged records again, as MQTT
+    requires (4.4). At QoS 1 the log may then have a record more than once; at QoS 2 exactly once. Other publishers
+    never resend.
     """
 
     connection: int
@@ -51,7 +52,7 @@ class Recipe:
     """Rebuilds every payload from the seed of a run."""
 
     seed: int
-    large_every: int = 400  # one record in so many is tens of KiB
+    large_every: int = 400  # One record in this many has tens of KiB.
     _pool: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -74,7 +75,7 @@ class Recipe:
 
 
 def name_of(payload: bytes) -> RecordName | None:
-    """Which record a payload says it is; None when no load wrote it."""
+    """The record that a payload names; None if no load wrote it."""
     if len(payload) < _HEADER.size or not payload.startswith(_MAGIC):
         return None
     _, run, connection, sequence = _HEADER.unpack_from(payload)
@@ -96,7 +97,7 @@ def publishers(count: int = 8, *, protocols: tuple[int, ...] = (5, 4), control: 
 
 
 def resending_publishers(*, qos2: bool, first: int = 64) -> tuple[Publisher, ...]:
-    """Connections with a session that send again after a crash: QoS 1, and QoS 2 where the broker has it."""
+    """Connections with a session that resend after a crash: QoS 1, and QoS 2 if the broker supports it."""
     kinds = [(1, 5), (1, 4)] + [(2, 5), (2, 4), (2, 5)] * qos2
     return tuple(
         Publisher(
@@ -113,6 +114,6 @@ def resending_publishers(*, qos2: bool, first: int = 64) -> tuple[Publisher, ...
 
 
 def chosen_seed() -> int:
-    """HEADWATER_FAULT_SEED, else a new one."""
+    """HEADWATER_FAULT_SEED, otherwise a new one."""
     text = os.environ.get("HEADWATER_FAULT_SEED")
     return int(text) if text else random.SystemRandom().randrange(1 << 32)

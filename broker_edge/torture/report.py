@@ -1,4 +1,4 @@
-"""What a checker found, in words that people who test storage use, with counts and a few examples each."""
+"""The findings of a checker, in the usual terms of storage testing, with counts and a few examples each."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-EXAMPLES = 8  # of each kind in a report
+EXAMPLES = 8  # Examples of each kind in a report.
 
 
 class Finding(enum.StrEnum):
-    """The words of a finding; `docs/torture.md` defines them."""
+    """The kinds of findings; `docs/torture.md` defines them."""
 
     LOST = "lost"
     DUPLICATED = "duplicated"
@@ -38,11 +38,11 @@ class Report:
     qos2_acked: int = 0
     qos2_completed: int = 0
     resent: int = 0
-    recycled: int = 0  # segments that were made of removed ones
+    recycled: int = 0  # Segments that were made from removed ones.
     counts: Counter[Finding] = field(default_factory=Counter)
     examples: dict[Finding, list[str]] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
-    points: set[str] = field(default_factory=set)  # at which the process was ended
+    points: set[str] = field(default_factory=set)  # Named points at which the process was ended.
 
     def add(self, finding: Finding, text: str, *, count: int = 1) -> None:
         self.counts[finding] += count
@@ -51,7 +51,7 @@ class Report:
             examples.append(text)
 
     def merge(self, other: Report) -> None:
-        """Adds what another checker found."""
+        """Adds the findings of another checker."""
         for name in ("sent", "acked", "readable", "restarts", "qos2_acked", "qos2_completed", "resent", "recycled"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for finding, texts in other.examples.items():
@@ -77,7 +77,7 @@ class Report:
         }
 
     def findings(self) -> list[str]:
-        """A line for each example."""
+        """One line per example."""
         found = [f"{finding}: {text}" for finding, texts in self.examples.items() for text in texts]
         return found + [f"{Finding.PROTOCOL}: {text}" for text in self.violations[:EXAMPLES]]
 

@@ -1,7 +1,7 @@
-"""A whole run: lives of each fault in turn, counts by fault, and the folders of those in which something was found.
+"""A whole run: lives of each fault in turn, counts by fault, and the kept folders of lives with findings.
 
-A *life* is one data folder from its first start to its last check, some tens of cycles. What went well is removed; what
-did not is kept, with the words to repeat it.
+A *life* is one data folder from its first start to its last check, some tens of cycles. A folder without findings is
+removed; one with findings is kept, with the command to repeat it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from broker_edge.torture.process import BrokerError
 from broker_edge.torture.report import Finding, Report
 from broker_edge.torture.sabotage import SABOTAGES
 
-# After so many lives with findings the rest would only repeat them.
+# After this many lives with findings, further ones would only repeat them.
 FOUND_MAX = 5
-LIVES_MIN = 3  # of each fault, so that one of them has retention
+LIVES_MIN = 3  # Per fault, so that one of them has retention.
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The request. The faults, by name, share `cycles`; `seconds` ends the run earlier, `life` is the only one."""
+    """The request. The faults, by name, share `cycles`; `seconds` ends the run earlier; `life` runs only that one."""
 
     folder: Path
     program: Path
@@ -54,7 +54,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A life with findings: where it is kept and how it is repeated."""
+    """A life with findings: its folder and the command to repeat it."""
 
     fault: str
     life: int
@@ -65,12 +65,12 @@ class Kept:
 
 @dataclass(slots=True)
 class Outcome:
-    """Counts so far; complete when the run has ended, also by Ctrl-C."""
+    """Counts so far; complete when the run has ended, also after Ctrl-C."""
 
     run: Run
     tallies: dict[str, Tally] = field(default_factory=dict)
     kept: list[Kept] = field(default_factory=list)
-    running: Report | None = None  # of the life that is not over yet
+    running: Report | None = None  # The report of the current life.
     is_interrupted: bool = False
     seconds: float = 0.0
 
@@ -121,7 +121,7 @@ class Outcome:
 
 
 def run(wanted: Run, on_cycle: Callable[[Outcome], None]) -> Outcome:
-    """Runs until the cycles are done, the time is over, too much was found, or Ctrl-C."""
+    """Runs until the cycles are done, the time is over, there are too many findings, or Ctrl-C."""
     outcome = Outcome(wanted, {name: Tally(report=Report(wanted.seed)) for name in wanted.faults})
     began = time.monotonic()
 
@@ -141,7 +141,7 @@ def run(wanted: Run, on_cycle: Callable[[Outcome], None]) -> Outcome:
 
 
 def _is_enough(wanted: Run, report: Report, *, kept: int = FOUND_MAX) -> bool:
-    """A sabotaged run goes on until the mistake is called by its name."""
+    """Whether there are enough findings. A sabotaged run continues until the mistake is found under its name."""
     if wanted.sabotage is not None:
         return any(report.counts[word] for word in SABOTAGES[wanted.sabotage].words)
     return not report.clean and kept >= FOUND_MAX

@@ -1,4 +1,4 @@
-"""The mistakes that a fault build makes on request, and in which word each must be found: what proves the checker."""
+"""Mistakes that a fault build makes on request, and the findings that must reveal them: these test the checker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from broker_edge.torture.report import Finding
 
 @dataclass(frozen=True, slots=True)
 class Sabotage:
-    """`fault` brings it to light; at least one of `words` must be among the findings."""
+    """`fault` reveals it; at least one of `words` must be among the findings."""
 
     about: str
     fault: str
@@ -22,9 +22,9 @@ SABOTAGES: dict[str, Sabotage] = {
     "checksum-ignored": Sabotage(
         "bytes that do not match their checksum are served", "bits", frozenset({Finding.CHANGED})
     ),
-    "torn-tail-kept": Sabotage("recovery accepts a batch that is half there", "tears", frozenset({Finding.HOLE})),
+    "torn-tail-kept": Sabotage("recovery accepts an incomplete batch", "tears", frozenset({Finding.HOLE})),
     "offset-reused": Sabotage(
-        "recovery forgets the last batch and gives its offsets again, with the same epoch",
+        "recovery forgets the last batch and reuses its offsets with the same epoch",
         "kill",
         frozenset({Finding.LOST, Finding.CHANGED}),
     ),

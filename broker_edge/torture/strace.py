@@ -1,4 +1,4 @@
-"""Makes system calls of a running process fail or wait, through strace. Needs root (or ptrace rights) and strace."""
+"""Makes system calls of a running process fail or wait, with strace. Needs root (or ptrace permission) and strace."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ ATTACHED_S = 60.0
 
 
 class StraceError(Exception):
-    """strace could not take hold of the process; carries what it said."""
+    """strace could not attach to the process; the message contains its output."""
 
 
 @contextlib.contextmanager
 def injected(program: str, *, pid: int, call: str, what: str) -> Iterator[None]:
-    """While the block runs, `what` happens to each such call; in strace's words: `error=EIO:when=60`, `delay_enter=1s`.
+    """While the block runs, applies `what` to each such call, in strace's notation: `error=EIO:when=60`,
+    `delay_enter=1s`.
 
-    Calls are counted by thread, from here on. The process may be killed inside the block.
+    Calls are counted per thread, starting now. The process may be killed inside the block.
     """
     command = [program, "-f", "-qq", "-e", f"trace={call}", "-e", f"inject={call}:{what}", "-o", "/dev/null"]
     tracer = subprocess.Popen([*command, "-p", str(pid)], stderr=subprocess.PIPE, text=True)
@@ -43,7 +44,7 @@ def _wait_traced(pid: int, tracer: subprocess.Popen[str]) -> None:
         ended = tracer.poll() is not None
         if ended or time.monotonic() > deadline:
             said = tracer.stderr.read() if ended and tracer.stderr is not None else "nothing"
-            raise StraceError(f"strace cannot attach to {pid} (root and ptrace are needed); it said: {said}")
+            raise StraceError(f"strace cannot attach to {pid} (it needs root or ptrace permission): {said}")
         time.sleep(0.005)
 
 
@@ -52,7 +53,7 @@ def _all_traced(pid: int) -> bool:
         try:
             lines = (task / "status").read_text().splitlines()
         except (FileNotFoundError, ProcessLookupError):
-            continue  # a thread that has ended meanwhile
+            continue  # The thread has ended.
         if next(line for line in lines if line.startswith("TracerPid:")).split()[1] == "0":
             return False
     return True

@@ -1,4 +1,4 @@
-"""Waiting for something that has no event to wait on: a state over HTTP, a file that another process writes."""
+"""Waits for a state without an event: a status over HTTP, a file that another process writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _EVERY_S = 0.02
 
 
 def wait_until(is_so: Callable[[], bool], *, seconds: float, what: str) -> None:
-    """Returns when it is so; raises TimeoutError that says what was waited for."""
+    """Returns when the condition holds; raises TimeoutError with `what` otherwise."""
     deadline = time.monotonic() + seconds
     while not is_so():
         if time.monotonic() > deadline:

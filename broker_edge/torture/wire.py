@@ -1,8 +1,8 @@
 """The few MQTT packets that the load sends and reads, for 3.1.1 and 5: bytes in, packets out.
 
-It is deliberately not the broker's code nor a client library, so that both ends cannot share a mistake. CONNECT,
-PUBLISH, PUBACK, PUBREL, SUBSCRIBE, DISCONNECT go out; CONNACK, PUBLISH, PUBACK, PUBREC, PUBCOMP, SUBACK, DISCONNECT
-come in.
+It deliberately uses neither the broker's code nor a client library, so that both ends cannot share a mistake. It sends
+CONNECT, PUBLISH, PUBACK, PUBREL, SUBSCRIBE and DISCONNECT; it receives CONNACK, PUBLISH, PUBACK, PUBREC, PUBCOMP,
+SUBACK and DISCONNECT.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 CONNACK, PUBLISH, PUBACK, PUBREC, PUBCOMP, SUBACK, DISCONNECT = 2, 3, 4, 5, 7, 9, 14
 
-# Properties that the packets above may carry, by how long their value is (MQTT 5, 2.2.2.2).
+# Properties that these packets may carry, grouped by the length of their value (MQTT 5, 2.2.2.2).
 _BYTE = {0x01, 0x24, 0x25, 0x28, 0x29, 0x2A}
 _TWO = {0x13, 0x21, 0x22, 0x23}
 _FOUR = {0x02, 0x11, 0x27}
@@ -30,9 +30,9 @@ class WireError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """`code` is the return or reason code, of a SUBACK the highest; `packet_id` is 0 where there is none.
+    """`code` is the return or reason code, for a SUBACK the highest one; `packet_id` is 0 if there is none.
 
-    `flag` is "session present" of a CONNACK and "retain" of a PUBLISH. `maximum_qos` is a CONNACK's.
+    `flag` is "session present" for a CONNACK and "retain" for a PUBLISH. `maximum_qos` belongs to a CONNACK.
     """
 
     kind: int
@@ -46,7 +46,7 @@ class Packet:
 
 
 def connect(*, protocol: int, client_id: str, want_offsets: bool = False, keep_session: bool = False) -> bytes:
-    """CONNECT without keep-alive; MQTT 5 ones may ask for offsets in PUBACK. A session that is kept is also resumed."""
+    """CONNECT without keep-alive; with MQTT 5 it can request offsets in PUBACKs. A kept session is also resumed."""
     body = _text("MQTT") + struct.pack(">BBH", protocol, 0x00 if keep_session else 0x02, 0)
     if protocol == 5:
         properties = b"\x26" + _text("stream-ack") + _text("1") if want_offsets else b""
@@ -58,7 +58,7 @@ def connect(*, protocol: int, client_id: str, want_offsets: bool = False, keep_s
 def publish_head(
     *, protocol: int, topic: str, retain: bool, packet_id: int, payload_bytes: int, qos: int = 1, again: bool = False
 ) -> bytes:
-    """Everything of a PUBLISH of QoS 1 or 2 that comes before its payload; `again` is DUP."""
+    """A PUBLISH of QoS 1 or 2 up to its payload; `again` sets DUP."""
     variable = _text(topic) + struct.pack(">H", packet_id) + (b"\x00" if protocol == 5 else b"")
     first = 0x30 | qos << 1 | (0x01 if retain else 0x00) | (0x08 if again else 0x00)
     return bytes([first]) + _varint(len(variable) + payload_bytes) + variable
@@ -73,7 +73,7 @@ def pubrel(packet_id: int) -> bytes:
 
 
 def subscribe(*, protocol: int, packet_id: int, filters: Sequence[str], with_offsets: bool = False) -> bytes:
-    """SUBSCRIBE to all the filters at QoS 1; MQTT 5 deliveries can be asked to name their offsets."""
+    """SUBSCRIBE to all filters at QoS 1; with MQTT 5 it can request offsets in deliveries."""
     properties = _USER_PROPERTY + _text("stream-offset") + _text("latest") if with_offsets and protocol == 5 else b""
     body = struct.pack(">H", packet_id) + (_varint(len(properties)) + properties if protocol == 5 else b"")
     return _packet(0x82, body + b"".join(_text(one) + b"\x01" for one in filters))
@@ -84,7 +84,7 @@ def disconnect() -> bytes:
 
 
 def packets(buffer: bytearray, *, protocol: int) -> Iterator[Packet]:
-    """The whole packets at the front of `buffer`, which are taken out of it."""
+    """The complete packets at the front of `buffer`, which are removed from it."""
     start = 0
     try:
         while (frame := _frame(buffer, start)) is not None:
@@ -96,7 +96,7 @@ def packets(buffer: bytearray, *, protocol: int) -> Iterator[Packet]:
 
 
 def _frame(buffer: bytearray, start: int) -> tuple[int, int] | None:
-    """Where the body of the packet at `start` begins and ends; None while bytes are missing."""
+    """Start and end of the body of the packet at `start`; None while bytes are missing."""
     length = 0
     for place in range(4):
         at = start + 1 + place
@@ -133,7 +133,7 @@ def _parse(first: int, body: bytes, protocol: int) -> Packet:
             return Packet(kind, body[0] if body else 0, 0, user, reason)
     except (IndexError, struct.error, UnicodeDecodeError) as error:
         raise WireError(f"packet type {kind} with the body {body[:64].hex()}: {error}") from error
-    raise WireError(f"packet type {kind}, which these clients never get")
+    raise WireError(f"packet type {kind}, which is never sent to these clients")
 
 
 def _parse_publish(first: int, body: bytes, protocol: int) -> Packet:
@@ -166,7 +166,7 @@ def _properties(body: bytes, at: int) -> tuple[dict[str, str], str | None]:
         elif kind in _BYTE or kind in _TWO or kind in _FOUR:
             at += 1 if kind in _BYTE else 2 if kind in _TWO else 4
         else:
-            raise WireError(f"property 0x{kind:02x}, which these clients never get")
+            raise WireError(f"property 0x{kind:02x}, which is never sent to these clients")
     return user, reason
 
 
@@ -202,12 +202,12 @@ def _read_text(body: bytes, at: int) -> tuple[str, int]:
     (length,) = struct.unpack_from(">H", body, at)
     raw = body[at + 2 : at + 2 + length]
     if len(raw) < length:
-        raise WireError(f"a text of {length} bytes in a packet that ends after {len(raw)}")
+        raise WireError(f"a string of {length} bytes in a packet that ends after {len(raw)}")
     return raw.decode(), at + 2 + length
 
 
 def maximum_qos(address: tuple[str, int]) -> int:
-    """The highest QoS that a broker takes, as its CONNACK says."""
+    """The highest QoS that a broker supports, according to its CONNACK."""
     with socket.create_connection(address, timeout=10) as connection:
         connection.sendall(connect(protocol=5, client_id="torture-probe"))
         answer = bytearray()

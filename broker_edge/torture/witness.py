@@ -1,7 +1,9 @@
-"""A subscriber with a kept session that remembers which records of the load it was given, across restarts.
+"""A subscriber with a persistent session that remembers, across restarts, which records of the load were delivered to
+it.
 
-It acknowledges everything it gets. It judges only what connections can tell: the session is there again, and no record
-comes after a later one of its publisher. That nothing is missing, or was shown too early, is for the checker.
+It acknowledges everything it receives. It only judges what a connection can show: the session still exists, and no
+record arrives after a later one of its publisher. The checker judges whether records are missing or were shown too
+early.
 """
 
 from __future__ import annotations
@@ -20,31 +22,31 @@ RECEIVE_BYTES = 256 * 1024
 
 
 def witnesses() -> tuple[MqttWitness, ...]:
-    """One of each protocol version, for everything that is published; the MQTT 5 one is told the offsets."""
+    """One witness per protocol version, for all published records; the MQTT 5 one receives offsets."""
     filters = ("devices/+/telemetry", "devices/+/actions")
     return tuple(MqttWitness(protocol=one, client_id=f"witness-{one}", filters=filters) for one in (4, 5))
 
 
 class MqttWitness:
-    """`connect` resumes the session on a thread of its own, which ends with the connection; `join` waits for that."""
+    """`connect` resumes the session on its own thread, which ends with the connection; `join` waits for that."""
 
     def __init__(self, *, protocol: int, client_id: str, filters: Sequence[str]) -> None:
         self.seen: set[RecordName] = set()
-        self.places: dict[Place, RecordName] = {}  # of what was given with its offset
+        self.places: dict[Place, RecordName] = {}  # Records delivered with their offset.
         self.violations: list[str] = []
         self._protocol = protocol
         self.client_id = client_id
         self._filters = filters
         self._repeated: frozenset[int] = frozenset()
         self._subscribed = False
-        self._refusals: list[str] = []  # of the newest connection
+        self._refusals: list[str] = []  # Refusals of the newest connection.
         self._thread: threading.Thread | None = None
         self._socket: socket.socket | None = None
         self._arrived = threading.Condition()
 
     def connect(self, address: tuple[str, int], *, may_be_refused: bool = False) -> None:
-        """Returns once the subscription is confirmed, or the connection refused. A broker that was made to fail may
-        refuse what it cannot store; from any other a refusal is a violation."""
+        """Returns once the subscription is confirmed or the connection refused. A broker with an injected failure may
+        refuse what it cannot store; from any other broker a refusal is a violation."""
         confirmed = threading.Event()
         self._refusals.clear()
         self._socket = socket.create_connection(address, timeout=30)
@@ -57,11 +59,12 @@ class MqttWitness:
             self.violations += self._refusals
 
     def expect_repeats(self, connections: Iterable[int]) -> None:
-        """Publishers of these connections send again at QoS 1, so their records may be in the log more than once."""
+        """Publishers of these connections resend at QoS 1, so the log may have their records more than once."""
         self._repeated = frozenset(connections)
 
     def wait(self, names: set[RecordName], *, seconds: float) -> set[RecordName]:
-        """Waits until all of `names` have been given; returns those that have not, when nothing came for so long."""
+        """Waits until all of `names` have been delivered. If nothing arrives for `seconds`, returns the missing
+        ones."""
         with self._arrived:
             while missing := names - self.seen:
                 before = len(self.seen)
@@ -74,14 +77,14 @@ class MqttWitness:
         return len(self.seen) > count
 
     def join(self) -> None:
-        """Waits for the end of the connection, after the broker's."""
+        """Waits for the end of the connection, after the end of the broker."""
         if self._thread is not None:
             self._thread.join(timeout=30)
             assert not self._thread.is_alive(), f"{self.client_id} is still connected"
 
     def close(self) -> None:
         if self._socket is not None:
-            with contextlib.suppress(OSError):  # the broker may have been first
+            with contextlib.suppress(OSError):  # The broker may have closed it first.
                 self._socket.shutdown(socket.SHUT_RDWR)
         self.join()
 
@@ -101,11 +104,11 @@ class MqttWitness:
                         self._arrived.notify_all()
                     connection.sendall(answers)
         except OSError:
-            return  # killed, as the faults do
+            return  # The fault killed the broker.
         except wire.WireError as error:
             self.violations.append(f"{self.client_id}: {error}")
         finally:
-            confirmed.set()  # or whoever waits for a broker that has ended would wait for long
+            confirmed.set()  # Otherwise `connect` would wait for the subscription of a broker that has ended.
 
     def _answer(self, packet: wire.Packet, last: dict[tuple[int, int], int], confirmed: threading.Event) -> bytes:
         if packet.kind == wire.CONNACK:
@@ -127,13 +130,13 @@ class MqttWitness:
         if packet.kind != wire.PUBLISH:
             return b""
         name = name_of(packet.payload)
-        if name is not None and not packet.flag:  # what a topic retains comes out of turn
+        if name is not None and not packet.flag:  # Retained messages arrive out of order.
             self.seen.add(name)
             partition, _, offset = packet.user.get("stream-offset", "").rpartition(":")
             if partition:
                 self.places[Place(partition, int(offset))] = name
             publisher = (name.run, name.connection)
             if name.sequence <= last.get(publisher, -1) and name.connection not in self._repeated:
-                self.violations.append(f"{self.client_id}: {name} came after {last[publisher]} of its publisher")
+                self.violations.append(f"{self.client_id}: {name} arrived after {last[publisher]} of its publisher")
             last[publisher] = name.sequence
         return wire.puback(packet.packet_id) if packet.packet_id else b""

@@ -1,4 +1,4 @@
-"""The faults that can be injected, by name. Each file is one kind; `docs/torture.md` lists them."""
+"""The faults that can be injected, by name. Each module is one kind; `docs/torture.md` lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One bit of a stopped log turns: it is noticed, and nothing wrong is ever served."""
+"""Flips one bit of a stopped log: it must be detected, and nothing wrong may be served."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS: tuple[tuple[str, Callable[[bytes], list[Field]]], ...] = (
 
 
 class Bits(StoppedNode):
-    """Goes through all the fields of segments, indexes and marks, one flipped bit a cycle."""
+    """Goes through all the fields of segments, indexes and marks, one flipped bit per cycle."""
 
     name = "bits"
     about = "one bit of a field of a segment, an index or a mark is flipped while the broker is down"
@@ -45,12 +45,12 @@ class Bits(StoppedNode):
         served = self.read()
         reported = self.compare(served, what)
         if field.name.startswith("batch") and not reported and not self._is_told(path):
-            self.report.add(Finding.UNDETECTED, f"{what}: everything is served as if nothing had been")
+            self.report.add(Finding.UNDETECTED, f"{what}: everything is served as if nothing had happened")
         if not field.name.startswith("batch") and reported:
-            self.report.add(Finding.LOST, f"{what}: {reported} records are given up, although their batches are whole")
+            self.report.add(Finding.LOST, f"{what}: {reported} records are given up, although their batches are intact")
 
     def _choose(self) -> tuple[Path, Field]:
-        """The next field in turn, in any file that has it."""
+        """The next field in turn, in any file that contains it."""
         by_name: dict[str, list[tuple[Path, Field]]] = {}
         for pattern, fields_of in _KINDS:
             for path in sorted(self.data_dir.glob(f"*-*/{pattern}")):
@@ -62,12 +62,15 @@ class Bits(StoppedNode):
         return random.Random(self.moments.random()).choice(by_name[name])
 
     def _judge_refusal(self, path: Path, field: Field, what: str, said: str) -> None:
-        """A start may be refused by a sentence that names the file: nothing is served then."""
+        """A start may be refused with a message that names the file; then nothing is served."""
         if path.name not in said and path.parent.name not in said:
-            self.report.add(Finding.UNDETECTED, f"{what}: the broker does not start and does not say why: {said}")
+            self.report.add(
+                Finding.UNDETECTED, f"{what}: the broker does not start, and does not name the file: {said}"
+            )
         elif field.name.startswith("batch") and path.parent.name != "internal-0":
-            self.report.add(Finding.STUCK, f"{what}: one damaged batch keeps the whole log from starting: {said}")
+            self.report.add(Finding.STUCK, f"{what}: one damaged batch prevents the whole log from starting: {said}")
 
     def _is_told(self, path: Path) -> bool:
-        """The internal partition may be cut below a snapshot: then its damage is told, or of no consequence."""
+        """Whether damage must be reported. Damage below a snapshot of the internal partition may be without
+        consequence."""
         return path.parent.name == "internal-0"

@@ -1,4 +1,4 @@
-"""A wall clock that jumps: set by hand, by GPS, or by a battery that has run out."""
+"""A wall clock that jumps: set by hand, by GPS, or after an empty battery."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ JUMP_S = 400 * 86_400
 
 
 class Clock(Life):
-    """The clock of the log jumps by up to 400 days in both directions, again and again.
+    """The clock of the log jumps by up to 400 days in both directions, repeatedly.
 
-    Times say what the clock said; offsets, order and retention by size do not depend on it. Age retention may remove
-    what it believes to be old, never more than whole segments from the front.
+    Times follow the clock; offsets, order and retention by size do not depend on it. Retention by age may remove what
+    appears to be old, but only whole segments from the front.
     """
 
     name = "clock"

@@ -1,4 +1,4 @@
-"""A data folder that is copied while the broker runs, as people do: the copy opens and serves a valid prefix."""
+"""A data folder that is copied while the broker runs, as people do: the copy must open and serve a valid prefix."""
 
 from __future__ import annotations
 
