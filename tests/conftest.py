@@ -1,4 +1,4 @@
-"""Fixtures that every suite shares. `tests` itself is on the path, so that suites say `from support.… import …`."""
+"""Fixtures shared by all suites. `tests` itself is on the path, so suites write `from support.… import …`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from support.flight_server import FlightServer
 
-# With several workers each takes the next file that is left: what takes minutes begins first, so that none is alone
-# with it at the end.
+# With several workers, each takes the next file. Files that take minutes begin first, so that none of them runs alone
+# at the end.
 LONG = (
     "spark/test_telemetry_kill.py",
     "spark/test_jobs_run.py",
@@ -29,8 +29,8 @@ LONG = (
     "spark/test_telemetry_job.py",
 )
 
-# Machines that run the tests are shared: the first call of anything may take a second. CI takes the same examples each
-# time, so that what fails there was made to fail by a change; everybody else takes new ones.
+# Test machines are shared: the first call of anything may take a second. CI uses the same examples each time, so that a
+# failure there is caused by a change; other machines use new examples.
 settings.register_profile(
     "shared",
     deadline=None,
@@ -42,7 +42,7 @@ settings.load_profile("shared")
 
 @pytest.fixture
 def flight_server() -> Iterator[FlightServer]:
-    """The Flight service in memory, on a port of its own."""
+    """The Flight service in memory, on its own port."""
     with FlightServer() as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""Fixtures for tests against the real broker. Nothing is skipped here: what is missing fails a test and is named."""
+"""Fixtures for tests against the real broker. Nothing is skipped here: a missing program fails a test and is named."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker_edge.torture.process import BrokerProcess
 
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
-    """Starts brokers on free ports, each with the folder of its name; none outlives the test."""
+    """Starts brokers on free ports, each with its own folder; none outlives the test."""
     headwaterd()
     with ExitStack() as stack:
 
@@ -32,12 +32,12 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
 
 @pytest.fixture
 def broker(start_broker: StartBroker) -> BrokerProcess:
-    """The real broker with an empty log. A test may kill it and start it again."""
+    """The real broker with an empty log. A test may kill and restart it."""
     return start_broker()
 
 
 @pytest.fixture
 def client(broker: BrokerProcess) -> Iterator[Client]:
-    """A Flight client of the broker as it was started."""
+    """A Flight client of the running broker."""
     with Client("grpc://{}:{}".format(*broker.flight), timeout_s=60) as client:
         yield client

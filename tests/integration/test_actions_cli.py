@@ -79,7 +79,7 @@ def report(root: str, action_id: str, device_id: str, offset: int, **fields: Any
 
 def test_action_is_inserted_watched_and_shown(run: Run, root: str, engine: ActionJob) -> None:
     for offset, device_id in enumerate(("d1", "d2")):
-        report(root, "a1", device_id, offset)  # Devices that answer before they are asked: the reports wait.
+        report(root, "a1", device_id, offset)  # Devices that answer before they are asked; their reports wait.
     code, out, err = run(
         *("actions", "create", "echo", "--root", root, "--label", "site=roof", "--id", "a1", "--wait", "30")
     )
@@ -182,7 +182,7 @@ def test_rollout_is_steered_from_the_command_line_and_audited(run: Run, root: st
 
 
 def _sent(root: str, count: int) -> list[dict[str, Any]]:
-    """The targets whose commands are in the log, once there are so many."""
+    """The targets whose commands are in the log, once there are that many."""
     for _ in range(600):
         rows = [row for row in FleetDesk(root).targets("a1") if row["sent_at"] is not None]
         if len(rows) >= count:

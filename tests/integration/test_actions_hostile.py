@@ -1,5 +1,5 @@
-"""What people and other tools do to the tables under a running engine: each has one right answer, and nothing else is
-disturbed."""
+"""What users and other programs may do to the tables of a running engine: each case has one correct result, and other
+actions are not affected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def world(tmp_path: Path) -> EngineWorld:
 
 
 def test_row_that_is_updated_or_deleted_later_goes_on_as_it_was_inserted(world: EngineWorld) -> None:
-    """People only insert; who does otherwise changes nothing of what runs, in this run of the engine or the next."""
+    """Users should only insert. Updates and deletes change nothing about a running action, in this run of the engine or
+    the next."""
     for action_id in ("updated", "deleted", "a1"):
         world.action(action_id, timeout_queued_s=50, max_in_flight=1)
     job = world.job()
@@ -47,7 +48,7 @@ def test_tables_that_are_compacted_and_vacuumed_under_the_engine_lose_nothing(wo
     world.action("a1")
     job = world.job()
     job.turn()
-    # What comes now is compacted and its own files removed before the engine has seen it.
+    # New commits are compacted and their own files removed before the engine has seen them.
     world.action("a2")
     world.status("d1", "SUCCEEDED")
     world.status("d2", "FAILED", action_id="a2")

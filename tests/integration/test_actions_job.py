@@ -1,5 +1,5 @@
-"""The engine on real Delta tables and a Flight service, without a JVM: what is committed, what is published, what a
-kill leaves."""
+"""The engine on real Delta tables and a Flight service, without a JVM: what it commits and publishes, also after a
+kill."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ START_US = 1_800_000_000 * SECOND
 
 
 class World:
-    """Tables in a folder, a Flight service, a clock that is moved by hand."""
+    """Tables in a folder, a Flight service, and a clock that the test moves."""
 
     def __init__(self, root: Path, server: FlightServer) -> None:
         self.root = root
@@ -90,7 +90,7 @@ class World:
         return row
 
     def commands(self) -> list[dict[str, Any]]:
-        """What the log has for devices, in its order."""
+        """The records for devices in the log, in order."""
         with Client(self.server.location) as client:
             offsets = client.offsets(filters="devices/+/actions")
             found = []
@@ -108,7 +108,7 @@ def world(tmp_path: Path, flight_server: FlightServer) -> World:
 
 
 class Killed(BaseException):
-    """Stands for kill -9: nothing below catches it."""
+    """Simulates kill -9: no code under test catches it."""
 
 
 def test_inserted_row_reaches_its_devices_and_ends_in_the_tables(world: World) -> None:
@@ -147,7 +147,7 @@ def test_turn_without_news_commits_nothing(world: World) -> None:
 
 @pytest.mark.parametrize("step", ["_append", "action_targets", "action_state", "publish", "places"])
 def test_kill_at_any_step_sends_each_command_once(world: World, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """The repeated tick writes what is left and publishes under the same keys; the log has each record once."""
+    """The repeated tick writes the rest and publishes under the same keys; the log has each record once."""
     ids = world.devices(3)
     world.action()
     world.action("wrong", percentage=250.0)
@@ -179,7 +179,7 @@ def test_kill_at_any_step_sends_each_command_once(world: World, monkeypatch: pyt
 
 
 class _Dies:
-    """A publisher that dies before or after it has published."""
+    """A publisher that dies before or after publishing."""
 
     def __init__(self, inner: DevicePublisher, *, before: bool, after: bool) -> None:
         self._inner, self._before, self._after = inner, before, after
@@ -312,7 +312,7 @@ def test_unmatched_report_survives_restarts_and_is_quarantined_once(world: World
     world.status("d1", "SUCCEEDED")
     job = world.job()
     job.turn()
-    job.turn()  # What came before its command was sent is taken up after that.
+    job.turn()  # Reports from before the command was sent are applied afterwards.
     assert world.states() == {"d1": "SUCCEEDED"}
     assert world.rows(tables.QUARANTINE) == []
     world.now_us += 601 * SECOND
@@ -400,7 +400,7 @@ def test_job_that_cannot_start_says_why_in_one_sentence(
 
 
 def test_action_id_with_quotes_is_an_id_like_any_other(world: World) -> None:
-    """Ids go into SQL as literals; they must not end them."""
+    """Ids are used in SQL as literals, and must not end them."""
     world.devices(1)
     name = "it's '' OR '1'='1"
     world.action(name)
@@ -413,7 +413,7 @@ def test_action_id_with_quotes_is_an_id_like_any_other(world: World) -> None:
 
 
 def test_tables_of_an_older_version_get_the_columns_that_they_lack(world: World) -> None:
-    """What is in them stays: an action that an older engine began goes on."""
+    """Their rows stay: an action that an older engine started continues."""
     newer = {"wave", "mode", "sent_at", "begun_at", "retry_at", "forced", "leaving", "claimed"}
     shutil.rmtree(tables.uri_of(world.root, "action_targets"))
     older = pa.schema([field for field in tables.ACTION_TARGETS.arrow_schema() if field.name not in newer])

@@ -1,4 +1,4 @@
-"""Kill -9 of the engine and of the broker while commands are under way: each device gets each command once."""
+"""Kill -9 of the engine and of the broker while commands are being sent: each device gets each command once."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_engine_killed_at_random_moments_sends_each_command_once(root: str, brok
         with engine(root, broker) as process:
             before = DeltaTable(tables.uri_of(root, "action_targets")).version()
             deadline = time.monotonic() + 240
-            # From the first commit of this engine on, which is its claim, the kill may come at any step of its turn.
+            # From the engine's first commit on, which is its claim, the kill may come at any step of its turn.
             while DeltaTable(tables.uri_of(root, "action_targets")).version() == before:
                 assert time.monotonic() < deadline, f"seed {seed}: the engine did not start"
             time.sleep(moments.uniform(0, 0.4))
@@ -94,7 +94,7 @@ def test_broker_killed_under_the_engine_has_each_command_once_and_devices_carry_
     root: str, start_broker: StartBroker
 ) -> None:
     with RunningFleet(_fleet(broker := start_broker()), SERIES):
-        pass  # The broker keeps the sessions of the devices from here on.
+        pass  # From now on the broker keeps the sessions of the devices.
     desk = FleetDesk(root)
     for number in range(ACTIONS):
         desk.order(Order(name="echo", percentage=100), action_id=f"a{number}")
@@ -119,7 +119,7 @@ def _fleet(broker: BrokerProcess) -> FleetSettings:
 
 
 def _finished(broker: BrokerProcess) -> Counter[tuple[str, str]]:
-    """How often each device reported success of each action, once all have."""
+    """How often each device reported success of each action, once all of them have."""
     deadline = time.monotonic() + 240
     with Client("grpc://{}:{}".format(*broker.flight)) as client:
         while True:
@@ -137,7 +137,7 @@ def _finished(broker: BrokerProcess) -> Counter[tuple[str, str]]:
 
 
 def test_control_a_log_that_forgets_keys_would_show_doubled_commands(root: str, broker: BrokerProcess) -> None:
-    """Negative control of the counting: the same command under two keys is counted twice."""
+    """Negative control of the counting: the same command under two keys counts twice."""
     body = json.dumps({"action_id": "a1", "device_id": "device-0001"}).encode()
     with Client("grpc://{}:{}".format(*broker.flight)) as client:
         topic = "devices/device-0001/actions"

@@ -1,4 +1,4 @@
-"""What the engine's job leaves out: ticks that would find nothing, and writes of `device_state` that can wait."""
+"""Work that the engine's job saves: ticks that would change nothing, and writes of `device_state` that can wait."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_tick_without_news_is_left_out_until_a_timeout_is_due(
     tick = actions_module.tick
     monkeypatch.setattr(actions_module, "tick", lambda *a, **k: ticks.append(world.now_us) or tick(*a, **k))
     job = world.job()
-    job.turn()  # It sends,
-    job.turn()  # and finds nothing more to do.
+    job.turn()  # Sends the command.
+    job.turn()  # Has nothing more to do.
     del ticks[:]
     for _ in range(49):
         world.now_us += SECOND
@@ -93,10 +93,10 @@ def test_what_a_kill_keeps_from_device_state_is_read_again(world: EngineWorld) -
     for version in ("1.0", "2.0"):
         world.online("d1", version)
         job.turn()
-    # Targets move meanwhile, which records what has been settled.
+    # Targets change in between, which records the settled versions.
     world.now_us += 60 * SECOND
     job.turn()
     assert world.states() == {"TIMED_OUT"}
     assert world.versions() == {"d1": "1.0"}
-    world.job().turn()  # It was killed; this is the next one.
+    world.job().turn()  # The previous job was killed; this is its successor.
     assert world.versions() == {"d1": "2.0"}

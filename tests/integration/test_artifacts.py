@@ -1,5 +1,5 @@
-"""Artifacts of the real broker: the command, downloads over HTTP with ranges, rights, a fleet with faults, a device
-that is killed."""
+"""Artifacts of the real broker: the command, downloads over HTTP with ranges, permissions, a fleet with faults, a
+killed device."""
 
 from __future__ import annotations
 
@@ -105,10 +105,10 @@ def test_what_is_not_there_or_broken_is_told_over_http(broker: BrokerProcess, cl
         assert ask(broker, path).status == 404, path
     client.produce([Row(manifest_topic("fw", "3"), b'{"v":1}', retain=True)])
     assert ask(broker, "/artifacts/fw/3").status == 500
-    # Of another version in its place: nothing of it is served.
+    # Chunks of another version at these offsets: none of them is served.
     client.produce([Row(manifest_topic("fw", "4"), manifest.to_bytes(), retain=True)])
     assert ask(broker, "/artifacts/fw/4").status == 500
-    # Places at which other records are: the connection ends early, and the client knows.
+    # Offsets with other records: the connection ends early, so the client notices.
     body = json.loads(manifest.to_bytes())
     body["place"]["runs"] = [[body["place"]["runs"][0][0] + 3, 11]]
     client.produce([Row(manifest_topic("fw", "1"), json.dumps(body).encode(), retain=True)])
@@ -239,7 +239,7 @@ def until(condition: Callable[[], bool], what: str, seconds: float = 120) -> Non
 def test_twenty_devices_with_faults_end_as_their_faults_have_it(
     broker: BrokerProcess, client: Client, tmp_path: Path
 ) -> None:
-    """2 MiB for each, stored once; the fleet's own log says what became of each."""
+    """2 MiB for each device, stored once; the fleet's own log has the outcome of each."""
     image = tmp_path / "image"
     image.write_bytes(os.urandom(2 << 20))
     key = SigningKey.generate()
@@ -253,10 +253,10 @@ def test_twenty_devices_with_faults_end_as_their_faults_have_it(
         *("--trust", str(public), "--fault", f"{faults},offline=5%", "--away", "3", "--log", str(log)),
     )
     try:
-        # 19 connect, and the one that goes away has gone.
+        # 19 connect, and the `away` device disconnects.
         until(lambda: Counter(line["event"] for line in read(log))["online"] >= 19, "the devices")
         order(client, device_ids(FleetSettings(count=20)))
-        # Silent, offline and reflashed ones say no end.
+        # Silent, offline and reflashed devices report no end.
         until(
             lambda: sum(state in ("SUCCEEDED", "FAILED", "REJECTED") for state in last_told(log).values()) == 17, "ends"
         )
@@ -274,7 +274,7 @@ def test_twenty_devices_with_faults_end_as_their_faults_have_it(
 
 
 def test_killed_device_ends_its_update_all_the_same(broker: BrokerProcess, client: Client, tmp_path: Path) -> None:
-    """A real process, killed -9 wherever it happens to be, starts itself anew and comes to the end."""
+    """A real process is killed with SIGKILL at any point, restarts, and completes the update."""
     image = tmp_path / "image"
     image.write_bytes(os.urandom(1 << 20))
     push(client, image, "firmware", "2.0.0", chunk_size=16 * 1024)

@@ -1,4 +1,4 @@
-"""Users, rights and tokens of the real broker, with the clients that people have: paho, pyarrow and the command."""
+"""Users, permissions and tokens of the real broker, with common clients: paho, pyarrow and the command."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ topic replay #
 
 
 def users(verb: str, *words: str, password: str = "") -> subprocess.CompletedProcess[str]:
-    """`headwaterd users …`, which is what `headwater users` runs."""
+    """`headwaterd users …`, the program behind `headwater users`."""
     return subprocess.run(
         [headwaterd(), "users", verb, *words], input=f"{password}\n", text=True, capture_output=True, timeout=60
     )
@@ -100,7 +100,7 @@ def test_good_credentials_are_let_in_and_bad_ones_refused_alike(broker: BrokerPr
     for user, password in (("ann", "wrong"), ("nobody", "pw-a")):
         assert Paho(broker, user, password).code == 0x86
     assert Paho(broker, None, None).code == 0x87
-    # paho gives return code 5 of 3.1.1 the number that MQTT 5 has for it.
+    # paho translates return code 5 of 3.1.1 to the number in MQTT 5.
     assert Paho(broker, "ann", "wrong", v5=False).code == 0x87
 
 
@@ -116,7 +116,7 @@ def test_generated_passwords_let_devices_in(broker: BrokerProcess, files: Path) 
         assert time.monotonic() < deadline, "the broker has not read its files again"
     device.close()
     assert Paho(broker, "ann", passwords["ann"]).code == 0
-    # One password a user: the old one is gone, and nobody else has lost theirs.
+    # One password per user: the old one no longer works, and other users keep theirs.
     assert Paho(broker, "ann", "pw-a").code == 0x86
     assert Paho(broker, "root", "pw-r").code == 0
     refused = users("generate", str(files / "users"), password="a:b")
@@ -158,7 +158,7 @@ def _part(value: object) -> str:
 
 
 def test_a_token_is_a_password_until_it_expires(start_broker: StartBroker, files: Path) -> None:
-    # The key comes from openssl, so that no library is needed for one test.
+    # The key comes from openssl, so that this test needs no library.
     key, public = files / "key.pem", files / "public.pem"
     subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(key)], check=True, capture_output=True)
     subprocess.run(["openssl", "pkey", "-in", str(key), "-pubout", "-out", str(public)], check=True)

@@ -1,4 +1,4 @@
-"""What an operator gets wrong is one clear sentence that names the thing, and loses nothing."""
+"""Each mistake of an operator gives one clear sentence that names the cause, and loses nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def start_refused(folder: Path, *settings: str, config: Path | None = None) -> E
 
 
 def sentence(done: Ended) -> str:
-    """The last line, which is the one that says what is wrong."""
+    """The last line of the output, which says what is wrong."""
     assert done.err, done
     return done.err.splitlines()[-1]
 

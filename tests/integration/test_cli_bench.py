@@ -1,4 +1,4 @@
-"""`headwater bench` against the real broker: it counts what the log holds, and says that a broker is away."""
+"""`headwater bench` against the real broker: its counts match the log, and it reports an unreachable broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `headwater` command against the real broker, as processes: what is published is subscribed, tailed and listed."""
+"""The `headwater` command against the real broker, as processes: published messages are received, tailed and listed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def hw(broker: BrokerProcess) -> Commands:
 
 @pytest.fixture
 def subscriber(hw: Commands) -> Iterator[subprocess.Popen[str]]:
-    """`headwater sub` that waits for 3 messages and has the retained one already, so it is subscribed."""
+    """`headwater sub` that waits for 3 messages and already has the retained one, so it is subscribed."""
     assert hw("pub", "devices/d1/name", "d one", "--retain").code == 0
     process = start_headwater("sub", "devices/d1/#", "--count", "3", "--timeout", "120", "--json", "--mqtt", hw.mqtt)
     assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""The Python client against the real broker: what is produced can be read, once, at its place, also after a kill."""
+"""The Python client against the real broker: produced records can be read once, at their offset, also after a kill."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_removed_group_stays_removed_over_a_kill(broker: BrokerProcess, client
     with Client(server(broker)) as again:
         assert again.groups() == []
         group = again.commit("bronze", reader_epoch=1, initial={3: 0})
-        assert group.reader_epoch == 1, "it began anew, so no older reader is fenced"
+        assert group.reader_epoch == 1, "the group started again, so no older reader is fenced"
 
 
 def test_a_gap_is_a_record_that_subscribers_see(broker: BrokerProcess, client: Client) -> None:

@@ -1,4 +1,4 @@
-"""`headwater demo` as people start it: the account of a short run, Ctrl-C, the commands it prints, what it needs."""
+"""`headwater demo` as a user starts it: the account of a short run, Ctrl-C, the printed commands, the requirements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.programs import clean_environment, headwater
 from pipelines.spark.jars import default_folder
 
 START_S = 480.0
-"""Spark starts in some 10 s here, and in minutes on a machine that does other things too."""
+"""Spark starts in about 10 s on an idle machine, and in minutes on a busy one."""
 END_S = 480.0
 COMMAND_S = 240.0
 _COMMAND = (sys.executable, "-c", "import sys; from headwater_cli import main; sys.exit(main())", "demo")
@@ -32,7 +32,7 @@ def environment() -> dict[str, str]:
 
 
 class RunningDemo:
-    """The demo in a session of its own, so that a signal reaches all of its foreground group, as Ctrl-C does."""
+    """The demo in its own process group, so that a signal reaches the whole group, like Ctrl-C."""
 
     def __init__(self, *arguments: str) -> None:
         self.process = subprocess.Popen(
@@ -77,7 +77,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def first_run(kept: Path) -> subprocess.CompletedProcess[str]:
-    """A short run into a folder that stays."""
+    """A short run into a folder that is kept."""
     return subprocess.run(
         [*_COMMAND, "--for", "8", "--headless", "--json", "--devices", "30", "--data", str(kept)],
         capture_output=True,
@@ -90,7 +90,7 @@ def first_run(kept: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def running(first_run: subprocess.CompletedProcess[str], kept: Path) -> Iterator[RunningDemo]:
-    """A second start on the same folder, without an end of its own."""
+    """A second start on the same folder, without a time limit."""
     demo = RunningDemo("--headless", "--json", "--devices", "30", "--data", str(kept))
     try:
         yield demo
@@ -135,7 +135,7 @@ def test_ctrl_c_ends_with_the_same_account_and_the_printed_commands_work(running
     code, printed = running.end(END_S)
     assert code == 0, "\n".join(running.said)
     account = json.loads(printed)
-    # Only this run counts, whatever the folder holds: the operator's action and the two that were pasted.
+    # Only actions of this run count, whatever the folder holds: the operator's action and the two pasted ones.
     assert account["actions"]["count"] == 3
     assert account["actions"]["open"] == 0
     assert (account["missing"], account["duplicates"]) == (0, 0)

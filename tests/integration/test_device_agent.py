@@ -31,7 +31,7 @@ def broker(tmp_path: Path) -> Iterator[Mosquitto]:
 
 
 class Backend:
-    """The other end: publishes commands, collects what devices say."""
+    """The other side: publishes commands and collects the devices' reports."""
 
     def __init__(self, port: int, *filters: str) -> None:
         self.messages: list[tuple[str, bytes]] = []
@@ -252,7 +252,7 @@ def test_restarted_device_tells_what_it_could_not_and_fails_what_it_had_begun(
 
 
 def test_publishes_survive_a_broker_that_loses_its_sessions(broker: Mosquitto) -> None:
-    """Negative control inside: without sending again, what was in flight at the kill would never be acknowledged."""
+    """Contains its negative control: without resending, publishes in flight at the kill would never be acknowledged."""
 
     async def scenario() -> None:
         link = Link("d9", host="127.0.0.1", port=broker.port, inflight_max=200, reconnect_delay_s=0.1)
@@ -270,7 +270,7 @@ def test_publishes_survive_a_broker_that_loses_its_sessions(broker: Mosquitto) -
 
 
 def test_each_acknowledgement_belongs_to_its_own_publish_and_refusals_are_no_acknowledgements() -> None:
-    """A broker of a few lines that acknowledges out of order and refuses every fourth packet id."""
+    """A minimal broker that acknowledges out of order and refuses every fourth packet id."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         held: list[bytes] = []
@@ -355,7 +355,7 @@ def test_acked_list_of_the_fleet_is_what_arrived(broker: Mosquitto, tmp_path: Pa
         assert {(row["device_id"], row["seq"], row["payload_hash"]) for row in rows} == arrived
         assert len(path.read_text().splitlines()) == counts.acked
         starts = {json.loads(p)["temperature_c"] for _, p in backend.messages if json.loads(p)["seq"] == 1}
-        assert len(starts) == 20, "each device begins at another place of the series"
+        assert len(starts) == 20, "each device begins at another point of the series"
         backend.close()
 
     run(scenario)

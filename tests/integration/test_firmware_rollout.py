@@ -1,4 +1,4 @@
-"""Firmware from a row in a table to devices with faults and back: every target ends as the fleet's own log has it."""
+"""Firmware from a table row to devices with faults and back: every target ends as in the fleet's own log."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def test_firmware_reaches_a_fleet_with_faults_and_every_target_ends_right(
     world = RolloutWorld(tmp_path, broker, {id_: str(faults.get(id_, "ok")) for id_ in ids}, seed=0)
     with Client(world.server) as client:
         manifest = push(client, image, "firmware", "2.0.0", key=key, chunk_size=64 * 1024).manifest
-        # A version that devices must not take: nobody whom they trust has signed it.
+        # A version that devices must not install: its signing key is not trusted.
         foreign = push(client, image, "firmware", "3.0.0", key=SigningKey.generate(), chunk_size=64 * 1024).manifest
     for one in (manifest, foreign):
         world.desk.offer(json.loads(one.to_bytes()))
     ota = {"name": "", "type": "ota", "percentage": 100.0, "artifact_name": "firmware"}
-    # Sound devices keep them on a machine that is several times slower, too.
+    # Long enough for healthy devices, even on a machine that is several times slower.
     times = {"timeout_queued_s": 25, "timeout_delivered_s": 25, "timeout_in_progress_s": 40, "timeout_step_s": 25}
     with RunningFleet(settings, [{}]), world.running():
         world.desk.order(Order(**ota, artifact_version="2.0.0", **times), action_id="good")

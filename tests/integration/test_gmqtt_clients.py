@@ -28,7 +28,7 @@ class Received:
 
 
 class Peer:
-    """A gmqtt client whose messages end in a queue."""
+    """A gmqtt client that puts its messages into a queue."""
 
     def __init__(self, client_id: str, **connect: Any) -> None:
         self.gmqtt = gmqtt.Client(client_id, **connect)
@@ -138,7 +138,7 @@ def test_a_session_keeps_what_came_and_a_will_is_sent(broker: BrokerProcess, ver
             dies.gmqtt._connection._transport.abort()
             assert (await watch.receive()).payload == b"gone"
             async with peer(broker, version, "stays", clean_session=False, **lasting) as stays:
-                # MQTT orders messages of one QoS only.
+                # MQTT guarantees order only within one QoS.
                 assert sorted([(await stays.receive()).payload for _ in range(3)]) == [b"0", b"1", b"2"]
 
     asyncio.run(talk())

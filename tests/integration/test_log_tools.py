@@ -1,4 +1,4 @@
-"""`headwater log` on the folder of a broker that ran: found whole, dumped, hurt, mended, backed up and restored."""
+"""`headwater log` on the folder of a stopped broker: verify, dump, damage, repair, backup and restore."""
 
 from __future__ import annotations
 

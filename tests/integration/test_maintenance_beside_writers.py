@@ -1,5 +1,5 @@
-"""Maintenance and the jobs that write the tables of actions, made to meet between reading a table and writing it: both
-come to their end, and the rows are right."""
+"""Maintenance and the jobs that write the tables of actions, forced to conflict between reading and writing a table:
+both succeed, and the rows are right."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ACTIONS = ("a1", "a2", "a3")
 
 
 class World:
-    """An engine that has sent three actions to one device, so that its tables have some files each."""
+    """An engine that has sent three actions to one device, so that its tables have several files each."""
 
     def __init__(self, folder: Path, server: FlightServer) -> None:
         self.root = str(folder / "tables")
@@ -46,7 +46,7 @@ class World:
             self.job.turn()
 
     def status(self, action_id: str) -> None:
-        """What the status job does with a record of the device."""
+        """Does what the status job does with a record of the device."""
         self._batch += 1
         value = b'{"action_id": "%s", "attempt": 1, "state": "SUCCEEDED", "boot": "b", "seq": %d}'
         place = {"log_id": "log", "partition": 5, "offset": self._batch, "epoch": 1, "timestamp": now_us()}
@@ -74,7 +74,7 @@ def world(tmp_path: Path, flight_server: FlightServer, monkeypatch: pytest.Monke
 
 
 def after_reading(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object]) -> None:
-    """`meanwhile` happens once, after maintenance has read a table and before it compacts it."""
+    """Calls `meanwhile` once, after maintenance has read a table and before it compacts it."""
     left = [meanwhile]
 
     class Read(DeltaTable):
@@ -113,7 +113,7 @@ def test_statuses_arrive_while_maintenance_compacts_and_sets_properties(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.status("a1")
-    # The first look at a table sets its properties, which ends every write that is under way.
+    # The first run on a table sets its properties, which makes every concurrent write fail.
     real, left = event_log.write_deltalake, [lambda: world.tend("action_events")]
 
     def write(*arguments: Any, **options: Any) -> None:
@@ -134,7 +134,7 @@ def test_statuses_arrive_while_maintenance_compacts_and_sets_properties(
 def test_control_without_another_try_the_engine_and_compaction_would_fail(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control: the commits do meet."""
+    """Negative control: the commits do conflict."""
     monkeypatch.setattr(conflicts, "COMMIT_ATTEMPTS", 1)
     world.status("a1")
     after_reading(monkeypatch, world.job.turn)

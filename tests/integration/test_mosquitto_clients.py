@@ -30,7 +30,7 @@ def start_sub(broker: BrokerProcess) -> Iterator[StartSub]:
     def start(version: str, *arguments: str) -> subprocess.Popen[str]:
         host, port = broker.mqtt
         command = [program("mosquitto_sub", "mosquitto-clients"), "-h", host, "-p", str(port), "-V", version]
-        # With -d it tells on stdout when the SUBACK came; the messages follow on the same stream.
+        # With -d it reports the SUBACK on stdout; the messages follow on the same stream.
         process = subprocess.Popen(
             [program("stdbuf", "coreutils"), "-oL", *command, "-d", "-W", "30", *arguments],
             stdout=subprocess.PIPE,
@@ -52,7 +52,7 @@ def start_sub(broker: BrokerProcess) -> Iterator[StartSub]:
 
 
 def printed(process: subprocess.Popen[str], count: int) -> list[str]:
-    """The next lines that are messages, not mosquitto_sub's own talk."""
+    """The next lines that are messages, without mosquitto_sub's own output."""
     assert process.stdout is not None
     found: list[str] = []
     for line in process.stdout:

@@ -15,7 +15,7 @@ def port(broker: BrokerProcess) -> int:
 
 
 def publish(broker: BrokerProcess, count: int) -> list[str]:
-    """Publishes 0, 1, 2… as one device; returns their places."""
+    """Publishes 0, 1, 2… as one device; returns the log positions."""
     with PahoClient(port(broker), version="5", client_id="d7", ask_places=True) as pub:
         answers = [pub.publish("devices/d7/telemetry", b"%d" % i) for i in range(count)]
     assert {answer.properties["stream-durability"] for answer in answers} == {"synced"}
@@ -60,7 +60,7 @@ def test_an_offset_or_a_time_begins_there(broker: BrokerProcess) -> None:
     with PahoClient(port(broker), version="5") as sub:
         sub.subscribe("devices/d7/#", stream_offset=third.properties["ts"])
         got = sub.receive()
-        # Records of the same microsecond are at that time too.
+        # Records of the same microsecond have that time too.
         assert int(got.properties["ts"]) == int(third.properties["ts"])
 
 

@@ -26,12 +26,12 @@ def test_there_are_notebooks() -> None:
 def test_a_notebook_runs_as_it_is(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("QUICKSTART_FOLDER", "REPLAY_FOLDER", "OTA_FOLDER"):
         monkeypatch.setenv(name, str(tmp_path / "data"))
-    # For jobs that run for seconds the optimising compiler costs more than it gives.
+    # For jobs that run for seconds, the optimizing compiler costs more than it saves.
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     monkeypatch.setenv("HEADWATER_JARS", str(default_folder()))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
     notebook = nbformat.read(path, as_version=4)
-    # The kernel of the interpreter that runs the tests, whatever kernels this machine knows by name.
+    # The kernel of the interpreter that runs the tests, whatever kernels are registered on this machine.
     client = NotebookClient(notebook, timeout=CELL_S, kernel_name="python3", resources={"metadata": {"path": tmp_path}})
     manager = client.create_kernel_manager()
     manager.kernel_spec.argv[0] = sys.executable

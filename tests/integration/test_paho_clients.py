@@ -1,4 +1,4 @@
-"""paho-mqtt, unchanged, in every protocol version: retained values, wills, sessions that outlive a restart."""
+"""paho-mqtt, unchanged, in every protocol version: retained messages, wills, sessions that survive a restart."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_session_goes_on_after_a_restart_of_the_broker(broker: BrokerProcess, 
         with PahoClient(port(broker), version=version) as pub:
             pub.publish("devices/d1/actions", b"while here")
         assert device.receive().payload == b"while here"
-        # Its own acknowledgement has gone before this one, so the broker knows of it when the device leaves.
+        # Its own acknowledgement was sent before this one, so the broker has it when the device disconnects.
         device.publish("devices/d1/status", b"done")
     with PahoClient(port(broker), version=version) as pub:
         pub.publish("devices/d1/actions", b"while away")
@@ -106,7 +106,7 @@ def test_a_session_goes_on_after_a_restart_of_the_broker(broker: BrokerProcess, 
     with PahoClient(port(broker), version=version, client_id="d1", keep_session=True) as device:
         assert device.session_present
         got = device.payloads(2)
-        # QoS 1 may repeat after a kill, because cursors are kept once a second; it never skips.
+        # QoS 1 may repeat messages after a kill, because cursors are stored once a second; it never skips any.
         while got[0] == b"while here" and end == "kill":
             got = [*got[1:], device.receive().payload]
         assert got == [b"while away", b"after the restart"]
@@ -149,6 +149,6 @@ def test_qos_2_arrives_once_through_kills(broker: BrokerProcess, version: str) -
 def test_nobody_publishes_to_the_topics_of_the_broker(broker: BrokerProcess, client: Client, version: str) -> None:
     with PahoClient(port(broker), version=version) as pub:
         answer = pub.publish("$receipts", b"forged")
-        # MQTT 3.1.1 has no word for it (3.3.5.2): it is acknowledged and dropped, as Mosquitto does.
+        # MQTT 3.1.1 has no code for it (3.3.5.2): the message is acknowledged and dropped, as in Mosquitto.
         assert (answer.code >= 0x80) == (version == "5")
     assert client.topics("$receipts") == []

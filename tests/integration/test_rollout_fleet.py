@@ -38,7 +38,7 @@ def test_every_target_ends_right_and_an_abort_stops_a_bad_command_in_its_wave(
         states = {row["device_id"]: row["state"] for row in world.desk.targets("good")}
         assert differences(log, "good", devices, states) == [], f"seed {seed}"
 
-        # Nobody carries it out: it lacks its param.
+        # No device executes it, because it lacks its param.
         bad = [{"percentage": 5, "error_percentage": 50, "min_reported": 2}, {"percentage": 100}]
         world.desk.order(Order(name="set-interval", waves=bad, **everybody), action_id="bad")
         row = world.until_over("bad", seconds=240)
@@ -47,7 +47,7 @@ def test_every_target_ends_right_and_an_abort_stops_a_bad_command_in_its_wave(
     assert row["stopped"].startswith("aborted: "), row
     assert 2 <= sum(1 for action_id, _, _ in commands if action_id == "bad") <= 5
     assert row["counts"]["CANCELLED"] >= 95
-    # No command is in the log twice, none was carried out twice, and the fleet's own log has what the tables have.
+    # No command is in the log twice, none was executed twice, and the fleet's own log matches the tables.
     assert set(commands.values()) == {1}, f"seed {seed}"
     assert set(done.values()) == {1}, f"seed {seed}"
     able = {id_ for id_, kind in devices.items() if kind in ("ok", "fails", "stuck")}

@@ -1,4 +1,4 @@
-"""An OTA from the table to the firmware that runs: a rollout in waves to simulated devices, some with faults."""
+"""An OTA from the table to running firmware: a rollout in waves to simulated devices, some of them with faults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENDS = {
     "fails": "FAILED",
     "wrong-checksum": "FAILED",
 }
-"""What becomes of an update where a fault stays; the others come to a good end."""
+"""Final states of updates with a permanent fault; the others succeed."""
 WAVES = [{"percentage": 10, "success_percentage": 0}, {"percentage": 100}]
 
 

@@ -1,5 +1,5 @@
-"""The source's options against the real broker, without Spark: each has its effect, and a broker behind TLS is read
-with credentials that nothing repeats.
+"""The source's options against the real broker, without Spark: each has its effect, and a broker with TLS is read with
+credentials that appear in no output.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def secure(start_broker: StartBroker, server: Files, device: Files) -> BrokerPro
 def paho(
     address: Address, transport: Literal["tcp", "websockets"], tls: ssl.SSLContext | None
 ) -> Iterator[tuple[mqtt.Client, queue.Queue[bytes]]]:
-    """A connected client and what it receives on `t`."""
+    """A connected client, and the messages that it receives on `t`."""
     client = mqtt.Client(CallbackAPIVersion.VERSION2, transport=transport, protocol=mqtt.MQTTv5)
     if tls is not None:
         client.tls_set_context(tls)
@@ -96,7 +96,7 @@ def test_a_client_without_a_certificate_is_refused(secure: BrokerProcess, server
     lost: queue.Queue[bool] = queue.Queue()
     client.on_connect = lambda *_: pytest.fail("it was let in")
     client.on_disconnect = lambda *_: lost.put(True)
-    # TLS 1.3 tells a client of its certificate only after its own part of the handshake.
+    # With TLS 1.3 a client learns about a rejected certificate only after its own part of the handshake.
     try:
         client.connect("localhost", secure.listener("mqtts")[1])
         client.loop_start()
@@ -137,7 +137,7 @@ def test_sighup_reads_certificates_again_and_leaves_connections_alone(
         key.write_bytes(renewed.key.read_bytes())
         subprocess.run(["kill", f"-{int(signal.SIGHUP)}", str(broker.pid)], check=True)
         expected = renewed.cert.read_text().strip()
-        # Each look is a handshake; the deadline is that of the test.
+        # Each attempt is a handshake; the test has the deadline.
         while ssl.get_server_certificate(("localhost", port), timeout=WAIT_S).strip() != expected:
             assert broker.is_running
         client.publish("t", b"goes on", qos=1).wait_for_publish(WAIT_S)

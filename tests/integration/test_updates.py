@@ -109,7 +109,7 @@ def test_interrupted_download_goes_on_at_its_chunk_on_another_connection(
 def test_reflashed_device_gets_what_its_session_has_acknowledged_already(
     broker: BrokerProcess, client: Client, image: Path, tmp_path: Path, version: int
 ) -> None:
-    """The broker's cursor stands behind all chunks; the device's own offset counts."""
+    """The broker's cursor is after all chunks, but the device's own offset counts."""
     manifest = push(client, image, "pump", "2.0", key=KEY, chunk_size=CHUNK).manifest
 
     async def scenario() -> None:
@@ -307,7 +307,7 @@ def put_manifest(client: Client, name: str, manifest: Manifest) -> None:
 
 
 def put_corrupt(client: Client, image: Path) -> None:
-    """A signed manifest over chunks of which one was replaced by who may write the topic."""
+    """Publishes a signed manifest whose chunks include one that a user with write access has replaced."""
     pushed = push(client, image, "corrupt", "2.0", key=KEY, chunk_size=CHUNK).manifest
     rows = [Row(chunks_topic("corrupt", "2.0"), os.urandom(CHUNK)) for _ in range(CHUNKS - 1)]
     places = [client.produce([row])[0].offset for row in rows]
@@ -352,7 +352,7 @@ def test_device_in_the_words_of_uplink_says_the_same(
     async def scenario() -> None:
         device = Device(broker, tmp_path, words=UplinkWords(tenant="demo"))
         waiting = asyncio.ensure_future(device.run(ended))
-        # It has no word for ONLINE: what it subscribes to says that it is there.
+        # Uplink has no word for ONLINE, so wait for its subscription instead.
         while '"filters":[{' not in (await asyncio.to_thread(broker.get, "/api/v1/clients/d1"))[1]:
             await asyncio.sleep(0.01)
         order(client)

@@ -1,7 +1,7 @@
-"""What a broker of 583ec94 left behind, under the broker of this checkout and the configuration of then.
+"""The files of a broker of 583ec94, used by the broker of this checkout with the old configuration.
 
-The fixture is made by the programs of 583ec94 (tests/fixtures/upgrade/make.py). What differs on purpose is in
-docs/upgrade.md; everything else has to be as it was.
+The programs of 583ec94 made the fixture (tests/fixtures/upgrade/make.py). docs/upgrade.md lists intended differences;
+everything else must be unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from broker_edge.artifacts import ArtifactStore
 
 REFUSED_ID = 0x85
 
-# docs/upgrade.md, `client-ids`: what a client id alone gave, and gives no more.
+# docs/upgrade.md, `client-ids`: what a client id alone allowed, and no longer allows.
 CLIENT_IDS_ALONE = {
     ("line", "line-c", "subscribe", "devices/line-c/#"),
     ("pump-7", "pump-99", "publish", "devices/pump-99/status"),
@@ -46,7 +46,7 @@ def broker(folder: Folder) -> Iterator[UpgradeBroker]:
 
 @pytest.fixture
 def clients(broker: UpgradeBroker, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Client]]:
-    """A Flight client of each of three users, with the passwords of then."""
+    """A Flight client for each of three users, with their old passwords."""
     users = ("root", "ann", "bob")
     for user in users:
         monkeypatch.setenv(f"UPGRADE_{user.upper()}", broker.folder.passwords[user])
@@ -64,7 +64,7 @@ def payloads(client: RawMqtt, count: int) -> list[bytes]:
 
 
 def all_rows(client: Client, filters: str) -> list[dict[str, Any]]:
-    """What the log has under the filter."""
+    """The rows in the log that match the filter."""
     rows: list[dict[str, Any]] = []
     for number, one in client.offsets(filters=filters).partitions.items():
         for batch in client.fetch(number, one.log_start, one.high_watermark, filters=filters):
@@ -73,7 +73,7 @@ def all_rows(client: Client, filters: str) -> list[dict[str, Any]]:
 
 
 def acknowledged(member: RawMqtt) -> list[bytes]:
-    """Takes what there is for a member of a shared group until nothing comes any more."""
+    """Acknowledges the messages for a member of a shared group until no more arrive."""
     got: list[bytes] = []
     while not member.nothing_waits():
         got += payloads(member, 1)
@@ -84,7 +84,7 @@ def test_the_log_goes_on_where_it_ended(broker: UpgradeBroker, clients: dict[str
     root, expected = clients["root"], broker.folder.expected
     assert root.version().log_id == expected["log_id"]
     there = {one.name: [one.log_start, one.high_watermark] for one in root.offsets().partitions.values()}
-    # The will that came due meanwhile, and what the start itself writes, may be behind it.
+    # The will that has become due, and records of the start itself, may follow it.
     for name, (log_start, end) in expected["partitions"].items():
         assert there[name][0] == log_start, name
         assert there[name][1] >= end, name
@@ -130,7 +130,7 @@ def test_all_sessions_are_there_and_each_user_gets_its_own_back(broker: UpgradeB
         assert pump.nothing_waits()
     with broker.connect("gw-1", "gateway") as gateway:
         assert gateway.connack.session_present
-        # The ACL of then gives this user nothing under devices/gw-1 any more (docs/upgrade.md, `client-ids`).
+        # Under the old ACL this user no longer has any permission below devices/gw-1 (docs/upgrade.md, `client-ids`).
         assert payloads(gateway, 1) == [b"for the gateway"]
         assert gateway.nothing_waits()
     with broker.connect("lobby", None) as lobby:
@@ -149,11 +149,11 @@ def test_a_session_from_before_belongs_to_the_first_that_connects(broker: Upgrad
     with broker.connect("pump-7", "gateway") as first:
         assert first.code == 0
         assert first.connack.session_present
-        assert first.nothing_waits(), "only the session is its, not what the ACL keeps for pump-7"
+        assert first.nothing_waits(), "it owns the session, but not what the ACL reserves for pump-7"
         with broker.connect("pump-7", "line") as second:
             assert second.code == REFUSED_ID
         first.ping()
-    # The id is pump-7's name: it is not kept out, and begins anew.
+    # The id is pump-7's name: pump-7 is not locked out, and gets a new session.
     with broker.connect("pump-7", "pump-7") as owner:
         assert owner.code == 0
         assert not owner.connack.session_present
@@ -163,7 +163,7 @@ def test_a_session_from_before_belongs_to_the_first_that_connects(broker: Upgrad
     broker.wait_away("pump-8")
     with broker.connect("pump-8", "gateway") as other:
         assert other.code == REFUSED_ID
-    # And so it stays behind a restart.
+    # This does not change after a restart.
     assert broker.stop() == 0
     broker.start()
     with broker.connect("pump-8", "gateway") as other:
@@ -192,7 +192,7 @@ def test_a_shared_group_goes_on_with_what_its_members_left(broker: UpgradeBroker
     with broker.connect("line-a", "line") as first, broker.connect("line-b", "line") as second:
         assert first.connack.session_present
         assert second.connack.session_present
-        # Who came first may have been given all of what waited.
+        # The first member may have received all waiting messages.
         got: list[bytes] = []
         deadline = time.monotonic() + WAIT_S
         while len(got) < 6 and time.monotonic() < deadline:
@@ -232,7 +232,7 @@ def test_groups_keep_what_was_committed_and_belong_to_the_first_that_commits(
     }
     assert there == broker.folder.expected["groups"]
     (number,) = there["plants"]["partitions"]
-    # Both had committed to it; from now on it is of the one that commits first.
+    # Both had committed to it; from now on it belongs to the first one that commits.
     assert bob.commit("both", reader_epoch=2, offsets={int(number): Commit(8)}).partitions[int(number)].committed == 8
     with pytest.raises(RefusedError):
         ann.commit("both", reader_epoch=3, offsets={int(number): Commit(0)})
@@ -248,7 +248,7 @@ def test_check_names_each_line_whose_meaning_changes(folder: Folder, monkeypatch
     assert checked.code == 0, checked.err
     assert checked.lines[0] == "the settings are valid"
     places = [line.partition(": [")[0] for line in checked.lines[2:]]
-    # Every pattern with %c, and every right to replay but that of the operator, to whom nothing is refused.
+    # Every pattern with %c, and every replay permission except the operator's, who is refused nothing.
     of_the_operator = "topic replay #"
     assert {place for place in places if place.startswith("acl:")} == {
         f"acl:{number}"
@@ -261,7 +261,7 @@ def test_check_names_each_line_whose_meaning_changes(folder: Folder, monkeypatch
 def test_what_the_broker_keeps_of_itself_has_all_that_the_old_one_reads(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/upgrade.md, "Going back": the old broker ignores fields that it does not know, and needs those it does."""
+    """docs/upgrade.md, "Going back": the old broker ignores unknown fields, and needs the known ones."""
     with folder.acl.open("a") as acl:
         acl.write("user root\ntopic replay $state/#\n")
     monkeypatch.setenv("UPGRADE_ROOT", folder.passwords["root"])

@@ -11,14 +11,14 @@ from pyspark.sql import SparkSession
 
 from pipelines.spark.session import spark_session
 
-# Everything here runs for seconds: what the optimising compiler and a parallel collector cost, they never earn back.
-# In the environment, so that jobs started by tests have it too.
+# Everything here runs for seconds, too short for the optimizing compiler and a parallel collector to pay off. Set in
+# the environment, so that jobs started by tests have it too.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Local Spark with Delta and the source; tables without a path live in a folder of this run."""
+    """Local Spark with Delta and the source; tables without a path are in a folder of this run."""
     warehouse: Path = tmp_path_factory.mktemp("warehouse")
     session = spark_session("tests", warehouse=warehouse)
     yield session

@@ -1,5 +1,5 @@
-"""What `test_source_connect` runs: the source, a native sink and a batch read over Spark Connect, in a process of its
-own, because a process has either kind of session. Prints one JSON object.
+"""The program of `test_source_connect`: the source, a native sink and a batch read over Spark Connect. Runs in its own
+process, because a process has only one kind of session. Prints one JSON object.
 
     python tests/spark/connect_program.py SERVER FOLDER
 """

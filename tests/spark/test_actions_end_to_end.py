@@ -1,4 +1,4 @@
-"""The whole loop on real parts: a row in `actions`, the broker, devices over MQTT, Spark, and the state in Delta."""
+"""The whole loop with real parts: a row in `actions`, the broker, devices over MQTT, Spark, and the state in Delta."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Loop:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """The two jobs, until the block ends."""
+        """Runs the two jobs until the block ends."""
         checkpoint = str(self._folder / "checkpoint")
         settings = StatusSettings((self.flight,), self.root, checkpoint, trigger="500 milliseconds")
         query = start_status(self._spark, settings)
@@ -147,7 +147,7 @@ def test_row_in_actions_moves_twenty_of_fifty_devices_and_comes_back(loop: Loop)
 def test_command_for_a_device_that_is_away_times_out_and_succeeds_late(loop: Loop) -> None:
     ids = loop.register()
     with RunningFleet(loop.fleet, SERIES):
-        pass  # From here on the broker keeps their sessions.
+        pass  # From now on the broker keeps their sessions.
     with loop.running():
         row = {"action_id": "late", "name": "echo", "device_ids": ids[:2], "timeout_queued_s": 2}
         loop.insert(tables.ACTIONS, row)

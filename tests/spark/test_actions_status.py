@@ -1,4 +1,4 @@
-"""The status job: what devices say reaches `action_events` once, whatever is replayed; Spark and deltalake share the
+"""The status job: reports of devices reach `action_events` once, whatever is replayed; Spark and deltalake share the
 tables."""
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def test_statuses_arrive_once_across_batches_and_bad_ones_are_quarantined(world:
 
 
 def test_replayed_batch_adds_no_rows(world: World) -> None:
-    """The commit of the checkpoint is lost after the rows were written, as by a kill between the two."""
+    """The commit of the checkpoint is lost after the rows were written, as after a kill between the two."""
     world.status("d1")
     world.raw("devices/d2/status", b"not json")
     world.run()
@@ -183,7 +183,7 @@ def test_control_without_transactions_a_replay_doubles_rows(world: World, monkey
 
 
 def test_action_inserted_by_sql_ends_in_tables_that_spark_reads(world: World) -> None:
-    """A person inserts with Spark, naming only some columns; engine and status job answer; Spark reads the change
+    """A user inserts with Spark, giving only some columns; engine and status job respond; Spark reads the change
     feed."""
     world.sql(
         "INSERT INTO {devices} (device_id, labels) VALUES ('d1', map('site', 'roof')), ('d2', map('site', 'cellar'))"
@@ -222,7 +222,7 @@ def test_tables_can_be_made_by_name_or_get_names_over_their_paths(
 ) -> None:
     world.spark.sql("CREATE DATABASE IF NOT EXISTS fleet")
     world.spark.sql("CREATE DATABASE IF NOT EXISTS named")
-    # Two tables have every type between them, and making one in Spark takes a second.
+    # Two tables contain every type between them, and creating one in Spark takes a second.
     few = {name: tables.TABLES[name] for name in ("devices", "quarantine")}
     monkeypatch.setattr(tables, "TABLES", few)
     for _ in range(2):

@@ -1,6 +1,6 @@
 """The bronze table: each record once for the life of a checkpoint and beyond it (I10), and no commit without rows.
 
-Whatever holds for both writers is asked of both, and one test holds their tables together.
+Requirements of both writers are tested with both, and one test compares their tables.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def drain(spark: SparkSession, chosen: Settings) -> DataFrame:
 
 
 def statistics_of(table: Path) -> list[str]:
-    """Of each file that a commit names, Delta's JSON."""
+    """Delta's JSON statistics of each file that a commit names."""
     lines = [line for log in (table / "_delta_log").glob("*.json") for line in log.read_text().splitlines()]
     return [entry["add"]["stats"] for entry in map(json.loads, lines) if "add" in entry]
 
@@ -57,7 +57,7 @@ def versions(spark: SparkSession, folder: Path) -> int:
 
 
 def forget_last_commit(checkpoint: Path) -> None:
-    """What a kill between Delta's commit and Spark's leaves: the batch is written, and will be replayed."""
+    """The state after a kill between Delta's commit and Spark's: the batch is written, and will be replayed."""
     commits = checkpoint / "commits"
     newest = max(int(entry.name) for entry in commits.iterdir() if entry.name.isdigit())
     (commits / str(newest)).unlink()
@@ -71,10 +71,10 @@ def test_both_writers_give_the_same_table(spark: SparkSession, flight_server: Fl
     bounds: dict[str, Any] = {}
     for writer in WRITERS:
         chosen = settings(flight_server, tmp_path, writer=writer, checkpoint=f"{writer}-checkpoint", table=writer)
-        # Each is a reader of its own.
+        # Each is a separate reader.
         telemetry = chosen.telemetry.model_copy(update={"consumer_group": writer})
         tables[writer] = drain(spark, chosen.model_copy(update={"telemetry": telemetry}))
-        # Retention at the broker follows the table: its last batch is committed, too.
+        # Retention at the broker follows the table: its last batch is committed too.
         assert sum(flight_server.log.groups[writer].committed.values()) == 701
         statistics = [json.loads(add) for add in statistics_of(tmp_path / writer)]
         assert sum(one["numRecords"] for one in statistics) == 701
@@ -91,7 +91,7 @@ def test_both_writers_give_the_same_table(spark: SparkSession, flight_server: Fl
     for name in ("partitionColumns", "properties", "minReaderVersion", "minWriterVersion", "tableFeatures"):
         assert detail["files"][name] == detail["spark"][name]
     assert detail["files"].partitionColumns == ["ingest_date"]
-    # Queries skip files by their bounds, and find the outermost records all the same.
+    # Queries skip files by their bounds, and must still find the outermost records.
     last = files.selectExpr("max(timestamp) AS at", "max(offset) AS offset").collect()[0]
     assert files.where((F.col("timestamp") >= last["at"]) & (F.col("offset") == last["offset"])).count() > 0
     assert files.where("topic = 'devices/d7/telemetry'").count() == 35
@@ -104,7 +104,7 @@ def test_a_replayed_batch_adds_no_rows(
     chosen = settings(flight_server, tmp_path, writer=writer)
     fill(flight_server, 300)
     drain(spark, chosen)
-    # The first batch, whose start is asked for again, and then a later one.
+    # The first batch, whose start Spark asks for again, and then a later one.
     for total in (300, 500):
         forget_last_commit(tmp_path / "checkpoint")
         assert drain(spark, chosen).count() == total
@@ -120,7 +120,7 @@ def test_a_checkpoint_goes_from_one_writer_to_the_other(
     total = 0
     for writer in ("spark", "files", "spark"):
         if total:
-            # The other writer is asked for the batch once more, and for what came after it.
+            # The other writer gets the same batch again, and the records after it.
             forget_last_commit(tmp_path / "checkpoint")
         fill(flight_server, 100)
         total += 100
@@ -132,7 +132,7 @@ def test_a_checkpoint_goes_from_one_writer_to_the_other(
 def test_without_the_transaction_a_replay_would_double(
     spark: SparkSession, flight_server: FlightServer, tmp_path: Path
 ) -> None:
-    """Negative control: the same replay into the same kind of table, appended plainly."""
+    """Negative control: the same replay with plain appends to the same kind of table."""
     fill(flight_server, 100)
     for _ in range(2):
         records = spark.readStream.format("headwater").option("servers", flight_server.location)
@@ -177,7 +177,7 @@ def test_an_idle_query_writes_no_empty_commits(
     for number in range(200):
         flight_server.log.append(f"devices/d{number}/status", b"{}")
     asked = flight_server.calls["offsets"]
-    # Spark has looked again, more than once, after the records that do not match.
+    # Spark has asked again, more than once, after the records that do not match.
     while flight_server.calls["offsets"] < asked + 3 and query.isActive:
         query.awaitTermination(1)
     query.stop()

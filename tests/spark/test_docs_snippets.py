@@ -1,4 +1,4 @@
-"""The examples of docs/spark.md run as they stand, but for the addresses of the brokers."""
+"""The examples of docs/spark.md run unchanged, except for the addresses of the brokers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from support.flight_server import FlightServer
 ADDRESSES = ("grpc://edge-1:8815,grpc://edge-2:8815", "grpc://edge-1:8815")
 PROMETHEUS = "/var/lib/node_exporter"
 AFTER_US = int(datetime(2026, 11, 22, tzinfo=UTC).timestamp()) * 1_000_000
-"""Later than the time that the page begins at."""
+"""Later than the start time of the page."""
 
 
 @pytest.fixture
 def own_listeners(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What the examples add to the session, which other tests share, is taken back."""
+    """Removes listeners that the examples add to the session, which other tests share."""
     added: list[StreamingQueryListener] = []
     add = StreamingQueryManager.addListener
 
@@ -35,7 +35,7 @@ def own_listeners(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Itera
     for listener in added:
         spark.streams.removeListener(listener)
     spark.catalog.dropTempView("telemetry")
-    assert added, "the page has no example of a listener any more"
+    assert added, "the page no longer has an example of a listener"
 
 
 @pytest.mark.usefixtures("own_listeners")
@@ -56,7 +56,7 @@ def test_the_examples_of_the_page_run(
     statements = [one for text in snippets("spark.md", "sql") for one in here(text, flight_server, tmp_path).split(";")]
     counts = [spark.sql(one).collect() for one in statements if one.strip()]
     assert counts[-1][0][0] == 2
-    # Spark tells listeners from a thread of its own; the end of a query is told after all its batches.
+    # Spark calls listeners from its own thread, and reports the end of a query after all its batches.
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     lags = [json.loads(line) for line in (tmp_path / "lag.jsonl").read_text().splitlines()]
     assert lags[-1]["records"] == 0

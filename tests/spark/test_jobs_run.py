@@ -1,7 +1,8 @@
-"""`headwater jobs run all` as operators run it: a process, a real broker, devices over MQTT; Ctrl-C, and again.
+"""`headwater jobs run all` as operators use it: a process, a real broker, devices over MQTT; Ctrl-C, and a second
+start.
 
-One story, because each start of the jobs costs a JVM: everything flows, Ctrl-C in the middle of it, a second start that
-goes on where the first one ended, and a stream that another reader takes over.
+One test, because each start of the jobs costs a JVM: data flows, Ctrl-C interrupts it, a second start continues where
+the first one ended, and another reader takes over a stream.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 class World:
-    """The tables of one installation, and what its broker has."""
+    """The tables of one installation, and the contents of its broker."""
 
     def __init__(self, folder: Path, broker: BrokerProcess) -> None:
         self.root = folder / "tables"
@@ -75,7 +76,7 @@ class World:
         }
 
     def publish(self, count: int) -> None:
-        """Readings, and one record that no schema takes."""
+        """Publishes readings, and one record that no schema accepts."""
         readings = [json.dumps({"seq": number, "temperature_c": 20.5}).encode() for number in range(count - 1)]
         with Client(self.server) as client:
             client.produce([Row(topic="devices/meter/telemetry", value=value) for value in [*readings, b"{not json"]])
@@ -97,7 +98,7 @@ class World:
         return {row["device_id"] for row in self.rows(tables.DEVICE_STATE.name)}
 
     def wrong_in_bronze(self) -> dict[str, int]:
-        """What tells bronze from the log: empty when each record of telemetry is in it once, as it was sent."""
+        """Differences between bronze and the log: empty if each telemetry record is in bronze once, as it was sent."""
         logged = read_log(self.broker.flight, class_name="telemetry")
         wanted = {place: one for place, one in logged.records.items() if one.topic.endswith("/telemetry")}
         return {
@@ -109,13 +110,13 @@ class World:
         return sorted((row["log_id"], row["partition"], row["offset"]) for row in rows)
 
     def is_silver_whole(self) -> bool:
-        """Whether each record of bronze is in silver or in quarantine, once."""
+        """Whether each record of bronze is in silver or in quarantine once."""
         return self.places("silver_telemetry", "quarantine") == sorted(
             (place.log_id, place.partition, place.offset) for place, _ in read_bronze(self.bronze)
         )
 
     def is_finished(self, group: str) -> bool:
-        """Whether a consumer group has committed all that telemetry topics have in the log."""
+        """Whether a consumer group has committed everything that telemetry topics have in the log."""
         with Client(self.server) as client:
             heads = client.plan(dict.fromkeys(client.offsets(filters=TELEMETRY).partitions, 0), filters=TELEMETRY)
             committed = client.committed(group).partitions
@@ -141,7 +142,7 @@ def test_all_jobs_run_end_with_ctrl_c_go_on_without_doubling_and_name_who_fails(
         with RunningFleet(fleet, SERIES):
             jobs.start("all")
             everything_flows(world, jobs, ids)
-            # In the middle of it: the devices go on, so some batch is always planned or read.
+            # Devices keep publishing, so some batch is always being planned or read.
             assert jobs.interrupt() == 0, jobs.last_words()
             assert "Traceback" not in jobs.talk()
         jobs.start("all")
@@ -189,5 +190,5 @@ def running(jobs: JobsProcess) -> set[str]:
 
 
 def lag_alerts(jobs: JobsProcess) -> list[bool]:
-    """For each alert of the lag of telemetry whether it says that it is over."""
+    """For each lag alert of telemetry, whether it reports the end of the lag."""
     return [alert["over"] for alert in jobs.alerts() if (alert["kind"], alert["job"]) == ("lag", "telemetry")]

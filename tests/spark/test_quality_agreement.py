@@ -1,4 +1,4 @@
-"""The compiled rules and the suite agree: on any rows, what one finds whole the other finds whole."""
+"""The compiled rules and the suite agree on any rows."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_compiled_rules_and_the_suite_agree(spark: SparkSession, rows: list[
 
 
 def test_the_two_can_disagree(spark: SparkSession) -> None:
-    """Negative control: judged on other rows they do."""
+    """Negative control: applied to different rows they disagree."""
     good = pa.Table.from_pylist([{"n": 1, "x": 0.0, "t": "a", "b": True, "m": 1}], schema=ARROW)
     bad = pa.Table.from_pylist([{"n": 9, "x": 0.0, "t": "a", "b": True, "m": 1}], schema=ARROW)
     assert all(_SUITE.judge(good).values())

@@ -1,7 +1,6 @@
-"""The source and the telemetry pipeline against the real broker: what is in the log is in Spark, byte for byte and
-once.
+"""The source and the telemetry pipeline against the real broker: Spark gets each record of the log once, byte for byte.
 
-Everything else about the source is shown against a broker in memory, which can lose records on demand.
+Other tests of the source use a broker in memory, which can lose records on demand.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def server(broker: BrokerProcess) -> str:
 
 
 def publish(broker: BrokerProcess, count: int, *, kind: str = "telemetry") -> dict[tuple[int, int], Row]:
-    """Records with random payloads and headers; where each of them is."""
+    """Publishes records with random payloads and headers; returns their positions."""
     chance = random.Random(SEED + count)
     rows = [
         Row(
@@ -68,7 +67,7 @@ def settings(broker: BrokerProcess, folder: Path) -> Settings:
 
 
 def commit_sizes(table: Path) -> list[int]:
-    """Records that each commit added: a batch is one commit."""
+    """Records added by each commit; one batch is one commit."""
     logs = [log.read_text().splitlines() for log in (table / "_delta_log").glob("*.json")]
     adds = [[line["add"] for line in map(json.loads, lines) if "add" in line] for lines in logs]
     return [sum(json.loads(one["stats"])["numRecords"] for one in found) for found in adds if found]
@@ -113,7 +112,7 @@ def test_every_record_is_in_bronze_once_over_restarts_of_broker_and_query(
 
 
 def test_the_broker_s_refusals_are_understood(broker: BrokerProcess) -> None:
-    """gRPC has its own words on the way; the reader must find the protocol's behind them."""
+    """gRPC adds its own text to errors; the reader must find the protocol's JSON in it."""
     partition, _ = next(iter(publish(broker, 10)))
     log = LogServer(server(broker))
     head = log.offsets(partitions=[partition])["partitions"][str(partition)]["high_watermark"]
@@ -140,7 +139,7 @@ def test_the_broker_s_refusals_are_understood(broker: BrokerProcess) -> None:
 def test_offsets_that_retention_removed_are_named_and_can_be_passed(spark: SparkSession, tmp_path: Path) -> None:
     small = {"log.segment_bytes": "64KiB", "log.classes.telemetry.partitions": "1"}
     small["log.classes.telemetry.retention.bytes"] = str(RETAINED_BYTES)
-    # The point is what happens to a reader that retention overtakes.
+    # The subject is a reader that retention overtakes.
     small["log.classes.telemetry.retention.hold_for_groups"] = "false"
     with BrokerProcess(data_dir=tmp_path / "log", settings=small, log_file=tmp_path / "broker.txt") as broker:
         broker.start()

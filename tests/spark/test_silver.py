@@ -1,4 +1,5 @@
-"""Silver: each payload in its table or, with the reason, in quarantine; new fields arrive; a replay adds nothing."""
+"""Silver: each payload goes to its table or, with the reason, to quarantine; new fields are added; a replay adds
+nothing."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ class World:
         return [row.asDict() for row in frame.orderBy(order).collect()]
 
     def forget_last_commit(self) -> None:
-        """What a kill between the writes and Spark's commit leaves: the batch will be replayed."""
+        """The state after a kill between the writes and Spark's commit: the batch will be replayed."""
         commits = self.folder / "checkpoint" / "commits"
         newest = max(int(entry.name) for entry in commits.iterdir() if entry.name.isdigit())
         (commits / str(newest)).unlink()
@@ -180,7 +181,7 @@ def test_none_forgets_new_fields_and_fail_on_new_ends_the_stream_before_it_write
     assert found[0] == "NewFieldsError"
     assert found[1].startswith("payloads of weather have fields that its schema does not name (x)")
     assert len(world.rows()) == 1
-    # What it asks for helps.
+    # Following the advice in the message helps.
     world.schema["fields"] = [*SCHEMA["fields"], {"name": "x", "type": "int"}]
     world.run()
     assert [row["x"] for row in world.rows()] == [None, 1]
@@ -190,7 +191,7 @@ def test_a_replayed_batch_uses_the_schema_and_rules_it_was_planned_with_and_adds
     world.bronze.append([{"seq": 1, "battery": 3}, {"seq": -2}])
     world.run()
     world.forget_last_commit()
-    # The files have changed meanwhile; the batch has not.
+    # The files have changed in between; the batch has not.
     world.rules["rules"] = []
     world.schema["fields"] = [{"name": "seq", "type": "string"}, *SCHEMA["fields"][1:]]
     with pytest.raises(Exception, match=r"column seq of .* is bigint, but the schema weather says string"):
@@ -226,7 +227,7 @@ def test_cbor_and_sparkplug_arrive_as_json_does(world: World) -> None:
     assert (row["seq"], row["celsius"], row["raw"]) == (1, 2.5, "AA==")
     (row,) = world.rows("silver_plant")
     assert (row["device_id"], row["temperature"], row["metrics_Run"]) == ("edge-1", 21.5, True)
-    # No column: what an alias means is each edge node's own affair.
+    # It gets no column, because the meaning of an alias differs by edge node.
     assert json.loads(row["_rescued_data"]) == {"aliases.9": 5}
     assert not [name for name in row if "9" in name]
     assert row["event_time"].isoformat() == "2024-01-01T00:00:00"
@@ -241,7 +242,7 @@ DOUBLES = {"ſeq": 1, "ıngest_time": 2, "celſius": 3, "İmage": 4, "image": 5,
 def test_a_field_that_spark_takes_for_another_column_is_rescued_and_a_batch_stuck_on_it_goes_on(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any device may send such a key: the plan of its batch was saved, and failed at every start."""
+    """Any device may send such a key. The plan of its batch used to be saved, and then failed at every start."""
     world.bronze.append([{"seq": 1}])
     world.run()
     world.bronze.append([{"seq": 2, **DOUBLES}, {"seq": 3}])
@@ -288,12 +289,12 @@ def test_hostile_payloads_and_names_end_no_batch(world: World) -> None:
     world.run()
     good = [row["seq"] for row in world.rows()]
     assert (good[0], good[-1]) == (1, 99)
-    assert 5 not in good, "infinity is no reading"
+    assert 5 not in good, "infinity is not a reading"
     assert len(good) + len(world.rows("quarantine")) == len(HOSTILE) + 2
 
 
 def test_a_field_named_as_a_setting_neither_shows_it_nor_ends_the_batch(world: World) -> None:
-    """The comment of a new column names the field, and Spark puts settings in the place of `${…}`, also in quotes."""
+    """The comment of a new column names the field, and Spark substitutes settings for `${…}`, even within quotes."""
     world.spark.conf.set("spark.headwater.secret", "it's a secret")
     keys = ("${spark.headwater.secret}", "${env:PATH}", "$${system:user.dir}", "${{spark.app.name}}")
     world.bronze.append([{"seq": 1}, {"seq": 2, **dict.fromkeys(keys, 1)}])
@@ -305,7 +306,7 @@ def test_a_field_named_as_a_setting_neither_shows_it_nor_ends_the_batch(world: W
 
 
 def test_payloads_that_mean_much_go_to_a_worker_in_small_batches(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes back is one Arrow batch: 10,000 payloads of 16 KiB that name one text again and again had 3 GiB."""
+    """The result is one Arrow batch: 10,000 payloads of 16 KiB that repeat one string many times took 3 GiB."""
     sizes: list[int] = []
     parsed = split.parsed
 
@@ -335,11 +336,11 @@ MOMENTS = ("now", "epoch", "0000-00-00", "9999-12-31T23:59:59Z", "+294247-01-10"
 
 
 def test_whatever_comes_is_a_row_or_is_quarantined(world: World) -> None:
-    """Junk for columns of every type, and honest payloads that were changed, in one batch: it ends."""
+    """Junk for columns of every type, and modified valid payloads, in one batch: the batch ends."""
     chance = random.Random(SEED)
     world.schema = {**SCHEMA, "time": {"path": "at_iso", "unit": "iso"}, "fields": EVERY_TYPE, "new_columns_max": 20}
     rule = {"column": "c_binary", "check": "at_most_column", "other": "c_binary", "on_fail": "quarantine"}
-    # Each round of the group takes some of the matcher's stack.
+    # Each repetition of the group uses some of the matcher's stack.
     words = {"column": "c_string", "check": "matches", "pattern": "([a-z0-9]+-)*[a-z0-9]*", "on_fail": "quarantine"}
     world.rules = {"message": "weather", "rules": [{"name": "bytes", **rule}, {"name": "words", **words}]}
     names = [field["name"] for field in EVERY_TYPE]

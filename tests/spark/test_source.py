@@ -1,4 +1,5 @@
-"""The source in real Spark: what the reader tests cannot show, which is Spark's own order of calls and its workers."""
+"""The source in real Spark: behaviour that the reader tests cannot show, which is Spark's order of calls and its
+workers."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def batch(spark: SparkSession, server: FlightServer, **options: str) -> DataFram
 def drain(
     spark: SparkSession, server: FlightServer, folder: Path, **options: str
 ) -> tuple[list[dict[str, Any]], list[int]]:
-    """Runs an AvailableNow query into Parquet; the rows of the table so far, and the sizes of this run's batches."""
+    """Runs an AvailableNow query into Parquet; returns all rows of the table, and the sizes of this run's batches."""
     query = start(spark, server, folder, **options)
     query.awaitTermination()
     sizes = [progress["numInputRows"] for progress in query.recentProgress]
@@ -62,7 +63,7 @@ def start(spark: SparkSession, server: FlightServer, folder: Path, **options: st
 
 
 def failure(action: Any) -> str:
-    """The sentence of ours inside Spark's error."""
+    """Our own message inside Spark's error."""
     with pytest.raises(PySparkException) as error:
         action()
     found = own_error(error.value)
@@ -132,7 +133,7 @@ def test_latest_is_kept_over_a_first_batch_that_is_replayed(
         if name == "DoGet":
             raise ConnectionError("not now")
 
-    # The first batch is planned and fails while it is read; then more arrives.
+    # The first batch is planned and fails while it is read; then more records arrive.
     flight_server.before = refuse
     query = start(spark, flight_server, tmp_path, **options)
     with pytest.raises(PySparkException):

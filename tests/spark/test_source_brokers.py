@@ -1,5 +1,5 @@
-"""The source in real Spark over real brokers: one restarts, one joins late, one wants to know who asks, and no record
-is missing or doubled, and no secret told.
+"""The source in real Spark over real brokers: one restarts, one joins late, one requires credentials. No record is
+missing or duplicated, and no secret is disclosed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Place = tuple[str, int, int]
 
 @contextmanager
 def broker(folder: Path, name: str, **settings: str) -> Iterator[BrokerProcess]:
-    """A broker with three telemetry partitions whose Flight address stays over restarts; not started yet."""
+    """A broker with three telemetry partitions whose Flight address survives restarts; not started yet."""
     headwaterd()
     bound = {
         "listeners.flight.bind": f"127.0.0.1:{free_port()}",
@@ -73,7 +73,7 @@ def written(spark: SparkSession, folder: Path) -> list[Place]:
 
 
 class Collected:
-    """Lags of one query, and a way to wait for them."""
+    """The lags of one query, and a way to wait for them."""
 
     def __init__(self) -> None:
         self.lags: list[Lag] = []
@@ -114,7 +114,7 @@ def test_one_broker_restarts_and_one_joins_late_and_nothing_is_missing(spark: Sp
         finally:
             query.stop()
             spark.streams.removeListener(listener)
-        # What is there when a run starts, and no more, in several batches.
+        # The records that exist when a run starts, and no more, in several batches.
         published |= publish(late.address, 800)  # type: ignore[attr-defined]
         again = start(spark, tmp_path, available_now=True, servers=servers, maxOffsetsPerTrigger="300")
         again.awaitTermination()
@@ -122,7 +122,7 @@ def test_one_broker_restarts_and_one_joins_late_and_nothing_is_missing(spark: Sp
     rows = written(spark, tmp_path)
     assert set(rows) == published
     assert len(rows) == len(published)
-    assert max(lag.records for lag in collected.lags) > 0, "what waited behind the limit was told"
+    assert max(lag.records for lag in collected.lags) > 0, "records waiting behind the limit are reported"
     newest = max((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
     offset = json.loads(newest.read_text().splitlines()[-1])
     assert {len(places) for places in offset["logs"].values()} == {3}
@@ -204,7 +204,7 @@ def test_sql_reads_through_a_view_and_less_where_filters_say_so(
 
 
 def test_a_view_is_read_by_name_and_a_stored_table_is_not(spark: SparkSession, flight_server: FlightServer) -> None:
-    """docs/spark.md says so. When the refusals no longer come, Spark has learnt it: say that there and in README.md."""
+    """As docs/spark.md says. When Spark no longer refuses this, update that page and README.md."""
     for number in range(10):
         flight_server.log.append(f"devices/d{number}/telemetry", b"x")
     options = f"OPTIONS (servers '{flight_server.location}', subscribe '{FILTER}')"
@@ -256,7 +256,7 @@ def test_credentials_are_never_told(spark: SparkSession, tmp_path: Path, monkeyp
 
 @contextmanager
 def logged(spark: SparkSession, path: Path) -> Iterator[None]:
-    """All that log4j hears meanwhile, in a file."""
+    """Writes everything that log4j logs in the meantime to a file."""
     jvm = spark._jvm
     assert jvm is not None
     log4j = jvm.org.apache.logging.log4j

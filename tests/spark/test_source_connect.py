@@ -1,4 +1,4 @@
-"""The source over Spark Connect: batch, stream and native sink, as from a client that has no JVM of its own."""
+"""The source over Spark Connect: batch, stream and native sink, from a client without its own JVM."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_batch_stream_and_native_sink_work_over_connect(flight_server: FlightSer
         JARS_ENV: str(default_folder().absolute()),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    # The server finds its tables' folder where it is started.
+    # The server resolves its tables' folder against its working folder.
     done = subprocess.run(
         [sys.executable, str(PROGRAM), flight_server.location, str(tmp_path)],
         env=environment,
@@ -47,4 +47,4 @@ def test_batch_stream_and_native_sink_work_over_connect(flight_server: FlightSer
         "streamed": 1_000,
         "places": 1_000,
     }
-    assert flight_server.calls["topics"] == 1, "filters are handed down"
+    assert flight_server.calls["topics"] == 1, "filters are pushed down"

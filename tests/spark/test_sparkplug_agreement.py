@@ -1,6 +1,7 @@
-"""Sparkplug B: what the Python reader finds in a payload is in a column, in `_rescued_data` or in the reason.
+"""Sparkplug B: every value that the Python reader finds in a payload is in a column, in `_rescued_data` or in the
+reason.
 
-The reader makes JSON of bytes, column expressions judge it; a plain Python model of the rules holds the two together.
+The reader turns bytes into JSON, and column expressions judge it; a plain Python model of the rules checks both.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Metric = tuple[str | None, int | None, Any]
 """Name, alias, value."""
 
 _WHOLE = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1)
-# Halves are the same number as JSON text and as a double; elsewhere a value must come back as it was written.
+# Halves are exact in JSON text and as doubles; the other values must come back as they were written.
 _VALUES = _WHOLE | st.integers(-(10**9), 10**9).map(lambda number: number / 2)
 _OTHER_NAMES = st.sampled_from(["7", "alias_7", "aliases.7", "a.b\\c", "Ünïcode", "'", '"', ""])
 _ALIASES = st.sampled_from([0, 7, 8, 2**64 - 1]) | st.integers(0, 40)
@@ -60,7 +61,7 @@ def payload(metrics: list[Metric]) -> bytes:
 
 
 def expected(value: bytes) -> dict[str, Any]:
-    """What silver must make of a payload, by the words of docs/tables.md."""
+    """The expected result of silver for a payload, according to docs/tables.md."""
     row: dict[str, Any] = dict.fromkeys([*COLUMNS.values(), "_rescued_data", "_reason"])
     try:
         found = json.loads(sparkplug_to_json(value))
@@ -108,7 +109,7 @@ def _escaped(key: str) -> str:
 
 
 def judged(spark: SparkSession, values: list[bytes], folder: Path) -> list[dict[str, Any]]:
-    """What the compiled expressions make of the payloads."""
+    """The results of the compiled expressions for the payloads."""
     bronze = BronzeTable(folder)
     bronze.append(values, topic=TOPIC)
     rows = split.judged(split.parsed(spark.read.format("delta").load(str(folder)), SCHEMA), SCHEMA, None)
@@ -134,7 +135,7 @@ def test_expressions_find_what_the_reader_found(
 
 
 def test_no_reading_is_lost(spark: SparkSession, tmp_path: Path) -> None:
-    """What devices of a real plant send: a birth with names and aliases, then data by alias alone."""
+    """Payloads as devices of a real plant send them: a birth with names and aliases, then data by alias only."""
     birth = payload([("Air/Temperature", 1, 21.5), ("Flow", 7, 3), ("Unknown", 9, True)])
     data = payload([("Air/Temperature", None, 22.0), (None, 7, 4), (None, 9, False)])
     nameless = payload([(None, 1, 22.5), (None, 7, 5)])
@@ -143,5 +144,5 @@ def test_no_reading_is_lost(spark: SparkSession, tmp_path: Path) -> None:
     assert one["_rescued_data"] == {"metrics.Flow": 3, "metrics.Unknown": True}
     assert (two["temperature"], two["flow"], two["_rescued_data"]) == (22.0, 4, {"aliases.9": False})
     assert three["_reason"] == ("metrics.Air/Temperature is missing, and metrics arrived with only an alias: 1"), (
-        "whoever reads the quarantine sees which aliases the birth certificate would have named"
+        "the quarantine shows which aliases the birth certificate would have named"
     )

@@ -1,6 +1,6 @@
 """The telemetry job as a process: kill -9 while its tasks wait for rows (I10), a clean stop, a broker that is down.
 
-test_telemetry_kill kills it and a real broker under load; here the broker is in memory, because it can wait on demand.
+test_telemetry_kill kills it and a real broker under load; this broker is in memory, because it can wait on demand.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def test_kill_while_the_rows_of_a_batch_are_awaited_brings_every_record_once(
     job.start()
     job.until(lambda: job.newest("commits") >= 2, "three finished batches")
 
-    # A batch is planned, its tasks have asked for their rows, and none has come.
+    # A batch is planned, its tasks have requested their rows, and none has arrived.
     is_reading, may_go_on = threading.Event(), threading.Event()
 
     def hold(name: str) -> None:
@@ -73,7 +73,7 @@ def test_kill_while_the_rows_of_a_batch_are_awaited_brings_every_record_once(
     job.start()
     committed = flight_server.log.groups["telemetry"].committed
     job.until(lambda: sum(committed.values()) == 650, "end of the log")
-    # And a clean stop by signal.
+    # A clean stop by signal.
     assert job.terminate() == 0, job.last_words()
     assert "Traceback" not in job.last_words()
     assert in_bronze(job) == in_the_log(flight_server)

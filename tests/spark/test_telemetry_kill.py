@@ -1,7 +1,8 @@
-"""The telemetry job and its broker, killed at named points under load: what was acknowledged is in bronze once (I10).
+"""The telemetry job and its broker, killed at named points under load: every acknowledged record is in bronze once
+(I10).
 
-`tests/bench/exactly_once.py` does the same many times, and with Spark's native sink. What needs a broker that waits on
-demand is in test_telemetry_job.
+`tests/bench/exactly_once.py` does the same many times, and with Spark's native sink. Tests that need a broker that
+waits on demand are in test_telemetry_job.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def test_acknowledged_records_are_in_bronze_once_whatever_is_killed(recipe: Reci
 
 
 def test_control_the_comparison_finds_each_fault(recipe: Recipe) -> None:
-    """Negative control: what the kills must not do would be seen."""
+    """Negative control: effects that the kills must not have would be detected."""
     (publisher,) = publishers(1, protocols=(5,), control=False)
     result = told_places(recipe, publisher, count=4)
     records = {
@@ -50,11 +51,11 @@ def test_control_the_comparison_finds_each_fault(recipe: Recipe) -> None:
     assert compare([*rows, rows[0]], log, [result]) == {Fault.DOUBLED: 1}
     assert compare([*rows, (replace(place, offset=9), content)], log, [result]) == {Fault.UNEXPECTED: 1}
     assert compare([*rows[:-1], (place, replace(content, epoch=2))], log, [result]) == {Fault.EPOCH: 1}
-    # Unlike the log, and unlike what was sent.
+    # Different from the log, and from what was sent.
     assert compare([*rows[:-1], (place, replace(content, value=b"?"))], log, [result]) == {Fault.CHANGED: 2}
 
 
 def told_places(recipe: Recipe, publisher: Publisher, *, count: int) -> LoadResult:
-    """A load whose records were acknowledged at offsets that equal their sequence."""
+    """A load whose records were acknowledged at offsets equal to their sequence numbers."""
     acked: dict[int, Place | None] = {sequence: Place("telemetry-0", sequence) for sequence in range(count)}
     return LoadResult(1, recipe, (Published(publisher, sent=count, acked=acked),))

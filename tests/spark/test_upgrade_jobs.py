@@ -1,7 +1,8 @@
-"""The jobs go on from the checkpoints and tables that those of 583ec94 left, at the broker that goes on from its log.
+"""The jobs continue from the checkpoints and tables of 583ec94, at the broker that continues from its log.
 
-The fixture (tests/fixtures/upgrade/make.py) has the last batch of the telemetry job written and not committed, a status
-job that one message had stopped for good, an action that ended, and one whose command waits in a device's session.
+In the fixture (tests/fixtures/upgrade/make.py) the last batch of the telemetry job is written but not committed. It
+also has a status job that one message stops at every start, an ended action, and an action whose command waits in a
+device's session.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UpgradeB
 
 
 def in_the_log(broker: UpgradeBroker, filters: str) -> dict[Place, bytes]:
-    """The records under a filter, by their places."""
+    """The records under a filter, by position."""
     found: dict[Place, bytes] = {}
     with Client(broker.server, credentials=Credentials(user="root", password="env:UPGRADE_ROOT")) as root:
         for number, one in root.offsets(filters=filters).partitions.items():
@@ -85,7 +86,7 @@ def test_the_status_job_leaves_the_message_behind_that_had_stopped_it_and_the_op
     run_status(broker, spark)
     (stopped_it,) = [row for row in rows(folder, tables.QUARANTINE) if row["topic"] == "devices/pump-12/status"]
     assert b"ud800" in stopped_it["value"]
-    assert online_of(folder, "pump-12") == 1, "the honest report of the same batch"
+    assert online_of(folder, "pump-12") == 1, "the valid report of the same batch"
 
     before = {row["action_id"]: row for row in rows(folder, tables.ACTION_STATE)}
     assert (before["done"]["phase"], before["open"]["phase"]) == ("ENDED", "RUNNING")
@@ -107,7 +108,7 @@ def test_the_status_job_leaves_the_message_behind_that_had_stopped_it_and_the_op
 
 
 def run_status(broker: UpgradeBroker, spark: SparkSession) -> None:
-    """The status job, to the end of what is there."""
+    """Runs the status job until it has read everything."""
     folder = broker.folder
     settings = StatusSettings((broker.server,), str(folder.tables), str(folder.checkpoint("status")))
     query = start_status(spark, settings, available_now=True)
@@ -121,7 +122,7 @@ def online_of(folder: Folder, device: str) -> int:
 
 
 def turns_until_ended(broker: UpgradeBroker, spark: SparkSession, action_id: str) -> dict[str, dict[str, Any]]:
-    """Turns of the engine with the status job between them; `action_state` by action."""
+    """Runs turns of the engine with the status job between them; returns `action_state` by action."""
     folder = broker.folder
     for _ in range(TURNS_MAX):
         publisher = DevicePublisher(broker.server)

@@ -1,4 +1,4 @@
-"""Python workers of a local session: what they are forked with."""
+"""Python workers of a local session: the modules that are imported before the fork."""
 
 from __future__ import annotations
 
