@@ -1,4 +1,4 @@
-"""The comparison of targets with their events, which the kill runs rely on, finds what it is for."""
+"""The comparison of targets with their events, on which the kill runs rely, finds each difference."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def root(tmp_path: Path) -> Path:
     [
         ([], {"state": "PENDING"}),
         ([status(1, "IN_PROGRESS"), status(0, "ACCEPTED")], {"state": "IN_PROGRESS"}),
-        # The first last word counts, and the place that it has in the log.
+        # The first final status counts, with its position in the log.
         ([status(1, "SUCCEEDED"), status(2, "FAILED")], {"state": "SUCCEEDED", **PLACE, "report_offset": 1}),
         ([status(1, "IN_PROGRESS"), time_is_over()], {"state": "TIMED_OUT"}),
-        # A late success replaces the time that was over.
+        # A late success replaces a timeout.
         ([time_is_over(), status(1, "SUCCEEDED")], {"state": "SUCCEEDED", **PLACE, "report_offset": 1}),
-        # It may also come when the next attempt is due, and makes that needless.
+        # It may also arrive when the next attempt is due, and makes that attempt unnecessary.
         ([time_is_over(), status(1, "SUCCEEDED")], {"state": "SUCCEEDED", "attempt": 2, "late": True}),
-        # Else an older attempt is history.
+        # Otherwise a report on an older attempt changes nothing.
         ([status(1, "FAILED"), status(2, "ACCEPTED", attempt=2)], {"state": "ACCEPTED", "attempt": 2}),
     ],
 )

@@ -1,4 +1,4 @@
-"""Pages of the admin listener: they end, whatever a broker answers."""
+"""Paging of the admin listener ends, whatever a broker answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_broker_that_gives_the_same_page_of_clients_again_is_not_asked_for_eve
     asked: list[Mapping[str, str]] = []
 
     def ask(_: Admin, method: str, path: str, query: Mapping[str, str]) -> dict[str, Any]:
-        assert len(asked) < 10, "it goes on and on"
+        assert len(asked) < 10, "the paging does not end"
         asked.append(dict(query))
         return {"clients": [{"client_id": "b"}], "next": "b"}
 

@@ -1,4 +1,4 @@
-"""Artifacts: manifests that cannot be, signatures that do not count, pushes that are interrupted, raced or repeated."""
+"""Artifacts: invalid manifests, untrusted signatures, and pushes that are interrupted, concurrent or repeated."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def test_bytes_that_are_no_manifest_are_refused(text: bytes) -> None:
 
 
 def test_a_manifest_is_refused_at_whatever_depth_its_values_are_nested() -> None:
-    """Between what can be read and what can be shown lies a depth at which showing alone fails."""
+    """At some depths the value can be parsed, but formatting it for the message would fail."""
     text = json.dumps({**body(), "pushed_us": "@"})
     for depth in (1, 50, *range(300, 1_000, 3)):
         with pytest.raises(ArtifactError):

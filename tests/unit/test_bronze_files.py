@@ -1,4 +1,4 @@
-"""Bronze's files without Spark: what a task writes, what a commit names, what is nobody's."""
+"""Bronze's files without Spark: what a task writes, what a commit names, and orphan files."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_records_arrive_as_they_were_with_tenant_and_day(folder: TableFolder, sp
 
 def test_each_day_has_its_file_whatever_the_order(folder: TableFolder, spec: FileSpec) -> None:
     night = datetime(2026, 11, 22, tzinfo=UTC) - timedelta(microseconds=5)
-    # A batch over midnight, and a clock that went back.
+    # A batch across midnight, and a clock that was set back.
     files = write(spec, records(10, at=night), records(3, first=10, at=NOON))
     assert sorted((file.day, file.rows) for file in files) == [("2026-11-21", 8), ("2026-11-22", 5)]
     assert all(file.path.startswith(f"ingest_date={file.day}/bronze-") for file in files)
@@ -191,7 +191,7 @@ def test_what_a_query_has_done_is_still_known_behind_a_checkpoint_of_the_table(
 
 
 def test_two_runs_of_a_query_that_commit_one_batch_at_once_commit_it_once(folder: TableFolder, spec: FileSpec) -> None:
-    """A driver that was thought dead: both have asked before either commits."""
+    """A driver that was presumed dead: both have checked the table before either commits."""
     first, second = BronzeCommits(folder), BronzeCommits(folder)
     assert not first.has("q", 0)
     assert not second.has("q", 0)
@@ -205,7 +205,7 @@ def test_other_writers_do_not_stop_a_commit(folder: TableFolder, spec: FileSpec)
     for number in range(3):
         commit(other, write(spec, records(5, first=5 * number)), batch_id=number)
     assert not commits.has("r", 0)
-    # Compaction, and another query, between the question and the commit.
+    # Compaction, and another query, between the check and the commit.
     folder.table().optimize.compact()
     commit(other, write(spec, records(5, first=100)), batch_id=3)
     commits.commit(write(spec, records(5, first=200)), query_id="r", batch_id=0, began_s=time.monotonic())

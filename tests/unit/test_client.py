@@ -1,4 +1,4 @@
-"""The Flight client against the service in memory: what it asks, what it gives, and that it reads each record once."""
+"""The Flight client against the service in memory: its requests and results, and that it reads each record once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `headwater` command against the Flight service in memory: data on stdout, talk on stderr, exit codes."""
+"""The `headwater` command against the Flight service in memory: data on stdout, messages on stderr, exit codes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headwater_cli import main
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a command left behind."""
+    """The output and exit code of a command."""
 
     code: int
     out: str

@@ -1,4 +1,4 @@
-"""Each error of the protocol arrives as its own kind with its numbers, and a broker that is away is waited for."""
+"""Each error of the protocol arrives as its own class with its numbers; an unreachable broker is waited for."""
 
 from __future__ import annotations
 

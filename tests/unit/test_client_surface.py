@@ -1,4 +1,4 @@
-"""What `import broker_edge` promises: the documented names, the exception tree of its docstring, nothing heavy."""
+"""The promises of `import broker_edge`: the documented names, the exception tree in its docstring, no heavy imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headwater clients` against an admin listener in memory: what is asked, what is shown, and the exit codes."""
+"""`headwater clients` against an admin listener in memory: its requests, its output, and the exit codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _client(client_id: str) -> dict[str, Any]:
 
 
 class _Listener(BaseHTTPRequestHandler):
-    """Five clients in pages of two, of which `e/e` can be shown and kicked."""
+    """Five clients in pages of two; `e/e` can be shown and kicked."""
 
     asked: ClassVar[list[str]] = []
 
@@ -60,7 +60,7 @@ class _Listener(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Prints nothing."""
 
 
 @pytest.fixture

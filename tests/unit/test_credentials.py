@@ -1,4 +1,4 @@
-"""Secrets are named, never written: what a reference gives, and what is refused without being repeated."""
+"""Secrets are given by reference: what a reference resolves to, and what is refused without being repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`databricks.yml` names what is there: entry points of the wheel, options of the jobs, variables that it declares."""
+"""`databricks.yml` refers only to things that exist: entry points of the wheel, options of the jobs, declared
+variables."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def test_there_is_a_job_for_each_pipeline_and_each_runs_once_at_a_time(bundle: d
         if name in STREAMS:
             assert job["continuous"] == {"pause_status": "UNPAUSED"}, name
         else:
-            # Six fields or seven, by Quartz: seconds first, and one of the two days is a question mark.
+            # Quartz has six or seven fields: seconds first, and one of the two day fields is a question mark.
             fields = job["schedule"]["quartz_cron_expression"].split()
             assert len(fields) in (6, 7), name
             assert [fields[3], fields[5]].count("?") == 1, name
@@ -71,7 +72,7 @@ def test_libraries_are_those_that_the_wheel_was_tested_with(bundle: dict[str, An
     for name, _, task in tasks(bundle):
         named = {library["pypi"]["package"] for library in task["libraries"] if "pypi" in library}
         assert named <= tested, name
-        # What the platform brings is not asked for; these it does not bring.
+        # Packages of the platform are not requested; these are not part of it.
         assert any(one.startswith("deltalake") for one in named), name
         assert any(one.startswith("great-expectations") for one in named) or name != "quality"
 

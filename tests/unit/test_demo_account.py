@@ -1,4 +1,4 @@
-"""The demo's account finds what is missing and what is doubled, and says zero only when that is so."""
+"""The demo's account finds missing and duplicate records, and reports zero only if there are none."""
 
 from __future__ import annotations
 

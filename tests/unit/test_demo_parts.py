@@ -1,4 +1,4 @@
-"""The parts of the demo that need no broker and no Spark: the operator, the watch on bronze, what it prints."""
+"""The parts of the demo that need neither a broker nor Spark: the operator, the watch on bronze, the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults to order: what may be written, and that each share of a fleet gets its own."""
+"""Faults of simulated devices: their notation, and that each share of a fleet gets its fault."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_faults_that_cannot_be_are_refused_in_words(text: str, said: str) -> Non
 
 def test_log_of_a_fleet_tells_the_last_state_of_each(tmp_path: Path) -> None:
     path = tmp_path / "fleet.jsonl"
-    # Two processes write the same file.
+    # Two processes append to the same file.
     for log in (FleetLog(path), FleetLog(path)):
         log.add("d1", "told", action_id="a", attempt=1, state="IN_PROGRESS")
         log.add("d1", "told", action_id="a", attempt=1, state="FAILED")

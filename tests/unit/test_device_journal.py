@@ -1,4 +1,4 @@
-"""The memory of a device: bounded, and on disk whole or as it was."""
+"""A device's journal: bounded, and on disk either new or unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/tables.md shows is what the code takes: its schema, its rules, and the way to the tables without a JVM."""
+"""The code accepts the examples of docs/tables.md: its schema, its rules, and access to the tables without a JVM."""
 
 from __future__ import annotations
 

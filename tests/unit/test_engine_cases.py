@@ -1,4 +1,4 @@
-"""What the action engine promises, case by case: the pure function only, no table and no broker."""
+"""The promises of the action engine, case by case: the pure function only, without tables or a broker."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ def test_first_committed_row_of_an_action_id_wins() -> None:
     engine.actions += [action_of(name="second", commit_version=8), action_of(name="first", commit_version=7)]
     (publish,) = engine.tick().publishes
     assert json.loads(publish.value)["name"] == "first"
-    # After a restart the commit versions may be unknown: what was started is known by its content.
+    # After a restart the commit versions may be unknown: a started action is identified by its content.
     engine.actions = [replace(row, commit_version=0) for row in engine.actions]
     engine.cancel()
     assert json.loads(engine.tick().publishes[0].value)["name"] == "first"
@@ -395,7 +395,7 @@ def test_order_of_one_read_does_not_matter() -> None:
 
 
 def test_control_without_the_check_for_repeats_a_replay_changes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control of the properties on rereading: they can fail."""
+    """Negative control of the properties about rereading: they can fail."""
     engine = started()
     reports = [engine.report("IN_PROGRESS", 1, progress=10), engine.report("IN_PROGRESS", 2, progress=90)]
     engine.tick(*reports)

@@ -1,5 +1,5 @@
-"""What must hold for any rollout in any history: devices that behave as they like, a broker that comes and goes, an
-engine that is killed between two commits, people who ask for everything."""
+"""Properties of any rollout in any history: devices with arbitrary behaviour, a broker that comes and goes, an engine
+that is killed between two commits, users with all kinds of requests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def rollouts(draw: st.DrawFn) -> Rollout:
 
 
 class History:
-    """One run of it. `seed` decides everything that the rollout does not."""
+    """One run of a history. `seed` decides everything that the rollout does not."""
 
     def __init__(self, rollout: Rollout, seed: int, *, killed: bool = True, rows_lost: bool = True) -> None:
         self._random = random.Random(seed)
@@ -60,7 +60,7 @@ class History:
         self.engine.actions.append(action_of(selector=selector, rollout=rollout, timeouts=timeouts, created_by="ann"))
         self.log: dict[str, bytes] = {}
         self.sends: list[int] = []
-        """When each command reached the log for the first time."""
+        """When each command first reached the log."""
         self.stopped_with: int | None = None
         self._offset = 0
 
@@ -80,7 +80,7 @@ class History:
         before, decision = engine.state, tick(engine.state, *arguments)
         assert tick(before, *arguments) == decision
         if self._killed and self._rows_lost and chance.random() < 0.15:
-            # Killed between two commits: the targets are written, their action's row is not. Then it begins again.
+            # Killed between two commits: the targets are written, but not their action's row. Then the engine restarts.
             engine.state = replace(apply(before, replace(decision, state_updates=(), waiting=())), devices=None)
             if "a1" not in engine.state.actions:
                 engine.state = before
@@ -103,7 +103,7 @@ class History:
         return self.engine.report(chance.choice(states), self._offset, device_id=device_id, attempt=attempt)
 
     def _publish(self, decision: Decision) -> None:
-        """Like the job: the places are committed after the publish, unless it is killed in between."""
+        """Like the job: positions are committed after the publish, unless it is killed in between."""
         places = {}
         for publish in decision.publishes:
             known = self.log.setdefault(publish.idempotency_key, publish.value)
@@ -120,7 +120,7 @@ class History:
         counts = Counter(target.state.value for target in targets.values())
         assert (dict(row.counts), row.targets) == (dict(counts), len(targets))
         assert row.open == sum(1 for target in targets.values() if target.state not in TERMINAL)
-        assert before.keys() <= targets.keys(), "a target has vanished"
+        assert before.keys() <= targets.keys(), "a target has disappeared"
         for device_id, was in before.items():
             now = targets[device_id]
             assert now.attempt >= was.attempt
@@ -128,7 +128,7 @@ class History:
                 late = was.state is S.TIMED_OUT and now.state is S.SUCCEEDED and now.late
                 assert late, f"{was.state} became {now.state}"
         for target in targets.values():
-            assert not (target.final and target.outbox), "something is owed to a target that has ended"
+            assert not (target.final and target.outbox), "a record is owed to a target that has ended"
         limit = self.rollout.max_in_flight
         if limit is not None:
             assert sum(1 for target in targets.values() if not target.final and not target.unsent) <= limit
@@ -136,7 +136,7 @@ class History:
 
     def _check_stop(self, stopped: str | None, decision: Decision) -> None:
         commands = [publish for publish in decision.publishes if publish.kind == "command"]
-        assert stopped is None or not commands, "a command is sent for an action that was stopped"
+        assert stopped is None or not commands, "a command is sent for a stopped action"
 
     def check_rate(self, per_minute: int) -> None:
         for moment in self.sends:
@@ -159,7 +159,7 @@ def test_rate_is_kept_for_any_minute_in_any_history(rate: int, retries: int, see
 
 
 def test_control_an_engine_that_forgets_what_it_sent_breaks_the_rate() -> None:
-    """Negative control of the rate: without what the rows remember, the check fails."""
+    """Negative control of the rate: without the sent commands stored in the rows, the check fails."""
     history = History(Rollout(rate_per_minute=1, max_in_flight=9), 1, killed=False)
     for _ in range(20):
         history.step()

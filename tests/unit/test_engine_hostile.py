@@ -1,5 +1,4 @@
-"""Rows that nobody in their right mind inserts: each is refused in words or carried out, and a good one beside it is
-not disturbed."""
+"""Absurd rows: each is refused with a reason or executed, and a valid row beside it is not affected."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ def value_of(kind: str) -> st.SearchStrategy[Any]:
 
 
 def spoiled(table: Table, base: Mapping[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """A row of which one to three columns hold something wrong."""
+    """A row in which one to three columns have a bad value."""
     column = st.sampled_from(table.columns).flatmap(lambda c: st.tuples(st.just(c.name), value_of(c.type)))
     return st.lists(column, min_size=1, max_size=3).map(lambda wrong: {**base, **dict(wrong)})
 
@@ -63,7 +62,7 @@ def through(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(engine: Engine) -> None:
-    """What is published is JSON for one device, and what is decided fits the tables."""
+    """Published records are JSON for one device, and decisions fit the tables."""
     for publish in engine.last.publishes:
         body = json.loads(publish.value, parse_constant=lambda word: pytest.fail(f"{word} was sent"))
         assert publish.topic == f"devices/{body['device_id']}/actions"
@@ -81,7 +80,7 @@ def run(engine: Engine) -> None:
         check(engine)
     engine.tick(engine.report("SUCCEEDED", 5, action_id="good"))
     check(engine)
-    assert engine.target("d1", "good").state is S.SUCCEEDED, "the good action was disturbed"
+    assert engine.target("d1", "good").state is S.SUCCEEDED, "the valid action was affected"
 
 
 def beside_good(action: Mapping[str, Any] | None = None, artifact: Mapping[str, Any] = FIRMWARE) -> Engine:
@@ -254,7 +253,7 @@ def test_clock_that_jumps_back_sends_nothing_twice_and_ends_nothing_early() -> N
     assert engine.sent() == ["a", "b"]
     engine.tick(after_s=-3_600)
     engine.tick(after_s=10)
-    assert engine.sent() == ["a", "b"], "what is counted in the future counts"
+    assert engine.sent() == ["a", "b"], "commands counted in the future count"
     assert {target.state for target in engine.state.targets["a1"].values()} == {S.QUEUED, S.PENDING}
     engine.tick(after_s=3_590)
     engine.tick(after_s=61)

@@ -1,4 +1,5 @@
-"""What an OTA promises beyond a command: rights, versions, one at a time, modes. The pure function only."""
+"""The promises of an OTA beyond those of a command: permissions, versions, one at a time, modes. The pure function
+only."""
 
 from __future__ import annotations
 
@@ -221,7 +222,7 @@ def test_device_that_runs_the_target_version_after_its_attempt_was_given_up_has_
     assert (engine.target().state, engine.target().attempt) == (S.PENDING, 2)
     engine.tick(engine.report("SUCCEEDED", 1, attempt=1))
     online(engine, 2, "1.9")
-    assert engine.target().state is S.PENDING, "it has not named the version"
+    assert engine.target().state is S.PENDING, "it has not reported the version"
     if says == "ONLINE":
         online(engine, 3, "2.0")
     else:

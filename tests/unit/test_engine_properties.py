@@ -1,4 +1,4 @@
-"""What must hold for any history of reports, receipts, cancels and silence."""
+"""Properties of any history of reports, receipts, cancels and silence."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ REPORTED = ("ACCEPTED", "IN_PROGRESS", "SUCCEEDED", "FAILED", "REJECTED", "CANCE
 
 @st.composite
 def histories(draw: st.DrawFn, *, moving: bool = False) -> list[Report]:
-    """What three devices and the broker may have written, in the order of the log; seq follows the offsets, mostly.
+    """What three devices and the broker may have written, in log order; seq mostly follows the offsets.
 
-    A device's records have one partition, unless it is `moving` from one broker to another; then none of them is a
-    repeat with another content, which a device that keeps the protocol never sends.
+    A device's records are in one partition, unless it is `moving` from one broker to another. In that case no repeated
+    report has different content, which a device that follows the protocol never sends.
     """
     reports = []
     for offset in range(draw(st.integers(0, 12))):
@@ -94,7 +94,7 @@ def test_order_and_repeats_within_a_read_do_not_matter(history: list[Report], da
 
 @given(histories(), st.data())
 def test_rereading_any_part_of_the_past_changes_nothing(history: list[Report], data: st.DataObject) -> None:
-    """A restart reads from an older version of `action_events`: what was applied comes again before what is new."""
+    """A restart reads from an older version of `action_events`: applied reports arrive again before new ones."""
     once = replayed = queued()
     for cut in range(len(history)):
         once = run(once, history[cut : cut + 1])
@@ -107,7 +107,7 @@ def test_rereading_any_part_of_the_past_changes_nothing(history: list[Report], d
 
 @given(histories(moving=True), st.data())
 def test_states_survive_rereading_when_a_device_changes_its_log(history: list[Report], data: st.DataObject) -> None:
-    """Places in two logs cannot be compared; progress and message may flicker then, but no state goes back."""
+    """Positions in two logs cannot be compared. Progress and message may then flicker, but no state goes back."""
     once = run(queued(), history)
     again = run(once, history[data.draw(st.integers(0, len(history))) :])
     assert [target.state for target in again.targets["a1"].values()] == [
@@ -146,7 +146,8 @@ def test_terminal_states_are_final_and_counts_equal_targets(
 
 @given(histories(), st.integers(0, 12), st.booleans(), st.integers(2, 3))  # All are sent before the reports come.
 def test_repeated_tick_publishes_nothing_new(history: list[Report], cut: int, cancel: bool, publish_max: int) -> None:
-    """Killed anywhere after the commit, the engine publishes the same keys with the same bytes, and then never."""
+    """If it is killed at any point after the commit, the engine publishes the same keys with the same bytes, and only
+    once more."""
     limits = Limits(publish_max=publish_max)
     requests = [Request("r1", "default", "a1", "cancel", at_us=START_US)] if cancel else []
     state, log = EngineState(), dict[str, bytes]()
@@ -163,7 +164,7 @@ def test_repeated_tick_publishes_nothing_new(history: list[Report], cut: int, ca
             assert log.setdefault(publish.idempotency_key, publish.value) == publish.value
         places = {publish: Place(2, offset) for offset, publish in enumerate(decision.publishes)}
         state = apply(committed, record_places(committed, places, now_us))
-        # Once recorded, nothing that was published is owed.
+        # Once the positions are recorded, nothing that was published is owed.
         owed = {p.idempotency_key for p in tick(state, [ACTION], [], [], DEVICES, now_us, limits=limits).publishes}
         assert not owed & {publish.idempotency_key for publish in decision.publishes}
 

@@ -1,4 +1,4 @@
-"""An engine that rests misses nothing: until the moment that it names, no tick without news decides anything."""
+"""A resting engine misses nothing: until the moment it names, no tick without news decides anything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAVES = json.dumps([{"percentage": 30, "success_percentage": 50, "soak_s": 50, "
 
 
 def actions(chance: random.Random) -> list[Action]:
-    """Two that stand in each other's way, with everything that waits for the clock."""
+    """Two actions that compete, with every condition that waits for the clock."""
     found = []
     for id_ in ("a1", "a2"):
         rollout = Rollout(
@@ -48,7 +48,7 @@ def actions(chance: random.Random) -> list[Action]:
 
 
 class Rested:
-    """A history in which the clock is looked at whenever the engine would rest."""
+    """A history in which the clock is checked during each rest of the engine."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -73,7 +73,7 @@ class Rested:
         return self.engine.report(state, self._offset, **where)
 
     def _rest(self) -> None:
-        """Ticks until one decides nothing, then moves the clock to the moment it may rest to, looking on the way."""
+        """Ticks until one decides nothing, then moves the clock to the end of the rest, checking on the way."""
         engine = self.engine
         for _ in range(self.chance.randint(0, 12)):
             decision = engine.tick()
@@ -94,7 +94,7 @@ class Rested:
             engine.now_us = until_us - SECOND
 
     def _open(self):  # type: ignore[no-untyped-def]
-        """Like the job, which drops what has been answered."""
+        """Like the job, which drops answered requests."""
         state = self.engine.state
         done = {id_ for row in state.actions.values() for id_ in row.requests_done}
         said = {event_id.split("/")[-1] for event_id in state.said}
@@ -108,7 +108,7 @@ def test_nothing_happens_before_the_moment_to_which_the_engine_rests(seed: int) 
 
 
 def test_an_engine_with_targets_that_wait_does_rest() -> None:
-    """Without it the property above would hold of an engine that never rests."""
+    """Otherwise the property above would also hold for an engine that never rests."""
     rested = [Rested(seed) for seed in range(20)]
     for history in rested:
         history.run(12)

@@ -1,4 +1,4 @@
-"""What a rollout promises: waves, gates, rates, aborts, approvals, pauses, retries. The pure function only."""
+"""The promises of a rollout: waves, gates, rates, aborts, approvals, pauses, retries. The pure function only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def fleet(count: int) -> tuple[str, ...]:
 
 
 def rolling(count: int, *, waves: list[dict[str, object]] | None = None, **fields: object) -> Engine:
-    """An engine after its first tick, with one action for `count` devices; `fields` of the action or its rollout."""
+    """An engine after its first tick, with one action for `count` devices; `fields` belong to the action or its
+    rollout."""
     names = Rollout.__dataclass_fields__
     rollout = {name: fields.pop(name) for name in list(fields) if name in names}
     engine = Engine(devices=devices_of(*fleet(count)))
@@ -34,7 +35,7 @@ def rolling(count: int, *, waves: list[dict[str, object]] | None = None, **field
 
 
 def end(engine: Engine, state: str, *device_ids: str, after_s: float = 1) -> None:
-    """These devices, or all that have a command, say how it ended."""
+    """These devices, or all that have a command, report how it ended."""
     chosen = device_ids or tuple(id_ for id_ in engine.sent() if not engine.target(id_).final)
     base = engine.now_us // SECOND % 10**6 * 1_000
     reports = [
@@ -164,7 +165,7 @@ def test_abort_stops_new_sends_at_once_and_asks_what_runs_to_stop() -> None:
     engine = rolling(20, max_in_flight=5, abort_percentage=30, abort_min_reported=3)
     first = engine.sent()
     end(engine, "FAILED", *first[:2])
-    assert engine.phase() == "RUNNING"  # Two of two failed, but three have to have ended.
+    assert engine.phase() == "RUNNING"  # Two of two failed, but three must have ended.
     count = len(engine.sent())
     end(engine, "FAILED", first[2])
     assert engine.phase() == "STOPPING"
@@ -320,7 +321,7 @@ def test_dynamic_action_takes_in_who_comes_and_lets_go_who_leaves() -> None:
     engine.actions.append(action_of(selector=selector, rollout=Rollout(membership="dynamic")))
     engine.tick()
     engine.tick(engine.report("SUCCEEDED", 1))
-    assert engine.phase() == "RUNNING"  # Others may still come.
+    assert engine.phase() == "RUNNING"  # Other devices may still join.
     engine.devices = {**devices_of("d1", "d2", labels={"site": "roof"}), **devices_of("d3", labels={"site": "cellar"})}
     engine.tick()
     assert sorted(engine.sent()) == ["d1", "d2"]
@@ -368,7 +369,7 @@ def test_row_that_cannot_be_carried_out_is_refused_by_its_column(rollout: Rollou
     engine.tick()
     assert engine.phase() == "REFUSED"
     assert f"refused, nothing was sent: {said}" in engine.state.actions["a1"].message
-    assert engine.published == ["a2/d1/1"]  # Nothing else is disturbed.
+    assert engine.published == ["a2/d1/1"]  # Nothing else is affected.
 
 
 def test_action_whose_devices_are_all_skipped_says_so_at_its_end() -> None:
@@ -435,8 +436,8 @@ def test_late_success_of_an_attempt_makes_the_next_one_needless_until_it_is_sent
     assert first.message == said.message == "attempt 1 succeeded after it had been given up"
     engine.tick(engine.report("FAILED", 6, device_id="d001", attempt=1))
     engine.tick(after_s=60)
-    assert engine.published[-1] == "a1/d001/2", "what was done is not sent again"
+    assert engine.published[-1] == "a1/d001/2", "a completed command is not sent again"
     engine.tick(engine.report("SUCCEEDED", 7, device_id="d001", attempt=1))
-    assert engine.target("d001").state is S.QUEUED, "once it is sent, its own answer counts"
+    assert engine.target("d001").state is S.QUEUED, "after it is sent, its own answer counts"
     engine.tick(engine.report("FAILED", 8, device_id="d001", attempt=2))
     assert (engine.target("d001").state, engine.phase()) == (S.FAILED, "ENDED")

@@ -74,7 +74,7 @@ def at(text: str) -> int:
         ("22:00-06:00", None, "2027-01-15T06:00", False),
         ("Fri 22:00-06:00", None, "2027-01-16T05:00", True),  # A Saturday, in the night that began on Friday.
         ("Fri 22:00-06:00", None, "2027-01-15T05:00", False),
-        ("Sun 23:00-01:00", None, "2027-01-18T00:30", True),  # Over the end of the week.
+        ("Sun 23:00-01:00", None, "2027-01-18T00:30", True),  # Across the end of the week.
         ("Fri-Mon 10:00-11:00", None, "2027-01-17T10:30", True),
         ("Mon 00:00-24:00, Fri 08:00-09:00", None, "2027-01-15T08:30", True),
         ("Fri 00:00-24:00", "Asia/Tokyo", "2027-01-15T16:00", False),  # Saturday there.

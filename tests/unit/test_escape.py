@@ -1,4 +1,4 @@
-"""What strangers wrote never steers a terminal: whatever command prints it, and into a pipe as well."""
+"""Text from outside never controls a terminal, whatever command prints it; the same in a pipe."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_tables_on_a_terminal_show_markup_and_escapes_as_text(monkeypatch: pytes
     row = {"action_id": NASTY, "phase": "RUNNING", "message": NASTY + "[/x]", "wave": 0}
     terminal.print(picture(row, [{"wave": 0, "state": "FAILED", "number": 1}]))
     text = screen.getvalue()
-    # Rich itself writes the codes of italics, and nothing else.
+    # Only Rich itself writes the codes of italics.
     for own in ("\x1b[3m", "\x1b[2;3m", "\x1b[0m", "\x1b[1m"):
         text = text.replace(own, "")
     assert_harmless(text)

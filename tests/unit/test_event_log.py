@@ -1,4 +1,4 @@
-"""Where the status pipeline goes on with an empty checkpoint, by what `action_events` holds. No Spark."""
+"""Where the status pipeline resumes with an empty checkpoint, according to `action_events`. No Spark."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_each_log_and_partition_goes_on_behind_its_newest_record(log: EventLog) 
 
 
 def test_a_log_that_was_cut_goes_on_behind_the_record_of_the_newest_epoch(log: EventLog) -> None:
-    """Offsets 5 to 9 were cut away and 5 and 6 written again: 9 is the highest offset, and its record is gone."""
+    """Offsets 5 to 9 were truncated, and 5 and 6 rewritten: 9 is the highest offset, but its record is gone."""
     log.append([event(offset, 1) for offset in range(10)], [], query_id="q", batch_id=0)
     log.append([event(6, 2), event(5, 2)], [], query_id="q", batch_id=1)
     assert log.places() == {"log-a": {"3": [7, 2]}}

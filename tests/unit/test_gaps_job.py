@@ -1,4 +1,4 @@
-"""Reported gaps reach `ingest_gaps` once, whoever runs the job how often."""
+"""Reported gaps reach `ingest_gaps` once, however often the job runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_each_report_is_copied_once_across_runs(flight_server: FlightServer, tmp
     report(flight_server, 7, 9)
     report(flight_server, 11, 12)
     assert copier.copy() == 2
-    # Another run knows by the table.
+    # Another run knows it from the table.
     assert GapCopier([flight_server.location], place, tenant="t1").copy() == 0
     found = rows(tmp_path)
     assert [(row["partition"], row["start"], row["end"]) for row in found] == [(3, 0, 5), (3, 7, 9), (3, 11, 12)]
@@ -74,7 +74,7 @@ def test_reports_that_were_copied_are_not_read_again_and_many_are_read_in_parts(
     again = GapCopier([flight_server.location], TablePlace(root=str(tmp_path)), tenant="t1")
     del asked[:]
     again.copy()
-    assert asked == [(0, 2), (2, 4)], "an end that a broker claims is not believed at once"
+    assert asked == [(0, 2), (2, 4)], "an end that a broker claims is not trusted at once"
 
 
 def test_a_report_tells_whose_reader_it_was(flight_server: FlightServer) -> None:

@@ -1,4 +1,4 @@
-"""The runner of jobs: what may pass is tried again with growing pauses, what may not ends the run, alerts come once."""
+"""The runner of jobs: temporary errors are retried with growing pauses, others end the run, alerts are sent once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ POLICY = JobsSettings(retries=3, retry_first_s=1.0, retry_max_s=3.0, lag_records
 
 
 class FakeJob:
-    """Does as its script says: each start takes the next entry, an error to end with or None to go on running."""
+    """Follows its script: each start takes the next entry, an error to end with or None to keep running."""
 
     is_watched = True
 
@@ -80,7 +80,7 @@ class FakeScreen:
 
 
 class Clock:
-    """Time moves only while the runner waits; `until` turns on it says stop."""
+    """Time moves only while the runner waits; after `until` stop returns True."""
 
     def __init__(self, turns: int) -> None:
         self.now_s, self.left = 0.0, turns
@@ -149,7 +149,7 @@ def test_a_job_that_ran_long_has_all_its_tries_again() -> None:
 
     def stop(seconds: float) -> bool:
         nonlocal failures
-        # Each time it has run for a quarter of an hour.
+        # Each time it had run for a quarter of an hour.
         if job.failed_with is None and clock.now_s - failures * 900 > 900:
             failures += 1
             job.failed_with = TableStoreError("disk")
@@ -178,7 +178,7 @@ def test_a_stream_that_lags_or_is_silent_is_told_once_and_when_it_is_over() -> N
     assert (silent.kind, silent.over) == (AlertKind.SILENT, False)
     over = watch.look(Progress(batch=3, lag_records=0), 34.0)
     assert [(alert.kind, alert.over) for alert in over] == [(AlertKind.LAG, True), (AlertKind.SILENT, True)]
-    # With nothing to read silence is no news.
+    # Without records to read, silence is no reason for an alert.
     assert watch.look(Progress(batch=3, lag_records=0), 9_999.0) == []
 
 
@@ -190,10 +190,10 @@ def test_lag_is_what_the_brokers_have_and_the_batch_did_not_take() -> None:
     report = {"batchId": 4, "numInputRows": 10, "processedRowsPerSecond": 2.5, "durationMs": {"triggerExecution": 1500}}
     found = progress_of({**report, "sources": [source]})
     assert found == Progress(batch=4, rows=10, rows_per_s=2.5, batch_s=1.5, lag_records=4)
-    # Where Spark counts splits, rows are the offsets that were passed.
+    # If Spark counts splits, the rows are the offsets.
     split = progress_of({**report, "sources": [{**source, "startOffset": offset(2, 1)}]}, has_splits=True)
     assert (split.rows, split.rows_per_s) == (9, 6.0)
-    # Spark tells the first batch of a checkpoint without its start: then they are not known, and not none.
+    # Spark reports the first batch of a checkpoint without its start: the rows are then unknown, not zero.
     first = progress_of({**report, "sources": [{**source, "startOffset": None}]}, has_splits=True)
     assert (first.rows, first.rows_per_s, first.lag_records) == (None, None, 4)
     delta = {"endOffset": {"reservoirVersion": 3}, "latestOffset": None}
@@ -214,12 +214,12 @@ class GoneQuery:
 
 GONE = [ConnectionRefusedError(111, "Connection refused"), Py4JError("An error occurred while calling o1.stop")]
 ENDING = Py4JJavaError("the context is shut down", SimpleNamespace(_target_id="o1", _gateway_client=None))
-"""What a JVM answers that is about to end; its text is asked from the JVM, in vain."""
+"""The answer of a JVM that is about to end; its text can no longer be fetched from the JVM."""
 
 
 @pytest.mark.parametrize("error", [*GONE, ENDING])
 def test_a_jvm_that_was_told_to_stop_as_well_is_no_failure(error: Exception) -> None:
-    """As systemd does it, which sends SIGTERM to every process of a service."""
+    """systemd does this: it sends SIGTERM to every process of a service."""
     stream = StreamJob("stream", lambda: GoneQuery(error))
     stream.start()
     stream.stop()
@@ -249,7 +249,7 @@ def test_a_loop_job_stops_when_told_and_keeps_its_error() -> None:
 
     def work(stop: Callable[[float], bool]) -> None:
         begun.set()
-        assert stop(60.0), "it is told before the minute is over"
+        assert stop(60.0), "it returns before the minute is over"
 
     job = LoopJob("loop", work)
     job.start()

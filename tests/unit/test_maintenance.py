@@ -1,4 +1,4 @@
-"""Maintenance: fewer files with the same rows, old orphans gone, and one bad table harms no other."""
+"""Maintenance: fewer files with the same rows, old orphans removed, and a bad table does not affect others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_small_files_become_one_with_the_same_rows_and_the_properties_are_set(tm
     assert numbers(tmp_path / "t") == list(range(SMALL_FILES_MIN))
     assert table.metadata().configuration["delta.logRetentionDuration"] == "interval 30 days"
     version = table.version()
-    # Nothing to do is nothing done: the next round makes no commit that writers could collide with.
+    # Without work there is no commit: the next round makes none that writers could conflict with.
     assert tend(str(tmp_path / "t"), WEEK).compacted == 0
     assert DeltaTable(tmp_path / "t").version() == version
 

@@ -1,4 +1,4 @@
-"""Import paths of the release before: they give the same objects, and say once what the new path is."""
+"""Import paths of the previous release: they give the same objects, and warn once with the new path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must be there before Spark starts, and the settings file: each thing that is wrong is one sentence."""
+"""Requirements before Spark starts, and the settings file: each error is one sentence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONF = Path(__file__).parents[2] / "conf" / "pipelines.yaml"
 
 
 def a_java(folder: Path, version: str) -> Path:
-    """A `java` that only says its version."""
+    """A `java` that only reports its version."""
     java = folder / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2026-01-01' >&2\n")

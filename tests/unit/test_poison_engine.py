@@ -1,4 +1,4 @@
-"""Rows and reports that would end the engine for ever: it refuses or drops each, and goes on with the others."""
+"""Rows and reports that would end the engine permanently: it refuses or drops each, and continues with the others."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_params_that_no_command_can_carry_are_refused(params: str, said: str) ->
 
 
 def test_params_at_every_depth_are_sent_or_refused_however_deep_the_caller_is() -> None:
-    """Between what can be read and what can be written again lies a depth at which writing alone fails."""
+    """At some depths a value can be parsed, but serializing it again fails."""
 
     def ticked(depth: int, frames: int) -> list[str]:
         if frames:
@@ -122,7 +122,7 @@ def test_reports_that_match_nothing_wait_within_a_bound_of_bytes() -> None:
 
 
 def test_a_device_that_reports_what_matches_nothing_leaves_room_for_others() -> None:
-    """What an honest device reports before its command has a place waits for it, whatever another one sends."""
+    """Reports that a device sends before its command has a position wait for it, whatever another device sends."""
     for message, limits in ((None, Limits(waiting_max=80)), ("x" * 65_000, Limits(waiting_bytes_max=80 * 66_000))):
         engine = Engine(devices=devices_of("d1", "d2"), limits=limits)
         flood = [engine.report("FAILED", n, action_id=f"none{n}", message=message) for n in range(1, 201)]
@@ -152,7 +152,7 @@ def test_a_state_of_any_length_is_said_in_short() -> None:
 
 
 def test_whatever_devices_report_the_decision_fits_the_tables() -> None:
-    """Texts as the status job lets them through: any but those that UTF-8 cannot hold."""
+    """Texts that the status job accepts: any except those that UTF-8 cannot encode."""
     chance = random.Random(SEED)
     texts = [text for text in (*TEXTS, "SUCCEEDED", "FAILED", "IN_PROGRESS", "ONLINE", "d1") if text.isascii()]
     engine = Engine(devices=devices_of("d1"), actions=[action_of(), action_of("a2", rollout=Rollout(retries=3))])
@@ -218,7 +218,7 @@ def test_ids_with_any_character_are_found_by_sql(world: EngineWorld) -> None:
 def test_no_statement_names_more_ids_than_the_database_can_bear(
     world: EngineWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Devices may speak of any number of actions: a statement with 30,000 ids ended the process, at every start."""
+    """Devices may report on any number of actions: a statement with 30,000 ids crashed the process at every start."""
     statements: list[str] = []
     queried = action_store.queried
 
@@ -252,7 +252,7 @@ def test_what_was_reported_while_the_engine_was_away_is_read_in_parts(
 def test_what_was_reported_in_time_counts_however_many_parts_come_before_it(
     world: EngineWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No device is timed out, and no command sent again, for a report that is stored and not read yet."""
+    """No device times out, and no command is sent again, because of a report that is stored but not read yet."""
     monkeypatch.setattr(action_store, "_REPORTS_MAX", 10)
     world.devices("d1", "d2")
     world.action(device_ids=["d1", "d2"], timeout_queued_s=30)
@@ -317,7 +317,7 @@ def test_ids_that_devices_make_up_are_forgotten(world: EngineWorld, monkeypatch:
 
 
 def chain(world: EngineWorld, length: int) -> None:
-    """Actions that have ended, each of which depended on the one before."""
+    """Ended actions, each of which depended on the previous one."""
     rows = [
         {"action_id": f"c{n}", "name": "echo", "device_ids": ["d1"], "depends_on": [f"c{n - 1}"] if n else None}
         for n in range(length)
@@ -385,7 +385,7 @@ def test_what_is_opened_again_knows_what_it_depends_on(world: EngineWorld) -> No
 
 
 class StrictLog:
-    """A broker that refuses some records, whoever sends them."""
+    """A broker that refuses certain records, whoever sends them."""
 
     def __init__(self, *bad: str, field: str | None = "topic") -> None:
         self.bad, self.field = bad, field
@@ -446,7 +446,7 @@ def test_what_is_not_the_fault_of_a_record_gives_nobody_up(world: EngineWorld, e
             job.turn()
     else:
         job.turn()
-    assert log.calls == 1, "no search for a record to blame"
+    assert log.calls == 1, "no search for the refused record"
     assert {(row["state"], row["outbox"]) for row in world.rows("action_targets")} == {("PENDING", "command")}
 
 

@@ -1,4 +1,4 @@
-"""Payloads made to harm: each is read or refused in words, in time and memory that follow from its size."""
+"""Malicious payloads: each is parsed or refused with a reason, in time and memory in proportion to its size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pipelines.silver import payloads
 from pipelines.silver.payloads import PayloadError, cbor_to_json, sparkplug_to_json
 
 SOON_S = 5.0
-"""What takes longer hangs; each of these takes milliseconds."""
+"""Anything slower counts as hanging; each of these takes milliseconds."""
 
 
 def head(major: int, value: int) -> bytes:
@@ -28,7 +28,7 @@ def head(major: int, value: int) -> bytes:
 
 
 def doubled(times: int) -> bytes:
-    """An array that is shared, in one that has it twice, in one that has that twice …"""
+    """An array that is shared, inside one that contains it twice, inside one that contains that twice …"""
     items = b"\xd8\x1c\x80"
     for n in range(times):
         items += b"\xd8\x1c\x82" + (b"\xd8\x1d" + head(0, n)) * 2

@@ -1,4 +1,4 @@
-"""No record ends the status job: each hostile one is quarantined in words, and the honest ones beside it land."""
+"""No record ends the status job: each hostile one is quarantined with a reason, and valid ones beside it are stored."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_digits_are_bounded_before_they_are_a_number() -> None:
 
 
 def test_whatever_comes_the_parsers_end_in_rows_that_fit_the_tables() -> None:
-    """Junk and honest payloads that were changed; anything but a row is an error of ours."""
+    """Junk and modified valid payloads; any result other than a row is a bug."""
     chance = random.Random(SEED)
     honest = {
         ON_STATUS: status(boot="b", seq=1, progress=3, message="m", result={"x": [1, "y"]}, version="2", ts=5),
@@ -172,7 +172,7 @@ def write(root: Path, records: Sequence[dict[str, Any]], *, batch_id: int = 0) -
 
 @pytest.fixture
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A parser that lets pass what tables cannot hold, as that of 583ec94 did with results."""
+    """A parser that accepts values that tables cannot store, as that of 583ec94 did with results."""
 
     def careless(body: Any, name: str) -> str | None:
         return None if body.get(name) is None else json.dumps(body[name], ensure_ascii=False)
@@ -208,7 +208,7 @@ def test_a_batch_that_the_table_refuses_is_halved_down_to_the_record(
     records[2]["value"] = b"not json"
     write(root, records)
     assert [row["offset"] for row in rows(root, "action_events")] == [0, 1, 3, 4, 6, 7, 8]
-    assert [row["offset"] for row in rows(root, "quarantine")] == [2, 5], "what was there before the refusal stays once"
+    assert [row["offset"] for row in rows(root, "quarantine")] == [2, 5], "existing rows are not duplicated"
 
 
 def test_a_batch_whose_quarantine_an_older_version_wrote_keeps_what_this_one_finds(root: Path) -> None:

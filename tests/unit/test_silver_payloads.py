@@ -1,4 +1,4 @@
-"""CBOR and Sparkplug B as JSON: every value that JSON can hold, a reason for everything else, and no crash on noise."""
+"""CBOR and Sparkplug B as JSON: every value that JSON can express, a reason for all others, and no crash on noise."""
 
 from __future__ import annotations
 

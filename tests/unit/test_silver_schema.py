@@ -1,4 +1,4 @@
-"""Message schemas and rules: what files may say, and that what is wrong in them is one sentence with its place."""
+"""Message schemas and rules: the contents of their files, and that an error is one sentence with its position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stream reader while brokers are away, come late, or are gone for good."""
+"""The stream reader while brokers are unreachable, join late, or are gone permanently."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_two_addresses_of_one_broker_are_two_ways_to_it(flight_server: FlightSer
     assert len(query.ends[-1]["logs"]) == 1
 
 
-# Logs that are retired
+# Retired logs
 
 
 def test_a_retired_log_is_dropped_and_its_rest_is_on_record() -> None:
@@ -183,7 +183,7 @@ def test_a_retired_log_is_dropped_and_its_rest_is_on_record() -> None:
         assert {(gap["log_id"], str(gap["partition"]), gap["start"], gap["end"], gap["group"]) for gap in gaps} == {
             (dead.log.log_id, number, at[0], None, "g") for number, at in place.items()
         }
-        # The checkpoint no longer names it: the option may go.
+        # The checkpoint no longer names it: the option may be removed.
         query._options = {"consumerGroup": "g"}
         query.restart()
         assert query.batch() == []

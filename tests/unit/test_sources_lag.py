@@ -1,4 +1,4 @@
-"""Lag and gaps: how far a query is behind, told in records, bytes and seconds, and what it went without."""
+"""Lag and gaps: how far a query lags in records, bytes and seconds, and the gaps that it skipped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fill(server: FlightServer, count: int, *, timestamp_us: int | None = None) -
 
 
 def progressed(end: Json | None, latest: Json | None, *, name: str | None = "q") -> Any:
-    """What Spark hands to a listener."""
+    """A progress event as Spark passes it to a listener."""
     source = SimpleNamespace(endOffset=end and json.dumps(end), latestOffset=latest and json.dumps(latest))
     progress = SimpleNamespace(
         id="6f1c",
@@ -47,7 +47,7 @@ def test_a_query_is_behind_by_what_it_has_not_read(flight_server: FlightServer) 
     fill(flight_server, 100)
     query = Query(flight_server)
     query.batch(40)
-    # Spark asks in this order: the next end, then what there is.
+    # Spark's order: the next end, then the latest offset.
     lags: list[Lag] = []
     LagListener([lags.append]).onQueryProgress(progressed(query.ends[-1], query.reader.reportLatestOffset()))
     assert [(lag.query, lag.batch_id, lag.records, lag.by_log) for lag in lags] == [
@@ -107,7 +107,7 @@ def test_lag_is_published_as_lines_and_as_metrics(tmp_path: Path) -> None:
     ]
     text = (tmp_path / "lag.prom").read_text()
     assert 'headwater_query_lag_records{query="a\\"b"} 10\n' in text
-    assert 'headwater_query_lag_bytes{query="a\\"b"} 1000\n' in text, "the last that was known"
+    assert 'headwater_query_lag_bytes{query="a\\"b"} 1000\n' in text, "the last known value"
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["lag.jsonl", "lag.prom"]
 
 

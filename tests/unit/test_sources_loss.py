@@ -1,4 +1,4 @@
-"""Data loss: it is noticed, named, and with `failOnDataLoss=false` passed with exactly the gaps that were reported."""
+"""Data loss: it is detected and named, and with `failOnDataLoss=false` skipped with exactly the reported gaps."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_damage_in_the_middle(flight_server: FlightServer, fails: bool) -> None:
 
 
 def cut_and_grow(server: FlightServer, *, keep: int, grow: int) -> None:
-    """The tail is lost, and its offsets are used again in a new term."""
+    """The tail is lost, and its offsets are reused in a new epoch."""
     server.log.new_epoch(PARTITION, cut_to=keep)
     fill(server, grow)
 
@@ -176,7 +176,7 @@ def test_a_gap_that_cannot_be_recorded_is_not_passed(flight_server: FlightServer
         query.batch()
 
 
-# A connection that drops while a range is read
+# A connection that drops during the read of a range
 
 
 class Cut:
@@ -215,7 +215,7 @@ def test_a_dropped_connection_resumes_behind_the_last_batch(
 def test_who_takes_longer_than_the_patience_for_a_batch_still_resumes(
     flight_server: FlightServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker ends a read of which nothing is taken for long, for example while the JVM collects garbage."""
+    """The broker ends a read whose batches are not fetched for long, for example while the JVM collects garbage."""
     fill(flight_server, 100)
     cut = Cut(monkeypatch, after_batches=3, times=1)
     now = [0.0]

@@ -1,4 +1,4 @@
-"""Offsets as Spark keeps them: one text for one set of places, and the ranges between two of them."""
+"""Offsets as Spark stores them: one text for one set of positions, and the ranges between two of them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_after_a_passed_loss_the_batch_begins_where_the_end_says() -> None:
     start = SourceOffset({"a": {3: Place(100, 1)}})
     end = SourceOffset({"a": {3: Place(95, 2, resumed_at=90)}})
     assert ranges(start, end) == [OffsetRange("a", 3, 90, 95, 2)]
-    # The place stays as it is in later batches that do not move it.
+    # The position does not change in later batches that do not move it.
     assert ranges(end, end) == []
 
 

@@ -1,4 +1,4 @@
-"""Options of the source: what is taken, and that whatever is not taken is refused by name."""
+"""Options of the source: accepted values, and that everything else is refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters of batch queries: they narrow what is read, and never leave out a row that passes."""
+"""Filters of batch queries: they narrow what is read, and never exclude a row that passes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RECORDS = 300
 
 
 def fill(log: MemoryLog) -> None:
-    """A clock that goes back once, as clocks of edge boxes do."""
+    """A clock that is set back once, as on real edge boxes."""
     chance = random.Random(SEED)
     for number in range(RECORDS):
         moment = START + timedelta(seconds=number if number < 200 else number - 150)
@@ -134,7 +134,7 @@ WITHIN = [
 
 
 def planned(one: FilteringBatchReader) -> int:
-    """Offsets that tasks are to read."""
+    """The number of offsets that tasks will read."""
     return sum(part.end - part.start for task in one.partitions() for part in task.offsets)
 
 
@@ -142,7 +142,7 @@ def planned(one: FilteringBatchReader) -> int:
 def test_an_upper_bound_of_time_cuts_what_is_planned_where_the_clock_is_known(
     flight_server: FlightServer, back: str | None, offsets_max: int
 ) -> None:
-    """A record each second, and a clock that was never set back; a second more is read than said."""
+    """One record per second, and a clock that was never set back; one second more than stated is read."""
     for number in range(250):
         at = START + timedelta(seconds=number)
         flight_server.log.append("devices/d1/telemetry", b"x", timestamp_us=int(at.timestamp()) * 1_000_000)
@@ -153,7 +153,7 @@ def test_an_upper_bound_of_time_cuts_what_is_planned_where_the_clock_is_known(
 
 
 def test_a_clock_that_was_set_back_by_as_much_as_said_hides_no_row(shared_server: FlightServer) -> None:
-    """It went back by 150 s: what is said below that is wrong, and what is said above it is right."""
+    """It was set back by 150 s: a smaller stated value loses rows, a larger one does not."""
     everything = [row for row in read(reader(shared_server)) if all(passes(row, one) for one in WITHIN)]
     found = {}
     for back in ("150s", "1h", "0ms"):
@@ -161,7 +161,7 @@ def test_a_clock_that_was_set_back_by_as_much_as_said_hides_no_row(shared_server
         narrowed.pushFilters(WITHIN)
         found[back] = [row for row in read(narrowed) if all(passes(row, one) for one in WITHIN)]
     assert found["150s"] == found["1h"] == everything
-    assert len(found["0ms"]) < len(everything), "negative control: a promise that is not kept costs rows"
+    assert len(found["0ms"]) < len(everything), "negative control: a wrong promise loses rows"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Splits: ranges are shared out to tasks without loss, and a split that is handed on reads what its task would have."""
+"""Splits: ranges are divided into tasks without loss, and a forwarded split reads the same as its task would."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_tasks_cover_every_offset_once(lengths: list[int], max_records: int | No
     assert all(task.address == f"grpc://{piece.log_id[-1]}" for task in tasks for piece in task.offsets)
     if max_records is not None:
         assert all(sum(piece.end - piece.start for piece in task.offsets) <= max_records for task in tasks)
-    # The end of a range is checked by its epoch, whatever piece it is in.
+    # The end of a range is checked by its epoch, in whichever piece it is.
     assert {(piece.partition, piece.end) for piece in pieces if piece.end_epoch == 2} == {
         (one.partition, one.end) for one in found
     }

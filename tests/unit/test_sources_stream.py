@@ -1,4 +1,4 @@
-"""The stream reader against a broker in memory: where it begins, how far a batch goes, that a replay is the same."""
+"""The stream reader against a broker in memory: where it starts, how far a batch goes, and identical replays."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_start_that_moves_is_resolved_once(flight_server: FlightServer, start:
     first = open_reader(flight_server, consumerGroup="g", **start).initialOffset()
     fill(flight_server, 10)
     assert open_reader(flight_server, consumerGroup="g", **start).initialOffset() == first
-    # Negative control: without the group's memory the start does move.
+    # Negative control: without the group's stored start, the start moves.
     assert open_reader(flight_server, consumerGroup="other", **start).initialOffset() != first
 
 
@@ -202,7 +202,7 @@ def test_a_newer_reader_of_the_group_ends_the_older(flight_server: FlightServer)
         older.batch(10)
 
 
-# Brokers that are away
+# Unreachable brokers
 
 
 def test_a_pattern_reads_topics_that_come_later_too(flight_server: FlightServer) -> None:
@@ -221,7 +221,7 @@ def test_a_small_batch_waits_until_it_is_large_enough_or_late(
     monkeypatch.setattr("sources.stream.monotonic", lambda: now[0])
     query = Query(flight_server, minOffsetsPerTrigger="20", maxTriggerDelay="60s")
     fill(flight_server, 5)
-    assert len(query.batch()) == 5, "as with Kafka, the first batch does not wait"
+    assert len(query.batch()) == 5, "as in Kafka, the first batch does not wait"
     fill(flight_server, 19)
     fill(flight_server, 100, topic="devices/d1/status")
     assert query.batch() == []
@@ -270,10 +270,10 @@ def test_what_matches_nothing_is_looked_through_once(flight_server: FlightServer
     assert query.batch() == []
     plans = flight_server.calls["plan"]
     assert query.batch() == []
-    assert flight_server.calls["plan"] == plans, "nothing is new since"
+    assert flight_server.calls["plan"] == plans, "there are no new records since"
     fill(flight_server, 3)
     assert len(query.batch()) == 3
-    # A log that was cut is looked through again: what is there now may match.
+    # A truncated log is scanned again, because its new records may match.
     fill(flight_server, 50, topic="devices/d1/status", partition=3)
     query.batch()
     head = flight_server.log.partitions[3].high_watermark
@@ -287,7 +287,7 @@ def test_a_time_after_the_newest_record_is_an_error_unless_allowed(flight_server
     late = {"startingTimestamp": "2100-01-01T00:00:00Z", "consumerGroup": "g"}
     with pytest.raises(OptionError, match="startingOffsetsByTimestampStrategy=latest"):
         open_reader(flight_server, **late).initialOffset()
-    assert flight_server.log.groups.get("g") is None, "a start that was refused is not kept"
+    assert flight_server.log.groups.get("g") is None, "a refused start is not stored"
     query = Query(flight_server, startingOffsetsByTimestampStrategy="latest", **late)
     assert query.batch() == []
     fill(flight_server, 5)
@@ -317,7 +317,7 @@ def test_a_call_is_tried_again_as_often_as_allowed(flight_server: FlightServer) 
         open_reader(flight_server, **{"fetchOffset.numRetries": "0"}).initialOffset()
 
 
-# What Spark demands
+# Spark's requirements
 
 
 def test_readers_are_cheap_to_make_and_travel(flight_server: FlightServer) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of the records of devices and brokers: rows of action_events, or quarantine with a reason."""
+"""Records of devices and brokers become rows of action_events, or rows of quarantine with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statuses in the words of Bytebeam's uplink: the same rows as our own words, or quarantine with a reason."""
+"""Statuses in the format of Bytebeam's uplink: the same rows as our own format, or quarantine with a reason."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_both_ways_to_word_a_status_become_the_same_row(status: Said) -> None:
         assert result.quarantine == ()
         rows.append(result.events[0])
     own, uplink = rows
-    # Uplink has no boot, and always a progress.
+    # Uplink has no boot, and always has a progress.
     assert uplink == {**own, "boot": None, "progress": own["progress"] or 0}
 
 
@@ -104,7 +104,7 @@ def test_response_that_breaks_the_format_is_quarantined_with_reason_and_bytes(bo
 def test_one_wrong_response_does_not_take_the_others_with_it() -> None:
     result = parsed([{**RESPONSE, "id": "a2"}, 7, {**RESPONSE, "state": "Running"}, RESPONSE])
     found = [(row["event_id"], row["action_id"], row["state"]) for row in result.events]
-    # Of two about one attempt the last one counts.
+    # Of two responses about one attempt the last one counts.
     assert found == [("log/5/7/2", "a2", "SUCCEEDED"), ("log/5/7/2/3", "a1", "SUCCEEDED")]
     assert [row["reason"] for row in result.quarantine] == ["response 2 of 4: it must be an object, not 7"]
 
@@ -121,7 +121,7 @@ def test_a_record_that_speaks_of_two_actions_moves_both() -> None:
     failed = engine.target(action_id="a2")
     assert (failed.state, failed.message) == ("FAILED", "no power; no net")
     engine.tick(*reports)
-    assert not engine.last.writes, "the same record once more changes nothing"
+    assert not engine.last.writes, "repeating the same record changes nothing"
 
 
 @pytest.mark.parametrize(

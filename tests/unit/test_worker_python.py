@@ -1,5 +1,5 @@
-"""The interpreter of Spark's workers: pyspark as it is installed, the rest of the path as it was, and what it sets. And
-the process they are forked from."""
+"""The interpreter of Spark's workers: the installed pyspark, the rest of the path unchanged, its variables, and the
+process that forks the workers."""
 
 from __future__ import annotations
 
