@@ -1,10 +1,10 @@
 """Stops or kills the telemetry job at a named point of its code. Python runs this at the start of each process of the
 job, driver and workers, because `support.failpoints` puts its folder on their path; nothing else does.
 
-A point is passed unharmed until the file `armed` says `<point> <action>`. Who comes there first then renames the file
-to `hit` and acts:
+Nothing happens at a point until the file `armed` contains `<point> <action>`. The first process that reaches the point
+then renames the file to `hit` and acts:
     kill-job     SIGKILL to the whole session: driver, JVM, workers
-    kill-worker  SIGKILL to the process that is there
+    kill-worker  SIGKILL to this process
     hold         waits until `hit` is removed
 """
 
@@ -41,7 +41,7 @@ def reached(point: str) -> None:
             time.sleep(0.01)
         return
     if action == "kill-job":
-        # Workers have a group of their own; the job's session is that of its first process.
+        # Workers have their own process group; the job's session is that of its first process.
         os.killpg(os.getsid(0), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -70,7 +70,7 @@ def after(point: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def between(point: str) -> Callable[[Callable[..., Iterator[Any]]], Callable[..., Iterator[Any]]]:
-    """Behind the first value of a generator, and each later one."""
+    """After each value of a generator."""
 
     def wrap(function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
         def wrapped(*arguments: Any, **named: Any) -> Iterator[Any]:
@@ -84,15 +84,15 @@ def between(point: str) -> Callable[[Callable[..., Iterator[Any]]], Callable[...
 
 
 POINTS = {
-    # The next batch is chosen, and Spark has not heard of it.
+    # The next batch is chosen, but Spark does not know it yet.
     "sources.stream": [
         ("StreamReader", "latestOffset", after("planning")),
-        # The batch stands in the checkpoint's offsets, and no task has been made.
+        # The batch is in the checkpoint's offsets, but no task has been created.
         ("StreamReader", "partitions", before("offsets")),
     ],
-    # A task has some of its records and not all.
+    # A task has some of its records, but not all.
     "sources.log_server": [("LogServer", "get", between("reading"))],
-    # The batch is in the table, and Spark has not heard of it.
+    # The batch is in the table, but Spark does not know it yet.
     "sinks.bronze_commit": [("BronzeCommits", "commit", after("committed"))],
 }
 
