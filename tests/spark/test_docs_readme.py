@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from support.doc_blocks import blocks
-from support.doc_shell import DocShell, compare
+from support.doc_shell import DocShell
 
 from actions.job import ActionJob, Pace
 from actions.store import DeltalakeStore
@@ -69,9 +69,3 @@ def test_the_blocks_of_readme_work_as_they_stand(
         with running_jobs(spark, tmp_path, f"grpc://127.0.0.1:{shell.ports[8815]}"):
             for number in range(first + 1, len(todo)):
                 run(number)
-
-
-def test_output_that_differs_from_the_page_is_found() -> None:
-    compare("a …\nc", ["a 1", "b", "c"], "here")
-    with pytest.raises(AssertionError, match="the page shows 'c'"):
-        compare("a …\nc", ["c", "a 1"], "here")

@@ -18,6 +18,18 @@ RUN_BY = {
     "README.md": "tests/spark/test_docs_readme.py",
     "docs/spark.md": "tests/spark/test_docs_snippets.py",
     "docs/tables.md": "tests/unit/test_docs_tables.py",
+    **dict.fromkeys(
+        (
+            "docs/tutorial.md",
+            "docs/howto/back-up.md",
+            "docs/howto/install.md",
+            "docs/howto/replace-a-box.md",
+            "docs/howto/roll-out-firmware.md",
+            "docs/howto/secure.md",
+            "docs/howto/size-the-disk.md",
+        ),
+        "tests/integration/test_docs_pages.py",
+    ),
 }
 """Which test runs the blocks of a page. It must name the page."""
 

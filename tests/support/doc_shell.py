@@ -25,7 +25,7 @@ from support.doc_blocks import ROOT, Block, read
 from support.ports import free_port
 from support.programs import clean_environment, headwaterd, program
 
-WAIT_S = 300.0
+WAIT_S = 120.0
 """Bound of every wait: a JVM that starts on a busy machine takes minutes."""
 _END = "@@end"
 
@@ -77,13 +77,13 @@ class DocShell:
         """What the block printed; AssertionError when it fails or prints something else than the page shows."""
         begin = len(self._shown)
         assert self._bash.stdin is not None
-        self._bash.stdin.write(f"{self.here(block.text)}\necho {_END}\n")
+        self._bash.stdin.write(f"{self.here(block.text)}\nprintf '\\n{_END}\\n'\n")
         self._bash.stdin.flush()
         where = f"{block.page}:{block.line}"
         self._until(re.compile(f"^{_END}$"), where, begin)
         if block.wait is not None:
             self._until(re.compile(block.wait), where, begin)
-        shown = [line for line in self._shown[begin:] if line != _END]
+        shown = [line for line in self._shown[begin:] if line not in ("", _END)]
         if block.expected is not None:
             compare(self.here(block.expected), shown, where)
         return "\n".join(shown)
@@ -131,6 +131,8 @@ class DocShell:
             {
                 "PATH": f"{own}:{os.environ.get('PATH', '')}",
                 "PYTHONUNBUFFERED": "1",
+                # Jobs that run for seconds: what the optimising compiler costs, they never earn back.
+                "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
                 "HEADWATER_JARS": os.environ.get("HEADWATER_JARS", str(ROOT / ".cache/jars")),
                 "HEADWATER_LISTENERS__MQTT__BIND": mqtt,
                 "HEADWATER_LISTENERS__FLIGHT__BIND": flight,
