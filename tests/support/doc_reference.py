@@ -1,0 +1,254 @@
+"""The pages of `docs/reference`, made from the declarations in the code, so that none of them can be out of date.
+
+Each function returns a whole page. `HEADWATER_WRITE_DOCS=1` makes the tests write the pages instead of comparing them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import typer
+
+from headwater_cli import app
+from sinks import tables
+from sources.schema import arrow_schema
+from support.doc_blocks import ROOT, read
+
+WIDTH = 120
+_MADE = "<!-- Made by `make docs`; a test fails when this page is out of date. -->"
+_KIND = {"boolean": "true or false", "integer": "whole number", "string": "text", "array": "list", "number": "number"}
+_SIZES = re.compile(r"\bTiB\b")
+_TIMES = re.compile(r"\bms\b")
+
+
+def check(page: str, text: str) -> None:
+    """The page is `text`; with HEADWATER_WRITE_DOCS it becomes that."""
+    path = ROOT / "docs" / "reference" / page
+    if os.environ.get("HEADWATER_WRITE_DOCS"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    is_current = path.exists() and path.read_text(encoding="utf-8") == text
+    assert is_current, f"docs/reference/{page} is out of date: run `make docs` and commit the page"
+
+
+def broker_settings() -> str:
+    """From conf/broker.schema.json, which the broker prints and a test of it compares."""
+    schema = json.loads(read("conf/broker.schema.json"))
+    parts = [
+        "# Settings of the broker",
+        _MADE,
+        _wrapped(
+            "A setting is a key of the YAML file, `--set KEY=VALUE`, or an environment variable: `log.sync` is "
+            "`HEADWATER_LOG__SYNC`. The command line overrides the environment, the environment the file. A size is in "
+            "bytes or has a unit (`KiB`, `MiB`, `GiB`, `TiB`, `KB`, `MB`, `GB`); a time has `ms`, `s`, `m`, `h` or "
+            "`d`. [conf/broker.yaml](../../conf/broker.yaml) has all of them with their defaults; "
+            "`headwaterd --check` checks a file."
+        ),
+    ]
+    rows: dict[str, list[str]] = {}
+    for key, given in _leaves(schema):
+        group = key.partition(".")[0] if "." in key else "(top)"
+        rows.setdefault(group, []).append(
+            f"| `{key}` | {_default(given)} | {_limits(given)} | {_cell(given.get('description', ''))} |"
+        )
+    for group, lines in rows.items():
+        title = "Top level" if group == "(top)" else f"`{group}`"
+        parts += [f"## {title}", "\n".join(["| key | default | value | meaning |", "|---|---|---|---|", *lines])]
+    return _page(parts)
+
+
+def _leaves(schema: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for name, given in schema.get("properties", {}).items():
+        if "properties" in given:
+            yield from _leaves(given, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", given
+
+
+def _default(given: Mapping[str, Any]) -> str:
+    value = given.get("default")
+    return "" if value is None or value == [] else f"`{_plain(value)}`"
+
+
+def _limits(given: Mapping[str, Any]) -> str:
+    if "enum" in given:
+        return ", ".join(f"`{_plain(value)}`" for value in given["enum"] if value is not None)
+    kinds = given.get("type", "string")
+    kind = next(kind for kind in ([kinds] if isinstance(kinds, str) else kinds) if kind != "null")
+    pattern = given.get("pattern", "")
+    word = "size" if _SIZES.search(pattern) else "time" if _TIMES.search(pattern) else _KIND.get(kind, kind)
+    low, high = given.get("x-minimum", given.get("minimum")), given.get("x-maximum", given.get("maximum"))
+    if low is None and high is None:
+        return word
+    return f"{word}, {low if low is not None else '…'} to {high if high is not None else '…'}"
+
+
+def job_settings() -> str:
+    """From conf/pipelines.yaml: its keys, defaults and comments."""
+    parts = [
+        "# Settings of the jobs",
+        _MADE,
+        _wrapped(
+            "Keys of the file that `--config` names; options of a job override it. "
+            "[conf/pipelines.yaml](../../conf/pipelines.yaml) is this page as a file."
+        ),
+    ]
+    group, rows, said = "", [], ""
+    sections: list[tuple[str, str, list[str]]] = []
+    for line in read("conf/pipelines.yaml").splitlines():
+        match = re.match(r"^( *)([a-z_]+):(.*?)(?:\s+# ?(.*))?$", line)
+        if match is None:
+            # A comment may go on below; it belongs to the line above.
+            if rows and line.lstrip().startswith("#"):
+                rows[-1] = rows[-1].removesuffix(" |") + " " + _cell(line.lstrip(" #")) + " |"
+            continue
+        indent, name, value, comment = match[1], match[2], match[3].strip(), match[4] or ""
+        if not indent and not value:
+            group, said, rows = name, comment, []
+            sections.append((group, said, rows))
+            continue
+        if not indent:
+            group, said, rows = "", "", next((rows for name, _, rows in sections if not name), [])
+            if not rows:
+                sections.append(("", "", rows))
+        key = f"{group}.{name}" if group else name
+        shown = "" if value == "null" else f"`{value}`"
+        rows.append(f"| `{key}` | {shown} | {_cell(comment)} |")
+    for name, said, rows in sections:
+        title = f"`{name}`" if name else "Top level"
+        parts.append(f"## {title}")
+        if said:
+            parts.append(_wrapped(said[:1].upper() + said[1:].rstrip(".") + "."))
+        parts.append("\n".join(["| key | default | meaning |", "|---|---|---|", *rows]))
+    return _page(parts)
+
+
+def table_columns() -> str:
+    """From the tables that `sinks.tables` declares, and the canonical schema of bronze."""
+    parts = [
+        "# Tables",
+        _MADE,
+        _wrapped(
+            "Types are those of Spark SQL. People insert into `actions`, `action_requests`, `devices` and `artifacts`; "
+            "jobs write the others. What silver tables hold is up to your message schemas ([tables.md](../tables.md))."
+        ),
+        "## `bronze`",
+        _wrapped(
+            "The records as they came: the columns below (`headers` where the job is told to keep them), `tenant` "
+            "(string), and `ingest_date` (date), by which the table is partitioned."
+        ),
+        "\n".join(
+            ["| column | type |", "|---|---|"]
+            + [f"| `{field.name}` | {_cell(str(field.type))} |" for field in arrow_schema(include_headers=True)]
+        ),
+    ]
+    known = {**tables.TABLES, **{table.name: table for table in tables.BESIDE_SILVER}}
+    for name in sorted(known):
+        table = known[name]
+        lines = [f"| `{c.name}` | {_cell(c.type)} | {_cell(c.comment)} |" for c in table.columns]
+        parts += [f"## `{name}`", _wrapped(table.comment)]
+        if table.key:
+            parts.append(_wrapped("Unique: " + ", ".join(f"`{column}`" for column in table.key) + "."))
+        parts.append("\n".join(["| column | type | meaning |", "|---|---|---|", *lines]))
+    return _page(parts)
+
+
+def commands() -> str:
+    """From the declarations of the `headwater` command."""
+    root = typer.main.get_command(app)
+    parts = [
+        "# Commands",
+        _MADE,
+        _wrapped(
+            "Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 usage, 3 cannot connect, "
+            "4 refused, 5 invalid settings, 124 timed out, 130 interrupted. `headwater broker` takes the arguments of "
+            "`headwaterd`; `headwaterd --help` lists them."
+        ),
+        "## `headwater`",
+        *_command(root, "headwater"),
+    ]
+    for path, command in _below(root, "headwater"):
+        parts += [f"## `{path}`", *_command(command, path)]
+    return _page(parts)
+
+
+def _below(group: Any, path: str) -> Iterator[tuple[str, Any]]:
+    for name, command in getattr(group, "commands", {}).items():
+        yield f"{path} {name}", command
+        yield from _below(command, f"{path} {name}")
+
+
+def _command(command: Any, path: str) -> Iterator[str]:
+    with command.make_context(path, [], resilient_parsing=True) as context:
+        said = re.sub(r"\s+", " ", (command.help or "").replace("\b", "")).strip()
+        if said:
+            yield _wrapped(said)
+        below = getattr(command, "commands", {})
+        if below:
+            return
+        rows = []
+        for parameter in command.get_params(context):
+            record = parameter.get_help_record(context)
+            if record is None or "--help" in parameter.opts:
+                continue
+            name, help_ = record
+            rows.append(f"| `{_cell(name)}` | {_cell(help_)} |")
+        if rows:
+            yield "\n".join(["| argument or option | meaning |", "|---|---|", *rows])
+
+
+def metrics(exposition: str) -> str:
+    """From the answer of `/metrics` of a running broker."""
+    kinds: dict[str, str] = {}
+    said: dict[str, str] = {}
+    labels: dict[str, set[str]] = {}
+    for line in exposition.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ", 3)
+            kinds[name] = kind
+        elif line.startswith("# HELP "):
+            _, _, name, text = line.split(" ", 3)
+            said[name] = text
+        elif line and not line.startswith("#"):
+            sample, _, rest = line.partition("{")
+            found = re.findall(r'(\w+)="', rest.rpartition("}")[0]) if rest else []
+            labels.setdefault(sample.split(" ")[0], set()).update(found)
+    rows = []
+    for name, kind in sorted(kinds.items()):
+        shown = f"{name}_total" if kind == "counter" else name
+        found = {label for sample, given in labels.items() if sample.startswith(name) for label in given} - {"le"}
+        own = ", ".join(f"`{label}`" for label in sorted(found))
+        rows.append(f"| `{shown}` | {kind} | {own} | {_cell(said.get(name, ''))} |")
+    return _page(
+        [
+            "# Metrics",
+            _MADE,
+            _wrapped(
+                "What `GET /metrics` of a broker with all listeners answers, by name; those whose labels have no value "
+                "yet show none. [operating.md](../operating.md#health-and-metrics) says which to watch. A histogram "
+                "has `_bucket`, `_sum` and `_count`."
+            ),
+            "\n".join(["| metric | type | labels | meaning |", "|---|---|---|---|", *rows]),
+        ]
+    )
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"\s+", " ", text).replace("|", "\\|").strip()
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _page(parts: Iterable[str]) -> str:
+    return "\n\n".join(parts) + "\n"
