@@ -1,6 +1,6 @@
 //! One client: its socket, its unsent output and unparsed input, and its messages in flight.
 //!
-//! It sends the answers that the protocol requires and counts into a [`Tally`]. Its caller decides what to publish and
+//! It sends the answers that the protocol requires and counts into a [`Counters`]. Its caller decides what to publish and
 //! when.
 
 use std::io;
@@ -30,7 +30,7 @@ pub enum State {
 
 /// What all clients have seen together.
 #[derive(Debug)]
-pub struct Tally {
+pub struct Counters {
     pub opened: u64,
     pub subscribed: u64,
     pub acked: u64,
@@ -48,7 +48,7 @@ pub struct Tally {
     pub deliveries: Latency,
 }
 
-impl Tally {
+impl Counters {
     pub fn new() -> Self {
         Self {
             opened: 0,
@@ -170,7 +170,7 @@ impl Client {
     pub fn read(
         &mut self,
         buffer: &mut [u8],
-        tally: &mut Tally,
+        counters: &mut Counters,
         now_ns: &impl Fn() -> u64,
     ) -> Result<bool, BenchError> {
         loop {
@@ -181,12 +181,12 @@ impl Client {
             };
             let now_ns = now_ns();
             if self.input.is_empty() {
-                let used = self.parse(&buffer[..count], tally, now_ns)?;
+                let used = self.parse(&buffer[..count], counters, now_ns)?;
                 self.input.extend_from_slice(&buffer[used..count]);
             } else {
                 let mut input = std::mem::take(&mut self.input);
                 input.extend_from_slice(&buffer[..count]);
-                let used = self.parse(&input, tally, now_ns)?;
+                let used = self.parse(&input, counters, now_ns)?;
                 input.drain(..used);
                 self.input = input;
             }
@@ -200,7 +200,12 @@ impl Client {
     }
 
     /// Handles all whole packets; returns their total length.
-    fn parse(&mut self, bytes: &[u8], tally: &mut Tally, now_ns: u64) -> Result<usize, BenchError> {
+    fn parse(
+        &mut self,
+        bytes: &[u8],
+        counters: &mut Counters,
+        now_ns: u64,
+    ) -> Result<usize, BenchError> {
         let broken = |error: headwater_mqtt::DecodeError| BenchError::Protocol(error.to_string());
         let mut at = 0;
         loop {
@@ -214,21 +219,21 @@ impl Client {
                     let body = &bytes[at + header_len..at + total_len];
                     let packet =
                         decode_from_server(self.version, first_byte, body).map_err(broken)?;
-                    self.handle(packet, tally, now_ns);
+                    self.handle(packet, counters, now_ns);
                     at += total_len;
                 }
             }
         }
     }
 
-    fn handle(&mut self, packet: ServerPacket<'_>, tally: &mut Tally, now_ns: u64) {
+    fn handle(&mut self, packet: ServerPacket<'_>, counters: &mut Counters, now_ns: u64) {
         let version = self.version;
         let fine = ReasonCode::Success;
         match packet {
-            ServerPacket::Puback(ack) => self.acked(ack.packet_id, ack.reason, tally, now_ns),
-            ServerPacket::Pubcomp(ack) => self.acked(ack.packet_id, ack.reason, tally, now_ns),
+            ServerPacket::Puback(ack) => self.acked(ack.packet_id, ack.reason, counters, now_ns),
+            ServerPacket::Pubcomp(ack) => self.acked(ack.packet_id, ack.reason, counters, now_ns),
             ServerPacket::Pubrec(ack) if ack.reason.is_error() => {
-                self.acked(ack.packet_id, ack.reason, tally, now_ns);
+                self.acked(ack.packet_id, ack.reason, counters, now_ns);
             }
             ServerPacket::Pubrec(ack) => {
                 encode::pubrel(&mut self.output, version, ack.packet_id, fine, &[]);
@@ -236,29 +241,29 @@ impl Client {
             ServerPacket::Pubrel(ack) => {
                 encode::pubcomp(&mut self.output, version, ack.packet_id, fine, &[]);
             }
-            ServerPacket::Publish(publish) => self.delivered(&publish, tally, now_ns),
+            ServerPacket::Publish(publish) => self.delivered(&publish, counters, now_ns),
             ServerPacket::Connack(connack) => match connack.code {
                 ConnackCode::V5(reason) if reason.is_error() => {
-                    tally.refusal = Some(("a connection", format!("{reason:?}")));
+                    counters.refusal = Some(("a connection", format!("{reason:?}")));
                 }
                 ConnackCode::V3(code) if code.as_u8() != 0 => {
-                    tally.refusal = Some(("a connection", format!("{code:?}")));
+                    counters.refusal = Some(("a connection", format!("{code:?}")));
                 }
                 _ => {
                     self.ids.limit = connack.properties.receive_maximum().unwrap_or(IDS_MAX);
                     self.state = State::Open;
-                    tally.opened += 1;
+                    counters.opened += 1;
                 }
             },
             ServerPacket::Suback(suback) => {
                 match suback.codes.iter().find(|code| code.is_error()) {
-                    Some(code) => tally.refusal = Some(("a subscription", format!("{code:?}"))),
-                    None => tally.subscribed += 1,
+                    Some(code) => counters.refusal = Some(("a subscription", format!("{code:?}"))),
+                    None => counters.subscribed += 1,
                 }
             }
-            ServerPacket::Pingresp => tally.pongs += 1,
+            ServerPacket::Pingresp => counters.pongs += 1,
             ServerPacket::Disconnect(disconnect) => {
-                tally
+                counters
                     .close_reason
                     .get_or_insert_with(|| format!("{:?}", disconnect.reason));
                 self.state = State::Closed;
@@ -268,22 +273,22 @@ impl Client {
     }
 
     #[inline]
-    fn acked(&mut self, id: PacketId, reason: ReasonCode, tally: &mut Tally, now_ns: u64) {
+    fn acked(&mut self, id: PacketId, reason: ReasonCode, counters: &mut Counters, now_ns: u64) {
         let Some(due_ns) = self.ids.end(id) else {
             return;
         };
-        tally.acked += 1;
-        tally.refused += u64::from(reason.is_error());
-        tally.acks.record(now_ns.saturating_sub(due_ns));
+        counters.acked += 1;
+        counters.refused += u64::from(reason.is_error());
+        counters.acks.record(now_ns.saturating_sub(due_ns));
     }
 
     #[inline]
-    fn delivered(&mut self, publish: &Publish<'_>, tally: &mut Tally, now_ns: u64) {
-        tally.delivered += 1;
-        tally.delivered_bytes += publish.payload.len() as u64;
+    fn delivered(&mut self, publish: &Publish<'_>, counters: &mut Counters, now_ns: u64) {
+        counters.delivered += 1;
+        counters.delivered_bytes += publish.payload.len() as u64;
         if let Some(time) = publish.payload.first_chunk::<TIME_BYTES>() {
             let due_ns = u64::from_le_bytes(*time);
-            tally.deliveries.record(now_ns.saturating_sub(due_ns));
+            counters.deliveries.record(now_ns.saturating_sub(due_ns));
         }
         let (version, fine) = (self.version, ReasonCode::Success);
         if let Some(id) = publish.packet_id {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use headwater_mqtt::{ReasonCode, encode};
 use mio::{Events, Poll};
 
-use crate::client::{Client, State, Tally};
+use crate::client::{Client, Counters, State};
 use crate::latency::Latency;
 use crate::messages::greet;
 use crate::pace::Share;
@@ -29,7 +29,7 @@ struct Connects<'a> {
     slots: Vec<Option<Arrival>>,
     free: Vec<usize>,
     share: Share,
-    tally: Tally,
+    counters: Counters,
     waits: Latency,
     lag: Latency,
     started: Instant,
@@ -49,7 +49,7 @@ pub fn run(plan: &Plan, stop: &AtomicBool) -> Result<Report, BenchError> {
             .collect(),
         free: (0..plan.connections).rev().collect(),
         share: Share::new(0, 1, plan.pace, plan.limit),
-        tally: Tally::new(),
+        counters: Counters::new(),
         waits: Latency::new(),
         lag: Latency::new(),
         started: Instant::now(),
@@ -85,7 +85,7 @@ impl Connects<'_> {
                 return Err(BenchError::Stalled {
                     seconds: self.plan.patience.as_secs(),
                     when: "while clients connected",
-                    done: self.tally.opened,
+                    done: self.counters.opened,
                     wanted: self.share.sent,
                 });
             }
@@ -104,7 +104,7 @@ impl Connects<'_> {
             for event in &events {
                 self.serve(event.token().0, &mut buffer)?;
             }
-            if let Some((what, reason)) = self.tally.refusal.take() {
+            if let Some((what, reason)) = self.counters.refusal.take() {
                 return Err(BenchError::Refused { what, reason });
             }
         }
@@ -147,7 +147,7 @@ impl Connects<'_> {
         };
         let started = self.started;
         let now_ns = || started.elapsed().as_nanos() as u64;
-        if serve(arrival, self.plan, buffer, &mut self.tally, &now_ns)? {
+        if serve(arrival, self.plan, buffer, &mut self.counters, &now_ns)? {
             self.waits.record(now_ns().saturating_sub(arrival.due_ns));
             self.last = Instant::now();
             self.slots[slot] = None;
@@ -160,10 +160,10 @@ impl Connects<'_> {
         let mut report = Report::new(self.plan);
         report.seconds = self.last.duration_since(self.started).as_secs_f64();
         report.sent = self.share.sent;
-        report.acked = self.tally.opened;
+        report.acked = self.counters.opened;
         report.acks_wanted = match self.plan.limit {
             Limit::Messages(count) if !interrupted => count,
-            _ => self.tally.opened,
+            _ => self.counters.opened,
         };
         report.acks = self.waits;
         report.lag = matches!(self.plan.pace, Pace::Open { .. }).then_some(self.lag);
@@ -184,7 +184,7 @@ fn serve(
     arrival: &mut Arrival,
     plan: &Plan,
     buffer: &mut [u8],
-    tally: &mut Tally,
+    counters: &mut Counters,
     now_ns: &impl Fn() -> u64,
 ) -> Result<bool, BenchError> {
     let client = &mut arrival.client;
@@ -196,7 +196,7 @@ fn serve(
         greet(client, plan, arrival.number);
         client.flush()?;
     }
-    let lives = client.read(buffer, tally, now_ns)?;
+    let lives = client.read(buffer, counters, now_ns)?;
     if client.state == State::Open {
         let reason = ReasonCode::NORMAL_DISCONNECTION;
         encode::disconnect(&mut client.output, plan.version, reason, &[]);
@@ -204,12 +204,12 @@ fn serve(
         let _ = client.flush();
         return Ok(true);
     }
-    if !lives && tally.refusal.is_none() {
+    if !lives && counters.refusal.is_none() {
         return Err(BenchError::Closed {
             count: 1,
             connections: plan.connections,
             when: "before its CONNACK",
-            reason: tally
+            reason: counters
                 .close_reason
                 .take()
                 .unwrap_or_else(|| "it gave no reason".to_owned()),

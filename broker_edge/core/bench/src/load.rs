@@ -72,7 +72,7 @@ impl Load {
                 Pace::Open { .. } => due_ns <= now_ns,
                 Pace::Closed { window } => {
                     let deliveries = self.deliveries_wanted(runner.plan);
-                    let undelivered = deliveries.saturating_sub(runner.tally.delivered);
+                    let undelivered = deliveries.saturating_sub(runner.counters.delivered);
                     let all_in_flight = client.in_flight() >= usize::from(window);
                     let window = u64::from(window);
                     let all = window * runner.plan.fan() * self.shares.len() as u64;

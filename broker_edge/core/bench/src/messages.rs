@@ -10,7 +10,7 @@ use headwater_mqtt::packet::subscribe::{Subscription, SubscriptionOptions};
 use headwater_mqtt::{PacketId, QoS, ReasonCode};
 use mio::{Events, Poll};
 
-use crate::client::{Client, State, Tally};
+use crate::client::{Client, Counters, State};
 use crate::latency::Latency;
 use crate::load::Load;
 use crate::plan::{Pace, Plan, Scenario};
@@ -38,7 +38,7 @@ pub struct Runner<'a> {
     events: Events,
     /// Publishers first, then subscribers.
     pub clients: Vec<Client>,
-    pub tally: Tally,
+    pub counters: Counters,
     buffer: Vec<u8>,
     /// When sending began; before that, when the run began.
     started: Instant,
@@ -56,7 +56,7 @@ impl<'a> Runner<'a> {
             poll: Poll::new()?,
             events: Events::with_capacity(1024),
             clients: Vec::new(),
-            tally: Tally::new(),
+            counters: Counters::new(),
             buffer: vec![0; READ_BYTES],
             started: Instant::now(),
             touched: Vec::new(),
@@ -70,10 +70,10 @@ impl<'a> Runner<'a> {
 
     fn connect(&mut self) -> Result<(), BenchError> {
         let wanted = self.plan.publisher_count() + self.plan.subscriber_count();
-        self.progress = (self.tally.progress(), Instant::now());
-        while (self.tally.opened as usize) < wanted && !self.is_stopped() {
+        self.progress = (self.counters.progress(), Instant::now());
+        while (self.counters.opened as usize) < wanted && !self.is_stopped() {
             while self.clients.len() < wanted
-                && self.clients.len() - (self.tally.opened as usize) < OPENING_MAX
+                && self.clients.len() - (self.counters.opened as usize) < OPENING_MAX
             {
                 let token = self.clients.len();
                 let stream = net::begin(self.plan.address, self.poll.registry(), token)
@@ -81,7 +81,7 @@ impl<'a> Runner<'a> {
                 self.clients.push(Client::new(stream, self.plan.version));
             }
             self.turn(Some(Duration::from_millis(100)))?;
-            self.check("while connecting", self.tally.opened, wanted as u64)?;
+            self.check("while connecting", self.counters.opened, wanted as u64)?;
         }
         Ok(())
     }
@@ -108,10 +108,10 @@ impl<'a> Runner<'a> {
             encode::subscribe(out, self.plan.version, PacketId::FIRST, &[], &one);
             self.flush(publishers + number);
         }
-        self.progress = (self.tally.progress(), Instant::now());
-        while self.tally.subscribed < wanted && !self.is_stopped() {
+        self.progress = (self.counters.progress(), Instant::now());
+        while self.counters.subscribed < wanted && !self.is_stopped() {
             self.turn(Some(Duration::from_millis(100)))?;
-            self.check("while subscribing", self.tally.subscribed, wanted)?;
+            self.check("while subscribing", self.counters.subscribed, wanted)?;
         }
         Ok(())
     }
@@ -138,10 +138,10 @@ impl<'a> Runner<'a> {
 
     /// Fails when the broker has refused something, closed a connection, or sent nothing for the plan's `patience`.
     fn check(&mut self, when: &'static str, done: u64, wanted: u64) -> Result<(), BenchError> {
-        if let Some((what, reason)) = self.tally.refusal.take() {
+        if let Some((what, reason)) = self.counters.refusal.take() {
             return Err(BenchError::Refused { what, reason });
         }
-        if self.tally.closed > 0 {
+        if self.counters.closed > 0 {
             return Err(self.closed(when));
         }
         if self.silence() > self.plan.patience {
@@ -157,9 +157,9 @@ impl<'a> Runner<'a> {
     }
 
     fn closed(&self, when: &'static str) -> BenchError {
-        let reason = self.tally.close_reason.clone();
+        let reason = self.counters.close_reason.clone();
         BenchError::Closed {
-            count: self.tally.closed,
+            count: self.counters.closed,
             connections: self.clients.len(),
             when,
             reason: reason.unwrap_or_else(|| "it gave no reason".to_owned()),
@@ -168,7 +168,7 @@ impl<'a> Runner<'a> {
 
     /// How long ago the last progress was.
     fn silence(&mut self) -> Duration {
-        let progress = self.tally.progress();
+        let progress = self.counters.progress();
         if progress != self.progress.0 {
             self.progress = (progress, Instant::now());
         }
@@ -180,7 +180,7 @@ impl<'a> Runner<'a> {
         let broker_cpu = || self.plan.broker_pid.and_then(process::cpu_ns);
         let (own_before, broker_before) = (own_cpu_ns(), broker_cpu());
         self.started = Instant::now();
-        self.progress = (self.tally.progress(), Instant::now());
+        self.progress = (self.counters.progress(), Instant::now());
         let mut pinged = false;
         let mut interrupted = false;
         loop {
@@ -191,9 +191,9 @@ impl<'a> Runner<'a> {
                 self.ping_all();
             }
             self.flush_touched();
-            let owed = load.acks_wanted > self.tally.acked
-                || load.deliveries_wanted(self.plan) > self.tally.delivered
-                || (pinged && self.tally.pongs < self.plan.publisher_count() as u64);
+            let owed = load.acks_wanted > self.counters.acked
+                || load.deliveries_wanted(self.plan) > self.counters.delivered
+                || (pinged && self.counters.pongs < self.plan.publisher_count() as u64);
             if interrupted || (due_ns.is_none() && !owed) || self.has_given_up(due_ns, &load) {
                 break;
             }
@@ -203,7 +203,7 @@ impl<'a> Runner<'a> {
                 self.timeout(due_ns)
             };
             self.turn(timeout)?;
-            if self.tally.closed > 0 {
+            if self.counters.closed > 0 {
                 return Err(self.closed("while messages were sent"));
             }
         }
@@ -226,11 +226,11 @@ impl<'a> Runner<'a> {
         report.acks_wanted = load.acks_wanted;
         report.deliveries_wanted = load.deliveries_wanted(self.plan);
         report.lag = load.lag.take();
-        report.acked = self.tally.acked;
-        report.refused = self.tally.refused;
-        report.delivered = self.tally.delivered;
-        report.acks = std::mem::replace(&mut self.tally.acks, Latency::new());
-        report.deliveries = std::mem::replace(&mut self.tally.deliveries, Latency::new());
+        report.acked = self.counters.acked;
+        report.refused = self.counters.refused;
+        report.delivered = self.counters.delivered;
+        report.acks = std::mem::replace(&mut self.counters.acks, Latency::new());
+        report.deliveries = std::mem::replace(&mut self.counters.deliveries, Latency::new());
         self.say_goodbye();
         Ok(report)
     }
@@ -238,7 +238,7 @@ impl<'a> Runner<'a> {
     /// Whether it has waited long enough without progress to give up.
     fn has_given_up(&mut self, due_ns: Option<u64>, load: &Load) -> bool {
         let silence = self.silence();
-        let is_over = due_ns.is_none() && load.acks_wanted <= self.tally.acked;
+        let is_over = due_ns.is_none() && load.acks_wanted <= self.counters.acked;
         let only_qos0 = is_over && self.plan.qos_max() == QoS::AtMostOnce;
         silence
             > self
@@ -292,7 +292,7 @@ impl<'a> Runner<'a> {
 
     fn end(&mut self, number: usize) {
         self.clients[number].state = State::Closed;
-        self.tally.closed += 1;
+        self.counters.closed += 1;
     }
 
     /// Polls the sockets and handles their input.
@@ -332,7 +332,7 @@ impl<'a> Runner<'a> {
         if is_readable {
             let started = self.started;
             let now_ns = || started.elapsed().as_nanos() as u64;
-            if !client.read(&mut self.buffer, &mut self.tally, &now_ns)? {
+            if !client.read(&mut self.buffer, &mut self.counters, &now_ns)? {
                 self.end(number);
                 return Ok(());
             }

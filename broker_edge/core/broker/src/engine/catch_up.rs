@@ -254,8 +254,8 @@ impl Engine {
         *steps = steps.saturating_sub(usize::try_from(sent).unwrap_or(0) / STEP_BYTES);
         self.batch_cache.note_sent(sent);
         if progress.is_some() {
-            let place = (reading.partition, reading.next);
-            self.batch_cache.stop(key, place, self.now.mono_ms);
+            let at = (reading.partition, reading.next);
+            self.batch_cache.stop(key, at, self.now.mono_ms);
         } else {
             self.batch_cache.resume_at(key, self.now.mono_ms);
         }

@@ -273,13 +273,13 @@ impl Engine {
 
     fn lag(&self, session: &Session) -> u64 {
         let lag_of = |partition: PartitionIndex| {
-            let place = session.place(partition, self.dispatched[partition.index()]);
+            let offset = session.read_offset(partition, self.dispatched[partition.index()]);
             let replays = session.replays.iter().filter(|replay| !replay.joined);
             let oldest = replays
                 .flat_map(|replay| &replay.cursors)
                 .filter(|(of, _)| *of == partition)
                 .map(|(_, next)| *next)
-                .fold(place, Ord::min);
+                .fold(offset, Ord::min);
             let end = self.stages[partition.index()].partition.high_watermark();
             end.0.saturating_sub(oldest.0)
         };

@@ -328,7 +328,7 @@ impl Engine {
     fn send_reply(&mut self, key: ConnKey, reply: Reply) {
         self.turn_metrics.packets_sent += 1;
         let written = self.settings.ack_written;
-        let place = match &reply {
+        let offset_text = match &reply {
             Reply::Located {
                 partition,
                 offset: Some(offset),
@@ -368,7 +368,7 @@ impl Engine {
                 reason,
                 ..
             } => {
-                write_located_ack(conn, kind, packet_id, reason, &place, written);
+                write_located_ack(conn, kind, packet_id, reason, &offset_text, written);
                 self.turn_metrics.publishes_acknowledged += 1;
             }
             Reply::Pubcomp { packet_id, .. } => {
@@ -431,7 +431,7 @@ fn write_located_ack(
     kind: AckKind,
     packet_id: u16,
     reason: ReasonCode,
-    place: &str,
+    offset_text: &str,
     written: bool,
 ) {
     settle_in_flight(conn, kind, 1, reason);
@@ -441,7 +441,7 @@ fn write_located_ack(
     let properties = [
         Property::UserProperty {
             key: "stream-offset",
-            value: place,
+            value: offset_text,
         },
         Property::UserProperty {
             key: "stream-durability",

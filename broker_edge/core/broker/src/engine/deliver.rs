@@ -148,7 +148,7 @@ impl Engine {
             .filter(|record| record.retain)
         {
             let replaced = self.apply_retained(&mut retained, &record, partition);
-            if replaced.is_some_and(|place| place.stored)
+            if replaced.is_some_and(|entry| entry.stored)
                 && let Err(error) = self.state.delete(&super::retained::state_key(record.topic))
             {
                 tracing::warn!(%error, topic = record.topic, "an old retained message cannot be removed from the state store now");
@@ -282,7 +282,7 @@ impl Engine {
         } = *delivery;
         let now_us = self.now.wall_us;
         let out_buffer_bytes = self.settings.out_buffer_bytes;
-        let place = format_offset(&self.stages[partition.index()], record, effective);
+        let offset_text = format_offset(&self.stages[partition.index()], record, effective);
         let Some(session) = self.sessions.get_mut(session_key) else {
             return Delivered::Skipped;
         };
@@ -320,11 +320,11 @@ impl Engine {
             return Delivered::NoRoom;
         }
         let mut extra = if conn.version.is_v5() {
-            extra_properties(record, effective, &place)
+            extra_properties(record, effective, &offset_text)
         } else {
             Vec::new()
         };
-        let at_topic = offset_topic(record, effective, &place);
+        let at_topic = offset_topic(record, effective, &offset_text);
         let alias_use = match &conn.extras.out_aliases {
             Some(aliases) if at_topic.is_none() => aliases.alias_use(record.topic),
             _ => AliasUse::Plain,
@@ -407,17 +407,17 @@ pub(super) fn format_offset(
 pub(super) fn offset_topic(
     record: &RecordView<'_>,
     effective: &EffectiveOptions,
-    place: &str,
+    offset_text: &str,
 ) -> Option<String> {
     effective
         .offset_topics
-        .then(|| format!("$at/{place}/{}", record.topic))
+        .then(|| format!("$at/{offset_text}/{}", record.topic))
 }
 
 pub(super) fn extra_properties(
     record: &RecordView<'_>,
     effective: &EffectiveOptions,
-    place: &str,
+    offset_text: &str,
 ) -> Vec<u8> {
     let mut extra = Vec::new();
     for id in effective.ids.iter().flatten() {
@@ -426,7 +426,7 @@ pub(super) fn extra_properties(
     if effective.offsets {
         Property::UserProperty {
             key: "stream-offset",
-            value: place,
+            value: offset_text,
         }
         .encode(&mut extra);
         Property::UserProperty {

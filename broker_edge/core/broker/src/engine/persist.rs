@@ -434,11 +434,11 @@ impl Engine {
     }
 
     fn by_partition(&self, named: &BTreeMap<String, u64>) -> Vec<(PartitionIndex, Offset)> {
-        let place = |(name, offset): (&String, &u64)| {
+        let known = |(name, offset): (&String, &u64)| {
             let partition = PartitionIndex::of(self.log.by_name(name)?.id());
             Some((partition, self.within_log(partition, *offset)))
         };
-        named.iter().filter_map(place).collect()
+        named.iter().filter_map(known).collect()
     }
 
     /// Limits a session's offset to the log. If a partition was restored from an older copy, it ends before that

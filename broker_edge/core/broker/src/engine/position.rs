@@ -157,8 +157,8 @@ impl Engine {
         position: &Position,
         policy: ResetPolicy,
     ) -> Result<StartOffsets, Refusal> {
-        if let Position::Offsets(places) = position {
-            for (name, _) in places {
+        if let Position::Offsets(offsets) = position {
+            for (name, _) in offsets {
                 if self
                     .log
                     .by_name(name)
@@ -182,8 +182,8 @@ impl Engine {
                     .offset_for_time(*time_us)
                     .map_err(|error| bad(format!("the log cannot be read: {error}")))?
                     .min(live_at),
-                Position::Offsets(places) => {
-                    let named = places.iter().find(|(name, _)| name == log.name());
+                Position::Offsets(offsets) => {
+                    let named = offsets.iter().find(|(name, _)| name == log.name());
                     named.map_or(live_at, |(_, offset)| Offset(*offset))
                 }
             };
@@ -221,14 +221,14 @@ impl Engine {
     }
 
     /// `<partition name>:<offset>[,…]`.
-    pub(super) fn format_offsets(&self, places: &[(PartitionIndex, Offset)]) -> String {
-        let place = |(partition, offset): &(PartitionIndex, Offset)| {
+    pub(super) fn format_offsets(&self, offsets: &[(PartitionIndex, Offset)]) -> String {
+        let text = |(partition, offset): &(PartitionIndex, Offset)| {
             format!(
                 "{}:{offset}",
                 self.stages[partition.index()].partition.name()
             )
         };
-        places.iter().map(place).collect::<Vec<_>>().join(",")
+        offsets.iter().map(text).collect::<Vec<_>>().join(",")
     }
 }
 
@@ -244,10 +244,10 @@ mod tests {
             Position::parse("1700000000000000"),
             Ok(Position::Time(1_700_000_000_000_000))
         );
-        let places = vec![("telemetry-0".to_owned(), 7), ("control-0".to_owned(), 0)];
+        let offsets = vec![("telemetry-0".to_owned(), 7), ("control-0".to_owned(), 0)];
         assert_eq!(
             Position::parse("telemetry-0:7,control-0:0"),
-            Ok(Position::Offsets(places))
+            Ok(Position::Offsets(offsets))
         );
         for wrong in [
             "",

@@ -41,7 +41,7 @@ pub fn qos2_inbound_key(client_id: &str) -> String {
 #[derive(Debug, Clone, Copy)]
 pub struct InboundId {
     /// The record; `None` if it was durable when the broker started.
-    place: Option<(PartitionIndex, Ticket)>,
+    record: Option<(PartitionIndex, Ticket)>,
     /// The connection whose receive maximum the id counts against.
     counted: Option<ConnKey>,
     /// How often the publish was repeated on that connection.
@@ -130,7 +130,7 @@ impl Engine {
             return true;
         }
         let too_many = conn.is_v5() && conn.publishes_in_flight > self.settings.receive_maximum;
-        match held.place {
+        match held.record {
             Some((partition, ticket)) if self.stages[partition.index()].settled() <= ticket => {
                 let stage = &mut self.stages[partition.index()];
                 if matches!(stage.partition.state(), PartitionState::Stopped(_)) {
@@ -207,7 +207,7 @@ impl Engine {
         };
         let received = &mut session.qos2_inbound;
         let held = InboundId {
-            place: Some((partition, ticket)),
+            record: Some((partition, ticket)),
             counted: Some(conn),
             repeats: 0,
             hash: Some(xxh3_64(payload)),
@@ -246,7 +246,7 @@ impl Engine {
     pub(super) fn free_abandoned(&mut self, partition: PartitionIndex) {
         let settled = self.stages[partition.index()].settled();
         let is_abandoned = |held: &InboundId| {
-            held.place
+            held.record
                 .is_some_and(|(of, ticket)| of == partition && ticket >= settled)
         };
         let holders: Vec<SessionKey> = self
@@ -307,7 +307,7 @@ impl Engine {
 
     /// Whether the record of a packet id in use is acknowledged.
     fn is_settled(&self, held: &InboundId) -> bool {
-        held.place
+        held.record
             .is_none_or(|(partition, ticket)| self.stages[partition.index()].settled() > ticket)
     }
 

@@ -70,11 +70,11 @@ impl Session {
 
     /// The session gets QoS 2 from here on, after a lower QoS: earlier records may be unacknowledged and have to be
     /// delivered again after a crash.
-    pub fn begin_qos2(&mut self, places: &[(PartitionIndex, Offset)]) {
+    pub fn begin_qos2(&mut self, offsets: &[(PartitionIndex, Offset)]) {
         let assigned = self.extras.present_mut().map(|extras| &mut extras.assigned);
         for range in assigned.into_iter().flatten() {
-            let place = places.iter().find(|(of, _)| *of == range.partition);
-            if let (Source::Cursor, Some((_, at))) = (range.source, place) {
+            let found = offsets.iter().find(|(of, _)| *of == range.partition);
+            if let (Source::Cursor, Some((_, at))) = (range.source, found) {
                 range.from = range.from.max(*at);
             }
         }

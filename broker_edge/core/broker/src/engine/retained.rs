@@ -350,8 +350,8 @@ impl Engine {
                 partition.clone(),
             );
             partition.before_delete(Arc::new(move |range: Range<Offset>| {
-                let places = retained.lock().within(index, &range);
-                for (topic, at) in places {
+                let records = retained.lock().within(index, &range);
+                for (topic, at) in records {
                     let Some(value) = stored_value(&own, at) else { return false };
                     let text = serde_json::to_vec(&value).expect("a plain structure becomes JSON");
                     if let Err(error) = state.put(&state_key(&topic), &text) {

@@ -80,7 +80,7 @@ impl RetainedCursor {
     #[cfg(test)]
     pub fn listed(&self) -> usize {
         match &self.rest {
-            Remaining::Listed(places) => places.capacity(),
+            Remaining::Listed(records) => records.capacity(),
             Remaining::Unknown | Remaining::From(_) => 0,
         }
     }
@@ -94,19 +94,19 @@ impl RetainedCursor {
         steps: &mut usize,
     ) -> NextValue {
         if matches!(self.rest, Remaining::Unknown) {
-            let (looked, places) = retained.list(&self.filter, (LISTED_MAX, LOOKED_MAX));
+            let (looked, records) = retained.list(&self.filter, (LISTED_MAX, LOOKED_MAX));
             // A short list is cheap; many filters that each find a few values are not free.
             let cost = (looked + STEP_RECORDS - LOOKED_FREE) / STEP_RECORDS;
             *steps = steps.saturating_sub(cost);
-            self.rest = places.map_or(Remaining::From(RecordRef::default()), |places| {
-                Remaining::Listed(places.into())
+            self.rest = records.map_or(Remaining::From(RecordRef::default()), |records| {
+                Remaining::Listed(records.into())
             });
         }
         match &mut self.rest {
             Remaining::Unknown => NextValue::Nothing,
-            Remaining::Listed(places) => {
+            Remaining::Listed(records) => {
                 let mut refused = 0;
-                while let Some(at) = places.front() {
+                while let Some(at) = records.front() {
                     let end = self.as_of.get(at.partition.index());
                     let is_old = end.is_some_and(|end| at.offset < *end);
                     match retained.at(*at) {
@@ -127,7 +127,7 @@ impl RetainedCursor {
                             if refused % REFUSED_PER_STEP == 0 {
                                 *steps = steps.saturating_sub(1);
                             }
-                            places.pop_front()
+                            records.pop_front()
                         }
                     };
                 }
@@ -143,8 +143,8 @@ impl RetainedCursor {
     pub fn pass(&mut self) {
         match &mut self.rest {
             Remaining::Unknown => {}
-            Remaining::Listed(places) => {
-                places.pop_front();
+            Remaining::Listed(records) => {
+                records.pop_front();
             }
             Remaining::From(at) => at.offset = at.offset.plus(1),
         }

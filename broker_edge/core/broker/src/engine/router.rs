@@ -448,9 +448,9 @@ mod tests {
                 left.push((session as u64, filter.clone()));
             }
             for index in removed {
-                let place = index.index(left.len());
+                let at = index.index(left.len());
                 if left.len() > 1 {
-                    let (session, filter) = left.remove(place);
+                    let (session, filter) = left.remove(at);
                     router.remove(&filter, SessionKey::from_bits(session));
                 }
             }

@@ -389,7 +389,7 @@ impl Session {
     }
 
     /// The offset from which the session continues in a partition; `live_at` is the position of the live stream.
-    pub fn place(&self, partition: PartitionIndex, live_at: Offset) -> Offset {
+    pub fn read_offset(&self, partition: PartitionIndex, live_at: Offset) -> Offset {
         self.behind
             .iter()
             .find(|behind| behind.partition == partition)
@@ -399,7 +399,7 @@ impl Session {
     /// The first offset of a partition that the session still needs, which is stored in its checkpoint. `live_at` is
     /// the position of the live stream.
     pub fn cursor(&self, partition: PartitionIndex, live_at: Offset) -> Offset {
-        let place = self.place(partition, live_at);
+        let place = self.read_offset(partition, live_at);
         let unacked = self.window.oldest(partition, Source::Cursor);
         let receipt = self
             .extras

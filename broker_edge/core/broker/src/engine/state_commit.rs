@@ -200,7 +200,7 @@ impl Engine {
         self.state.write(&changes)
     }
 
-    /// Sends what waited for commits that are durable now.
+    /// Resumes everything that waited for commits that are durable now.
     pub(super) fn settle_state_commits(&mut self) {
         let mark = self.state_mark();
         if !self.state_commits.settle(mark) {

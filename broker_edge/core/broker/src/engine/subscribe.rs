@@ -315,7 +315,7 @@ impl Engine {
             if grows {
                 let places: Vec<(PartitionIndex, Offset)> = live_at
                     .iter()
-                    .map(|(partition, at)| (*partition, session.place(*partition, *at)))
+                    .map(|(partition, at)| (*partition, session.read_offset(*partition, *at)))
                     .collect();
                 session.begin_qos2(&places);
             }

@@ -19,7 +19,7 @@ use crate::transport::upgrade::Upgrade;
 use crate::transport::{ListenerProtocol, ReceiveResult, Stream, certificates, proxy, upgrade};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum HandshakeStage {
     Proxy,
     /// TLS has not begun: a silent connection costs nothing yet.
     Hello,
@@ -32,7 +32,7 @@ pub struct Arrival {
     stream: Stream,
     speaks: Arc<ListenerProtocol>,
     pub address: SocketAddr,
-    stage: Stage,
+    stage: HandshakeStage,
     certificate: Option<Arc<CertificateNames>>,
     is_foreign: bool,
     /// Received bytes, not enough for the stage yet.
@@ -90,7 +90,7 @@ impl Arrival {
             stream,
             speaks,
             address,
-            stage: Stage::Proxy,
+            stage: HandshakeStage::Proxy,
             certificate: None,
             is_foreign: false,
             held: Vec::new(),
@@ -106,17 +106,17 @@ impl Arrival {
 
     /// Whether the next step may need the CPU time of a TLS handshake.
     pub fn is_costly(&self) -> bool {
-        matches!(self.stage, Stage::Hello | Stage::Tls)
+        matches!(self.stage, HandshakeStage::Hello | HandshakeStage::Tls)
     }
 
     /// Whether it holds the state of an unfinished handshake.
     pub fn is_handshaking(&self) -> bool {
-        self.stage == Stage::Tls
+        self.stage == HandshakeStage::Tls
     }
 
     /// Whether the address is the client's own, not that of a proxy whose header is still to come.
     pub fn is_address_known(&self) -> bool {
-        self.stage != Stage::Proxy
+        self.stage != HandshakeStage::Proxy
     }
 
     pub fn held_bytes(&self) -> usize {
@@ -156,19 +156,21 @@ impl Arrival {
         loop {
             let before = self.stage;
             let advanced = match self.stage {
-                Stage::Proxy => self.take_proxy(&buffer[from..to]),
-                Stage::Hello => self.take_hello(&buffer[from..to]),
-                Stage::Tls => self.finish_tls(),
-                Stage::Upgrade => self.take_upgrade(&buffer[from..to], connect_bytes_max),
-                Stage::Connect => match self.take_connect(&buffer[from..to], connect_bytes_max) {
-                    Ok(true) => {
-                        buffer.copy_within(from..to, 0);
-                        let len = to - from;
-                        return Step::Open { len, more };
+                HandshakeStage::Proxy => self.take_proxy(&buffer[from..to]),
+                HandshakeStage::Hello => self.take_hello(&buffer[from..to]),
+                HandshakeStage::Tls => self.finish_tls(),
+                HandshakeStage::Upgrade => self.take_upgrade(&buffer[from..to], connect_bytes_max),
+                HandshakeStage::Connect => {
+                    match self.take_connect(&buffer[from..to], connect_bytes_max) {
+                        Ok(true) => {
+                            buffer.copy_within(from..to, 0);
+                            let len = to - from;
+                            return Step::Open { len, more };
+                        }
+                        Ok(false) => Ok(0),
+                        Err(failure) => Err(failure),
                     }
-                    Ok(false) => Ok(0),
-                    Err(failure) => Err(failure),
-                },
+                }
             };
             match advanced {
                 Ok(taken) => from += taken,
@@ -177,7 +179,7 @@ impl Arrival {
             if self.stage == before {
                 break;
             }
-            if before == Stage::Upgrade
+            if before == HandshakeStage::Upgrade
                 && let Some(websocket) = self.stream.websocket_mut()
             {
                 match websocket.decode(&mut buffer[from..to]) {
@@ -195,10 +197,15 @@ impl Arrival {
 
     fn next_stage(&mut self) {
         self.stage = match self.stage {
-            Stage::Proxy if self.speaks.tls.is_some() => Stage::Hello,
-            Stage::Hello => Stage::Tls,
-            Stage::Proxy | Stage::Tls if self.speaks.websocket => Stage::Upgrade,
-            Stage::Proxy | Stage::Tls | Stage::Upgrade | Stage::Connect => Stage::Connect,
+            HandshakeStage::Proxy if self.speaks.tls.is_some() => HandshakeStage::Hello,
+            HandshakeStage::Hello => HandshakeStage::Tls,
+            HandshakeStage::Proxy | HandshakeStage::Tls if self.speaks.websocket => {
+                HandshakeStage::Upgrade
+            }
+            HandshakeStage::Proxy
+            | HandshakeStage::Tls
+            | HandshakeStage::Upgrade
+            | HandshakeStage::Connect => HandshakeStage::Connect,
         };
     }
 

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::Shared;
 use super::caller::{Caller, authenticate};
-use super::gate::{Pass, Stage};
+use super::gate::{Pass, PassState};
 
 pub(super) async fn guard(
     State(shared): State<Arc<Shared>>,
@@ -28,7 +28,7 @@ pub(super) async fn guard(
     let is_artifact = path.starts_with("/artifacts/");
     if matches!(path, "/healthz" | "/readyz") || (is_metrics && shared.auth.opens_metrics()) {
         let mut response = next.run(request).await;
-        if pass.stage() == Stage::Pending {
+        if pass.state() == PassState::Pending {
             // Otherwise a probe that reuses the connection would be cut off in the middle of a request at the deadline.
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);

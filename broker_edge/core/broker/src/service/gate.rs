@@ -69,7 +69,7 @@ pub struct Gate {
 
 /// The state of a pass, which its connection reads without a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum PassState {
     Pending,
     In,
     Closed,
@@ -234,13 +234,13 @@ impl Pass {
         self.gate.line
     }
 
-    pub fn stage(&self) -> Stage {
+    pub fn state(&self) -> PassState {
         if self.is_closed.load(Ordering::Acquire) {
-            Stage::Closed
+            PassState::Closed
         } else if self.is_in.load(Ordering::Acquire) {
-            Stage::In
+            PassState::In
         } else {
-            Stage::Pending
+            PassState::Pending
         }
     }
 

@@ -33,7 +33,7 @@ fn user(name: &str) -> Arc<Identity> {
 }
 
 fn is_open(pass: &Pass) -> bool {
-    pass.stage() != Stage::Closed
+    pass.state() != PassState::Closed
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn who_was_let_in_counts_against_the_user_and_no_more_against_the_address() {
     }
     let fifth = enter(&gate, 1);
     assert!(fifth.let_in(&user("ann"), None, true).is_err());
-    assert_eq!(fifth.stage(), Stage::Pending);
+    assert_eq!(fifth.state(), PassState::Pending);
     fifth
         .let_in(&user("bob"), None, true)
         .expect("another user");
@@ -171,12 +171,12 @@ fn connections_of_a_user_that_is_gone_have_to_show_other_credentials() {
     pass.let_in(&user("ann"), None, true).expect("a place");
     gate.review(&Authority::open());
     assert_eq!(
-        (pass.stage(), other.stage()),
-        (Stage::Pending, Stage::Pending)
+        (pass.state(), other.state()),
+        (PassState::Pending, PassState::Pending)
     );
     assert!(gate.state.lock().users.is_empty());
     pass.let_in(&user("bob"), None, true).expect("a place");
-    assert_eq!(pass.stage(), Stage::In);
+    assert_eq!(pass.state(), PassState::In);
 }
 
 #[test]

@@ -21,7 +21,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
-use super::gate::{Gate, Pass, Refused, Stage};
+use super::gate::{Gate, Pass, PassState, Refused};
 use crate::metrics::Closed;
 use crate::transport::certificates::TlsContext;
 
@@ -220,18 +220,18 @@ impl GuardedSocket {
     }
 
     /// Whether the connection may continue; its task is woken when that changes.
-    fn look(&mut self, context: &mut Context<'_>) -> io::Result<Stage> {
+    fn look(&mut self, context: &mut Context<'_>) -> io::Result<PassState> {
         self.pass.watch(context.waker());
-        let stage = self.pass.stage();
-        match stage {
-            Stage::Closed => return Err(io::ErrorKind::ConnectionAborted.into()),
-            Stage::In => self.deadline = None,
+        let state = self.pass.state();
+        match state {
+            PassState::Closed => return Err(io::ErrorKind::ConnectionAborted.into()),
+            PassState::In => self.deadline = None,
             // The connection was authenticated once and has to be again.
-            Stage::Pending if self.deadline.is_none() => {
+            PassState::Pending if self.deadline.is_none() => {
                 self.deadline = Some(Box::pin(tokio::time::sleep(self.pass.timeout())));
                 self.received = 0;
             }
-            Stage::Pending => {}
+            PassState::Pending => {}
         }
         while let Some(deadline) = &mut self.deadline
             && deadline.as_mut().poll(context).is_ready()
@@ -244,7 +244,7 @@ impl GuardedSocket {
             // connection.
             self.deadline = Some(Box::pin(tokio::time::sleep(self.pass.timeout())));
         }
-        Ok(stage)
+        Ok(state)
     }
 }
 
@@ -261,8 +261,8 @@ impl AsyncRead for GuardedSocket {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let stage = this.look(context)?;
-        if stage == Stage::In {
+        let state = this.look(context)?;
+        if state == PassState::In {
             return Pin::new(&mut this.socket).poll_read(context, buffer);
         }
         if this.received >= PENDING_BYTES_MAX {

@@ -262,7 +262,7 @@ impl InboundId {
     /// The record was durable when the broker started.
     const fn restored() -> Self {
         Self {
-            place: None,
+            record: None,
             counted: None,
             repeats: 0,
             hash: None,

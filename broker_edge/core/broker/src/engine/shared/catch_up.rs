@@ -51,14 +51,14 @@ impl Engine {
             let Some(group) = self.groups.get(id) else {
                 return Progress::Finished;
             };
-            let Some((&place, &from)) = group.returned.first_key_value() else {
+            let Some((&at, &from)) = group.returned.first_key_value() else {
                 return Progress::Finished;
             };
             if *steps == 0 {
                 return Progress::Unfinished;
             }
             *steps -= 1;
-            let (partition, offset) = place;
+            let (partition, offset) = at;
             let near = recent.take().filter(|((of, _), batch)| {
                 *of == partition && (batch.base_offset()..batch.next_offset()).contains(&offset)
             });
@@ -83,17 +83,17 @@ impl Engine {
                 GiveOutcome::Later => return Progress::Unfinished,
                 GiveOutcome::Aside => {
                     let group = self.groups.get_mut(id);
-                    if !group.is_some_and(|group| group.set_aside(place)) {
+                    if !group.is_some_and(|group| group.set_aside(at)) {
                         return Progress::NoRoom;
                     }
                 }
                 GiveOutcome::NoRoom | GiveOutcome::Nobody => return Progress::NoRoom,
             }
             if let Some(group) = self.groups.get_mut(id) {
-                group.returned.remove(&place);
+                group.returned.remove(&at);
                 group.dirty = true;
             }
-            recent = batch.map(|batch| (place, batch));
+            recent = batch.map(|batch| (at, batch));
         }
     }
 

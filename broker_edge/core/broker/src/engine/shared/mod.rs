@@ -270,7 +270,7 @@ impl Group {
     }
 
     /// The offset from which the group continues in a partition; `live_at` is the position of the live stream.
-    fn place(&self, partition: PartitionIndex, live_at: Offset) -> Offset {
+    fn read_offset(&self, partition: PartitionIndex, live_at: Offset) -> Offset {
         let mut behind = self.behind.iter();
         behind
             .find(|behind| behind.partition == partition)
@@ -294,10 +294,10 @@ impl Group {
     }
 
     /// Sets a record aside, if there is room for it.
-    fn set_aside(&mut self, place: PartitionOffset) -> bool {
+    fn set_aside(&mut self, at: PartitionOffset) -> bool {
         let has_room = self.aside.len() < ASIDE_MAX;
         if has_room {
-            self.aside.push_back(place);
+            self.aside.push_back(at);
             self.dirty = true;
         }
         has_room
@@ -306,8 +306,8 @@ impl Group {
     /// Lets records that were set aside be tried again, in turn.
     fn try_aside(&mut self, count: usize) {
         let count = count.min(self.aside.len());
-        for place in self.aside.drain(..count) {
-            self.returned.insert(place, NOBODY);
+        for at in self.aside.drain(..count) {
+            self.returned.insert(at, NOBODY);
         }
     }
 

@@ -65,7 +65,7 @@ impl Engine {
         }
         let mut places = BTreeMap::new();
         for partition in self.partitions_of(group.filter()) {
-            let next = group.place(partition, self.dispatched[partition.index()]);
+            let next = group.read_offset(partition, self.dispatched[partition.index()]);
             let mut offsets = pending.remove(&partition).unwrap_or_default();
             // Deliveries restored into a window are above the cursor and skipped there.
             offsets.retain(|offset| *offset < next.0);

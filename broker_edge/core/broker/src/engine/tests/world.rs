@@ -58,8 +58,8 @@ impl World {
             peer.key = None;
             peer.connected = false;
         }
-        let place = |life: usize| self.root.path().join(life.to_string());
-        let (from, to) = (place(self.lives), place(self.lives + 1));
+        let folder = |life: usize| self.root.path().join(life.to_string());
+        let (from, to) = (folder(self.lives), folder(self.lives + 1));
         copy_all(&from, &to);
         self.lives += 1;
         let rig = Rig::open_with(small(&to));
