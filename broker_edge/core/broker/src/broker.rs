@@ -10,7 +10,7 @@ use headwater_log::{
 };
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::auth::{self, Keeper};
+use crate::auth::{self, AuthService};
 use crate::config::{Ack, ClassSettings, Config, Disk, DiskAction, LogSettings, Sync, TlsSettings};
 use crate::data_plane::{self, DataPlane, DataPlaneConfig, LoopParts};
 use crate::hosts::{Hosts, Origins};
@@ -100,7 +100,7 @@ impl Broker {
             .map(|bound| Ok((bound.speaks.name(), address(&bound.listener)?)))
             .collect::<Result<Vec<_>, StartError>>()?;
 
-        let auth = Keeper::start(&config.auth, config.is_local())?;
+        let auth = AuthService::start(&config.auth, config.is_local())?;
         if !config.is_local() && config.auth.acl_file.is_none() {
             tracing::warn!(
                 "other machines can reach this broker and there is no ACL: every admitted client may use every topic; set auth.acl_file"
@@ -212,7 +212,7 @@ impl Drop for Broker {
 /// What the parts of a broker share besides the log.
 struct Parts {
     metrics: Arc<Metrics>,
-    auth: Arc<Keeper>,
+    auth: Arc<AuthService>,
     reloads: Arc<Reloads>,
 }
 

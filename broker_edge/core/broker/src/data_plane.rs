@@ -13,7 +13,7 @@ use headwater_log::Log;
 use headwater_mqtt::QoS;
 use mio::{Poll, Waker};
 
-use crate::auth::Keeper;
+use crate::auth::AuthService;
 use crate::config::{BrokerSettings, MqttSettings, Quota, QuotaSettings};
 use crate::descriptors::{connections_room, open_files_max};
 use crate::engine::{Engine, Limits, Now, QuotaKind, QuotaLimits, Settings};
@@ -80,7 +80,7 @@ pub(crate) fn start(
     log: Log,
     state: Arc<StateStore>,
     metrics: Arc<Metrics>,
-    auth: Arc<Keeper>,
+    auth: Arc<AuthService>,
     listeners: Vec<BoundListener>,
 ) -> io::Result<DataPlane> {
     let LoopParts {

@@ -1,14 +1,14 @@
 //! Authentication and authorization: who a client is, and what it may do.
 //!
 //! An [`Authority`] is an immutable snapshot of users, token keys and the ACL. A reload replaces it as a whole
-//! ([`Keeper`]). Credentials become an [`Identity`], whose permissions are its [`Rights`]. Nothing here knows about
+//! ([`AuthService`]). Credentials become an [`Identity`], whose permissions are its [`Rights`]. Nothing here knows about
 //! connections: the engine and the service ask, and act on the answer.
 
 pub(crate) mod acl;
+mod auth_service;
 mod authority;
 mod certificate;
 pub(crate) mod file;
-mod keeper;
 mod password;
 mod password_cache;
 mod rights;
@@ -30,12 +30,12 @@ use crate::peer::CertificateNames;
 use section::Section;
 use users::Fingerprint;
 
+pub use auth_service::{AuthService, StartError};
 pub use authority::{Admission, Authority, Check, Credentials};
 pub use file::FileError;
-pub use keeper::{Keeper, StartError};
 pub use rights::{Caller, Rights};
 pub use verifier::{Answer, Asker, Busy, Verifier};
-pub use waiting::Line;
+pub use waiting::ListenerKind;
 
 /// An action on a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::waiting::{Line, Queued, Source, Waiting};
+use super::waiting::{ListenerKind, Queued, Source, Waiting};
 use super::{Check, Denied, Identity};
 
 /// The niceness of the checking threads, above the rest of the broker.
@@ -91,7 +91,7 @@ impl Verifier {
     /// The queue is full.
     pub fn check(
         &self,
-        line: Line,
+        kind: ListenerKind,
         address: IpAddr,
         check: Check,
         asker: impl Asker + 'static,
@@ -102,7 +102,7 @@ impl Verifier {
         };
         let queued = {
             let mut queue = self.jobs.queue.lock();
-            queue.waiting.push(Source::new(line, address), job)
+            queue.waiting.push(Source::new(kind, address), job)
         };
         self.jobs.changed.notify_one();
         match queued {

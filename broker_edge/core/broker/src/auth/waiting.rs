@@ -12,39 +12,43 @@ use crate::peer::site_of;
 
 /// The listener of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Line {
+pub enum ListenerKind {
     /// MQTT, including WebSocket.
     Mqtt,
     Flight,
     Admin,
 }
 
-impl Line {
+impl ListenerKind {
     /// The listener's name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
-            Line::Mqtt => "mqtt",
-            Line::Flight => "flight",
-            Line::Admin => "admin",
+            ListenerKind::Mqtt => "mqtt",
+            ListenerKind::Flight => "flight",
+            ListenerKind::Admin => "admin",
         }
     }
 }
 
-const LINES: [Line; 3] = [Line::Mqtt, Line::Flight, Line::Admin];
+const KINDS: [ListenerKind; 3] = [
+    ListenerKind::Mqtt,
+    ListenerKind::Flight,
+    ListenerKind::Admin,
+];
 /// One in this many slots is reserved for each listener.
 const RESERVED_PART: usize = 8;
 
 /// The source of a request, as far as it is known before the check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Source {
-    line: Line,
+    kind: ListenerKind,
     site: IpAddr,
 }
 
 impl Source {
-    pub fn new(line: Line, address: IpAddr) -> Source {
+    pub fn new(kind: ListenerKind, address: IpAddr) -> Source {
         let site = site_of(address);
-        Source { line, site }
+        Source { kind, site }
     }
 }
 
@@ -126,7 +130,7 @@ pub enum Queued<T> {
 #[derive(Debug)]
 pub struct Waiting<T> {
     max: usize,
-    parts: [Part<T>; LINES.len()],
+    parts: [Part<T>; KINDS.len()],
     /// The part to serve next.
     next: usize,
 }
@@ -141,13 +145,13 @@ impl<T> Waiting<T> {
     }
 
     pub fn push(&mut self, source: Source, job: T) -> Queued<T> {
-        let (line, site) = (source.line as usize, source.site);
-        if self.has_place(line) {
-            self.parts[line].push(site, job);
+        let (kind, site) = (source.kind as usize, source.site);
+        if self.has_place(kind) {
+            self.parts[kind].push(site, job);
             return Queued::Waits;
         }
-        let held = self.parts[line].held_by(site);
-        let Some((from, greedy, most)) = self.greediest(line) else {
+        let held = self.parts[kind].held_by(site);
+        let Some((from, greedy, most)) = self.greediest(kind) else {
             return Queued::Full(job);
         };
         // Otherwise two sources with equal numbers would keep replacing each other.
@@ -156,7 +160,7 @@ impl<T> Waiting<T> {
         }
         match self.parts[from].give_up(greedy) {
             Some(other) => {
-                self.parts[line].push(site, job);
+                self.parts[kind].push(site, job);
                 Queued::Instead(other)
             }
             None => Queued::Full(job),
@@ -167,7 +171,7 @@ impl<T> Waiting<T> {
     pub fn pop(&mut self) -> Option<T> {
         for _ in 0..self.parts.len() {
             let part = &mut self.parts[self.next];
-            self.next = (self.next + 1) % LINES.len();
+            self.next = (self.next + 1) % KINDS.len();
             if let Some(job) = part.pop() {
                 return Some(job);
             }
@@ -179,15 +183,15 @@ impl<T> Waiting<T> {
         self.max / RESERVED_PART
     }
 
-    fn has_place(&self, line: usize) -> bool {
+    fn has_place(&self, kind: usize) -> bool {
         let reserved = self.reserved();
-        if self.parts[line].waiting < reserved {
+        if self.parts[kind].waiting < reserved {
             return true;
         }
-        let taken: usize = (0..LINES.len())
+        let taken: usize = (0..KINDS.len())
             .map(|at| {
                 let waiting = self.parts[at].waiting;
-                if at == line {
+                if at == kind {
                     waiting
                 } else {
                     waiting.max(reserved)
@@ -197,11 +201,11 @@ impl<T> Waiting<T> {
         taken < self.max
     }
 
-    /// The source with the most slots, among those that `line` may take a slot from.
-    fn greediest(&self, line: usize) -> Option<(usize, IpAddr, usize)> {
+    /// The source with the most slots, among those that `kind` may take a slot from.
+    fn greediest(&self, kind: usize) -> Option<(usize, IpAddr, usize)> {
         let reserved = self.reserved();
-        (0..LINES.len())
-            .filter(|at| *at == line || self.parts[*at].waiting > reserved)
+        (0..KINDS.len())
+            .filter(|at| *at == kind || self.parts[*at].waiting > reserved)
             .filter_map(|at| {
                 let (site, held) = self.parts[at].greediest()?;
                 Some((at, site, held))
@@ -214,8 +218,8 @@ impl<T> Waiting<T> {
 mod tests {
     use super::*;
 
-    fn source(line: Line, site: u8) -> Source {
-        Source::new(line, IpAddr::from([192, 0, 2, site]))
+    fn source(kind: ListenerKind, site: u8) -> Source {
+        Source::new(kind, IpAddr::from([192, 0, 2, site]))
     }
 
     fn fill(waiting: &mut Waiting<u32>, source: Source, count: u32) {
@@ -227,15 +231,15 @@ mod tests {
     #[test]
     fn a_flood_of_one_source_leaves_places_to_every_other_address_and_listener() {
         let mut waiting = Waiting::new(64);
-        fill(&mut waiting, source(Line::Flight, 1), 5000);
-        for line in LINES {
+        fill(&mut waiting, source(ListenerKind::Flight, 1), 5000);
+        for kind in KINDS {
             for site in 2..10 {
-                let queued = waiting.push(source(line, site), 7);
-                assert!(!matches!(queued, Queued::Full(_)), "{line:?} {site}");
+                let queued = waiting.push(source(kind, site), 7);
+                assert!(!matches!(queued, Queued::Full(_)), "{kind:?} {site}");
             }
         }
         assert!(matches!(
-            waiting.push(source(Line::Flight, 1), 9),
+            waiting.push(source(ListenerKind::Flight, 1), 9),
             Queued::Full(9)
         ));
     }
@@ -244,13 +248,13 @@ mod tests {
     fn a_listener_keeps_its_own_places_against_floods_of_many_addresses() {
         let mut waiting = Waiting::new(64);
         for site in 0..=255 {
-            let _ = waiting.push(source(Line::Mqtt, site), 0);
+            let _ = waiting.push(source(ListenerKind::Mqtt, site), 0);
         }
-        for line in [Line::Flight, Line::Admin] {
+        for kind in [ListenerKind::Flight, ListenerKind::Admin] {
             for site in 0..8 {
-                assert_eq!(waiting.push(source(line, site), 1), Queued::Waits);
+                assert_eq!(waiting.push(source(kind, site), 1), Queued::Waits);
             }
-            assert_eq!(waiting.push(source(line, 9), 1), Queued::Full(1));
+            assert_eq!(waiting.push(source(kind, 9), 1), Queued::Full(1));
         }
         let total: usize = waiting.parts.iter().map(|part| part.waiting).sum();
         assert_eq!(total, 64);
@@ -259,9 +263,15 @@ mod tests {
     #[test]
     fn sources_and_listeners_are_served_in_turn() {
         let mut waiting = Waiting::new(64);
-        fill(&mut waiting, source(Line::Mqtt, 1), 20);
-        assert_eq!(waiting.push(source(Line::Mqtt, 2), 100), Queued::Waits);
-        assert_eq!(waiting.push(source(Line::Admin, 1), 200), Queued::Waits);
+        fill(&mut waiting, source(ListenerKind::Mqtt, 1), 20);
+        assert_eq!(
+            waiting.push(source(ListenerKind::Mqtt, 2), 100),
+            Queued::Waits
+        );
+        assert_eq!(
+            waiting.push(source(ListenerKind::Admin, 1), 200),
+            Queued::Waits
+        );
         let served: Vec<u32> = std::iter::from_fn(|| waiting.pop()).collect();
         assert_eq!(served[..4], [0, 200, 100, 1]);
         assert_eq!(served.len(), 22);
@@ -269,7 +279,7 @@ mod tests {
 
     #[test]
     fn an_ipv6_network_is_one_source() {
-        let ip = |text: &str| Source::new(Line::Mqtt, text.parse().unwrap());
+        let ip = |text: &str| Source::new(ListenerKind::Mqtt, text.parse().unwrap());
         assert_eq!(ip("2001:db8:1:2::1"), ip("2001:db8:1:2:ffff::9"));
         assert_ne!(ip("2001:db8:1:2::1"), ip("2001:db8:1:3::1"));
     }
@@ -277,10 +287,19 @@ mod tests {
     #[test]
     fn one_place_is_given_to_whoever_comes_first() {
         let mut waiting = Waiting::new(1);
-        assert_eq!(waiting.push(source(Line::Mqtt, 1), 1), Queued::Waits);
-        assert_eq!(waiting.push(source(Line::Flight, 2), 2), Queued::Full(2));
+        assert_eq!(
+            waiting.push(source(ListenerKind::Mqtt, 1), 1),
+            Queued::Waits
+        );
+        assert_eq!(
+            waiting.push(source(ListenerKind::Flight, 2), 2),
+            Queued::Full(2)
+        );
         assert_eq!(waiting.pop(), Some(1));
         assert_eq!(waiting.pop(), None);
-        assert_eq!(waiting.push(source(Line::Flight, 2), 2), Queued::Waits);
+        assert_eq!(
+            waiting.push(source(ListenerKind::Flight, 2), 2),
+            Queued::Waits
+        );
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use crate::auth::{Answer, Authority, Identity, Keeper, Line, Rights};
+use crate::auth::{Answer, AuthService, Authority, Identity, ListenerKind, Rights};
 
 use super::ConnKey;
 use super::topics::TopicId;
@@ -21,7 +21,7 @@ pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 pub(super) struct AuthGate {
     /// `None` for an engine that always admits everybody.
-    keeper: Option<Arc<Keeper>>,
+    auth_service: Option<Arc<AuthService>>,
     wake: Wake,
     pub authority: Arc<Authority>,
     epoch: u64,
@@ -46,13 +46,13 @@ impl AuthGate {
         Self::new(None, Arc::new(|| {}))
     }
 
-    pub fn new(keeper: Option<Arc<Keeper>>, wake: Wake) -> Self {
-        if let Some(keeper) = &keeper {
+    pub fn new(auth_service: Option<Arc<AuthService>>, wake: Wake) -> Self {
+        if let Some(auth_service) = &auth_service {
             let wake = Arc::clone(&wake);
-            keeper.watch(move || wake());
+            auth_service.watch(move || wake());
         }
         let mut gate = Self {
-            keeper,
+            auth_service,
             wake,
             authority: Authority::open(),
             epoch: 0,
@@ -71,16 +71,16 @@ impl AuthGate {
     }
 
     pub fn is_old(&self) -> bool {
-        self.keeper
+        self.auth_service
             .as_ref()
-            .is_some_and(|keeper| keeper.epoch() != self.epoch)
+            .is_some_and(|auth_service| auth_service.epoch() != self.epoch)
     }
 
     pub fn take_authority(&mut self) {
-        if let Some(keeper) = &self.keeper {
+        if let Some(auth_service) = &self.auth_service {
             // The epoch is read first, so that a reload in between is noticed the next time.
-            self.epoch = keeper.epoch();
-            self.authority = keeper.current();
+            self.epoch = auth_service.epoch();
+            self.authority = auth_service.current();
         }
         self.restricts = self.authority.restricts();
         self.anonymous = self.authority.rights(Arc::default());
@@ -109,14 +109,16 @@ impl AuthGate {
         address: IpAddr,
         check: crate::auth::Check,
     ) -> Result<(), crate::auth::Busy> {
-        let keeper = self.keeper.as_ref().ok_or(crate::auth::Busy)?;
+        let auth_service = self.auth_service.as_ref().ok_or(crate::auth::Busy)?;
         let (answers, wake) = (Arc::clone(&self.answers), Arc::clone(&self.wake));
         let tell = move |answer| {
             answers.list.lock().push((key, answer));
             answers.is_filled.store(true, Ordering::Release);
             wake();
         };
-        keeper.verifier().check(Line::Mqtt, address, check, tell)
+        auth_service
+            .verifier()
+            .check(ListenerKind::Mqtt, address, check, tell)
     }
 
     pub fn take_answers(&self) -> Vec<(ConnKey, Answer)> {

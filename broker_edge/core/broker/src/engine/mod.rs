@@ -80,7 +80,7 @@ use headwater_log::faults::{Sabotage, is_sabotaged};
 use headwater_log::{Class, Log, Offset, Partition};
 use parking_lot::Mutex;
 
-use crate::auth::Keeper;
+use crate::auth::AuthService;
 use crate::metrics::Metrics;
 use crate::peer::Peer;
 use crate::state::StateStore;
@@ -314,8 +314,8 @@ impl Engine {
     }
 
     /// Requires authentication by this authority for new connections. `wake` makes the loop take a turn.
-    pub fn set_auth(&mut self, keeper: Arc<Keeper>, wake: Wake) {
-        self.auth_gate = AuthGate::new(Some(keeper), wake);
+    pub fn set_auth(&mut self, auth_service: Arc<AuthService>, wake: Wake) {
+        self.auth_gate = AuthGate::new(Some(auth_service), wake);
         self.renew_rights();
     }
 

@@ -6,7 +6,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::auth::Line;
+use crate::auth::ListenerKind;
 
 /// Why the broker closed or refused a connection, or refused a call on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,9 +62,9 @@ pub struct ListenerMetrics {
 }
 
 impl ListenerMetrics {
-    pub fn set(&self, line: Line, connections: usize, pending: usize) {
+    pub fn set(&self, kind: ListenerKind, connections: usize, pending: usize) {
         let label = OfListener {
-            listener: line.name(),
+            listener: kind.name(),
         };
         for (family, count) in [(&self.connections, connections), (&self.pending, pending)] {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
@@ -72,8 +72,8 @@ impl ListenerMetrics {
         }
     }
 
-    pub fn count_closed(&self, line: Line, why: Closed) {
-        let (listener, reason) = (line.name(), why.name());
+    pub fn count_closed(&self, kind: ListenerKind, why: Closed) {
+        let (listener, reason) = (kind.name(), why.name());
         self.closed
             .get_or_create(&OfReason { listener, reason })
             .inc();
@@ -81,8 +81,8 @@ impl ListenerMetrics {
 
     pub(super) fn register(&self, registry: &mut Registry) {
         // Initialized so that it is 0 rather than missing before the first event.
-        for line in [Line::Flight, Line::Admin] {
-            let listener = line.name();
+        for kind in [ListenerKind::Flight, ListenerKind::Admin] {
+            let listener = kind.name();
             for family in [&self.connections, &self.pending] {
                 drop(family.get_or_create(&OfListener { listener }));
             }

@@ -18,7 +18,9 @@ use super::connection_slots::TooMany;
 use super::error::Refusal;
 use super::gate::Pass;
 use crate::audit::{Interface, Refused};
-use crate::auth::{Access, Admission, Answer, Asker, Credentials, Denied, Identity, Line, Rights};
+use crate::auth::{
+    Access, Admission, Answer, Asker, Credentials, Denied, Identity, ListenerKind, Rights,
+};
 
 /// The caller of a request.
 #[derive(Clone, Debug)]
@@ -206,7 +208,7 @@ pub(crate) async fn authenticate(
     pass.let_in(&identity, tenant, !is_open)
         .map_err(|TooMany { max, of }| {
             shared.refuse_call(pass, "quota_connections", identity.user.as_deref());
-            let setting = format!("{}.{}", pass.line().name(), of.setting());
+            let setting = format!("{}.{}", pass.kind().name(), of.setting());
             Refusal::too_many_connections(of.name(), max, &setting)
         })?;
     Ok(Caller {
@@ -253,7 +255,7 @@ async fn identity_of(
             let verifier = shared.auth.verifier();
             let _checking = pass.begin_check();
             let address = pass.address.ip();
-            let asked = verifier.check(pass.line(), address, check, WaitingCall(tell));
+            let asked = verifier.check(pass.kind(), address, check, WaitingCall(tell));
             asked.map_err(|_| Denied::Busy)?;
             answer.await.map_err(|_| Denied::Busy)??
         }
@@ -288,9 +290,9 @@ impl Shared {
     /// Counts and logs a refusal that does not concern the rights of a call.
     pub(super) fn refuse_call(&self, pass: &Pass, reason: &'static str, user: Option<&str>) {
         self.metrics.audit.refuse(&Refused {
-            door: match pass.line() {
-                Line::Flight => Interface::Flight,
-                Line::Admin | Line::Mqtt => Interface::Admin,
+            door: match pass.kind() {
+                ListenerKind::Flight => Interface::Flight,
+                ListenerKind::Admin | ListenerKind::Mqtt => Interface::Admin,
             },
             act: "call",
             reason,

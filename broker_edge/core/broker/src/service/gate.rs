@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::connection_slots::{ConnectionSlots, SlotOwner, TooMany};
-use crate::auth::{Authority, Identity, Line};
+use crate::auth::{Authority, Identity, ListenerKind};
 use crate::descriptors::Share;
 use crate::metrics::{Closed, Metrics};
 use crate::peer::site_of;
@@ -59,7 +59,7 @@ impl Limits {
 }
 
 pub struct Gate {
-    line: Line,
+    kind: ListenerKind,
     limits: Limits,
     metrics: Arc<Metrics>,
     state: Mutex<ConnectionSlots>,
@@ -99,9 +99,9 @@ pub enum Refused {
 }
 
 impl Gate {
-    pub fn new(line: Line, limits: Limits, metrics: Arc<Metrics>) -> Arc<Gate> {
+    pub fn new(kind: ListenerKind, limits: Limits, metrics: Arc<Metrics>) -> Arc<Gate> {
         Arc::new(Gate {
-            line,
+            kind,
             limits,
             metrics,
             state: Mutex::default(),
@@ -109,8 +109,8 @@ impl Gate {
         })
     }
 
-    pub fn line(&self) -> Line {
-        self.line
+    pub fn kind(&self) -> ListenerKind {
+        self.kind
     }
 
     /// Waits while authenticated connections take every slot.
@@ -188,13 +188,13 @@ impl Gate {
     }
 
     fn count(&self, why: Closed) {
-        self.metrics.listeners.count_closed(self.line, why);
+        self.metrics.listeners.count_closed(self.kind, why);
     }
 
     fn show(&self, state: &ConnectionSlots) {
         self.metrics
             .listeners
-            .set(self.line, state.passes.len(), state.pending);
+            .set(self.kind, state.passes.len(), state.pending);
     }
 
     /// Makes connections pending again whose users the new authority does not admit. They have to show other
@@ -230,8 +230,8 @@ impl Pass {
         site_of(self.address.ip())
     }
 
-    pub fn line(&self) -> Line {
-        self.gate.line
+    pub fn kind(&self) -> ListenerKind {
+        self.gate.kind
     }
 
     pub fn state(&self) -> PassState {

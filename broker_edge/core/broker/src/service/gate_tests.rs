@@ -16,7 +16,7 @@ fn gate(connections: u16, pending: u16, change: impl FnOnce(&mut Limits)) -> Arc
     let timeout = Duration::from_secs(10);
     let mut limits = Limits::new(share, connections, pending, None, None, timeout);
     change(&mut limits);
-    Gate::new(Line::Flight, limits, Arc::default())
+    Gate::new(ListenerKind::Flight, limits, Arc::default())
 }
 
 fn from(site: u8) -> SocketAddr {

@@ -199,7 +199,7 @@ impl Acceptor {
     fn tell(&mut self, what: &str) {
         if self.told_at.is_none_or(|at| at.elapsed() > TELL_EVERY) {
             self.told_at = Some(Instant::now());
-            let listener = self.gate.line().name();
+            let listener = self.gate.kind().name();
             tracing::warn!(
                 listener,
                 "{what}: out of file descriptors; raise the limit of open files"

@@ -4,7 +4,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::super::gate::Limits;
 use super::*;
-use crate::auth::{Identity, Line};
+use crate::auth::{Identity, ListenerKind};
 use crate::descriptors::Share;
 
 #[tokio::test]
@@ -15,7 +15,7 @@ async fn nobody_sends_much_before_a_call_was_let_in_and_nothing_is_lost_by_waiti
         below: u64::MAX,
     };
     let limits = Limits::new(share, 9, 9, None, None, Duration::from_secs(60));
-    let gate = Gate::new(Line::Flight, limits, Arc::default());
+    let gate = Gate::new(ListenerKind::Flight, limits, Arc::default());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut client = TcpStream::connect(listener.local_addr().unwrap())
         .await

@@ -55,7 +55,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-use crate::auth::{Keeper, Line};
+use crate::auth::{AuthService, ListenerKind};
 use crate::broker::log_config;
 use crate::config::{AdminSettings, Config, FlightSettings};
 use crate::descriptors::{admin_share, flight_share, open_files_max};
@@ -135,7 +135,7 @@ pub(crate) struct Shared {
     metrics: Arc<Metrics>,
     /// Sends commands to the event loop.
     commands: CommandSender,
-    auth: Arc<Keeper>,
+    auth: Arc<AuthService>,
     bearers: Bearers,
     reloads: Arc<Reloads>,
     groups: Groups,
@@ -164,7 +164,7 @@ pub struct ServiceContext {
     pub metrics: Arc<Metrics>,
     /// Sends commands to the event loop.
     pub commands: CommandSender,
-    pub auth: Arc<Keeper>,
+    pub auth: Arc<AuthService>,
     pub reloads: Arc<Reloads>,
 }
 
@@ -303,17 +303,19 @@ impl Gates {
         );
         let gate = |line, limits| {
             let gate = Gate::new(line, limits, Arc::clone(&shared.metrics));
-            let (of_reload, keeper) = (Arc::downgrade(&gate), Arc::downgrade(&shared.auth));
+            let (of_reload, auth_service) = (Arc::downgrade(&gate), Arc::downgrade(&shared.auth));
             shared.auth.watch(move || {
-                if let (Some(gate), Some(keeper)) = (of_reload.upgrade(), keeper.upgrade()) {
-                    gate.review(&keeper.current());
+                if let (Some(gate), Some(auth_service)) =
+                    (of_reload.upgrade(), auth_service.upgrade())
+                {
+                    gate.review(&auth_service.current());
                 }
             });
             gate
         };
         Gates {
-            flight: gate(Line::Flight, flight),
-            admin: gate(Line::Admin, admin),
+            flight: gate(ListenerKind::Flight, flight),
+            admin: gate(ListenerKind::Admin, admin),
         }
     }
 }

@@ -171,7 +171,7 @@ fn revocation_ends_connections_deliveries_and_publishes_at_once() {
         &(quick_line("ann", "pw-a") + &quick_line("bob", "new")),
     );
     broker.write("acl", "user ann\ntopic write a/#\n");
-    broker.keeper.reload().expect("the files are right");
+    broker.auth_service.reload().expect("the files are right");
     broker.rig.turn();
     let told = broker.rig.sent(bob, Version::V5);
     assert_eq!(told, ["disconnect AdministrativeAction"]);
@@ -179,7 +179,7 @@ fn revocation_ends_connections_deliveries_and_publishes_at_once() {
     assert_eq!(broker.publish(ann, "a/x", 2), "puback 2");
     assert!(broker.delivered(ann).is_empty(), "not delivered any more");
     broker.write("acl", "user ann\n");
-    broker.keeper.reload().expect("the files are right");
+    broker.auth_service.reload().expect("the files are right");
     assert_eq!(broker.publish(ann, "a/x", 3), "refused NotAuthorized");
     // The cached verdict on the old password is gone with the old files.
     let mut fields = ConnectFields::new(Version::V5, "bob-1");
@@ -195,14 +195,22 @@ fn a_bad_file_changes_nothing_and_is_named() {
     let mut broker = Guarded::new(|_| {});
     let ann = broker.connect("ann", "pw-a", "ann-1");
     broker.write("users", "nobody is left here\n");
-    let error = broker.keeper.reload().expect_err("a bad line").to_string();
+    let error = broker
+        .auth_service
+        .reload()
+        .expect_err("a bad line")
+        .to_string();
     assert!(
         error.contains("users, line 1") && error.contains("headwater users add"),
         "{error}"
     );
     broker.write("users", &quick_line("ann", "pw-a"));
     broker.write("acl", "user ann\ntopic raed a/#\n");
-    let error = broker.keeper.reload().expect_err("a bad line").to_string();
+    let error = broker
+        .auth_service
+        .reload()
+        .expect_err("a bad line")
+        .to_string();
     assert!(error.contains("acl, line 2"), "{error}");
     assert_eq!(broker.publish(ann, "a/x", 1), "puback 1");
     broker.connect("bob", "pw-b", "bob-1");
@@ -227,7 +235,7 @@ fn a_will_without_the_right_is_not_kept_and_one_that_lost_it_is_not_published() 
         assert_eq!(code, 0);
         if topic == "a/will" {
             broker.write("users", &quick_line("bob", "pw-b"));
-            broker.keeper.reload().expect("the files are right");
+            broker.auth_service.reload().expect("the files are right");
             broker.rig.turn();
             assert!(broker.is_closed(key));
         }
@@ -304,7 +312,7 @@ fn a_password_that_was_wrong_before_is_refused_without_a_check() {
     broker.connect("ann", "pw-a", "c");
     // With other files the password may be right.
     broker.write("users", &quick_line("ann", "wrong"));
-    broker.keeper.reload().expect("the files are right");
+    broker.auth_service.reload().expect("the files are right");
     broker.rig.turn();
     broker.connect("ann", "wrong", "c");
     broker.rig.crash();

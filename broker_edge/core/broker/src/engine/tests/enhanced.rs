@@ -11,7 +11,7 @@ use super::*;
 fn with_scram() -> Guarded {
     let broker = Guarded::new(|settings| settings.acl_file = None);
     broker.write("users", &new_lines("ann", "pw-a", true).expect("a line"));
-    broker.keeper.reload().expect("the files are right");
+    broker.auth_service.reload().expect("the files are right");
     broker
 }
 
@@ -172,7 +172,7 @@ fn mqtt_4_12_1_a_client_proves_itself_again_on_its_connection_and_cannot_become_
         "users",
         &(lines + &new_lines("bob", "pw-b", true).expect("a line")),
     );
-    broker.keeper.reload().expect("the files are right");
+    broker.auth_service.reload().expect("the files are right");
     for (user, password, is_good) in [
         ("ann", "pw-a", true),
         ("ann", "no", false),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 
-use crate::auth::Keeper;
+use crate::auth::AuthService;
 use crate::config::AuthSettings;
 use crate::peer::Peer;
 
@@ -38,19 +38,20 @@ pattern readwrite own/%c/#
 /// A rig whose broker has users, and the folder of their files.
 pub(super) struct Guarded {
     pub rig: Rig,
-    pub keeper: Arc<Keeper>,
+    pub auth_service: Arc<AuthService>,
     delivered: HashMap<ConnKey, Vec<String>>,
     dir: tempfile::TempDir,
 }
 
-fn guarded_rig(dir: &tempfile::TempDir, keeper: &Arc<Keeper>) -> Rig {
+fn guarded_rig(dir: &tempfile::TempDir, auth_service: &Arc<AuthService>) -> Rig {
     let mut rig = Rig::open(&dir.path().join("log"), SyncMode::Always);
     let tell = rig.tell.clone();
     // The test may have ended.
     let wake = move || {
         let _ = tell.lock().send(());
     };
-    rig.engine.set_auth(Arc::clone(keeper), Arc::new(wake));
+    rig.engine
+        .set_auth(Arc::clone(auth_service), Arc::new(wake));
     rig
 }
 
@@ -67,11 +68,11 @@ impl Guarded {
             ..AuthSettings::default()
         };
         change(&mut settings);
-        let keeper = Keeper::start(&settings, true).expect("the files are right");
-        let rig = guarded_rig(&dir, &keeper);
+        let auth_service = AuthService::start(&settings, true).expect("the files are right");
+        let rig = guarded_rig(&dir, &auth_service);
         Self {
             rig,
-            keeper,
+            auth_service,
             delivered: HashMap::new(),
             dir,
         }
@@ -80,13 +81,16 @@ impl Guarded {
     /// The broker after a crash, with the same files.
     pub fn restart(self) -> Self {
         let Self {
-            rig, keeper, dir, ..
+            rig,
+            auth_service,
+            dir,
+            ..
         } = self;
         rig.crash();
-        let rig = guarded_rig(&dir, &keeper);
+        let rig = guarded_rig(&dir, &auth_service);
         Self {
             rig,
-            keeper,
+            auth_service,
             delivered: HashMap::new(),
             dir,
         }

@@ -13,7 +13,7 @@ const GROUPS: usize = 300;
 fn broker() -> Guarded {
     let mut broker = Guarded::new(|_| {});
     broker.write("acl", ACL);
-    broker.keeper.reload().expect("the file is right");
+    broker.auth_service.reload().expect("the file is right");
     broker.rig.turn();
     broker
 }
@@ -130,7 +130,7 @@ fn i8_groups_of_who_may_not_have_a_record_cost_it_nothing() {
         "acl",
         "user ann\ntopic readwrite #\nuser bob\ntopic read #\n",
     );
-    broker.keeper.reload().expect("the file is right");
+    broker.auth_service.reload().expect("the file is right");
     broker.rig.turn();
     let held = broker.rig.engine.sessions.keys().count();
     assert_eq!(held, 3);

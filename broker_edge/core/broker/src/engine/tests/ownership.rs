@@ -1,7 +1,7 @@
 //! Which user a client id and its session belong to, and which client ids rules with `%c` accept as proved.
 
 use crate::auth::users::Fingerprint;
-use crate::auth::{Authority, Keeper};
+use crate::auth::{AuthService, Authority};
 use crate::config::{AuthSettings, CertificateUser, ClientIds};
 use crate::peer::{CertificateNames, Peer, Transport};
 
@@ -21,7 +21,7 @@ fn broker(change: impl FnOnce(&mut AuthSettings)) -> Guarded {
     broker.write("acl", ACL);
     let users = ["pump-7", "pump-8", "site"].map(|user| quick_line(user, "pw"));
     broker.write("users", &users.concat());
-    broker.keeper.reload().expect("the files are right");
+    broker.auth_service.reload().expect("the files are right");
     broker
 }
 
@@ -140,7 +140,7 @@ fn who_may_read_a_command_and_calls_itself_as_the_device_gives_no_receipt_for_it
         "acl",
         "user site\ntopic read devices/#\nuser pump-8\ntopic write devices/#\ntopic read $receipts\n",
     );
-    broker.keeper.reload().expect("the file is right");
+    broker.auth_service.reload().expect("the file is right");
     let eye = broker.connect("pump-8", "pw", "pump-8");
     assert_eq!(broker.subscribe(eye, "$receipts", None), "0x01");
     for (client_id, gives) in [("pump-7", false), ("box-9", true)] {
@@ -329,8 +329,8 @@ fn operators_are_only_those_who_are_written_down() {
             ..AuthSettings::default()
         };
         change(&mut settings);
-        let keeper = Keeper::start(&settings, is_local).expect("the files are right");
-        let authority = keeper.current();
+        let auth_service = AuthService::start(&settings, is_local).expect("the files are right");
+        let authority = auth_service.current();
         let identity = match user {
             "" => Arc::default(),
             user => Authority::password_identity(user, Fingerprint(7), i64::MAX),

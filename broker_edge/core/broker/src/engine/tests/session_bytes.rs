@@ -223,7 +223,7 @@ fn a_user_that_fills_its_bytes_leaves_the_others_theirs_and_is_named() {
         "acl",
         "user ann\ntopic readwrite #\nuser bob\ntopic readwrite #\n",
     );
-    broker.keeper.reload().expect("the file is right");
+    broker.auth_service.reload().expect("the file is right");
     broker.rig.turn();
     let mut limits = QuotaLimits::default();
     limits.tenant[Kind::SessionBytes as usize] = 5000;

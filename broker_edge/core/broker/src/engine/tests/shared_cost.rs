@@ -28,7 +28,7 @@ fn broker() -> Guarded {
     let broker = Guarded::new(|_| {});
     let acl = "user ann\ntopic readwrite #\nuser bob\ntopic read own/bob/#\n";
     broker.write("acl", acl);
-    broker.keeper.reload().expect("the file is right");
+    broker.auth_service.reload().expect("the file is right");
     broker
 }
 
@@ -106,7 +106,7 @@ fn i8_full_members_cost_a_record_nothing_and_come_back_to_the_line_when_they_ack
     let mut broker = broker();
     let acl = "user ann\ntopic readwrite #\nuser bob\ntopic read #\n";
     broker.write("acl", acl);
-    broker.keeper.reload().expect("the file is right");
+    broker.auth_service.reload().expect("the file is right");
     broker.rig.turn();
     broker.rig.engine.settings.inflight_max = 1;
     let present = join(&mut broker, "$share/g/own/#", MEMBERS - 3);
@@ -179,7 +179,7 @@ fn i8_what_only_a_member_without_room_or_away_may_receive_holds_up_no_other_memb
         let acl =
             "user ann\ntopic readwrite work/#\ntopic write bob/x\nuser bob\ntopic read bob/#\n";
         broker.write("acl", acl);
-        broker.keeper.reload().expect("the file is right");
+        broker.auth_service.reload().expect("the file is right");
         broker.rig.turn();
         let worker = broker.connect("ann", "pw-a", "worker");
         assert_eq!(broker.subscribe(worker, "$share/g/#", None), "0x01");

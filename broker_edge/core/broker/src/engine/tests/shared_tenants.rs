@@ -17,7 +17,7 @@ fn broker(acl: &str) -> Guarded {
 
 fn load(broker: &mut Guarded, acl: &str) {
     broker.write("acl", acl);
-    broker.keeper.reload().expect("the file is right");
+    broker.auth_service.reload().expect("the file is right");
     broker.rig.turn();
 }
 

@@ -19,7 +19,7 @@ const ACL: &str = "user ann\ntopic readwrite #\nuser bob\ntopic readwrite #\n";
 fn broker() -> Guarded {
     let mut broker = Guarded::new(|_| {});
     broker.write("acl", ACL);
-    broker.keeper.reload().expect("the file is right");
+    broker.auth_service.reload().expect("the file is right");
     broker.rig.turn();
     broker
 }
@@ -244,7 +244,7 @@ fn users_of_a_tenant_share_what_it_may_have_and_a_reload_counts_anew() {
     let of_tenant =
         "user ann\ntenant plant\ntopic readwrite #\nuser bob\ntenant plant\ntopic readwrite #\n";
     broker.write("acl", of_tenant);
-    broker.keeper.reload().expect("the file is right");
+    broker.auth_service.reload().expect("the file is right");
     let ann = broker.connect("ann", "pw-a", "a1");
     let bob = broker.connect("bob", "pw-b", "b1");
     assert_eq!(broker.try_connect(&fields("bob", "b2", false)).1, 0x97);
@@ -260,7 +260,7 @@ fn users_of_a_tenant_share_what_it_may_have_and_a_reload_counts_anew() {
     assert_eq!(tenants[0].1[Kind::SharedGroups as usize], 1);
     assert_eq!(tenants[0].1[Kind::SharedMembers as usize], 2);
     broker.write("acl", ACL);
-    broker.keeper.reload().expect("the file is right");
+    broker.auth_service.reload().expect("the file is right");
     broker.rig.turn();
     let (_, tenants) = broker.rig.engine.quotas.held();
     assert_eq!(tenants.len(), 2, "each is a tenant of its own: {tenants:?}");
@@ -271,7 +271,7 @@ fn users_of_a_tenant_share_what_it_may_have_and_a_reload_counts_anew() {
     );
     assert_eq!(broker.try_connect(&fields("bob", "b2", false)).1, 0);
     broker.write("acl", of_tenant);
-    broker.keeper.reload().expect("the file is right");
+    broker.auth_service.reload().expect("the file is right");
     broker.rig.turn();
     assert!(
         !broker.is_closed(ann),
@@ -369,7 +369,7 @@ fn i8_many_filters_over_values_that_may_not_be_read_are_looked_through_in_many_t
         "acl",
         "user ann\ntopic readwrite #\nuser bob\ntopic read r/mine\n",
     );
-    broker.keeper.reload().expect("the file is right");
+    broker.auth_service.reload().expect("the file is right");
     let ann = broker.connect("ann", "pw-a", "a1");
     for id in 0..500 {
         broker
@@ -578,7 +578,7 @@ fn apply(broker: &mut Guarded, live: &mut BTreeMap<u8, ConnKey>, event: &Event, 
         }
         Event::PassTime => broker.rig.pass_time(61_000),
         Event::Reload => {
-            broker.keeper.reload().expect("the files are right");
+            broker.auth_service.reload().expect("the files are right");
             broker.rig.turn();
         }
     }

@@ -11,7 +11,7 @@ use crate::config::AuthSettings;
 /// A callback that runs when the authority has changed.
 type Watcher = Box<dyn Fn() + Send + Sync>;
 
-pub struct Keeper {
+pub struct AuthService {
     settings: AuthSettings,
     /// No listener is reachable from another machine.
     is_local: bool,
@@ -22,7 +22,7 @@ pub struct Keeper {
     watchers: Mutex<Vec<Watcher>>,
 }
 
-impl Keeper {
+impl AuthService {
     /// # Errors
     /// A file is invalid, or the system refuses a thread.
     pub fn start(settings: &AuthSettings, is_local: bool) -> Result<Arc<Self>, StartError> {
