@@ -233,7 +233,7 @@ impl Engine {
             .properties
             .request_problem_information()
             .unwrap_or(true);
-        // The offsets would be sent as user properties, which this client does not want there.
+        // Offsets are sent as user properties of the PUBACK, which this client may have turned off.
         conn.stream_ack = connect.version.is_v5()
             && conn.problem_info
             && connect.properties.user_property("stream-ack") == Some("1");

@@ -297,7 +297,7 @@ impl Stage {
     }
 
     /// All connections that wait for this partition, when its disk is full. Their records may still be written, so
-    /// these stay unsettled: only then are their QoS 2 packet ids acknowledged.
+    /// these stay unsettled; their QoS 2 packet ids are acknowledged once the records are settled.
     pub fn release_waiting(&mut self) -> Vec<ConnKey> {
         self.full_since_ms = None;
         let mut conns = std::mem::take(&mut self.conns);
