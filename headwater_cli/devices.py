@@ -261,7 +261,9 @@ def _need_gmqtt() -> None:
 def _series(path: Path | None) -> list[dict[str, Any]]:
     if path is None:
         if find_spec("vega_datasets") is None:
-            raise ConfigError("the default series comes with the extra `notebooks`; or name a file with --series")
+            raise ConfigError(
+                "the default series needs the extra `notebooks`: install it, or give a file with --series"
+            )
         from pipelines.demo.series import hourly_temperatures
 
         return [{"temperature_c": celsius} for celsius in hourly_temperatures()]

@@ -87,7 +87,7 @@ def torture(
 def _chosen(faults: str | None, sabotage: str | None, *, has_faults: bool) -> list[str]:
     """The faults to run. A fault that nobody named and that cannot run here is left out, with a line that says so."""
     if sabotage is not None and sabotage not in SABOTAGES:
-        raise typer.BadParameter(f"`{sabotage}` is none of {', '.join(SABOTAGES)}")
+        raise typer.BadParameter(f"`{sabotage}` is not one of {', '.join(SABOTAGES)}")
     if faults is None and sabotage is not None:
         faults = SABOTAGES[sabotage].fault
     if sabotage is not None and not has_faults:
@@ -95,7 +95,7 @@ def _chosen(faults: str | None, sabotage: str | None, *, has_faults: bool) -> li
     names = list(dict.fromkeys(faults.split(","))) if faults else list(FAULTS)
     for name in names:
         if name not in FAULTS:
-            raise typer.BadParameter(f"`{name}` is none of {', '.join(FAULTS)}")
+            raise typer.BadParameter(f"`{name}` is not one of {', '.join(FAULTS)}")
     able = []
     for name in names:
         lacks = FAULTS[name].lacks()
@@ -118,7 +118,7 @@ def _seconds(text: str) -> float:
 
 
 class _Lines:
-    """A line of progress every so many cycles."""
+    """Prints a line of progress at regular intervals of cycles."""
 
     def __init__(self, total: int) -> None:
         self._every = max(1, total // _LINES)

@@ -131,7 +131,7 @@ class SimulatedDevice:
             await self._open()
             if self._is("away"):
                 self._log.add(self.device_id, "fault", fault=str(self.fault))
-                self.restart("it went away", away_s=self._settings.away_s)
+                self.restart("it disconnected", away_s=self._settings.away_s)
 
     async def _open(self) -> None:
         await self.link.open(timeout_s=self._settings.connect_timeout_s)

@@ -16,8 +16,9 @@ from broker_edge.torture.report import Finding
 class Copy(Life):
     """Each cycle copies the folder under load and starts a broker on the copy.
 
-    Every record that was readable before the copy began is there with its bytes, and what follows is what the original
-    came to have there. Parts of the copy are of different moments, so this is no backup: `headwater log backup` is.
+    Every record that was readable before the copy began is there with its bytes, and later records equal those that the
+    original got at their offsets. Parts of the copy are from different times, so it is not a backup; use `headwater log
+    backup`.
     """
 
     name = "copy"
@@ -37,7 +38,7 @@ class Copy(Life):
             before = reader.bounds()
         target = self.bench.folder / "copy"
         shutil.rmtree(target, ignore_errors=True)
-        # Unfinished files come and go meanwhile.
+        # Temporary files may disappear during the copy.
         with contextlib.suppress(shutil.Error):
             shutil.copytree(self.data_dir, target)
         copy = BrokerProcess(data_dir=target, log_file=self.bench.folder / "copy.log", program=self.bench.program)
@@ -71,7 +72,7 @@ class Copy(Life):
         return copied
 
     def _compare(self, bounds: Bounds, rows: list[Row]) -> None:
-        """After the original has been read beyond what the copy has."""
+        """Compares rows, after the original has been read beyond the end of the copy."""
         with LogReader(self.broker.flight) as reader:
             there = {row.offset: row for row in reader.rows(bounds, bounds.log_start, bounds.high_watermark)}
         for row in rows:

@@ -10,14 +10,15 @@ from broker_edge.torture.load import MqttLoad
 
 
 class Kill(Life):
-    """Whatever was acknowledged or shown is still there after the process died at any moment, a start included."""
+    """Everything acknowledged or delivered still exists after the process dies at any moment, including during a
+    start."""
 
     name = "kill"
-    about = "kill -9 at random moments, also while it starts"
+    about = "kill -9 at random moments, also during a start"
 
 
 class Stop(Life):
-    """A clean stop writes what is queued, and its mark tells the next start that nothing is missing."""
+    """A clean stop writes queued records, and its mark tells the next start that nothing is missing."""
 
     name = "stop"
     about = "SIGTERM under load"
@@ -27,7 +28,7 @@ class Stop(Life):
 
 
 class Pause(Life):
-    """A process that stands still for a while, as in a paused container, goes on as if nothing had been."""
+    """A process that stands still for a while, as in a paused container, continues as if nothing had happened."""
 
     name = "pause"
     about = "SIGSTOP for up to half a second under load, then SIGCONT, then kill -9"
@@ -37,7 +38,7 @@ class Pause(Life):
         self.wait_acked(load, self.moments.randint(1, 500))
         self.broker.send_signal(signal.SIGSTOP)
         try:
-            time.sleep(self.moments.uniform(0.05, 0.5))  # the length of the pause
+            time.sleep(self.moments.uniform(0.05, 0.5))  # A random length of the pause.
         finally:
             self.broker.send_signal(signal.SIGCONT)
         super().publish(load)

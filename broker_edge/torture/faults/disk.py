@@ -1,4 +1,4 @@
-"""A disk that is full, and one that is slow."""
+"""A full disk, and a slow one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ MOVES_S = 60.0
 
 
 class Full(Power):
-    """Publishes are refused, nothing acknowledged is lost, reads go on, and it ends by itself once there is space.
+    """Publishes are refused, nothing acknowledged is lost, reads continue, and the broker recovers by itself once there
+    is space.
 
-    Half of the cycles kill the broker on the full disk, so that it must start there too.
+    In half of the cycles the broker is killed while the disk is full, so that it must start on a full disk.
     """
 
     name = "full"
@@ -47,7 +48,7 @@ class Full(Power):
         self.broker.kill()
 
     def restore(self) -> None:
-        """The disk stays as full as it is."""
+        """Keeps the disk as full as it is."""
 
     def after_start(self) -> None:
         super().after_start()
@@ -61,7 +62,7 @@ class Full(Power):
 
 
 class Slow(Life):
-    """Syncs of 20 to 500 ms, as worn flash has them: everything takes longer and nothing else changes."""
+    """Syncs of 20 to 500 ms, as on worn flash: everything takes longer, and nothing else changes."""
 
     name = "slow"
     about = "each sync of a segment takes 20 to 500 ms (needs a fault build)"

@@ -1,4 +1,5 @@
-"""The N-th write or sync of a process fails once: no acknowledgement after it, and the next start has everything."""
+"""The N-th write or sync of a process fails once: no acknowledgement after it, and the next start has all acknowledged
+records."""
 
 from __future__ import annotations
 
@@ -21,14 +22,14 @@ _KINDS = (
 OPERATIONS_MAX = 80
 FIRES_S = 1.5
 SETTLES_S = 30.0
-MORE = 20  # acknowledgements that show that it goes on
+MORE = 20  # Acknowledgements that show that the broker continues.
 
 
 class Errors(Life):
-    """Goes through N = 1, 2, … for each kind of failure, one a cycle.
+    """Goes through N = 1, 2, … for each kind of failure, one per cycle.
 
-    Afterwards the broker goes on acknowledging, or the partition says that it has stopped; never something between. A
-    full disk that has passed is no reason to stay refused.
+    Afterwards the broker either continues to acknowledge, or reports that the partition has stopped; never something in
+    between. After a full disk has space again, it must not keep refusing.
     """
 
     name = "errors"
@@ -41,7 +42,7 @@ class Errors(Life):
     killed_first = 0.0
     stopped_first = 0.2
     _turn: ClassVar[int] = 0
-    _said = 0  # size of the broker's talk before the start
+    _said = 0  # Size of the broker's log file before the start.
 
     def arm(self) -> str:
         self._said = self.broker.log_file.stat().st_size
@@ -50,7 +51,7 @@ class Errors(Life):
         return f"{error}@{operation}#{turn // len(_KINDS) % OPERATIONS_MAX + 1}"
 
     def publish(self, load: MqttLoad) -> None:
-        # It may never come: this run may be shorter.
+        # The failure may never happen: this run may be too short.
         with contextlib.suppress(TimeoutError):
             wait_until(lambda: self._has_fired() or load.over, seconds=FIRES_S, what="the failure")
         before = load.acked
@@ -58,7 +59,7 @@ class Errors(Life):
             wait_until(
                 lambda: load.acked >= before + MORE or load.over or self._says_stopped(),
                 seconds=SETTLES_S,
-                what="the broker to go on or to stop",
+                what="the broker to continue or to stop",
             )
         except TimeoutError:
             self.report.add(

@@ -1,4 +1,4 @@
-"""A broker without a file descriptor left: what it can not open it opens later, and nothing is lost meanwhile."""
+"""A broker without free file descriptors: what it cannot open it opens later, and nothing is lost in between."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from broker_edge.torture.waiting import wait_until
 
 FILES_MAX = 96
 RESERVE = 16
-"""Descriptors that the broker keeps from connections with that limit."""
+"""Descriptors that the broker does not use for connections at that limit."""
 RESUMES_S = 60.0
 MOVES_S = 60.0
 
 
 class Fds(Life):
-    """Idle connections take all descriptors but the reserve; then nothing more can be opened at all; then they go away.
+    """Idle connections take all descriptors except the reserve; then nothing more can be opened; then they disconnect.
 
-    The load goes on meanwhile.
+    The load continues throughout.
     """
 
     name = "fds"
@@ -43,10 +43,10 @@ class Fds(Life):
             wait_until(
                 lambda: self._open_files() >= FILES_MAX - RESERVE,
                 seconds=MOVES_S,
-                what="the descriptors to run out: without it nothing is shown",
+                what="the descriptors to run out: otherwise this fault tests nothing",
             )
             with self._nothing_can_be_opened(), contextlib.suppress(TimeoutError):
-                # Some may be refused while a segment can not be opened; that is not waited for.
+                # Some may be refused while a segment cannot be opened; do not wait for those.
                 load.wait(lambda one: one.acked >= before + 500 or one.over, seconds=2.0, what="some more")
         wait_until(lambda: self._readyz() == 200, seconds=RESUMES_S, what="the broker to resume by itself")
         before = load.acked
@@ -57,7 +57,7 @@ class Fds(Life):
 
     @contextlib.contextmanager
     def _nothing_can_be_opened(self) -> Iterator[None]:
-        """The limit is what is open; the system gives a new file the lowest number that is free."""
+        """Sets the limit to the number of open files. The system gives a new file the lowest free number."""
         resource.prlimit(self.broker.pid, resource.RLIMIT_NOFILE, (self._open_files(), FILES_MAX))
         try:
             yield

@@ -1,4 +1,4 @@
-"""Where the fields of the files are: from docs/format.md, not from the broker's code, so that both can be checked."""
+"""The positions of fields in the files: from docs/format.md, not from the broker's code, so that both are checked."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _MARK = (
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A run of bytes of a file, and what they mean."""
+    """A range of bytes of a file, and their meaning."""
 
     name: str
     at: int
@@ -82,7 +82,7 @@ def segment_fields(content: bytes) -> list[Field]:
 
 
 def batch_fields(content: bytes) -> list[Field]:
-    """Every field and section of every batch of a whole segment."""
+    """Every field and section of every batch of a complete segment."""
     return [field for start, size in _batches(content) for field in _fields_of_batch(content, start, size)]
 
 

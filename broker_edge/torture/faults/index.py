@@ -1,4 +1,5 @@
-"""Indexes that are missing, short, of another segment, or full of anything: they are made again, nothing changes."""
+"""Indexes that are missing, truncated, of another segment, or full of garbage: they are rebuilt, and results do not
+change."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ _KINDS = ("missing", "empty", "truncated", "of another segment", "of another par
 
 
 class Index(StoppedNode):
-    """An index is never authoritative: reads by topic give the same with any."""
+    """An index is never authoritative: reads by topic give the same results with any index."""
 
     name = "index"
     about = "indexes are removed, cut, swapped or overwritten while the broker is down"
@@ -24,7 +25,7 @@ class Index(StoppedNode):
     def damage_and_check(self, number: int) -> None:
         indexes = sorted(self.data_dir.glob("*-*/*.idx"))
         if not indexes:
-            raise TimeoutError("no sealed segment has an index: this fault shows nothing")
+            raise TimeoutError("no sealed segment has an index: this fault would test nothing")
         damaged = self.moments.sample(indexes, k=self.moments.randint(1, len(indexes)))
         kind = _KINDS[number % len(_KINDS)]
         for path in damaged:
@@ -34,7 +35,7 @@ class Index(StoppedNode):
         self.broker.start()
         reported = self.compare(self.read(), what)
         if reported:
-            self.report.add(Finding.LOST, f"{what}: {reported} records are given up, although their batches are whole")
+            self.report.add(Finding.LOST, f"{what}: {reported} records are given up, although their batches are intact")
         self._compare_by_topic(what)
 
     def _damage(self, path: Path, kind: str, indexes: list[Path]) -> None:
@@ -55,7 +56,7 @@ class Index(StoppedNode):
             path.write_bytes(self.moments.choice(others).read_bytes() if others else b"")
 
     def _compare_by_topic(self, what: str) -> None:
-        """What the index is for: the records of one topic."""
+        """Reads the records of one topic, which is the purpose of the index."""
         with Client("grpc://{}:{}".format(*self.broker.flight)) as client:
             for topic in client.topics():
                 if topic.name not in self.truth:
@@ -63,4 +64,4 @@ class Index(StoppedNode):
                 wanted = [offset for offset, row in self.truth[topic.name].items() if row.topic == topic.topic]
                 table = client.fetch(topic.partition, topic.first, topic.next, filters=[topic.topic]).to_table()
                 if sorted(table.column("offset").to_pylist()) != sorted(wanted):
-                    self.report.add(Finding.LOST, f"{what}: reading {topic.topic} alone gives other records")
+                    self.report.add(Finding.LOST, f"{what}: reading {topic.topic} alone returns other records")

@@ -1,4 +1,4 @@
-"""The process ends, or the power goes, at every named point and around every file operation of a run."""
+"""The process ends, or the power fails, at every named point and around every file operation of a run."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import ClassVar
 from broker_edge.torture.life import Bench, Life
 from broker_edge.torture.load import MqttLoad
 
-# So many operations of one process are ended before and after, one a cycle; then it begins again.
+# The number of operations of one process before and after which it is ended, one per cycle; then it starts over.
 OPERATIONS_MAX = 120
-REACHED_S = 1.0  # a point that load and maintenance have not come to by then is left for the next cycle
+REACHED_S = 1.0  # A point that load and maintenance do not reach in this time is left for the next cycle.
 
 
 def failpoints(bench: Bench) -> list[str]:
-    """The names that a fault build knows."""
+    """The names of the points in a fault build."""
     shown = subprocess.run(
         [str(bench.faults_program), "--failpoints"], capture_output=True, text=True, check=True, timeout=20
     )
@@ -33,7 +33,7 @@ class Failpoints(Life):
     stopped_first = 0.2
     windows = (1, 8, 32)
     pause_s = 0.01
-    # Over all lives, so that a run goes through all of them; short runs begin at different ones.
+    # Shared by all lives, so that a run goes through all points; short runs begin at different ones.
     _turn: ClassVar[int] = 0
 
     def __init__(self, bench: Bench) -> None:
@@ -44,14 +44,14 @@ class Failpoints(Life):
         turn, Failpoints._turn = self.bench.seed % 1_000 + Failpoints._turn, Failpoints._turn + 1
         if turn % 2 == 0:
             point = self._points[turn // 2 % len(self._points)]
-            # A record passes its points at once; starts, rolls and removals are rare.
+            # Every record passes its points; starts, rolls and removals are rare.
             often = point.startswith(("batch", "before", "qos2", "state"))
             return f"abort@{point}#{self.moments.randint(2, 60) if often else self.moments.choice((1, 1, 2, 3))}"
         number = turn // 4 % OPERATIONS_MAX + 1
         return f"abort@{'op' if turn % 4 == 1 else 'after-op'}#{number}"
 
     def publish(self, load: MqttLoad) -> None:
-        """Goes on until the process has ended by itself, or for a while."""
+        """Publishes until the process has ended by itself, or for a while."""
         if self.broker.faults == self.words(""):
             super().publish(load)
         else:
@@ -64,7 +64,7 @@ class Failpoints(Life):
 
 
 class Tears(Life):
-    """A write of a segment is half there: what it was of a batch is never shown, and what was before it is."""
+    """A write to a segment is incomplete: its part of a batch is never shown, and everything before it is."""
 
     name = "tears"
     about = "the process ends in the middle of a write to a segment (needs a fault build)"

@@ -1,4 +1,4 @@
-"""The power goes: what was only in the page cache is gone, and some of it may have reached the disk in any order."""
+"""The power fails: what was only in the page cache is lost, and parts of it may have reached the disk in any order."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ IMAGE_BYTES = 512 << 20
 
 
 class Power(Life):
-    """What was acknowledged or shown was on the disk, not in the page cache.
+    """Everything acknowledged or delivered was on the disk, not only in the page cache.
 
-    Some cuts come while strace, where it is installed, holds syncs back and some of their pages have reached the disk.
+    Some cuts happen while strace, if installed, delays syncs, and some of their pages have already reached the disk.
     """
 
     name = "power"
@@ -52,14 +52,14 @@ class Power(Life):
     ) -> None:
         super().__exit__(kind, error, trace)
         if not self.report.clean:
-            # The image goes with this block; what was found in it must not.
+            # The image is removed with this block, so copy the findings first.
             shutil.copytree(self.data_dir, self.bench.folder / "data", dirs_exist_ok=True)
         self.image.__exit__(kind, error, trace)
 
     def crash(self, *, under_load: bool) -> None:
         if under_load and self._strace and self.broker.is_running and self.moments.random() < 0.3:
             with injected(self._strace, pid=self.broker.pid, call="fdatasync", what="delay_enter=500ms"):
-                time.sleep(self.moments.uniform(0.0, 0.05))  # the moment of the cut
+                time.sleep(self.moments.uniform(0.0, 0.05))  # A random time of the cut.
                 self.image.write_some_back(self.moments)
                 self.image.cut_power()
                 self.broker.kill()

@@ -1,4 +1,4 @@
-"""A log that is damaged on disk after a clean stop: every record as it was, compared with what is served."""
+"""A log that is damaged on disk after a clean stop: compares every original record with what is served."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Held = dict[str, dict[int, Row]]  # by partition name and offset
 
 @dataclass(slots=True)
 class Served:
-    """What a broker gives of its log, and what it says is lost."""
+    """What a broker serves of its log, and what it reports as lost."""
 
     rows: Held = field(default_factory=dict)
     lost: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Served:
 
 
 class StoppedNode(Life, ABC):
-    """Makes one log, and gives each cycle a fresh copy of it to be damaged with the broker down."""
+    """Creates one log, and gives each cycle a fresh copy of it to damage while the broker is down."""
 
     name = ""
     has_indexes = True
@@ -58,8 +58,8 @@ class StoppedNode(Life, ABC):
         wait_until(self._is_indexed, seconds=INDEXES_S, what="the indexes of sealed segments")
         code = self.broker.stop()
         if code != 0:
-            raise BrokerError(f"a clean stop ends with exit code {code}")
-        # A rename is cheaper than a second copy; the first cycle makes the folder again.
+            raise BrokerError(f"a clean stop ended with exit code {code}")
+        # A rename is cheaper than a second copy; the first cycle creates the folder again.
         self.data_dir.rename(self.pristine)
         return self
 
@@ -76,7 +76,7 @@ class StoppedNode(Life, ABC):
 
     @abstractmethod
     def damage_and_check(self, number: int) -> None:
-        """Damages the fresh copy, starts the broker on it, and reports what it should not have served."""
+        """Damages the fresh copy, starts the broker on it, and reports anything that it should not serve."""
 
     def read(self) -> Served:
         """Everything that the running broker serves."""
@@ -96,7 +96,7 @@ class StoppedNode(Life, ABC):
         return served
 
     def compare(self, served: Served, what: str) -> int:
-        """Reports rows that changed, and rows that are missing without a word; returns how many are reported lost."""
+        """Reports changed rows, and rows that are missing without a report; returns how many are reported as lost."""
         reported = 0
         for partition, rows in self.truth.items():
             now = served.rows.get(partition, {})
@@ -107,10 +107,10 @@ class StoppedNode(Life, ABC):
                 elif served.is_lost(partition, offset):
                     reported += 1
                 else:
-                    self.report.add(Finding.LOST, f"{what}: {partition}:{offset} is gone without a word")
+                    self.report.add(Finding.LOST, f"{what}: {partition}:{offset} is missing without a report")
             if partition != "internal-0":
                 for offset in now.keys() - rows.keys():
-                    self.report.add(Finding.UNEXPECTED, f"{what}: {partition}:{offset} was never there")
+                    self.report.add(Finding.UNEXPECTED, f"{what}: {partition}:{offset} never existed")
         return reported
 
     def _write(self) -> None:
