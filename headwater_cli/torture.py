@@ -85,7 +85,7 @@ def torture(
 
 
 def _chosen(faults: str | None, sabotage: str | None, *, has_faults: bool) -> list[str]:
-    """The faults to run. A fault that nobody named and that cannot run here is left out, with a line that says so."""
+    """The faults to run. Faults that were not named and cannot run here are skipped, with a message."""
     if sabotage is not None and sabotage not in SABOTAGES:
         raise typer.BadParameter(f"`{sabotage}` is not one of {', '.join(SABOTAGES)}")
     if faults is None and sabotage is not None:

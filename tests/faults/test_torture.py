@@ -69,8 +69,8 @@ def test_what_was_acknowledged_survives(tmp_path, can_run, seed, cycles, note, f
     assert outcome.clean, outcome.to_json()
     assert report.acked > 0, outcome.to_json()
     if fault in ("kill", "power"):
-        assert report.recycled > 0, "no segment was made of a removed one: retention was not tested"
-        assert report.qos2_completed > 0, "no QoS 2 publish came to its end"
+        assert report.recycled > 0, "no segment was recycled: retention was not tested"
+        assert report.qos2_completed > 0, "no QoS 2 publish completed"
     assert outcome.tallies[fault].cycles == CYCLES.get(fault, cycles)
 
 

@@ -200,7 +200,7 @@ def test_cancel_stops_what_runs_and_leaves_what_has_finished(broker: Mosquitto) 
             backend.command("d1", action_id="a2")
             await until(lambda: "SUCCEEDED" in backend.states("d1"), "success")
             backend.command("d1", action_id="a2", type="cancel")
-            await until(lambda: backend.states("d1").count("SUCCEEDED") == 2, "the final state told again")
+            await until(lambda: backend.states("d1").count("SUCCEEDED") == 2, "the final state reported again")
             assert backend.states("d1").count("CANCELLED") == 1
 
     run(scenario)

@@ -25,7 +25,7 @@ LISTENERS = ("mqtt", "mqtts", "ws", "wss", "flight", "admin")
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Settings of the listeners with TLS: a certificate is no authentication of clients."""
+    """Settings of the listeners with TLS: a certificate does not authenticate clients."""
     files = sign(new_authority(tmp_path_factory.mktemp("tls"), "stranger-ca"), "stranger")
     return {
         f"listeners.{name}.tls.{part}": str(path)

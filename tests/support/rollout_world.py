@@ -236,7 +236,7 @@ class RolloutWorld:
             self.broker.start()
 
     def until_over(self, action_id: str, *, seconds: float, kills: int = 0, pause_s: float = 3.0) -> dict[str, Any]:
-        """The row of the action once it is over. Meanwhile kills processes as requested, and approves as bob."""
+        """Returns the row of the action once it is over. Until then, kills processes and approves as bob."""
         approver = FleetDesk(self.root, by="bob")
         approved: set[int] = set()
         deadline = time.monotonic() + seconds

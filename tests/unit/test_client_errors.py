@@ -191,5 +191,5 @@ def test_a_bad_range_is_refused() -> None:
 def test_an_error_text_is_decoded_from_the_first_brace() -> None:
     text = 'Flight error: {"error": "full", "message": "no space"} gRPC client debug context: {grpc_status:8}'
     assert isinstance(from_flight(ValueError(text), server="s"), FullError)
-    odd = from_flight(ValueError("a {brace} of somebody else"), server="s")
+    odd = from_flight(ValueError("a {brace} from elsewhere"), server="s")
     assert type(odd) is BrokerError

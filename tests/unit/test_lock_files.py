@@ -1,4 +1,4 @@
-"""Every lock file fits the manifests beside it, so that a fresh clone installs and builds what was tested."""
+"""Every lock file matches the manifests beside it, so that a fresh clone installs and builds what was tested."""
 
 from __future__ import annotations
 

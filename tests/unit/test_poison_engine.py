@@ -464,7 +464,7 @@ def test_memory_that_ends_is_not_taken_for_a_history_that_is_gone(
         store.news()
 
 
-# -- bytes that are no text --------------------------------------------------------------------------------------------
+# -- bytes that are not text -------------------------------------------------------------------------------------------
 
 
 def broken(kind: pa.DataType) -> pa.Array:

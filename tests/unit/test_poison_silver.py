@@ -62,7 +62,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "shared items that double": (doubled(60), "it has references between its items|semantic tag"),
     "shared items as a key": (b"\xa1" + doubled(60) + b"\x00", "semantic tag|refers"),
     "an item within itself": (b"\xd8\x1c\x81\xd8\x1d\x00", "semantic tag|refers"),
-    "a text that comes again": (
+    "a repeated text": (
         b"\xd9\x01\x00" + head(4, 2_001) + head(3, 60_000) + b"a" * 60_000 + b"\xd8\x19\x00" * 2_000,
         "it repeats its strings too often",
     ),

@@ -164,4 +164,4 @@ def bad_password_streams(arena: Arena) -> None:
                 del received[:size]
         arena.refused("stream answered", kinds[HEADERS])
         arena.refused("stream reset", kinds[RST_STREAM])
-        arena.refused("connection sent away", kinds[GOAWAY])
+        arena.refused("connection ended by GOAWAY", kinds[GOAWAY])
