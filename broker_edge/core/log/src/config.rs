@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Clock;
-use crate::disk::DiskConfig;
-use crate::files::Files;
 use crate::ids::{Class, LogId};
+use crate::state::disk_budget::DiskConfig;
+use crate::vfs::clock::Clock;
+use crate::vfs::files::Files;
 
 /// When the bytes of a batch are forced to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use crate::batch::records::Records;
 use crate::ids::{LogId, Offset, PartitionId};
-use crate::records::Records;
 
 /// Why an append was refused. Nothing of it was queued; its records must not be acknowledged.
 #[derive(Debug, thiserror::Error)]

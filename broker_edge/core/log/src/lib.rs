@@ -8,84 +8,42 @@
 //! read or write. File system and clock enter through [`Seams`].
 #![forbid(unsafe_code)]
 
-mod age;
-mod append;
-mod aside;
 mod batch;
-mod buffers;
-mod by_name;
-mod by_topic;
-mod clock;
 mod config;
-mod context;
-mod core;
-mod damage;
-mod direct;
-mod disk;
-mod encode;
 mod error;
 pub mod faults;
-mod figures;
-mod files;
-mod group;
-mod growing;
-mod heads;
 mod ids;
 mod index;
-mod index_file;
-mod keys;
 mod log;
-mod lookup;
-mod lost;
-mod maintain;
-mod mark;
-mod meta;
-mod names;
 mod partition;
-mod payloads;
-mod places;
-mod plan;
-mod queue;
 mod read;
-mod rebuild;
-mod records;
 mod recovery;
-mod recovery_active;
 mod retention;
 mod route;
-mod run_walk;
-mod runs;
-mod salvage;
-mod saved_index;
-mod sealed_index;
-mod sealed_topics;
 mod segment;
-mod single;
-mod space;
-mod stretches;
-mod tail;
+mod state;
 pub mod tools;
-mod topics_file;
-mod view;
-mod walk;
-mod writer;
+mod vfs;
+mod write;
 
-pub use batch::{Batch, DecodeError, TopicView};
-pub use clock::{Clock, SystemClock};
+pub use batch::decode::{Batch, DecodeError, TopicView};
+pub use batch::records::{
+    ClientIndex, MAX_RECORDS_BYTES, RecordMeta, Records, RecordsFull, TopicIndex,
+};
+pub use batch::view::{Headers, PublishId, RecordView};
 pub use config::{ClassConfig, LogConfig, Seams, SyncMode};
-pub use disk::{DiskAction, DiskConfig, DiskLevel, DiskUse};
 pub use error::{AppendError, OpenError, ReadError};
-pub use figures::{Cause, Figures, Removed, SYNC_BOUNDS_US};
-pub use files::{File, Files, LockError, LockGuard, OpenMode, SystemFiles};
 pub use ids::{Class, Epoch, LogId, Offset, ParseLogIdError, PartitionId};
-pub use index::RetainedPlace;
+pub use index::model::RetainedOffset;
 pub use log::{Log, PartitionReport, RecoveryReport};
 pub use partition::{
-    DeleteHook, Gap, GapKind, HeldLoss, Hold, Holders, Partition, PartitionState, Placed,
-    TopicRange, Watcher,
+    DeleteHook, Gap, GapKind, HeldLoss, Hold, Holders, Partition, PartitionState, TopicRange,
+    UniqueAppend, Watcher,
 };
-pub use records::{ClientIndex, MAX_RECORDS_BYTES, RecordMeta, Records, RecordsFull, TopicIndex};
+pub use read::candidates::{CandidateRanges, TopicFilter, TopicSelection};
+pub use read::single::Record;
 pub use route::Route;
-pub use single::Record;
-pub use stretches::{Selection, Stretches, Wanted};
-pub use view::{Headers, PublishId, RecordView};
+pub use state::disk_budget::{DiskAction, DiskConfig, DiskLevel, DiskUse};
+pub use state::stats::{Cause, Removed, SYNC_BOUNDS_US, Stats};
+pub use vfs::clock::{Clock, SystemClock};
+pub use vfs::files::{File, Files, LockError, LockGuard, OpenMode, SystemFiles};

@@ -8,24 +8,24 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::age::AgeClock;
+use crate::batch::layout::Identity;
 use crate::config::{LogConfig, Seams};
-use crate::context::{Context, INTERNAL_SEGMENT_BYTES};
-use crate::core::Core;
-use crate::disk::{Disk, DiskUse};
-use crate::encode::Identity;
 use crate::error::{OpenError, ReadError};
 use crate::failpoint;
-use crate::figures::{Counted, Tally};
-use crate::files::{Files, LockError, LockGuard};
-use crate::heads::Heads;
 use crate::ids::{Class, Epoch, LogId, Offset, PartitionId, Secret};
-use crate::maintain::maintain;
-use crate::meta::{Meta, write_error};
 use crate::partition::{Gap, Holders, Partition};
-use crate::recovery::{Findings, create, recover};
+use crate::read::batch_headers::Heads;
+use crate::read::tail::Tail;
+use crate::recovery::meta::{Meta, write_error};
+use crate::recovery::sealed::{Findings, create, recover};
+use crate::retention::age::AgeClock;
+use crate::retention::maintenance::maintain;
 use crate::route::{Route, Router};
-use crate::tail::Tail;
+use crate::state::context::{Context, INTERNAL_SEGMENT_BYTES};
+use crate::state::core::Core;
+use crate::state::disk_budget::{Disk, DiskUse};
+use crate::state::stats::{Counted, Counters};
+use crate::vfs::files::{Files, LockError, LockGuard};
 
 /// Room for a header and a few batches: smaller segments would only cost files.
 const SEGMENT_BYTES_MIN: u64 = 16 << 10;
@@ -376,10 +376,10 @@ fn contexts(
                 Class::Internal => config.segment_bytes.min(INTERNAL_SEGMENT_BYTES),
                 _ => config.segment_bytes,
             };
-            let tally = Arc::new(Tally::default());
+            let counters = Arc::new(Counters::default());
             let counted = Counted {
                 files: Arc::clone(&seams.files),
-                tally: Arc::clone(&tally),
+                counters: Arc::clone(&counters),
             };
             contexts.push(Context {
                 dir: config.dir.join(&name),
@@ -403,7 +403,7 @@ fn contexts(
                 honours_holds: class.honours_holds,
                 removes_at_once: config.removes_at_once,
                 retention_hard_bytes: class.retention_hard_bytes,
-                tally,
+                counters,
                 ages: Arc::clone(&ages),
                 disk: Arc::clone(&disk),
             });

@@ -3,16 +3,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::batch::Batch;
-use crate::core::Core;
+use crate::batch::decode::Batch;
+use crate::batch::records::Records;
+use crate::batch::view::RecordView;
 use crate::error::{AppendError, ReadError};
-use crate::figures::{Cause, Figures};
 use crate::ids::{Class, Epoch, Offset, PartitionId};
-use crate::index::RetainedPlace;
-use crate::records::Records;
-use crate::single::Record;
-use crate::stretches::{Selection, Stretches, Wanted};
-use crate::view::RecordView;
+use crate::index::model::RetainedOffset;
+use crate::read::candidates::{CandidateRanges, TopicFilter, TopicSelection};
+use crate::read::single::Record;
+use crate::state::core::Core;
+use crate::state::stats::{Cause, Stats};
 
 /// Called after each move of the high watermark or change of state, on the thread that made it. Must be cheap.
 pub type Watcher = Arc<dyn Fn() + Send + Sync>;
@@ -85,7 +85,7 @@ pub struct Gap {
 
 /// Where a record of [`Partition::append_unique`] is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Placed {
+pub struct UniqueAppend {
     pub offset: Offset,
     /// A record with this idempotency key was there before; nothing was appended for it.
     pub duplicate: bool,
@@ -169,8 +169,8 @@ impl Partition {
 
     /// What it has written, synced and removed since the log was opened.
     #[must_use]
-    pub fn figures(&self) -> Figures {
-        self.0.context.tally.figures()
+    pub fn stats(&self) -> Stats {
+        self.0.context.counters.stats()
     }
 
     /// Time of its oldest record; None when it is empty, or when that record can not be read.
@@ -205,7 +205,7 @@ impl Partition {
 
     /// Appends the records whose idempotency key no retained or queued record of the same topic carries; one place per record. A place may
     /// be that of a record that is still queued: acknowledge once the high watermark is above it.
-    pub fn append_unique(&self, records: Records) -> Result<Vec<Placed>, AppendError> {
+    pub fn append_unique(&self, records: Records) -> Result<Vec<UniqueAppend>, AppendError> {
         self.0.append_unique(records)
     }
 
@@ -245,15 +245,16 @@ impl Partition {
 
     /// Where in `[from, until)` topics that are wanted may lie, by the indexes alone: at most `max` ranges, of one segment.
     /// `selection` is kept by the reader for its next question about the same topics.
-    pub fn stretches(
+    pub fn candidate_ranges(
         &self,
         from: Offset,
         until: Offset,
         max: usize,
-        selection: &mut Selection,
-        wanted: Wanted<'_>,
-    ) -> Result<Stretches, ReadError> {
-        self.0.stretches((from, until), max, selection, wanted)
+        selection: &mut TopicSelection,
+        wanted: TopicFilter<'_>,
+    ) -> Result<CandidateRanges, ReadError> {
+        self.0
+            .candidate_ranges((from, until), max, selection, wanted)
     }
 
     /// Whole batches of a range from the files, until `max_bytes` (at least one); reads no more of the files than the
@@ -297,7 +298,7 @@ impl Partition {
     /// topic may come again, with the place of a newer record.
     pub fn for_each_retained_place(
         &self,
-        f: &mut dyn FnMut(&str, RetainedPlace),
+        f: &mut dyn FnMut(&str, RetainedOffset),
     ) -> Result<(), ReadError> {
         self.0.for_each_retained_place(f)
     }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use headwater_log::{Offset, Partition, ReadError, Selection, Wanted};
+use headwater_log::{Offset, Partition, ReadError, TopicFilter, TopicSelection};
 use headwater_mqtt::filter_matches;
 
 use super::SessionKey;
@@ -50,7 +50,7 @@ impl Reader {
 
 #[derive(Debug, Default)]
 struct Candidates {
-    selection: Selection,
+    selection: TopicSelection,
     ranges: Vec<Range<Offset>>,
     /// Below this offset, nothing outside the ranges is wanted.
     scanned: Offset,
@@ -77,7 +77,7 @@ impl CandidateCache {
         reader: Reader,
         (from, until): (Offset, Offset),
         partition: &Partition,
-        wanted: Wanted<'_>,
+        wanted: TopicFilter<'_>,
     ) -> Result<Range<Offset>, ReadError> {
         if let Some(known) = self.known.get(&reader)
             && from < known.scanned
@@ -91,7 +91,7 @@ impl CandidateCache {
         let mut known = self.known.remove(&reader).unwrap_or_default();
         self.bytes = self.bytes.saturating_sub(known.memory());
         let found =
-            partition.stretches(from, until, STRETCHES_MAX, &mut known.selection, wanted)?;
+            partition.candidate_ranges(from, until, STRETCHES_MAX, &mut known.selection, wanted)?;
         let first = found.ranges.first().cloned();
         known.scanned = found.scanned;
         known.ranges = found.ranges;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use headwater_log::{Class, Log, Offset, ReadError, RecordView, RetainedPlace};
+use headwater_log::{Class, Log, Offset, ReadError, RecordView, RetainedOffset};
 use headwater_mqtt::filter_matches;
 use serde::{Deserialize, Serialize};
 
@@ -132,7 +132,7 @@ impl Retained {
         record: &RecordView<'_>,
         partition: PartitionIndex,
     ) -> Option<RetainedEntry> {
-        let place = RetainedPlace {
+        let place = RetainedOffset {
             offset: record.offset,
             is_cleared: record.payload.is_empty(),
         };
@@ -154,7 +154,7 @@ impl Retained {
         &mut self,
         topic: &str,
         partition: PartitionIndex,
-        place: RetainedPlace,
+        place: RetainedOffset,
         payload_bytes: usize,
     ) -> Option<RetainedEntry> {
         let old = self.by_topic.get_key_value(topic);
@@ -451,7 +451,7 @@ mod tests {
     fn a_place_is_of_one_topic_until_another_record_takes_it() {
         let mut retained = retained_of(&[("a", 1), ("b", 2)]);
         let at = |offset| RecordRef::new(P, Offset(offset));
-        let record = |offset, is_cleared| RetainedPlace {
+        let record = |offset, is_cleared| RetainedOffset {
             offset: Offset(offset),
             is_cleared,
         };

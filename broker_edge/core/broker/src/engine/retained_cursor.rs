@@ -188,7 +188,7 @@ fn go_on(
 
 #[cfg(test)]
 mod tests {
-    use headwater_log::RetainedPlace;
+    use headwater_log::RetainedOffset;
 
     use super::*;
 
@@ -213,7 +213,7 @@ mod tests {
         offset: u64,
         is_cleared: bool,
     ) {
-        let place = RetainedPlace {
+        let place = RetainedOffset {
             offset: Offset(offset),
             is_cleared,
         };

@@ -4,7 +4,7 @@
 //! The session whose turn it is makes the read, so that a read error is its own; the other sessions waiting for the
 //! same batch find it in the cache. The bytes read in a turn are limited, so that the live stream does not wait.
 
-use headwater_log::{Batch, Offset, ReadError, Wanted};
+use headwater_log::{Batch, Offset, ReadError, TopicFilter};
 
 use super::candidate_cache::{self, Reader};
 use super::catch_up::{READ_BYTES, READ_STEPS, Reading, STEP_BYTES};
@@ -123,8 +123,8 @@ impl Engine {
         let names = candidate_cache::names_of(session, only);
         let matching = |topic: &str| candidate_cache::reads(session, only, topic);
         let wanted = match &names {
-            Some(names) => Wanted::Topics(names),
-            None => Wanted::Matching(&matching),
+            Some(names) => TopicFilter::Topics(names),
+            None => TopicFilter::Matching(&matching),
         };
         let mut range = nothing;
         for _ in 0..LOOKS_MAX {

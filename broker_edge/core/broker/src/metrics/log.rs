@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use headwater_log::{Cause, DiskUse, Figures};
+use headwater_log::{Cause, DiskUse, Stats};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -45,7 +45,7 @@ struct OfCause {
 
 impl LogMetrics {
     /// Sets the counters of one partition to the log's own totals.
-    pub fn set_partition(&self, name: &str, figures: &Figures) {
+    pub fn set_partition(&self, name: &str, figures: &Stats) {
         let to = |counter: &Counter, total: u64| counter.inner().store(total, Ordering::Relaxed);
         let partition = || name.to_owned();
         let of = Of {
@@ -59,8 +59,8 @@ impl LogMetrics {
             ("batch", figures.batch_bytes),
             ("fill", figures.fill_bytes),
             ("index", figures.index_bytes),
-            ("mark", figures.mark_bytes),
-            ("aside", figures.aside_bytes),
+            ("mark", figures.checkpoint_bytes),
+            ("aside", figures.quarantine_bytes),
         ] {
             let label = OfKind {
                 partition: partition(),

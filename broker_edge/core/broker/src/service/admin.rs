@@ -113,7 +113,7 @@ async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
                 .sum(),
             damaged_bytes: partition.damaged_bytes(),
         });
-        let figures = partition.figures();
+        let figures = partition.stats();
         shared.metrics.log.set_partition(partition.name(), &figures);
     }
     shared.metrics.log.set_disk(&shared.log.disk_use());
@@ -178,7 +178,7 @@ fn partition_status(shared: &Shared, partition: &Partition) -> Value {
         .take(HELD_BY_MAX)
         .map(|hold| json!({"group": hold.holder, "next": hold.next.0}))
         .collect();
-    let removed = Cause::ALL.into_iter().zip(partition.figures().removed);
+    let removed = Cause::ALL.into_iter().zip(partition.stats().removed);
     let removed: Map<String, Value> = removed
         .map(|(cause, removed)| (cause.name().to_owned(), removed.segments.into()))
         .collect();

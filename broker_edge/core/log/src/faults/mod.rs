@@ -4,9 +4,9 @@
 //! In every other build nothing of it is compiled: [`failpoint!`] is empty and [`is_sabotaged`] is always false.
 
 #[cfg(feature = "faults")]
-mod clock;
+mod faulty_files;
 #[cfg(feature = "faults")]
-mod files;
+mod jumping_clock;
 #[cfg(feature = "faults")]
 mod plan;
 
@@ -65,10 +65,10 @@ pub const fn is_sabotaged(_: Sabotage) -> bool {
 mod sound {
     use std::sync::Arc;
 
-    use crate::clock::SystemClock;
     use crate::config::Seams;
-    use crate::files::SystemFiles;
     use crate::ids::Epoch;
+    use crate::vfs::clock::SystemClock;
+    use crate::vfs::files::SystemFiles;
 
     /// The operating system's own.
     pub(crate) fn seams() -> Seams {

@@ -10,12 +10,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::Sabotage;
-use super::clock::JumpingClock;
-use super::files::FaultyFiles;
-use crate::clock::SystemClock;
+use super::faulty_files::FaultyFiles;
+use super::jumping_clock::JumpingClock;
 use crate::config::Seams;
-use crate::files::SystemFiles;
 use crate::ids::Epoch;
+use crate::vfs::clock::SystemClock;
+use crate::vfs::files::SystemFiles;
 
 const VARIABLE: &str = "HEADWATER_FAULTS";
 

@@ -12,15 +12,15 @@ use serde::Serialize;
 use super::folder::Folder;
 use super::manifest::{BACKUP_FORMAT, Manifest, StoredPartition, StoredSegment, claim};
 use super::{Access, ToolError, Work};
-use crate::core::Core;
-use crate::encode::Identity;
-use crate::files::{File, OpenMode, read_full};
+use crate::batch::layout::Identity;
 use crate::ids::{Epoch, Offset};
 use crate::log::Log;
-use crate::meta::Meta;
-use crate::salvage::Salvage;
-use crate::segment::{SEGMENT_HEADER_BYTES, file_name};
-use crate::walk::{Step, WALK_CHUNK_BYTES, Walk};
+use crate::recovery::meta::Meta;
+use crate::segment::header::{SEGMENT_HEADER_BYTES, file_name};
+use crate::segment::scan::{SegmentScan, Step, WALK_CHUNK_BYTES};
+use crate::state::core::Core;
+use crate::vfs::files::{File, OpenMode, read_full};
+use crate::vfs::salvage::Salvage;
 
 #[derive(Debug, Clone, Serialize, PartialEq, Eq)]
 pub struct BackupReport {
@@ -43,7 +43,7 @@ pub struct BackedUp {
 }
 
 /// What is to be copied of a partition.
-struct Part {
+struct PartitionCopy {
     name: String,
     dir: PathBuf,
     identity: Identity,
@@ -57,7 +57,7 @@ struct Part {
 /// Copies the log in `dir`, which no process has open, to `dest`.
 pub fn backup(dir: &Path, dest: &Path, work: Work<'_>) -> Result<BackupReport, ToolError> {
     let folder = Folder::open(dir, Access::Alone, work)?;
-    let parts = folder.partitions.iter().map(|place| Part {
+    let parts = folder.partitions.iter().map(|place| PartitionCopy {
         name: place.name.clone(),
         dir: place.dir.clone(),
         identity: place.identity,
@@ -70,9 +70,9 @@ pub fn backup(dir: &Path, dest: &Path, work: Work<'_>) -> Result<BackupReport, T
 }
 
 /// While it lives nothing is removed from the partition, and no file of it is rewritten.
-struct Hold<'a>(&'a AtomicUsize);
+struct BackupGuard<'a>(&'a AtomicUsize);
 
-impl<'a> Hold<'a> {
+impl<'a> BackupGuard<'a> {
     fn of(core: &'a Core) -> Self {
         let _removing = core.removing.lock();
         core.backups.fetch_add(1, Ordering::AcqRel);
@@ -80,7 +80,7 @@ impl<'a> Hold<'a> {
     }
 }
 
-impl Drop for Hold<'_> {
+impl Drop for BackupGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -95,10 +95,10 @@ impl Log {
             .iter()
             .map(|partition| &partition.0)
             .collect();
-        let _holds: Vec<Hold<'_>> = cores.iter().map(|core| Hold::of(core)).collect();
+        let _holds: Vec<BackupGuard<'_>> = cores.iter().map(|core| BackupGuard::of(core)).collect();
         // The internal partition comes first and its high watermark is read first: its records name offsets of the others,
         // which are durable by then.
-        let parts: Vec<Part> = cores.iter().map(|core| part_of(core)).collect();
+        let parts: Vec<PartitionCopy> = cores.iter().map(|core| part_of(core)).collect();
         let dir = cores.first().and_then(|core| core.context.dir.parent());
         let dir = dir.ok_or_else(|| ToolError::Refused("the log has no partition".to_owned()))?;
         let meta = Meta::load(&*work.seams.files, dir)?;
@@ -107,7 +107,7 @@ impl Log {
     }
 }
 
-fn part_of(core: &Core) -> Part {
+fn part_of(core: &Core) -> PartitionCopy {
     let high_watermark = core.high_watermark();
     let bases: Vec<Offset> = core
         .all_segments()
@@ -119,7 +119,7 @@ fn part_of(core: &Core) -> Part {
         let next = bases.get(at + 1).copied().unwrap_or(high_watermark);
         (*base, Some(next))
     });
-    Part {
+    PartitionCopy {
         name: core.context.name.clone(),
         dir: core.context.dir.clone(),
         identity: core.context.identity,
@@ -131,7 +131,7 @@ fn part_of(core: &Core) -> Part {
 
 fn copy_parts(
     meta: &Meta,
-    parts: Vec<Part>,
+    parts: Vec<PartitionCopy>,
     dir: &Path,
     dest: &Path,
     work: Work<'_>,
@@ -214,7 +214,7 @@ fn copy_parts(
 
 /// Copies a segment, unless an earlier backup did.
 fn store(
-    part: &Part,
+    part: &PartitionCopy,
     base: Offset,
     limit: Option<Offset>,
     earlier: Option<&Manifest>,
@@ -246,10 +246,10 @@ fn store(
         return Ok(stored.clone());
     }
     let unfinished = Manifest::path_of(dest, &part.name, &format!("{:020}.tmp", base.0));
-    let mut copy = Copy::begin(work, &unfinished, &header)?;
+    let mut copy = SegmentWriter::begin(work, &unfinished, &header)?;
     let end = limit.unwrap_or(Offset(u64::MAX));
     let length = source.len().map_err(failed)?;
-    let mut walk = Walk::new(&source, part.identity, SEGMENT_HEADER_BYTES, length, base);
+    let mut walk = SegmentScan::new(&source, part.identity, SEGMENT_HEADER_BYTES, length, base);
     let mut damaged = Vec::new();
     while walk.expected < end {
         work.go_on()?;
@@ -288,7 +288,7 @@ fn store(
 }
 
 /// A file that is written from its beginning to its end.
-pub(super) struct Copy {
+pub(super) struct SegmentWriter {
     path: PathBuf,
     file: Arc<dyn File>,
     buffer: Vec<u8>,
@@ -296,7 +296,7 @@ pub(super) struct Copy {
     checksum: u32,
 }
 
-impl Copy {
+impl SegmentWriter {
     pub fn begin(work: Work<'_>, path: &Path, header: &[u8]) -> Result<Self, ToolError> {
         let file = work.seams.files.open(path, OpenMode::Create);
         let mut copy = Self {

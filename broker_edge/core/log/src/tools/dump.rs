@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::path::Path;
 
-use super::folder::{Folder, Place};
+use super::folder::{Folder, PartitionDir};
 use super::scan::scan_segment;
 use super::{Access, ToolError, Work};
+use crate::batch::view::RecordView;
 use crate::ids::{Offset, PartitionId};
-use crate::view::RecordView;
 
 /// Which records are wanted.
 pub struct DumpWish<'a> {
@@ -72,7 +72,7 @@ pub fn dump(
 }
 
 fn dump_segment(
-    place: &Place,
+    place: &PartitionDir,
     base: Offset,
     limit: Option<Offset>,
     wish: &DumpWish<'_>,

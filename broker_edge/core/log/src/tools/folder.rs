@@ -6,17 +6,19 @@ use std::sync::Arc;
 
 use super::restore::is_unfinished;
 use super::{Access, ToolError, Work};
-use crate::encode::Identity;
+use crate::batch::layout::Identity;
 use crate::error::OpenError;
-use crate::files::{File, Files, LockError, LockGuard, OpenMode, read_full};
 use crate::ids::{Class, LogId, Offset, PartitionId, Secret};
-use crate::meta::Meta;
-use crate::salvage::says_nothing_of_bytes;
-use crate::segment::{HeaderFound, SEGMENT_HEADER_BYTES, SegmentHeader, base_of, file_name};
+use crate::recovery::meta::Meta;
+use crate::segment::header::{
+    HeaderFound, SEGMENT_HEADER_BYTES, SegmentHeader, base_of, file_name,
+};
+use crate::vfs::files::{File, Files, LockError, LockGuard, OpenMode, read_full};
+use crate::vfs::salvage::says_nothing_of_bytes;
 
 /// One partition folder.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct PartitionDir {
     pub name: String,
     pub class: Class,
     pub dir: PathBuf,
@@ -27,7 +29,7 @@ pub(super) struct Place {
     pub aside: Vec<String>,
 }
 
-impl Place {
+impl PartitionDir {
     pub fn segment(&self, base: Offset) -> PathBuf {
         self.dir.join(file_name(base, "seg"))
     }
@@ -38,7 +40,7 @@ pub(super) struct Folder {
     pub meta: Result<Meta, OpenError>,
     pub log_id: LogId,
     pub secret: Secret,
-    pub partitions: Vec<Place>,
+    pub partitions: Vec<PartitionDir>,
     /// None when another process has the log open.
     pub lock: Option<LockGuard>,
 }
@@ -95,7 +97,7 @@ impl Folder {
     }
 
     /// The segments that may be read, with the offset where the next one begins.
-    pub fn readable(&self, place: &Place) -> Vec<(Offset, Option<Offset>)> {
+    pub fn readable(&self, place: &PartitionDir) -> Vec<(Offset, Option<Offset>)> {
         let mut segments: Vec<_> = place
             .bases
             .iter()
@@ -151,7 +153,7 @@ fn partition_folders(names: &[String]) -> BTreeMap<String, (Class, u32)> {
         .collect()
 }
 
-fn from_meta(dir: &Path, meta: &Meta) -> Result<Vec<Place>, ToolError> {
+fn from_meta(dir: &Path, meta: &Meta) -> Result<Vec<PartitionDir>, ToolError> {
     let log_id = meta.log_id(dir)?;
     let mut places = Vec::new();
     for stored in &meta.classes {
@@ -160,7 +162,7 @@ fn from_meta(dir: &Path, meta: &Meta) -> Result<Vec<Place>, ToolError> {
         })?;
         for number in 0..stored.partitions {
             let name = format!("{class}-{number}");
-            places.push(Place {
+            places.push(PartitionDir {
                 dir: dir.join(&name),
                 name,
                 class,
@@ -182,10 +184,10 @@ fn from_headers(
     files: &dyn Files,
     dir: &Path,
     folders: &BTreeMap<String, (Class, u32)>,
-) -> Result<(Identity, Vec<Place>), ToolError> {
-    let mut places: Vec<Place> = Vec::new();
+) -> Result<(Identity, Vec<PartitionDir>), ToolError> {
+    let mut places: Vec<PartitionDir> = Vec::new();
     for (name, (class, _)) in folders {
-        let mut place = Place {
+        let mut place = PartitionDir {
             name: name.clone(),
             class: *class,
             dir: dir.join(name),
@@ -254,7 +256,7 @@ fn secrets_differ(name: &str) -> ToolError {
     ))
 }
 
-fn list(files: &dyn Files, place: &mut Place) -> Result<(), ToolError> {
+fn list(files: &dyn Files, place: &mut PartitionDir) -> Result<(), ToolError> {
     let names = match files.list(&place.dir) {
         Ok(names) => names,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -282,7 +284,7 @@ pub(super) fn read_header(file: &dyn File) -> std::io::Result<HeaderFound> {
 
 pub(super) fn open_segment(
     work: Work<'_>,
-    place: &Place,
+    place: &PartitionDir,
     base: Offset,
 ) -> Result<Arc<dyn File>, ToolError> {
     let path = place.segment(base);

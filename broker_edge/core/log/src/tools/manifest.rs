@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::ToolError;
-use crate::files::Files;
 use crate::log::sync_names_of;
-use crate::meta::{Meta, read_file, replace_file};
+use crate::recovery::meta::{Meta, read_file, replace_file};
+use crate::vfs::files::Files;
 
 const NAME: &str = "backup.json";
 /// Says whose backup a folder is to be, before there is a manifest.

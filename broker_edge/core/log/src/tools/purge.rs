@@ -8,20 +8,20 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::backup::Copy;
-use super::folder::{Folder, Place};
+use super::backup::SegmentWriter;
+use super::folder::{Folder, PartitionDir};
 use super::repair::open_once;
 use super::scan::scan_segment;
 use super::{Access, ToolError, Work};
-use crate::batch::Batch;
-use crate::encode::{
+use crate::batch::decode::Batch;
+use crate::batch::layout::{
     BATCH_HOLDS_PURGED, CODEC_NONE, Entry, FLAG_PURGED, FLAG_QOS, HEADER_BYTES, Header, Identity,
 };
-use crate::files::{Files, OpenMode};
+use crate::batch::view::RecordView;
 use crate::ids::Offset;
 use crate::route::level;
-use crate::segment::{HeaderFound, SegmentHeader, file_name};
-use crate::view::RecordView;
+use crate::segment::header::{HeaderFound, SegmentHeader, file_name};
+use crate::vfs::files::{Files, OpenMode};
 
 #[derive(Debug, Clone, Serialize, PartialEq, Eq)]
 pub struct PurgeReport {
@@ -126,7 +126,7 @@ pub fn purge(dir: &Path, what: PurgeWhat<'_>, work: Work<'_>) -> Result<PurgeRep
 /// Rewrites a segment when it holds a match, and takes what is stale off its end. Returns the number of matches and the
 /// bytes of its batches.
 fn purge_segment(
-    place: &Place,
+    place: &PartitionDir,
     base: Offset,
     limit: Option<Offset>,
     matches: &dyn Fn(&RecordView<'_>) -> bool,
@@ -159,7 +159,7 @@ fn purge_segment(
 
 /// Writes a segment anew, a file per run without gap; the first one replaces the old file, so it comes last.
 fn rewrite(
-    place: &Place,
+    place: &PartitionDir,
     base: Offset,
     limit: Option<Offset>,
     old: &HeaderFound,
@@ -182,7 +182,7 @@ fn rewrite(
             // Another time, so that a backup knows it for another file.
             created_us: work.seams.clock.now_us(),
         };
-        Copy::begin(work, &unfinished(base), &header.to_bytes())
+        SegmentWriter::begin(work, &unfinished(base), &header.to_bytes())
     };
     let mut stretches = vec![base];
     let mut copy = begin(base)?;
@@ -215,7 +215,7 @@ fn rewrite(
 }
 
 /// Removes what may hold bytes of purged records besides the segments.
-fn clean(place: &Place, files: &dyn Files) -> Result<usize, ToolError> {
+fn clean(place: &PartitionDir, files: &dyn Files) -> Result<usize, ToolError> {
     let mut kept_aside = 0;
     let names = files
         .list(&place.dir)

@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::folder::{Folder, Place, read_header};
+use super::folder::{Folder, PartitionDir, read_header};
 use super::scan::scan_segment;
 use super::verify::{VerifyReport, verify};
 use super::{Access, ToolError, Work};
 use crate::config::{ClassConfig, LogConfig};
 use crate::error::ReadError;
-use crate::files::OpenMode;
 use crate::ids::{Class, Offset};
 use crate::log::Log;
-use crate::meta::Meta;
-use crate::segment::{HeaderFound, SegmentHeader, file_name};
+use crate::recovery::meta::Meta;
+use crate::segment::header::{HeaderFound, SegmentHeader, file_name};
+use crate::vfs::files::OpenMode;
 
 /// Where an emptied partition begins again: above every offset that it can have given.
 const BEGIN_AGAIN: Offset = Offset(1 << 40);
@@ -42,7 +42,7 @@ enum Action {
         to: PathBuf,
     },
     BeginAgain {
-        place: Place,
+        place: PartitionDir,
     },
     Open {
         rebuilt: Vec<String>,
@@ -189,7 +189,11 @@ fn classes_of(
 }
 
 /// Segments whose good header names another place; returns how many.
-fn misplaced(place: &Place, actions: &mut Vec<Action>, work: Work<'_>) -> Result<usize, ToolError> {
+fn misplaced(
+    place: &PartitionDir,
+    actions: &mut Vec<Action>,
+    work: Work<'_>,
+) -> Result<usize, ToolError> {
     let before = actions.len();
     for base in &place.bases {
         let path = place.segment(*base);
@@ -210,7 +214,7 @@ fn misplaced(place: &Place, actions: &mut Vec<Action>, work: Work<'_>) -> Result
                 return Err(crate::error::OpenError::NewerFormat {
                     path,
                     found,
-                    supported: crate::segment::FORMAT,
+                    supported: crate::segment::header::FORMAT,
                 }
                 .into());
             }
@@ -223,7 +227,7 @@ fn misplaced(place: &Place, actions: &mut Vec<Action>, work: Work<'_>) -> Result
 fn sentences(action: &Action) -> Vec<String> {
     match action {
         Action::WriteMeta { meta, why } => {
-            let class = |class: &crate::meta::MetaClass| {
+            let class = |class: &crate::recovery::meta::MetaClass| {
                 let template = class.template.as_deref().unwrap_or("none");
                 format!(
                     "{} x {} (template {template})",
@@ -303,7 +307,7 @@ fn apply(dir: &Path, action: &Action, meta: &Meta, work: Work<'_>) -> Result<(),
     }
 }
 
-fn begin_again(place: &Place, meta: &Meta, work: Work<'_>) -> Result<(), ToolError> {
+fn begin_again(place: &PartitionDir, meta: &Meta, work: Work<'_>) -> Result<(), ToolError> {
     let files = &*work.seams.files;
     let failed = |error| ToolError::io("begin", &place.dir)(error);
     files.create_dir(&place.dir).map_err(failed)?;

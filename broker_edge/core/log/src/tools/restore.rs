@@ -8,20 +8,20 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::backup::Copy;
+use super::backup::SegmentWriter;
 use super::folder::class_of;
 use super::manifest::{Manifest, StoredPartition, StoredSegment};
 use super::{ToolError, Work};
-use crate::batch::Batch;
-use crate::encode::{HEADER_BYTES, Header, Identity};
-use crate::files::{File, Files, OpenMode, read_full};
-use crate::growing::Growing;
+use crate::batch::decode::Batch;
+use crate::batch::layout::{HEADER_BYTES, Header, Identity};
 use crate::ids::{Class, Epoch, LogId, Offset, PartitionId, Secret};
+use crate::index::builder::IndexBuilder;
+use crate::index::catalog_file::TopicsFileWriter;
 use crate::log::{random_id, random_secret, sync_names_of};
-use crate::meta::{Meta, replace_file};
-use crate::segment::{SEGMENT_HEADER_BYTES, SegmentHeader, file_name};
-use crate::topics_file::TopicsFileWriter;
-use crate::walk::{Step, WALK_CHUNK_BYTES, Walk};
+use crate::recovery::meta::{Meta, replace_file};
+use crate::segment::header::{SEGMENT_HEADER_BYTES, SegmentHeader, file_name};
+use crate::segment::scan::{SegmentScan, Step, WALK_CHUNK_BYTES};
+use crate::vfs::files::{File, Files, OpenMode, read_full};
 
 /// With the same id the log of before may have gone on after the backup; its epochs must not be used a second time.
 const EPOCHS_AHEAD: u64 = 1 << 20;
@@ -184,8 +184,8 @@ struct Writer<'a> {
 
 struct Open {
     base: Offset,
-    copy: Copy,
-    growing: Growing,
+    copy: SegmentWriter,
+    growing: IndexBuilder,
 }
 
 impl Writer<'_> {
@@ -242,8 +242,8 @@ impl Writer<'_> {
         let path = self.dir.join(file_name(base, "seg"));
         self.open = Some(Open {
             base,
-            copy: Copy::begin(self.work, &path, &header.to_bytes())?,
-            growing: Growing::new(base),
+            copy: SegmentWriter::begin(self.work, &path, &header.to_bytes())?,
+            growing: IndexBuilder::new(base),
         });
         self.next = base;
         Ok(())
@@ -280,7 +280,7 @@ impl Writer<'_> {
         if !is_whole {
             return Err(damaged());
         }
-        let mut walk = Walk::new(
+        let mut walk = SegmentScan::new(
             &*file,
             self.old,
             SEGMENT_HEADER_BYTES,

@@ -3,17 +3,17 @@
 use std::io;
 use std::ops::Range;
 
-use super::folder::{Place, open_segment, read_header};
+use super::folder::{PartitionDir, open_segment, read_header};
 use super::{ToolError, Work};
-use crate::batch::Batch;
-use crate::files::{File, read_full};
-use crate::growing::Growing;
+use crate::batch::decode::Batch;
 use crate::ids::{Epoch, Offset};
-use crate::index::Index;
-use crate::rebuild::add;
-use crate::salvage::Salvage;
-use crate::segment::{HeaderFound, Hole, SEGMENT_HEADER_BYTES};
-use crate::walk::{Step, Walk};
+use crate::index::builder::IndexBuilder;
+use crate::index::model::Index;
+use crate::index::rebuild::add;
+use crate::segment::header::{HeaderFound, Hole, SEGMENT_HEADER_BYTES};
+use crate::segment::scan::{SegmentScan, Step};
+use crate::vfs::files::{File, read_full};
+use crate::vfs::salvage::Salvage;
 
 /// How far behind the last batch bytes are looked for that a start would call a torn tail.
 const LEFTOVER_BYTES_MAX: u64 = 4 << 20;
@@ -25,7 +25,7 @@ pub(super) struct Damage {
     pub place: Range<u64>,
 }
 
-pub(super) struct SegmentScan {
+pub(super) struct SegmentCheck {
     pub header: HeaderFound,
     pub records: u64,
     pub next: Offset,
@@ -42,19 +42,19 @@ pub(super) struct SegmentScan {
 /// Each batch of a segment whose batches end at or before `limit`, where the next segment begins.
 pub(super) fn scan_segment(
     work: Work<'_>,
-    place: &Place,
+    place: &PartitionDir,
     base: Offset,
     limit: Option<Offset>,
     mut each: impl FnMut(&Batch) -> Result<(), ToolError>,
-) -> Result<SegmentScan, ToolError> {
+) -> Result<SegmentCheck, ToolError> {
     let path = place.segment(base);
     let failed = |error| ToolError::io("read", &path)(error);
     let file = Salvage::new(open_segment(work, place, base)?);
     let header = read_header(&file).map_err(failed)?;
     let length = file.len().map_err(failed)?;
     let end_of_offsets = limit.unwrap_or(Offset(u64::MAX));
-    let mut walk = Walk::new(&file, place.identity, SEGMENT_HEADER_BYTES, length, base);
-    let mut growing = Growing::new(base);
+    let mut walk = SegmentScan::new(&file, place.identity, SEGMENT_HEADER_BYTES, length, base);
+    let mut growing = IndexBuilder::new(base);
     let (mut records, mut next, mut end) = (0, base, SEGMENT_HEADER_BYTES);
     let mut damage = Vec::new();
     while walk.expected < end_of_offsets {
@@ -95,7 +95,7 @@ pub(super) fn scan_segment(
             place: end..end + leftover,
         });
     }
-    Ok(SegmentScan {
+    Ok(SegmentCheck {
         header,
         records,
         next,

@@ -4,14 +4,14 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::folder::{Folder, Place};
-use super::scan::{SegmentScan, scan_segment};
+use super::folder::{Folder, PartitionDir};
+use super::scan::{SegmentCheck, scan_segment};
 use super::{Access, ToolError, Work};
 use crate::ids::{Epoch, Offset};
-use crate::index::Index;
-use crate::mark::Mark;
-use crate::meta::read_file;
-use crate::segment::{FORMAT, HeaderFound, file_name};
+use crate::index::model::Index;
+use crate::recovery::checkpoint::Checkpoint;
+use crate::recovery::meta::read_file;
+use crate::segment::header::{FORMAT, HeaderFound, file_name};
 
 /// Larger than the index of any segment.
 const INDEX_BYTES_MAX: usize = 1 << 30;
@@ -94,7 +94,7 @@ pub fn verify(dir: &Path, access: Access, work: Work<'_>) -> Result<VerifyReport
 
 fn check_partition(
     folder: &Folder,
-    place: &Place,
+    place: &PartitionDir,
     work: Work<'_>,
     done: &mut u64,
     total: u64,
@@ -113,7 +113,7 @@ fn check_partition(
         return Ok(check);
     }
     let newest = folder.meta.as_ref().map_or(u64::MAX, |meta| meta.epoch);
-    let mut last: Option<SegmentScan> = None;
+    let mut last: Option<SegmentCheck> = None;
     for (base, limit) in folder.readable(place) {
         let scan = check_segment(place, base, limit, work, &mut check)?;
         *done += scan.end;
@@ -138,12 +138,12 @@ fn check_partition(
 }
 
 fn check_segment(
-    place: &Place,
+    place: &PartitionDir,
     base: Offset,
     limit: Option<Offset>,
     work: Work<'_>,
     check: &mut PartitionCheck,
-) -> Result<SegmentScan, ToolError> {
+) -> Result<SegmentCheck, ToolError> {
     let file = file_name(base, "seg");
     let mut epoch = Epoch(check.last_epoch);
     let mut backwards = None;
@@ -209,7 +209,7 @@ fn check_segment(
 }
 
 fn check_header(
-    place: &Place,
+    place: &PartitionDir,
     base: Offset,
     header: &HeaderFound,
     file: &str,
@@ -235,7 +235,7 @@ fn check_header(
 }
 
 fn check_index(
-    place: &Place,
+    place: &PartitionDir,
     base: Offset,
     expected: &Index,
     work: Work<'_>,
@@ -256,8 +256,13 @@ fn check_index(
 }
 
 /// What lies behind the last batch: lost when the mark covers it, else an unfinished write.
-fn check_end(place: &Place, last: &SegmentScan, work: Work<'_>, check: &mut PartitionCheck) {
-    let mark = match Mark::load(&*work.seams.files, &place.dir, &place.identity) {
+fn check_end(
+    place: &PartitionDir,
+    last: &SegmentCheck,
+    work: Work<'_>,
+    check: &mut PartitionCheck,
+) {
+    let mark = match Checkpoint::load(&*work.seams.files, &place.dir, &place.identity) {
         Ok(mark) => mark,
         Err(what) => {
             check.flaws.push(what.to_owned());

@@ -170,7 +170,7 @@ fn trimming_removes_the_oldest_telemetry_and_nothing_else() {
     assert!(telemetry.size_bytes() > 4 << 20, "no more than needed");
     assert_eq!(named(&log, "control-0").log_start(), Offset(0));
     assert!(files_on_disk(dir.path()) <= BUDGET);
-    let figures = telemetry.figures();
+    let figures = telemetry.stats();
     let removed = figures.removed[Cause::Disk as usize];
     assert_eq!(removed.records, telemetry.log_start().0);
 }
@@ -229,7 +229,7 @@ fn trimming_takes_what_a_group_holds_only_where_the_log_would_be_full() {
         "it is never refused"
     );
     assert!(telemetry.log_start() > Offset(0));
-    assert!(telemetry.figures().removed[Cause::Disk as usize].held_records > 0);
+    assert!(telemetry.stats().removed[Cause::Disk as usize].held_records > 0);
     assert!(files_on_disk(dir.path()) <= BUDGET);
 }
 

@@ -114,7 +114,7 @@ fn syncs_at_a_low_rate(sync: SyncMode) -> (u64, u64, Duration) {
     let figures: u64 = log
         .partitions()
         .iter()
-        .map(|partition| partition.figures().syncs + partition.figures().folder_syncs)
+        .map(|partition| partition.stats().syncs + partition.stats().folder_syncs)
         .sum();
     assert!(
         figures >= syncs,
@@ -198,7 +198,7 @@ fn marks_of_idleness_are_a_minute_apart_at_least() {
         clock.pass(Duration::from_secs(10));
         log.maintain();
     }
-    let marks = telemetry(&log).figures().mark_bytes / 56;
+    let marks = telemetry(&log).stats().checkpoint_bytes / 56;
     assert!((5..=11).contains(&marks), "{marks} marks in ten minutes");
 }
 
@@ -210,13 +210,13 @@ fn a_partition_that_stays_idle_is_marked_once() {
     clock.pass(Duration::from_secs(10));
     await_that("the mark", || {
         log.maintain();
-        telemetry(&log).figures().mark_bytes > 0
+        telemetry(&log).stats().checkpoint_bytes > 0
     });
     for _ in 0..10 {
         clock.pass(Duration::from_secs(100));
         log.maintain();
     }
-    assert_eq!(telemetry(&log).figures().mark_bytes, 56);
+    assert_eq!(telemetry(&log).stats().checkpoint_bytes, 56);
 }
 
 /// The writer has nothing else to do then: it must keep the time all the same.
@@ -252,8 +252,8 @@ fn an_index_is_written_once() {
         append(telemetry(&log), &[vec![7; 9000]]);
     }
     log.maintain();
-    let written = telemetry(&log).figures().index_bytes;
+    let written = telemetry(&log).stats().index_bytes;
     assert!(written > 0);
     log.maintain();
-    assert_eq!(telemetry(&log).figures().index_bytes, written);
+    assert_eq!(telemetry(&log).stats().index_bytes, written);
 }

@@ -97,7 +97,7 @@ fn a_group_keeps_what_it_has_not_finished_and_no_more() {
     assert!(telemetry(&log).log_start() > Offset(200));
     assert!(telemetry(&log).size_bytes() <= 70 << 10);
     assert_eq!(*group.lost.lock(), []);
-    let removed = telemetry(&log).figures().removed;
+    let removed = telemetry(&log).stats().removed;
     assert!(removed[Cause::Bytes as usize].segments >= 2);
     assert_eq!(removed[Cause::Bytes as usize].held_records, 0);
 }
@@ -122,7 +122,7 @@ fn the_hard_limit_wins_over_a_group_and_names_what_it_lost() {
         assert_eq!(pair[0].0.end, pair[1].0.start);
     }
     assert!(lost.iter().all(|(_, cause)| *cause == Cause::HardBytes));
-    let removed = partition.figures().removed[Cause::HardBytes as usize];
+    let removed = partition.stats().removed[Cause::HardBytes as usize];
     assert_eq!(removed.segments, lost.len() as u64);
     assert_eq!(removed.records, start.0);
     assert_eq!(removed.held_records, start.0 - 10);

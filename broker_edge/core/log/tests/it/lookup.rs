@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use crate::support::memory::MemoryFiles;
 use crate::support::*;
-use headwater_log::{Batch, Log, LogConfig, Offset, RecordMeta, Records, Seams, Selection, Wanted};
+use headwater_log::{
+    Batch, Log, LogConfig, Offset, RecordMeta, Records, Seams, TopicFilter, TopicSelection,
+};
 
 /// Ten devices, a batch of one record each in turn; every fifth retained. Several segments, nothing in memory.
 fn fleet(dir: &std::path::Path, clock: &std::sync::Arc<HandClock>, rounds: usize) -> Log {
@@ -119,12 +121,15 @@ fn stretches_hold_every_wanted_record_and_reading_them_reads_little_else() {
     let until = partition.high_watermark();
     let names = ["devices/70/telemetry", "devices/71/telemetry", "none"];
     let matching = |topic: &str| names.contains(&topic);
-    for wanted in [Wanted::Topics(&names), Wanted::Matching(&matching)] {
+    for wanted in [
+        TopicFilter::Topics(&names),
+        TopicFilter::Matching(&matching),
+    ] {
         let (mut from, mut found, mut looked_at) = (Offset(0), Vec::new(), 0);
-        let mut selection = Selection::default();
+        let mut selection = TopicSelection::default();
         while from < until {
             let stretches = partition
-                .stretches(from, until, 2, &mut selection, wanted)
+                .candidate_ranges(from, until, 2, &mut selection, wanted)
                 .expect("an answer");
             assert!(stretches.scanned > from && stretches.scanned <= until);
             for range in stretches.ranges {
@@ -150,12 +155,12 @@ fn stretches_hold_every_wanted_record_and_reading_them_reads_little_else() {
         );
     }
     let nobody = partition
-        .stretches(
+        .candidate_ranges(
             Offset(0),
             until,
             2,
-            &mut Selection::default(),
-            Wanted::Topics(&["none"]),
+            &mut TopicSelection::default(),
+            TopicFilter::Topics(&["none"]),
         )
         .expect("an answer");
     assert_eq!((nobody.ranges.len(), nobody.scanned), (0, until));

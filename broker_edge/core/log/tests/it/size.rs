@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use crate::support::*;
 use headwater_log::{
     Class, ClassConfig, File, Files, LockError, LockGuard, Log, LogConfig, Offset, OpenMode,
-    RecordMeta, Records, RetainedPlace, Seams, SyncMode, SystemClock, SystemFiles,
+    RecordMeta, Records, RetainedOffset, Seams, SyncMode, SystemClock, SystemFiles,
 };
 
 const TOPICS: u64 = 2_000;
@@ -187,7 +187,8 @@ fn bytes_to_start(dir: &Path, lost_indexes: usize) -> (u64, u64) {
         let (log, report) = Log::open(settings(dir), files.seams()).expect("it opens");
         assert_eq!(report.partitions[0].rebuilt_indexes, lost_indexes);
         let mut retained = Vec::new();
-        let mut keep = |topic: &str, place: RetainedPlace| retained.push((topic.to_owned(), place));
+        let mut keep =
+            |topic: &str, place: RetainedOffset| retained.push((topic.to_owned(), place));
         let partition = telemetry(&log);
         partition
             .for_each_retained_place(&mut keep)

@@ -58,9 +58,9 @@ fn the_internal_partition_alone_has_a_spare_and_only_one() {
         names.iter().filter(is_spare).count()
     };
     log.maintain();
-    let written = internal.figures().fill_bytes;
+    let written = internal.stats().fill_bytes;
     log.maintain();
-    assert_eq!(internal.figures().fill_bytes, written);
+    assert_eq!(internal.stats().fill_bytes, written);
     for _ in 0..12 {
         append(internal, &[vec![1; 9000]]);
         log.maintain();
@@ -231,11 +231,11 @@ fn space_for_many_batches_is_secured_at_once_also_in_a_new_segment() {
         path.starts_with("/data/telemetry-0") && path.extension().is_some_and(|is| is == "seg")
     };
     let syncs_of = |count: u64| {
-        let before = partition.figures().syncs;
+        let before = partition.stats().syncs;
         for _ in 0..count {
             append(partition, &[vec![1; 3000]]);
         }
-        partition.figures().syncs - before
+        partition.stats().syncs - before
     };
     let in_first = syncs_of(100);
     assert!((100..=106).contains(&in_first), "{in_first} syncs");

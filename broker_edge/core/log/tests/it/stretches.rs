@@ -1,7 +1,7 @@
 //! Stretches: where topics that are wanted may lie, by the indexes alone.
 
 use crate::support::*;
-use headwater_log::{Log, LogConfig, Offset, Seams, Selection, Wanted};
+use headwater_log::{Log, LogConfig, Offset, Seams, TopicFilter, TopicSelection};
 
 /// A record of 9 KB on a topic of its own per offset: a few in a block, some blocks in a segment.
 fn one_topic_each(dir: &std::path::Path, count: u32) -> Log {
@@ -31,12 +31,12 @@ fn stretches_between(
     log: &Log,
     (from, until): (u64, u64),
     max: usize,
-    wanted: Wanted<'_>,
+    wanted: TopicFilter<'_>,
 ) -> Vec<std::ops::Range<Offset>> {
-    let (mut at, mut ranges, mut selection) = (Offset(from), Vec::new(), Selection::default());
+    let (mut at, mut ranges, mut selection) = (Offset(from), Vec::new(), TopicSelection::default());
     while at < Offset(until) {
         let found = telemetry(log)
-            .stretches(at, Offset(until), max, &mut selection, wanted)
+            .candidate_ranges(at, Offset(until), max, &mut selection, wanted)
             .expect("an answer");
         assert!(found.scanned > at && found.scanned <= Offset(until));
         assert!(found.ranges.len() <= max);
@@ -67,7 +67,10 @@ fn a_topic_is_found_at_its_offset_and_in_no_range_without_it() {
         ];
         for (from, until) in places {
             let is_there = (from..until).contains(&n);
-            for wanted in [Wanted::Topics(&names), Wanted::Matching(&matching)] {
+            for wanted in [
+                TopicFilter::Topics(&names),
+                TopicFilter::Matching(&matching),
+            ] {
                 let ranges = stretches_between(&log, (from, until), 2, wanted);
                 let found = ranges.iter().filter(|range| range.contains(&Offset(n)));
                 let found = found.count();
@@ -97,8 +100,8 @@ fn stretches_that_are_asked_for_one_by_one_are_the_same() {
         .map(|n| format!("devices/{n}/telemetry"))
         .collect();
     let names: Vec<&str> = topics.iter().map(String::as_str).collect();
-    let at_once = stretches_between(&log, (0, 130), 1000, Wanted::Topics(&names));
-    let one_by_one = stretches_between(&log, (0, 130), 1, Wanted::Topics(&names));
+    let at_once = stretches_between(&log, (0, 130), 1000, TopicFilter::Topics(&names));
+    let one_by_one = stretches_between(&log, (0, 130), 1, TopicFilter::Topics(&names));
     assert_eq!(one_by_one, at_once);
     assert!(at_once.len() >= wanted.len() - 1, "{at_once:?}");
     for n in wanted {
@@ -119,11 +122,11 @@ fn a_selection_that_is_kept_knows_what_was_sealed_since() {
         let topic = "devices/200/telemetry";
         let (names, matching) = ([topic], |name: &str| name == topic);
         let wanted = if by_name {
-            Wanted::Topics(&names)
+            TopicFilter::Topics(&names)
         } else {
-            Wanted::Matching(&matching)
+            TopicFilter::Matching(&matching)
         };
-        let (mut selection, mut at, mut is_found) = (Selection::default(), Offset(0), false);
+        let (mut selection, mut at, mut is_found) = (TopicSelection::default(), Offset(0), false);
         while at < telemetry(&log).high_watermark() {
             // Up to where the sealed segments end, and on once there are more of them.
             let until = if at < base { base } else { Offset(300) };
@@ -131,7 +134,7 @@ fn a_selection_that_is_kept_knows_what_was_sealed_since() {
                 append_one_topic_each(&log, 200..300);
             }
             let found = telemetry(&log)
-                .stretches(at, until, 8, &mut selection, wanted)
+                .candidate_ranges(at, until, 8, &mut selection, wanted)
                 .expect("an answer");
             is_found |= found
                 .ranges
@@ -153,7 +156,7 @@ fn topics_too_many_to_be_kept_by_name_are_found_by_the_indexes() {
         .map(|n| format!("devices/{n}/telemetry"))
         .collect();
     let matching = |name: &str| topics.iter().any(|topic| topic == name);
-    let ranges = stretches_between(&log, (0, 200), 1000, Wanted::Matching(&matching));
+    let ranges = stretches_between(&log, (0, 200), 1000, TopicFilter::Matching(&matching));
     for n in wanted {
         let found = ranges.iter().filter(|range| range.contains(&Offset(n)));
         assert_eq!(found.count(), 1, "{n} in {ranges:?}");
@@ -167,25 +170,25 @@ fn one_question_reads_few_indexes_and_none_of_a_segment_without_a_topic_that_is_
     let dir = tempfile::tempdir().expect("a folder");
     let log = one_topic_each(dir.path(), 500);
     assert!(files_of(dir.path(), ".idx").len() >= 7);
-    let ask = |selection: &mut Selection, wanted: Wanted<'_>| {
+    let ask = |selection: &mut TopicSelection, wanted: TopicFilter<'_>| {
         telemetry(&log)
-            .stretches(Offset(0), Offset(500), 1000, selection, wanted)
+            .candidate_ranges(Offset(0), Offset(500), 1000, selection, wanted)
             .expect("an answer")
     };
     let topics: Vec<String> = (350..440)
         .map(|n| format!("devices/{n}/telemetry"))
         .collect();
     let matching = |name: &str| topics.iter().any(|topic| topic == name);
-    let mut selection = Selection::default();
-    let found = ask(&mut selection, Wanted::Matching(&matching));
+    let mut selection = TopicSelection::default();
+    let found = ask(&mut selection, TopicFilter::Matching(&matching));
     assert!(
         found.ranges.is_empty() && found.scanned < Offset(300),
         "{found:?}"
     );
     assert_eq!(selection.memory(), 0);
     let named = [topics[0].as_str()];
-    let mut selection = Selection::default();
-    let found = ask(&mut selection, Wanted::Topics(&named));
+    let mut selection = TopicSelection::default();
+    let found = ask(&mut selection, TopicFilter::Topics(&named));
     let [range] = found.ranges.as_slice() else {
         panic!("{found:?}")
     };

@@ -85,7 +85,7 @@ fn after_a_clean_stop_the_segment_is_used_as_it_is() {
     log.shutdown();
     let (log, _) = reopened(&files, SyncMode::Always);
     append(telemetry(&log), &["into that space"]);
-    assert_eq!(telemetry(&log).figures().fill_bytes, 0);
+    assert_eq!(telemetry(&log).stats().fill_bytes, 0);
     assert_eq!(read_all(telemetry(&log)).len(), 5);
 }
 

@@ -370,7 +370,7 @@ fn a_log_without_syncs_makes_none_when_it_changes_segments_and_when_it_stops() {
     }
     assert!(has(&files, "telemetry-0/00000000000000000003.seg"));
     log.shutdown();
-    assert_eq!(partition.figures().syncs, 0);
+    assert_eq!(partition.stats().syncs, 0);
     assert!(!has(&files, "telemetry-0/mark"));
 }
 
@@ -386,7 +386,7 @@ fn idle_marks_are_a_minute_apart() {
         };
         let log = open_with(config, files.seams_with(clock.clone()));
         let partition = telemetry(&log);
-        let marked = || partition.figures().mark_bytes;
+        let marked = || partition.stats().checkpoint_bytes;
         let append_and_idle = || {
             // The interval has passed, so that it is synced at once.
             clock.pass(Duration::from_secs(2));

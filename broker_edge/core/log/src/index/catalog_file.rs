@@ -1,0 +1,170 @@
+//! The file `topics` of a partition: the merged topics of most sealed segments, so that listing them does not cost a look
+//! at every index. Never authoritative: it names the indexes it was made from, and is not used when one of them is
+//! another by now.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustc_hash::FxHashSet;
+
+use crate::batch::layout::{Identity, u16_at, u32_at, u64_at};
+use crate::ids::Offset;
+use crate::index::catalog::{TOPICS_MAX, TopicMap, merge};
+use crate::index::format::{push_numbers, retained_from, retained_number};
+use crate::index::model::{Index, TopicExtent};
+use crate::index::saved::stored_checksum;
+use crate::recovery::meta::read_file;
+use crate::segment::header::{IndexState, Segment};
+use crate::state::context::Context;
+use crate::vfs::files::{Files, OpenMode};
+
+const NAME: &str = "topics";
+const MAGIC: &[u8; 8] = b"hwatrtop";
+const FORMAT: u32 = 1;
+const FIXED_BYTES: usize = 44;
+/// Larger than any that is written.
+const BYTES_MAX: usize = 1 << 28;
+
+#[derive(Default)]
+pub(crate) struct TopicsFile {
+    pub topics: TopicMap,
+    /// Base offsets of the segments that it covers.
+    pub covers: FxHashSet<Offset>,
+}
+
+impl TopicsFile {
+    /// The file, when every segment of `segments` that it covers still has the index it was made from.
+    pub fn load(context: &Context, segments: &[Arc<Segment>]) -> Option<Self> {
+        let bytes = read_file(&*context.seams.files, &context.dir.join(NAME), BYTES_MAX).ok()?;
+        let fixed = bytes.get(..FIXED_BYTES)?;
+        let is_ours = &fixed[..8] == MAGIC
+            && u32_at(fixed, 8) == FORMAT
+            && u32_at(fixed, 12) == crc32c::crc32c(&bytes[16..])
+            && &fixed[16..32] == context.identity.log_id.as_bytes()
+            && u32_at(fixed, 32) == context.identity.partition.0;
+        if !is_ours {
+            return None;
+        }
+        let (covered, count) = (u32_at(fixed, 36) as usize, u32_at(fixed, 40) as usize);
+        let (table, mut rest) = bytes[FIXED_BYTES..].split_at_checked(covered.checked_mul(12)?)?;
+        let mut covers = FxHashSet::default();
+        let first = segments.first().map(|segment| segment.base);
+        for row in table.chunks_exact(12) {
+            let base = Offset(u64_at(row, 0));
+            // Those that retention has removed are below the log start, and so are forgotten.
+            if first.is_some_and(|first| base >= first) {
+                let at = segments.binary_search_by_key(&base, |segment| segment.base);
+                if index_checksum(context, &segments[at.ok()?])? != u32_at(row, 8) {
+                    return None;
+                }
+                covers.insert(base);
+            }
+        }
+        // A topic takes at least 26 bytes, so the allocation is covered by the file.
+        if count > TOPICS_MAX || count > rest.len() / 26 {
+            return None;
+        }
+        let mut topics = TopicMap::default();
+        topics.reserve(count);
+        for _ in 0..count {
+            let (head, after) = rest.split_at_checked(26)?;
+            let (topic, after) = after.split_at_checked(usize::from(u16_at(head, 0)))?;
+            let places = TopicExtent {
+                range: Offset(u64_at(head, 2))..Offset(u64_at(head, 10)),
+                retained: retained_from(u64_at(head, 18)),
+            };
+            topics.insert(std::str::from_utf8(topic).ok()?.into(), places);
+            rest = after;
+        }
+        rest.is_empty().then_some(Self { topics, covers })
+    }
+
+    /// What the file says of the segments that it covers, all of whose indexes are saved.
+    pub fn coverage(context: &Context, segments: &[Arc<Segment>]) -> io::Result<Vec<u8>> {
+        let mut rows = Vec::with_capacity(segments.len() * 12);
+        for segment in segments {
+            let checksum = stored_checksum(context, segment.base)?.ok_or_else(|| {
+                let text = format!("the index of segment {} is not whole", segment.base);
+                io::Error::new(io::ErrorKind::InvalidData, text)
+            })?;
+            push_row(&mut rows, segment.base, checksum);
+        }
+        Ok(rows)
+    }
+
+    pub fn bytes_of(identity: &Identity, coverage: &[u8], topics: &TopicMap) -> Vec<u8> {
+        let mut out = Vec::with_capacity(FIXED_BYTES + coverage.len() + topics.len() * 64);
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&FORMAT.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(identity.log_id.as_bytes());
+        out.extend_from_slice(&identity.partition.0.to_le_bytes());
+        out.extend_from_slice(&((coverage.len() / 12) as u32).to_le_bytes());
+        out.extend_from_slice(&(topics.len() as u32).to_le_bytes());
+        out.extend_from_slice(coverage);
+        for (topic, places) in topics {
+            out.extend_from_slice(&(topic.len() as u16).to_le_bytes());
+            let (range, retained) = (&places.range, retained_number(places.retained));
+            push_numbers(&mut out, [range.start.0, range.end.0, retained]);
+            out.extend_from_slice(topic.as_bytes());
+        }
+        let checksum = crc32c::crc32c(&out[16..]);
+        out[12..16].copy_from_slice(&checksum.to_le_bytes());
+        out
+    }
+
+    /// Puts the file in place. Synced, unlike an index: after a start without it every index is read, however large the
+    /// log is.
+    pub fn save(files: &dyn Files, dir: &Path, bytes: &[u8]) -> io::Result<()> {
+        let path = dir.join(NAME);
+        let unfinished = path.with_extension("tmp");
+        let file = files.open(&unfinished, OpenMode::Create)?;
+        file.write_all_at(bytes, 0)?;
+        file.sync_data()?;
+        files.rename(&unfinished, &path)
+    }
+}
+
+/// The file in the making, for one who writes a partition segment by segment.
+#[derive(Default)]
+pub(crate) struct TopicsFileWriter {
+    topics: TopicMap,
+    coverage: Vec<u8>,
+}
+
+impl TopicsFileWriter {
+    /// Takes in a sealed segment, with the bytes of its index file.
+    pub fn add(&mut self, index: &Index, bytes: &[u8]) {
+        push_row(&mut self.coverage, index.base, u32_at(bytes, 12));
+        // What is too much for the file need not be gathered either.
+        if self.topics.len() <= TOPICS_MAX {
+            merge(&mut self.topics, index);
+        }
+    }
+
+    pub fn save(&self, files: &dyn Files, dir: &Path, identity: &Identity) -> io::Result<()> {
+        if self.coverage.is_empty() || self.topics.len() > TOPICS_MAX {
+            return Ok(());
+        }
+        let bytes = TopicsFile::bytes_of(identity, &self.coverage, &self.topics);
+        TopicsFile::save(files, dir, &bytes)
+    }
+}
+
+fn push_row(rows: &mut Vec<u8>, base: Offset, checksum: u32) {
+    push_numbers(rows, [base.0]);
+    rows.extend_from_slice(&checksum.to_le_bytes());
+}
+
+/// The checksum of a segment's index: of its file, or of the one that a start made again because the file was lost.
+fn index_checksum(context: &Context, segment: &Segment) -> Option<u32> {
+    let made = match &*segment.index.lock() {
+        IndexState::Memory(index) | IndexState::Provisional(index) => Some(Arc::clone(index)),
+        IndexState::IndexBuilder(_) | IndexState::Saved => None,
+    };
+    match made {
+        Some(index) => Some(u32_at(&index.to_bytes(&context.identity), 12)),
+        None => stored_checksum(context, segment.base).ok()?,
+    }
+}

@@ -1,0 +1,363 @@
+//! The bytes of an index file, both ways. Reading checks everything and gives None for whatever is not right: the index
+//! is then made again from its segment.
+//!
+//! A start reads the head only, a lookup the head and one page of topics (`saved_index.rs`).
+
+use crate::batch::layout::{Identity, u16_at, u32_at, u64_at};
+use crate::ids::{Epoch, Offset};
+use crate::index::model::{Block, Index, IndexTopic, KeyEntry, RetainedOffset, topic_hash};
+use crate::segment::header::Hole;
+
+const MAGIC: &[u8; 8] = b"hwatridx";
+/// Indexes of another format are made again.
+pub(crate) const INDEX_FORMAT: u32 = 2;
+pub(crate) const FIXED_BYTES: usize = 128;
+const BLOCK_BYTES: usize = 24;
+const KEY_BYTES: usize = 16;
+const PAGE_ENTRY_BYTES: usize = 20;
+/// Topics are gathered into pages of about this size.
+const PAGE_BYTES: usize = 4 << 10;
+/// Epochs and holes are in the head, which a start reads: one that claims more is not read.
+pub(crate) const HEAD_BYTES_MAX: usize = 16 << 20;
+
+/// What a start needs of an index, and where the rest is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Head {
+    /// Without blocks, keys and topics.
+    pub index: Index,
+    blocks: Section,
+    keys: Section,
+    page_table: Section,
+    /// Where the pages begin; they fill the rest of the file.
+    pages_at: u64,
+    /// Topics that have a record with the retain flag.
+    pub retained: u32,
+}
+
+/// A table of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Section {
+    pub position: u64,
+    pub bytes: usize,
+    checksum: u32,
+}
+
+/// A page of topics: those from this hash on, up to the next page's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Page {
+    pub first_hash: u64,
+    pub section: Section,
+}
+
+/// A topic as it stands in a page.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TopicEntry<'a> {
+    pub topic: &'a str,
+    pub first: Offset,
+    pub next: Offset,
+    pub retained: Option<RetainedOffset>,
+    /// Block numbers in 7-bit groups.
+    pub blocks: &'a [u8],
+}
+
+impl Index {
+    pub fn to_bytes(&self, identity: &Identity) -> Vec<u8> {
+        let mut blocks = Vec::with_capacity(self.blocks.len() * BLOCK_BYTES);
+        for block in &self.blocks {
+            push_numbers(
+                &mut blocks,
+                [block.offset.0, block.position, block.max_time_us as u64],
+            );
+        }
+        let mut keys = Vec::with_capacity(self.keys.len() * KEY_BYTES);
+        for key in &self.keys {
+            push_numbers(&mut keys, [key.hash, key.offset.0]);
+        }
+        let (page_table, pages) = pages_of(&self.topics);
+        let retained = self.topics.iter().filter(|topic| topic.retained.is_some());
+        let counts = [
+            self.blocks.len(),
+            self.epochs.len(),
+            self.holes.len(),
+            retained.count(),
+            self.keys.len(),
+            self.topics.len(),
+            page_table.len() / PAGE_ENTRY_BYTES,
+        ];
+        let mut out = Vec::with_capacity(FIXED_BYTES + blocks.len() + keys.len() + pages.len());
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&INDEX_FORMAT.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(identity.log_id.as_bytes());
+        out.extend_from_slice(&identity.partition.0.to_le_bytes());
+        out.extend_from_slice(&self.last_checksum.to_le_bytes());
+        push_numbers(
+            &mut out,
+            [self.base.0, self.next.0, self.data_end, self.last_position],
+        );
+        push_numbers(
+            &mut out,
+            [self.first_time_us as u64, self.max_time_us as u64],
+        );
+        for count in counts {
+            out.extend_from_slice(&(count as u32).to_le_bytes());
+        }
+        for section in [&blocks, &keys, &page_table] {
+            out.extend_from_slice(&crc32c::crc32c(section).to_le_bytes());
+        }
+        debug_assert_eq!(out.len(), FIXED_BYTES);
+        for (offset, epoch) in &self.epochs {
+            push_numbers(&mut out, [offset.0, epoch.0]);
+        }
+        for hole in &self.holes {
+            push_numbers(&mut out, [hole.first.0, hole.next.0, hole.resume]);
+        }
+        let checksum = crc32c::crc32c(&out[16..]);
+        out[12..16].copy_from_slice(&checksum.to_le_bytes());
+        for section in [blocks, keys, page_table, pages] {
+            out.extend_from_slice(&section);
+        }
+        out
+    }
+
+    /// All of an index file.
+    pub fn from_bytes(bytes: &[u8], identity: &Identity) -> Option<Self> {
+        let head_bytes = Head::bytes(bytes)?;
+        let head = Head::parse(bytes.get(..head_bytes)?, identity)?;
+        let section = |section: Section| {
+            let at = usize::try_from(section.position).ok()?;
+            section.check(bytes.get(at..at.checked_add(section.bytes)?)?)
+        };
+        let blocks = blocks_of(section(head.blocks)?);
+        let keys = keys_of(section(head.keys)?);
+        let pages = head.pages(section(head.page_table)?);
+        let mut topics = Vec::new();
+        let mut end = head.pages_at;
+        for page in &pages {
+            if page.section.position != end {
+                return None;
+            }
+            end += page.section.bytes as u64;
+            for_each_topic(section(page.section)?, &mut |topic| {
+                topics.push(IndexTopic {
+                    topic: topic.topic.into(),
+                    first: topic.first,
+                    next: topic.next,
+                    retained: topic.retained,
+                    blocks: topic.blocks.to_vec(),
+                });
+            })?;
+        }
+        let is_whole = end == bytes.len() as u64
+            && topics.len() == u32_at(bytes, 108) as usize
+            && topics.iter().all(|topic| {
+                crate::index::model::block_numbers(&topic.blocks)
+                    .all(|number| number < blocks.len())
+            });
+        is_whole.then_some(Self {
+            blocks,
+            keys,
+            topics,
+            ..head.index
+        })
+    }
+}
+
+impl Head {
+    /// Bytes of the head of the index file that begins with `fixed`.
+    pub fn bytes(fixed: &[u8]) -> Option<usize> {
+        let fixed = fixed.get(..FIXED_BYTES)?;
+        if &fixed[..8] != MAGIC || u32_at(fixed, 8) != INDEX_FORMAT {
+            return None;
+        }
+        let (epochs, holes) = (u32_at(fixed, 92) as usize, u32_at(fixed, 96) as usize);
+        Some(FIXED_BYTES + epochs * 16 + holes * 24).filter(|bytes| *bytes <= HEAD_BYTES_MAX)
+    }
+
+    /// The head, of exactly its bytes.
+    pub fn parse(bytes: &[u8], identity: &Identity) -> Option<Self> {
+        if Self::bytes(bytes)? != bytes.len() {
+            return None;
+        }
+        let is_ours = u32_at(bytes, 12) == crc32c::crc32c(&bytes[16..])
+            && &bytes[16..32] == identity.log_id.as_bytes()
+            && u32_at(bytes, 32) == identity.partition.0
+            && u64_at(bytes, 40) <= u64_at(bytes, 48)
+            && u64_at(bytes, 48) <= Offset::BELIEVABLE_MAX.0;
+        if !is_ours {
+            return None;
+        }
+        let count = |at: usize| u32_at(bytes, 88 + at * 4) as usize;
+        let (epoch_rows, hole_rows) = bytes[FIXED_BYTES..].split_at(count(1) * 16);
+        let mut position = bytes.len() as u64;
+        let mut section = |bytes_of: usize, checksum_at: usize| {
+            let section = Section {
+                position,
+                bytes: bytes_of,
+                checksum: u32_at(bytes, checksum_at),
+            };
+            position += bytes_of as u64;
+            section
+        };
+        let blocks = section(count(0) * BLOCK_BYTES, 116);
+        let keys = section(count(4) * KEY_BYTES, 120);
+        let page_table = section(count(6) * PAGE_ENTRY_BYTES, 124);
+        let index = Index {
+            base: Offset(u64_at(bytes, 40)),
+            next: Offset(u64_at(bytes, 48)),
+            data_end: u64_at(bytes, 56),
+            last_position: u64_at(bytes, 64),
+            last_checksum: u32_at(bytes, 36),
+            first_time_us: u64_at(bytes, 72) as i64,
+            max_time_us: u64_at(bytes, 80) as i64,
+            blocks: Vec::new(),
+            epochs: rows(epoch_rows, |[offset, epoch]| (Offset(offset), Epoch(epoch))),
+            holes: rows(hole_rows, |[first, next, resume]| Hole {
+                first: Offset(first),
+                next: Offset(next),
+                resume,
+            }),
+            keys: Vec::new(),
+            topics: Vec::new(),
+        };
+        Some(Self {
+            index,
+            blocks,
+            keys,
+            page_table,
+            pages_at: position,
+            retained: count(3) as u32,
+        })
+    }
+
+    pub fn blocks_section(&self) -> Section {
+        self.blocks
+    }
+
+    pub fn keys_section(&self) -> Section {
+        self.keys
+    }
+
+    pub fn page_table_section(&self) -> Section {
+        self.page_table
+    }
+
+    /// Where the pages are, from the checked bytes of the page table.
+    pub fn pages(&self, table: &[u8]) -> Vec<Page> {
+        let page = |row: &[u8]| Page {
+            first_hash: u64_at(row, 0),
+            section: Section {
+                position: self.pages_at.saturating_add(u64::from(u32_at(row, 8))),
+                bytes: u32_at(row, 12) as usize,
+                checksum: u32_at(row, 16),
+            },
+        };
+        table.chunks_exact(PAGE_ENTRY_BYTES).map(page).collect()
+    }
+}
+
+impl Section {
+    /// The bytes, when they are those that were written.
+    pub fn check(self, bytes: &[u8]) -> Option<&[u8]> {
+        (bytes.len() == self.bytes && crc32c::crc32c(bytes) == self.checksum).then_some(bytes)
+    }
+}
+
+/// Gives every topic of a checked page; None when it is not made of whole topics.
+pub(crate) fn for_each_topic(mut page: &[u8], f: &mut dyn FnMut(TopicEntry<'_>)) -> Option<()> {
+    while !page.is_empty() {
+        let (head, rest) = page.split_at_checked(30)?;
+        let (topic, rest) = rest.split_at_checked(usize::from(u16_at(head, 0)))?;
+        let (blocks, rest) = rest.split_at_checked(u32_at(head, 26) as usize)?;
+        f(TopicEntry {
+            topic: std::str::from_utf8(topic).ok()?,
+            first: Offset(u64_at(head, 2)),
+            next: Offset(u64_at(head, 10)),
+            retained: retained_from(u64_at(head, 18)),
+            blocks,
+        });
+        page = rest;
+    }
+    Some(())
+}
+
+/// 0 for none, else the offset plus 1, with the highest bit for a payload that is empty.
+pub(crate) fn retained_number(retained: Option<RetainedOffset>) -> u64 {
+    retained.map_or(0, |place| {
+        (place.offset.0 + 1) | u64::from(place.is_cleared) << 63
+    })
+}
+
+pub(crate) fn retained_from(number: u64) -> Option<RetainedOffset> {
+    let offset = Offset((number & !(1 << 63)).checked_sub(1)?);
+    let is_cleared = number >> 63 == 1;
+    Some(RetainedOffset { offset, is_cleared })
+}
+
+/// The page table and the pages.
+fn pages_of(topics: &[IndexTopic]) -> (Vec<u8>, Vec<u8>) {
+    let (mut table, mut pages) = (Vec::new(), Vec::new());
+    let mut page: Vec<u8> = Vec::new();
+    let mut first_hash = 0;
+    let mut end_page = |page: &mut Vec<u8>, first_hash: u64| {
+        table.extend_from_slice(&first_hash.to_le_bytes());
+        table.extend_from_slice(&(pages.len() as u32).to_le_bytes());
+        table.extend_from_slice(&(page.len() as u32).to_le_bytes());
+        table.extend_from_slice(&crc32c::crc32c(page).to_le_bytes());
+        pages.append(page);
+    };
+    let mut last_hash = 0;
+    for topic in topics {
+        let hash = topic_hash(&topic.topic);
+        // Topics of one hash stay together: a lookup reads one page.
+        if page.len() >= PAGE_BYTES && hash != last_hash {
+            end_page(&mut page, first_hash);
+        }
+        if page.is_empty() {
+            first_hash = hash;
+        }
+        last_hash = hash;
+        page.extend_from_slice(&(topic.topic.len() as u16).to_le_bytes());
+        push_numbers(
+            &mut page,
+            [topic.first.0, topic.next.0, retained_number(topic.retained)],
+        );
+        page.extend_from_slice(&(topic.blocks.len() as u32).to_le_bytes());
+        page.extend_from_slice(topic.topic.as_bytes());
+        page.extend_from_slice(&topic.blocks);
+    }
+    if !page.is_empty() {
+        end_page(&mut page, first_hash);
+    }
+    (table, pages)
+}
+
+pub(crate) fn blocks_of(bytes: &[u8]) -> Vec<Block> {
+    rows(bytes, |[offset, position, time]| Block {
+        offset: Offset(offset),
+        position,
+        max_time_us: time as i64,
+    })
+}
+
+pub(crate) fn keys_of(bytes: &[u8]) -> Vec<KeyEntry> {
+    rows(bytes, |[hash, offset]| KeyEntry {
+        hash,
+        offset: Offset(offset),
+    })
+}
+
+pub(crate) fn push_numbers<const N: usize>(out: &mut Vec<u8>, numbers: [u64; N]) {
+    for number in numbers {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+}
+
+fn rows<const N: usize, T>(bytes: &[u8], make: impl Fn([u64; N]) -> T) -> Vec<T> {
+    let row = |row: &[u8]| make(std::array::from_fn(|column| u64_at(row, column * 8)));
+    bytes.chunks_exact(N * 8).map(row).collect()
+}
+
+#[cfg(test)]
+#[path = "format_tests.rs"]
+mod tests;

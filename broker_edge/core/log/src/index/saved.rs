@@ -1,0 +1,197 @@
+//! The index file of a sealed segment, read piece by piece: a lookup costs the head, the table of its pages and one page,
+//! however many topics the segment has. Every piece is checked by its own checksum before it is used.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::ids::Offset;
+use crate::index::format::{
+    FIXED_BYTES, Head, Page, Section, TopicEntry, blocks_of, for_each_topic, keys_of,
+};
+use crate::index::model::{Block, BlockSet, Blocks, KeyEntry, topic_hash};
+use crate::segment::header::file_name;
+use crate::state::context::Context;
+use crate::vfs::files::{File, OpenMode, read_full};
+
+/// Pages that follow one another are read together up to this.
+const SCAN_BYTES: usize = 1 << 20;
+
+/// An open index file whose head is whole.
+pub(crate) struct IndexReader {
+    file: Arc<dyn File>,
+    pub head: Head,
+}
+
+/// What lookups in a sealed segment need, small enough to be kept for some of them.
+pub(crate) struct SavedIndex {
+    reader: IndexReader,
+    blocks: Vec<Block>,
+    pages: Vec<Page>,
+}
+
+/// A piece of an index file is not what was written; the index has to be made again.
+#[derive(Debug, thiserror::Error)]
+#[error("the index is damaged")]
+pub(crate) struct IndexDamaged;
+
+impl IndexReader {
+    /// None when the head is missing, damaged, of another format or of another segment.
+    pub fn open(context: &Context, base: Offset) -> Option<Self> {
+        let path = context.dir.join(file_name(base, "idx"));
+        let file = context.open(&path, OpenMode::Read).ok()?;
+        // Few segments have more than some epochs: one read is enough.
+        let mut bytes = vec![0; 512];
+        let read = read_full(&*file, &mut bytes, 0).ok()?;
+        bytes.truncate(read);
+        let head_bytes = Head::bytes(&bytes)?;
+        if head_bytes > bytes.len() {
+            if file.len().ok()? < head_bytes as u64 {
+                return None;
+            }
+            bytes = vec![0; head_bytes];
+            read_full(&*file, &mut bytes, 0).ok()?;
+        }
+        let head = Head::parse(&bytes[..head_bytes], &context.identity)?;
+        (head.index.base == base).then_some(Self { file, head })
+    }
+
+    fn section(&self, section: Section) -> Result<Vec<u8>, IndexDamaged> {
+        let bytes = self.read(section.position, section.bytes)?;
+        section.check(&bytes).ok_or(IndexDamaged)?;
+        Ok(bytes)
+    }
+
+    fn read(&self, position: u64, bytes: usize) -> Result<Vec<u8>, IndexDamaged> {
+        let length = self.file.len().map_err(|_| IndexDamaged)?;
+        // Never more than the file holds, so a length that lies allocates nothing.
+        if position
+            .checked_add(bytes as u64)
+            .is_none_or(|end| end > length)
+        {
+            return Err(IndexDamaged);
+        }
+        let mut buffer = vec![0; bytes];
+        match read_full(&*self.file, &mut buffer, position) {
+            Ok(read) if read == bytes => Ok(buffer),
+            _ => Err(IndexDamaged),
+        }
+    }
+
+    /// Idempotency keys of the segment.
+    pub fn keys(&self) -> Result<Vec<KeyEntry>, IndexDamaged> {
+        Ok(keys_of(&self.section(self.head.keys_section())?))
+    }
+
+    fn pages(&self) -> Result<Vec<Page>, IndexDamaged> {
+        Ok(self
+            .head
+            .pages(&self.section(self.head.page_table_section())?))
+    }
+
+    /// Gives every topic, in the order of the file.
+    pub fn for_each_topic(&self, f: &mut dyn FnMut(TopicEntry<'_>)) -> Result<(), IndexDamaged> {
+        scan(self, &self.pages()?, f)
+    }
+
+    pub fn load(self) -> Result<SavedIndex, IndexDamaged> {
+        Ok(SavedIndex {
+            blocks: blocks_of(&self.section(self.head.blocks_section())?),
+            pages: self.pages()?,
+            reader: self,
+        })
+    }
+}
+
+impl SavedIndex {
+    pub fn blocks(&self) -> Blocks<'_> {
+        Blocks {
+            blocks: &self.blocks,
+            next: self.reader.head.index.next,
+            data_end: self.reader.head.index.data_end,
+        }
+    }
+
+    /// Memory that it keeps, for bounds.
+    pub fn memory(&self) -> usize {
+        let head = &self.reader.head.index;
+        size_of::<Self>()
+            + self.blocks.len() * size_of::<Block>()
+            + self.pages.len() * size_of::<Page>()
+            + head.epochs.len() * 16
+            + head.holes.len() * 24
+    }
+
+    /// Marks the blocks of one topic.
+    pub fn mark_topic(&self, topic: &str, held: &mut BlockSet) -> Result<(), IndexDamaged> {
+        let hash = topic_hash(topic);
+        let after = self.pages.partition_point(|page| page.first_hash <= hash);
+        let Some(page) = after.checked_sub(1).map(|at| self.pages[at]) else {
+            return Ok(());
+        };
+        let bytes = self.reader.section(page.section)?;
+        for_each_topic(&bytes, &mut |entry| {
+            if entry.topic == topic {
+                held.mark(entry.blocks);
+            }
+        })
+        .ok_or(IndexDamaged)
+    }
+
+    /// Marks the blocks of all topics within `range` that are wanted.
+    pub fn mark(
+        &self,
+        range: &Range<Offset>,
+        wanted: &dyn Fn(&str) -> bool,
+        held: &mut BlockSet,
+    ) -> Result<(), IndexDamaged> {
+        scan(&self.reader, &self.pages, &mut |entry| {
+            if entry.first < range.end && entry.next > range.start && wanted(entry.topic) {
+                held.mark(entry.blocks);
+            }
+        })
+    }
+}
+
+fn scan(
+    reader: &IndexReader,
+    pages: &[Page],
+    f: &mut dyn FnMut(TopicEntry<'_>),
+) -> Result<(), IndexDamaged> {
+    let mut rest = pages;
+    while let Some(first) = rest.first() {
+        let start = first.section.position;
+        let is_near = |page: &&Page| {
+            let end = page
+                .section
+                .position
+                .saturating_add(page.section.bytes as u64);
+            page.section.position >= start && end - start <= SCAN_BYTES as u64
+        };
+        let count = rest.iter().take_while(is_near).count().max(1);
+        let (together, later) = rest.split_at(count);
+        let last = together[count - 1].section;
+        let bytes = reader.read(start, (last.position - start) as usize + last.bytes)?;
+        for page in together {
+            let at = (page.section.position - start) as usize;
+            let page_bytes = bytes.get(at..at + page.section.bytes).ok_or(IndexDamaged)?;
+            let checked = page.section.check(page_bytes).ok_or(IndexDamaged)?;
+            for_each_topic(checked, f).ok_or(IndexDamaged)?;
+        }
+        rest = later;
+    }
+    Ok(())
+}
+
+/// The checksum in the head of a saved index: two files with one of these hold the same.
+pub(crate) fn stored_checksum(context: &Context, base: Offset) -> io::Result<Option<u32>> {
+    let path = context.dir.join(file_name(base, "idx"));
+    let mut bytes = [0; FIXED_BYTES];
+    let read = read_full(&*context.open(&path, OpenMode::Read)?, &mut bytes, 0)?;
+    let is_whole = read == FIXED_BYTES && Head::bytes(&bytes).is_some();
+    Ok(is_whole.then(|| crate::batch::layout::u32_at(&bytes, 12)))
+}
+
+#[cfg(test)]
+#[path = "saved_tests.rs"]
+mod tests;

@@ -1,0 +1,165 @@
+//! The mark of a partition: up to where it was synced and whole. Written when it has been idle, and at a clean stop.
+
+use std::io;
+use std::path::Path;
+
+use crate::batch::layout::{Identity, u32_at, u64_at};
+use crate::ids::{Epoch, Offset};
+use crate::recovery::meta::{read_file, replace_file};
+use crate::vfs::files::Files;
+
+const NAME: &str = "mark";
+const MAGIC: &[u8; 8] = b"hwatrmrk";
+const BYTES: usize = 56;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CheckpointKind {
+    Idle = 1,
+    CleanStop = 2,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Checkpoint {
+    /// Base offset of the segment that was active.
+    pub base: Offset,
+    /// Position after its last batch.
+    pub position: u64,
+    pub next: Offset,
+    pub epoch: Epoch,
+    pub kind: CheckpointKind,
+}
+
+impl Checkpoint {
+    /// Whether the last process stopped cleanly, with everything synced, exactly there.
+    pub fn is_stop_at(&self, base: Offset, position: u64, next: Offset) -> bool {
+        let is_there = self.base == base && self.position == position && self.next == next;
+        self.kind == CheckpointKind::CleanStop && is_there
+    }
+
+    fn to_bytes(self, identity: &Identity) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        bytes[0..8].copy_from_slice(MAGIC);
+        bytes[8..16].copy_from_slice(&self.base.0.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.position.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.next.0.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.epoch.0.to_le_bytes());
+        bytes[40..48].copy_from_slice(&(self.kind as u64).to_le_bytes());
+        let checksum = identity.checksum_of(&bytes[..48]);
+        bytes[48..52].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8], identity: &Identity) -> Option<Self> {
+        if bytes.len() != BYTES
+            || &bytes[0..8] != MAGIC
+            || u32_at(bytes, 48) != identity.checksum_of(&bytes[..48])
+            || u32_at(bytes, 52) != 0
+        {
+            return None;
+        }
+        let kind = match u64_at(bytes, 40) {
+            1 => CheckpointKind::Idle,
+            2 => CheckpointKind::CleanStop,
+            _ => return None,
+        };
+        let (base, next) = (Offset(u64_at(bytes, 8)), Offset(u64_at(bytes, 24)));
+        (base <= next && next <= Offset::BELIEVABLE_MAX).then_some(Self {
+            base,
+            position: u64_at(bytes, 16),
+            next,
+            epoch: Epoch(u64_at(bytes, 32)),
+            kind,
+        })
+    }
+
+    /// None when there is none. One that can not be trusted is an error in words: it proves nothing.
+    pub fn load(
+        files: &dyn Files,
+        dir: &Path,
+        identity: &Identity,
+    ) -> Result<Option<Self>, &'static str> {
+        match read_file(files, &dir.join(NAME), BYTES) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(_) => Err("the mark can not be read"),
+            Ok(bytes) => match Self::from_bytes(&bytes, identity) {
+                Some(mark) => Ok(Some(mark)),
+                None => Err("the mark is damaged"),
+            },
+        }
+    }
+
+    pub fn save(self, files: &dyn Files, dir: &Path, identity: &Identity) -> std::io::Result<()> {
+        replace_file(files, &dir.join(NAME), &self.to_bytes(identity))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::decode::tests::identity;
+
+    const STOP: Checkpoint = Checkpoint {
+        base: Offset(100),
+        position: 9000,
+        next: Offset(120),
+        epoch: Epoch(3),
+        kind: CheckpointKind::CleanStop,
+    };
+
+    fn read_back(mark: Checkpoint) -> Option<Checkpoint> {
+        Checkpoint::from_bytes(&mark.to_bytes(&identity()), &identity())
+    }
+
+    #[test]
+    fn a_mark_reads_back_unless_its_offsets_can_not_be() {
+        let next = |next| Checkpoint { next, ..STOP };
+        let kind = CheckpointKind::Idle;
+        let last = Offset::BELIEVABLE_MAX;
+        for mark in [
+            STOP,
+            Checkpoint { kind, ..STOP },
+            next(STOP.base),
+            next(last),
+        ] {
+            assert_eq!(read_back(mark), Some(mark));
+        }
+        assert_eq!(read_back(next(Offset(99))), None, "before its segment");
+        assert_eq!(read_back(next(last.plus(1))), None);
+    }
+
+    #[test]
+    fn what_is_not_written_like_a_mark_is_none_although_its_checksum_matches() {
+        let whole = STOP.to_bytes(&identity());
+        let changed = |at: usize, to: u8| {
+            let mut bytes = whole;
+            bytes[at] = to;
+            let checksum = identity().checksum_of(&bytes[..48]);
+            bytes[48..52].copy_from_slice(&checksum.to_le_bytes());
+            Checkpoint::from_bytes(&bytes, &identity())
+        };
+        assert_eq!(changed(0, whole[0]), Some(STOP));
+        assert_eq!(changed(0, b'H'), None, "another magic");
+        assert_eq!(changed(40, 0), None, "no kind");
+        assert_eq!(changed(40, 3), None, "a kind of later");
+        assert_eq!(changed(52, 1), None);
+        let mut longer = whole.to_vec();
+        longer.push(0);
+        assert_eq!(Checkpoint::from_bytes(&longer, &identity()), None);
+        assert_eq!(Checkpoint::from_bytes(&whole[..55], &identity()), None);
+        let mut flipped = whole;
+        flipped[16] ^= 1;
+        assert_eq!(Checkpoint::from_bytes(&flipped, &identity()), None);
+    }
+
+    #[test]
+    fn only_a_clean_stop_at_that_very_place_is_one() {
+        let is_stop = |mark: Checkpoint| mark.is_stop_at(Offset(100), 9000, Offset(120));
+        assert!(is_stop(STOP));
+        let (base, position, next) = (Offset(99), 8999, Offset(119));
+        let kind = CheckpointKind::Idle;
+        assert!(!is_stop(Checkpoint { base, ..STOP }));
+        assert!(!is_stop(Checkpoint { position, ..STOP }));
+        assert!(!is_stop(Checkpoint { next, ..STOP }));
+        assert!(!is_stop(Checkpoint { kind, ..STOP }));
+    }
+}

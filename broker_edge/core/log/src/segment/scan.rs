@@ -1,0 +1,344 @@
+//! Walks the batches of a segment file one after the other, and finds the next one after bytes that are none.
+//!
+//! Every batch that comes out has had its checksum verified, with the identity it was asked for, and
+//! carries the offset that was expected at its place.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::batch::buffers::{Buffers, Chunk};
+use crate::batch::decode::{Batch, DecodeError};
+use crate::batch::layout::{BASE_OFFSET_AT, HEADER_BYTES, Header, Identity};
+use crate::ids::{Epoch, Offset};
+use crate::vfs::files::{File, read_full};
+
+/// How much is read at once when everything is walked.
+pub(crate) const WALK_CHUNK_BYTES: usize = 1 << 20;
+
+pub(crate) struct SegmentScan<'a> {
+    file: &'a dyn File,
+    identity: Identity,
+    /// Where the next batch is expected.
+    pub position: u64,
+    /// Nothing is read from here on.
+    end: u64,
+    pub expected: Offset,
+    pub epoch: Epoch,
+    chunk: Arc<Chunk>,
+    buffers: Option<&'a Arc<Buffers>>,
+    chunk_start: u64,
+    chunk_bytes: usize,
+}
+
+pub(crate) enum Step {
+    Batch {
+        batch: Batch,
+        position: u64,
+    },
+    /// What stands at the walk's position is not the batch that is expected there.
+    Bad,
+}
+
+impl<'a> SegmentScan<'a> {
+    pub fn new(
+        file: &'a dyn File,
+        identity: Identity,
+        position: u64,
+        end: u64,
+        expected: Offset,
+    ) -> Self {
+        Self {
+            file,
+            identity,
+            // An index may claim any position.
+            position: position.min(end),
+            end,
+            expected,
+            epoch: Epoch(0),
+            chunk: Arc::new(Chunk::from(Vec::new())),
+            buffers: None,
+            chunk_start: 0,
+            chunk_bytes: WALK_CHUNK_BYTES,
+        }
+    }
+
+    /// Reads this much at once; a larger batch is read whole all the same.
+    pub fn with_chunk(mut self, bytes: usize) -> Self {
+        self.chunk_bytes = bytes.max(HEADER_BYTES);
+        self
+    }
+
+    /// Takes its buffers from there.
+    pub fn with_buffers(mut self, buffers: &'a Arc<Buffers>) -> Self {
+        self.buffers = Some(buffers);
+        self
+    }
+
+    /// Passes over batches that end at or before `from` by their headers alone. Nothing of them is checked, so what is
+    /// found bad after this has to be looked at again from a place that was not reached by it.
+    pub fn skip_before(&mut self, from: Offset) -> io::Result<()> {
+        while self.expected < from {
+            let Some(at) = self.load(self.position, HEADER_BYTES)? else {
+                return Ok(());
+            };
+            let Ok(header) = Header::parse(&self.chunk[at..]) else {
+                return Ok(());
+            };
+            let is_next = header.base_offset == self.expected && header.epoch >= self.epoch;
+            if !is_next || header.next_offset() > from {
+                return Ok(());
+            }
+            self.position += header.total() as u64;
+            self.expected = header.next_offset();
+            self.epoch = header.epoch;
+        }
+        Ok(())
+    }
+
+    /// Offsets and positions of the batches from a place on whose headers are in the bytes at hand, below `until`, and of
+    /// the end of the last. Nothing of them is checked.
+    pub fn headers_held(
+        &self,
+        (mut offset, mut position): (Offset, u64),
+        until: Offset,
+    ) -> Vec<(Offset, u64)> {
+        let mut found = Vec::new();
+        while offset < until
+            && let Some(at) = position.checked_sub(self.chunk_start)
+            && let Some(bytes) = self.chunk.get(at as usize..)
+            && let Ok(header) = Header::parse(bytes)
+            && header.base_offset == offset
+        {
+            found.push((offset, position));
+            position += header.total() as u64;
+            offset = header.next_offset();
+        }
+        if !found.is_empty() {
+            found.push((offset, position));
+        }
+        found
+    }
+
+    pub fn next(&mut self) -> io::Result<Step> {
+        match self.decode_at(self.position, self.expected, true)? {
+            Ok(batch) => {
+                let position = self.position;
+                self.position += batch.bytes_len() as u64;
+                self.expected = batch.next_offset();
+                self.epoch = batch.epoch();
+                Ok(Step::Batch { batch, position })
+            }
+            Err(_) => Ok(Step::Bad),
+        }
+    }
+
+    /// Whether the bytes at the walk's position claim to be the batch expected there, and its size if so.
+    pub fn claimed_bytes(&mut self) -> io::Result<Option<u64>> {
+        let Some(at) = self.load(self.position, HEADER_BYTES)? else {
+            return Ok(None);
+        };
+        let header = Header::parse(&self.chunk[at..]);
+        Ok(header
+            .ok()
+            .filter(|header| header.base_offset == self.expected && header.epoch >= self.epoch)
+            .map(|header| header.total() as u64))
+    }
+
+    /// The size that the next batch claims, where its header is in the bytes at hand.
+    pub fn held_claim(&self) -> Option<usize> {
+        let at = self.position.checked_sub(self.chunk_start)?;
+        let bytes = self.chunk.get(usize::try_from(at).ok()?..)?;
+        Some(Header::parse(bytes).ok()?.total())
+    }
+
+    /// Moves over the batches that are claimed from the walk's position on, whatever is in them.
+    pub fn skip_claimed(&mut self) -> io::Result<()> {
+        while let Some(bytes) = self.claimed_bytes()? {
+            let at = (self.position - self.chunk_start) as usize;
+            let Ok(header) = Header::parse(&self.chunk[at..]) else {
+                return Ok(());
+            };
+            self.position = self.end.min(self.position + bytes);
+            self.expected = header.next_offset();
+        }
+        Ok(())
+    }
+
+    /// Whether the bytes at the walk's position are the batch expected there with something of its header spoiled, and not
+    /// what an earlier life of a recycled file left: its base offset is there, or it is all that is wrong.
+    pub fn is_spoiled_batch(&mut self) -> io::Result<bool> {
+        let Some(at) = self.load(self.position, HEADER_BYTES)? else {
+            return Ok(false);
+        };
+        let expected = self.expected.0.to_le_bytes();
+        let base_at = |at: usize| at + BASE_OFFSET_AT..at + BASE_OFFSET_AT + expected.len();
+        if self.chunk[base_at(at)] == expected {
+            return Ok(true);
+        }
+        let Ok(header) = Header::parse(&self.chunk[at..]) else {
+            return Ok(false);
+        };
+        let Some(at) = self.load(self.position, header.total())? else {
+            return Ok(false);
+        };
+        let mut mended = self.chunk[at..at + header.total()].to_vec();
+        mended[base_at(0)].copy_from_slice(&expected);
+        let mended = Arc::new(Chunk::from(mended));
+        Ok(Batch::decode(&mended, 0, &self.identity).is_ok())
+    }
+
+    /// Moves to the next valid batch after a bad place: one with a later offset, which ends at or before `limit`, and
+    /// an epoch from the walk's to `newest`. Returns false, without moving, when there is none.
+    pub fn resync(&mut self, limit: Offset, newest: Epoch) -> io::Result<bool> {
+        // Bytes inside a batch whose header is whole are its payloads: what looks like a batch there is none.
+        let skip = self.claimed_bytes()?.unwrap_or(1);
+        let mut at = self.position + skip;
+        while at + HEADER_BYTES as u64 <= self.end {
+            let Some(start) = self.load(at, HEADER_BYTES)? else {
+                break;
+            };
+            let chunk = Arc::clone(&self.chunk);
+            let window = &chunk[start..];
+            for shift in 0..=window.len() - HEADER_BYTES {
+                let candidate = &window[shift..];
+                if candidate[..4] == [0; 4] {
+                    continue;
+                }
+                let Ok(header) = Header::parse(candidate) else {
+                    continue;
+                };
+                let fits = header.base_offset > self.expected
+                    && header.next_offset() <= limit
+                    && (self.epoch..=newest).contains(&header.epoch);
+                if fits
+                    && self
+                        .decode_at(at + shift as u64, header.base_offset, true)?
+                        .is_ok()
+                {
+                    self.position = at + shift as u64;
+                    self.expected = header.base_offset;
+                    return Ok(true);
+                }
+            }
+            at += (window.len() - HEADER_BYTES) as u64 + 1;
+        }
+        Ok(false)
+    }
+
+    fn decode_at(
+        &mut self,
+        position: u64,
+        expected: Offset,
+        in_order: bool,
+    ) -> io::Result<Result<Batch, DecodeError>> {
+        let short = DecodeError::Short {
+            needed: HEADER_BYTES,
+            available: 0,
+        };
+        let Some(at) = self.load(position, HEADER_BYTES)? else {
+            return Ok(Err(short));
+        };
+        let header = match Header::parse(&self.chunk[at..]) {
+            Ok(header) => header,
+            Err(error) => return Ok(Err(error)),
+        };
+        if header.base_offset != expected || (in_order && header.epoch < self.epoch) {
+            return Ok(Err(DecodeError::Malformed {
+                what: "offset and epoch",
+            }));
+        }
+        let Some(at) = self.load(position, header.total())? else {
+            return Ok(Err(short));
+        };
+        Ok(Batch::decode(&self.chunk, at, &self.identity))
+    }
+
+    /// Has `bytes` from `position` on in the chunk and returns where; None when the file ends before.
+    fn load(&mut self, position: u64, bytes: usize) -> io::Result<Option<usize>> {
+        let held_end = self.chunk_start + self.chunk.len() as u64;
+        if position >= self.chunk_start && position + bytes as u64 <= held_end {
+            return Ok(Some((position - self.chunk_start) as usize));
+        }
+        let room = self.end.saturating_sub(position);
+        if room < bytes as u64 {
+            return Ok(None);
+        }
+        // Never more than the file holds, so a length that lies allocates nothing.
+        let wanted = (bytes.max(self.chunk_bytes) as u64).min(room) as usize;
+        let mut chunk = match self.buffers {
+            Some(buffers) => buffers.take_filled(wanted),
+            None => vec![0; wanted],
+        };
+        // The beginning of a batch that the last chunk cut off is not read again.
+        let cut_off = position
+            .checked_sub(self.chunk_start)
+            .and_then(|at| self.chunk.get(usize::try_from(at).ok()?..))
+            .unwrap_or_default();
+        let held = cut_off.len().min(wanted);
+        chunk[..held].copy_from_slice(&cut_off[..held]);
+        let read = held + read_full(self.file, &mut chunk[held..], position + held as u64)?;
+        chunk.truncate(read);
+        self.chunk = match self.buffers {
+            Some(buffers) => Chunk::new(chunk, buffers),
+            None => Arc::new(Chunk::from(chunk)),
+        };
+        self.chunk_start = position;
+        Ok((read >= bytes).then_some(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::decode::tests::{batch_of, identity};
+
+    /// Whether a walk that expects an offset, after a batch of an epoch, takes a batch of epoch 7 that begins at 10.
+    fn is_taken(expected: u64, epoch: u64) -> bool {
+        let file = tempfile::tempfile().expect("a file");
+        let batch = batch_of(Offset(10), &[b"one", b"two"]);
+        File::write_all_at(&file, batch.bytes(), 0).expect("written");
+        let end = batch.bytes_len() as u64;
+        let mut walk = SegmentScan::new(&file, identity(), 0, end, Offset(expected));
+        walk.epoch = Epoch(epoch);
+        let step = walk.next().expect("it can be read");
+        matches!(step, Step::Batch { .. })
+    }
+
+    #[test]
+    fn a_whole_batch_is_taken_only_at_the_offset_expected_and_in_the_order_of_epochs() {
+        assert!(is_taken(10, 0) && is_taken(10, 7));
+        assert!(!is_taken(9, 7), "offsets before it are missing");
+        assert!(!is_taken(11, 7) && !is_taken(12, 7), "it was there before");
+        assert!(!is_taken(10, 8), "of an earlier life");
+    }
+
+    /// Whether a search behind bad bytes, from an offset and an epoch on, finds a batch of epoch 7 with offsets 10 and 11.
+    fn is_found(expected: u64, limit: u64, epochs: std::ops::RangeInclusive<u64>) -> bool {
+        let file = tempfile::tempfile().expect("a file");
+        let mut bytes = vec![0xee; 200];
+        bytes.extend_from_slice(batch_of(Offset(10), &[b"one", b"two"]).bytes());
+        File::write_all_at(&file, &bytes, 0).expect("written");
+        let end = bytes.len() as u64;
+        let mut walk = SegmentScan::new(&file, identity(), 0, end, Offset(expected));
+        walk.epoch = Epoch(*epochs.start());
+        let is_found = walk
+            .resync(Offset(limit), Epoch(*epochs.end()))
+            .expect("it can be read");
+        let place = if is_found { (200, 10) } else { (0, expected) };
+        assert_eq!((walk.position, walk.expected.0), place);
+        is_found
+    }
+
+    #[test]
+    fn behind_bad_bytes_only_a_later_batch_is_found_that_can_have_been_written_there() {
+        assert!(is_found(5, 12, 0..=7) && is_found(9, 20, 7..=7));
+        assert!(!is_found(10, 12, 0..=7), "it would leave no gap");
+        assert!(!is_found(11, 20, 0..=7) && !is_found(20, 30, 0..=7));
+        assert!(
+            !is_found(5, 11, 0..=7),
+            "it ends where the next segment has begun"
+        );
+        assert!(!is_found(5, 12, 8..=9), "of an earlier life");
+        assert!(!is_found(5, 12, 0..=6), "of no start yet");
+    }
+}

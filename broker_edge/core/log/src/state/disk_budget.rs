@@ -1,0 +1,260 @@
+//! The disk budget of a log: how much its files have, how much they may have, and what follows from that.
+//!
+//! The writer asks before it takes space; the maintenance thread looks at the level. Removing segments is
+//! `retention.rs`; this file only measures and judges.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use crate::vfs::files::Files;
+
+/// Percent of the budget by which use has to fall before a level is left again.
+const HYSTERESIS_PERCENT: u64 = 2;
+/// Less room than this is none.
+const ROOM_BYTES_MIN: u64 = 64 << 10;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskConfig {
+    /// Bound of all files of the log together; without it, what they have and what the file system has left.
+    pub budget_bytes: Option<u64>,
+    pub warn_percent: u8,
+    pub act_percent: u8,
+    pub action: DiskAction,
+}
+
+impl Default for DiskConfig {
+    /// No bound but the file system's, a warning at 80 % and telemetry refused at 95 %.
+    fn default() -> Self {
+        Self {
+            budget_bytes: None,
+            warn_percent: 80,
+            act_percent: 95,
+            action: DiskAction::Refuse,
+        }
+    }
+}
+
+/// What happens at [`DiskLevel::Acting`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskAction {
+    /// Telemetry is refused.
+    Refuse,
+    /// The oldest telemetry is removed, even where retention would keep it.
+    Trim,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DiskLevel {
+    Normal,
+    Warned,
+    Acting,
+    /// Everything but the internal partition is refused.
+    Full,
+}
+
+impl DiskLevel {
+    const ALL: [Self; 4] = [Self::Normal, Self::Warned, Self::Acting, Self::Full];
+
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Normal => "normal",
+            Self::Warned => "warned",
+            Self::Acting => "acting",
+            Self::Full => "full",
+        }
+    }
+}
+
+/// How the budget stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskUse {
+    pub used_bytes: u64,
+    /// None where neither a budget nor the file system sets a bound.
+    pub budget_bytes: Option<u64>,
+    pub level: DiskLevel,
+}
+
+/// One per log.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    config: DiskConfig,
+    dir: PathBuf,
+    /// As measured last, and what was taken since.
+    used: AtomicU64,
+    /// `u64::MAX` for none.
+    limit: AtomicU64,
+    level: AtomicU8,
+}
+
+impl Disk {
+    pub fn new(config: DiskConfig, dir: &Path) -> Self {
+        let limit = config.budget_bytes.unwrap_or(u64::MAX);
+        Self {
+            config,
+            dir: dir.to_owned(),
+            used: AtomicU64::new(0),
+            limit: AtomicU64::new(limit),
+            level: AtomicU8::new(DiskLevel::Normal as u8),
+        }
+    }
+
+    pub fn action(&self) -> DiskAction {
+        self.config.action
+    }
+
+    pub fn level(&self) -> DiskLevel {
+        DiskLevel::ALL[usize::from(self.level.load(Ordering::Acquire)).min(3)]
+    }
+
+    pub fn usage(&self) -> DiskUse {
+        let limit = self.limit.load(Ordering::Acquire);
+        DiskUse {
+            used_bytes: self.used.load(Ordering::Acquire),
+            budget_bytes: (limit != u64::MAX).then_some(limit),
+            level: self.level(),
+        }
+    }
+
+    /// Notes that a file grows by `bytes`. False, and nothing noted, when the budget has no room for them.
+    pub fn take(&self, bytes: u64) -> bool {
+        let Some(budget) = self.config.budget_bytes else {
+            self.note(bytes);
+            return true;
+        };
+        self.used
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
+                let after = used.saturating_add(bytes);
+                (after <= budget).then_some(after)
+            })
+            .is_ok()
+    }
+
+    /// Notes a growth that is never refused: the internal partition's.
+    pub fn note(&self, bytes: u64) {
+        self.used.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Takes a new measurement in and gives the level that follows.
+    pub fn measure(&self, used_bytes: u64, files: &dyn Files) -> DiskLevel {
+        let available = files.available_bytes(&self.dir).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the file system does not tell its free space");
+            None
+        });
+        let reachable = available.map_or(u64::MAX, |bytes| used_bytes.saturating_add(bytes));
+        let limit = self.config.budget_bytes.unwrap_or(u64::MAX).min(reachable);
+        self.used.store(used_bytes, Ordering::Release);
+        self.limit.store(limit, Ordering::Release);
+        let level = self.judge(used_bytes, limit, self.level());
+        self.level.store(level as u8, Ordering::Release);
+        level
+    }
+
+    /// The highest level whose bound is passed; one that was reached is left a little below its bound.
+    fn judge(&self, used: u64, limit: u64, before: DiskLevel) -> DiskLevel {
+        let reached = |level: DiskLevel| {
+            let percent = self.percent_of(level);
+            let is_full = level == DiskLevel::Full && used.saturating_add(ROOM_BYTES_MIN) > limit;
+            let percent = if before >= level {
+                percent - HYSTERESIS_PERCENT.min(percent)
+            } else {
+                percent
+            };
+            is_full || used >= share_of(limit, percent)
+        };
+        let levels = [DiskLevel::Full, DiskLevel::Acting, DiskLevel::Warned];
+        levels
+            .into_iter()
+            .find(|level| reached(*level))
+            .unwrap_or(DiskLevel::Normal)
+    }
+
+    fn percent_of(&self, level: DiskLevel) -> u64 {
+        match level {
+            DiskLevel::Normal => 0,
+            DiskLevel::Warned => u64::from(self.config.warn_percent),
+            DiskLevel::Acting => u64::from(self.config.act_percent),
+            DiskLevel::Full => 100,
+        }
+    }
+
+    /// Use at which trimming may stop.
+    pub fn trim_to_bytes(&self) -> u64 {
+        let percent = self
+            .percent_of(DiskLevel::Acting)
+            .saturating_sub(HYSTERESIS_PERCENT);
+        share_of(self.limit.load(Ordering::Acquire), percent).saturating_sub(1)
+    }
+
+    /// Use above which the log is full, or stays full.
+    pub fn full_from_bytes(&self) -> u64 {
+        let limit = self.limit.load(Ordering::Acquire);
+        share_of(limit, 100 - HYSTERESIS_PERCENT)
+            .min(limit.saturating_sub(ROOM_BYTES_MIN))
+            .saturating_sub(1)
+    }
+}
+
+fn share_of(limit: u64, percent: u64) -> u64 {
+    u64::try_from(u128::from(limit) * u128::from(percent) / 100).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vfs::files::SystemFiles;
+
+    const MIB: u64 = 1 << 20;
+
+    fn disk() -> Disk {
+        let config = DiskConfig {
+            budget_bytes: Some(100 * MIB),
+            ..DiskConfig::default()
+        };
+        Disk::new(config, Path::new("/"))
+    }
+
+    #[test]
+    fn a_level_is_entered_at_its_bound_and_left_a_little_below() {
+        let disk = disk();
+        let mut level = DiskLevel::Normal;
+        for (used_mib, expected) in [
+            (79, DiskLevel::Normal),
+            (80, DiskLevel::Warned),
+            (79, DiskLevel::Warned),
+            (95, DiskLevel::Acting),
+            (94, DiskLevel::Acting),
+            (100, DiskLevel::Full),
+            (99, DiskLevel::Full),
+            (97, DiskLevel::Acting),
+            (92, DiskLevel::Warned),
+            (77, DiskLevel::Normal),
+        ] {
+            level = disk.judge(used_mib * MIB, 100 * MIB, level);
+            assert_eq!(level, expected, "at {used_mib} MiB");
+        }
+    }
+
+    #[test]
+    fn the_budget_is_never_exceeded_by_what_asks_first() {
+        let disk = disk();
+        assert!(disk.take(99 * MIB));
+        assert!(!disk.take(2 * MIB));
+        assert!(disk.take(MIB));
+        assert!(!disk.take(1));
+        disk.note(MIB);
+        assert_eq!(
+            disk.usage().used_bytes,
+            101 * MIB,
+            "the internal partition goes on"
+        );
+    }
+
+    #[test]
+    fn without_a_budget_the_bound_is_what_the_file_system_has_left() {
+        let disk = Disk::new(DiskConfig::default(), &std::env::temp_dir());
+        let level = disk.measure(1, &SystemFiles);
+        let bound = disk.usage().budget_bytes.expect("the system tells");
+        assert!(bound > 1 && level == DiskLevel::Normal, "{bound} {level:?}");
+    }
+}

@@ -1,0 +1,268 @@
+//! A group commit: what was queued becomes batches, written one after the other, synced once and then shown to readers.
+//!
+//! Small appends are gathered into one batch; a large one becomes a batch in the buffer it came in.
+
+use std::collections::VecDeque;
+
+use crate::batch::assembler::{BatchAssembler, BatchStamp, seal};
+use crate::batch::buffers::Chunk;
+use crate::batch::decode::Batch;
+use crate::batch::layout::BATCH_AFTER_UNSYNCED;
+use crate::config::SyncMode;
+use crate::failpoint;
+use crate::segment::header::IndexState;
+use crate::state::core::Core;
+use crate::vfs::files::PAGE_BYTES;
+use crate::write::queue::QueuedAppend;
+use crate::write::writer::{Active, Halt};
+
+/// Batches of one sync; what is queued beyond waits for the next.
+const GROUP_BYTES_MAX: usize = 8 << 20;
+
+/// Written since the last sync, not yet shown to readers.
+#[derive(Default)]
+pub(crate) struct Group {
+    /// With their positions.
+    batches: Vec<(Batch, u64)>,
+    bytes: usize,
+    /// What these batches complete.
+    completed: Vec<QueuedAppend>,
+}
+
+/// A batch as it is written: the bytes from `start` on.
+struct Encoded {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+/// The next batch: how much of the queue it takes.
+struct Next<'a> {
+    plan: BatchAssembler<'a>,
+    /// Per append, the record after the last one that it takes.
+    ends: Vec<usize>,
+    stands_alone: bool,
+}
+
+impl<'a> Next<'a> {
+    fn of(work: &'a VecDeque<QueuedAppend>) -> Self {
+        let mut next = Self {
+            plan: BatchAssembler::default(),
+            ends: Vec::new(),
+            stands_alone: false,
+        };
+        for queued in work {
+            let stands_alone = queued.stands_alone();
+            if stands_alone && !next.ends.is_empty() {
+                break;
+            }
+            let taken = &queued.records;
+            let end = next.plan.take(taken, queued.done, queued.time_us);
+            if end == queued.done {
+                break;
+            }
+            next.ends.push(end);
+            if stands_alone || end < taken.len() {
+                // What is split goes on in the next batch.
+                next.stands_alone = stands_alone && end == taken.len();
+                break;
+            }
+        }
+        next
+    }
+}
+
+impl Core {
+    pub(crate) fn write_batches(
+        &self,
+        active: &mut Active,
+        work: &mut VecDeque<QueuedAppend>,
+    ) -> Result<(), Halt> {
+        let mut group = Group::default();
+        while !work.is_empty() {
+            let next = Next::of(work);
+            if let Err(halt) = self.secure(active, &mut group, next.plan.bytes() as u64) {
+                if matches!(halt, Halt::Full) {
+                    self.flush(active, &mut group)?;
+                }
+                return Err(halt);
+            }
+            let place = BatchStamp {
+                base_offset: active.next,
+                epoch: self.context.epoch,
+                flags: if active.unsynced {
+                    BATCH_AFTER_UNSYNCED
+                } else {
+                    0
+                },
+            };
+            let Next { plan, ends, .. } = next;
+            let encoded = if next.stands_alone {
+                let mut head = Vec::with_capacity(plan.bytes() - plan.payload_bytes());
+                plan.encode_head(&place, &mut head);
+                self.behind(&head, work)
+            } else {
+                let buffer = self.tail.buffers.take(plan.bytes());
+                let bytes = plan.encode(&self.context.identity, &place, buffer);
+                Encoded { bytes, start: 0 }
+            };
+            for end in ends {
+                let is_done = work
+                    .front()
+                    .is_some_and(|queued| queued.records.len() == end);
+                if is_done {
+                    group.completed.extend(work.pop_front());
+                } else if let Some(queued) = work.front_mut() {
+                    queued.done = end;
+                }
+            }
+            group.bytes += encoded.bytes.len() - encoded.start;
+            group.batches.push(self.write_batch(active, encoded)?);
+            if group.bytes >= GROUP_BYTES_MAX {
+                self.flush(active, &mut group)?;
+            }
+        }
+        self.flush(active, &mut group)
+    }
+
+    /// Makes a batch in the buffer of the first append's payloads.
+    fn behind(&self, head: &[u8], work: &mut VecDeque<QueuedAppend>) -> Encoded {
+        let first = work.front_mut().expect("a batch was planned from it");
+        let (mut bytes, start) = std::mem::take(&mut first.records.payloads).behind(head);
+        seal(&self.context.identity, &mut bytes[start..]);
+        Encoded { bytes, start }
+    }
+
+    /// Zeros to write behind a batch that ends at `end`: to the end of a page that is secured and not in the cache. What
+    /// stands there is zeros or stale, and the system would read it from the disk to make the page whole.
+    fn pad_behind(&self, active: &mut Active, end: u64) -> usize {
+        let page_end = end.next_multiple_of(PAGE_BYTES);
+        let is_secured = self.context.sync != SyncMode::Never && page_end <= active.filled;
+        if !is_secured || end <= active.whole_to {
+            return 0;
+        }
+        active.whole_to = page_end;
+        (page_end - end) as usize
+    }
+
+    fn write_batch(&self, active: &mut Active, encoded: Encoded) -> Result<(Batch, u64), Halt> {
+        let Encoded { bytes, start } = encoded;
+        let position = active.position;
+        let pad = self.pad_behind(active, position + (bytes.len() - start) as u64);
+        active.unsynced = true;
+        active.marked = false;
+        active
+            .file
+            .write_padded_at(&bytes[start..], position, pad)
+            .map_err(|error| Halt::failed("writing the active segment", &error))?;
+        failpoint!("batch-written");
+        let batch = Batch::from_encoded(Chunk::new(bytes, &self.tail.buffers), start);
+        debug_assert_eq!(batch.base_offset(), active.next);
+        active.position += batch.bytes_len() as u64;
+        active.next = batch.next_offset();
+        active.wrote_at = self.context.seams.clock.steady();
+        active.segment.note_write(active.wrote_at);
+        self.context
+            .counters
+            .batch(batch.bytes_len(), batch.payloads().len());
+        Ok((batch, position))
+    }
+
+    /// Syncs as the settings ask, and shows the batches of `group` to readers.
+    pub(crate) fn flush(&self, active: &mut Active, group: &mut Group) -> Result<(), Halt> {
+        if group.batches.is_empty() {
+            return Ok(());
+        }
+        if self.context.sync == SyncMode::Always {
+            active
+                .file
+                .sync_data()
+                .map_err(|error| Halt::failed("syncing the active segment", &error))?;
+            failpoint!("batch-synced");
+            active.unsynced = false;
+        }
+        {
+            let mut place = active.segment.index.lock();
+            for (batch, position) in group.batches.drain(..) {
+                if let IndexState::IndexBuilder(growing) = &mut *place {
+                    growing.push(batch.clone(), position);
+                }
+                self.tail.push(self.id(), batch);
+            }
+        }
+        group.bytes = 0;
+        // Before the watchers: whoever was refused for a full queue tries again when it hears of the move.
+        self.queue.lock().give_back(group.completed.drain(..));
+        self.set_written(active.next);
+        match self.context.sync {
+            SyncMode::Interval(interval) => {
+                let since = self
+                    .context
+                    .seams
+                    .clock
+                    .steady()
+                    .saturating_sub(active.synced_at);
+                if since >= interval {
+                    self.sync_active(active)?;
+                } else {
+                    self.tell_watchers();
+                }
+            }
+            SyncMode::Always | SyncMode::Never => {
+                self.set_high_watermark(active.next);
+                failpoint!("batch-shown");
+                self.tell_watchers();
+            }
+        }
+        // After the readers were told: nobody waits for the index.
+        active.topics = active
+            .segment
+            .with_builder(|growing| growing.topic_count())
+            .unwrap_or(0);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Class, ClassConfig, Log, LogConfig, RecordMeta, Records, Seams};
+
+    fn one_record() -> Records {
+        let mut records = Records::new();
+        let topic = records.topic("topic", 0..5).expect("room");
+        let client = records.client("client").expect("room");
+        let meta = RecordMeta::new(topic, client, 1);
+        records.push(meta, b"payload").expect("room");
+        records
+    }
+
+    /// Whoever sees the high watermark reads up to it by the tail and the index.
+    #[test]
+    fn the_high_watermark_moves_once_the_index_and_the_tail_know_the_batch() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let config = LogConfig {
+            maintain_every: None,
+            classes: vec![ClassConfig::new(Class::Telemetry)],
+            ..LogConfig::new(dir.path())
+        };
+        let (log, _) = Log::open(config, Seams::system()).expect("it opens");
+        let partition = &log.partitions()[0];
+        let active = partition.0.segments.read().last().cloned();
+        let active = active.expect("there is always an active segment");
+        let held = active.index.lock();
+        let syncs = partition.stats().syncs;
+        let range = partition.append(one_record()).expect("queued");
+        while partition.stats().syncs == syncs {
+            std::thread::yield_now();
+        }
+        // It waits for the index now, or is on its way there.
+        for _ in 0..10_000 {
+            assert_eq!(partition.high_watermark(), range.start);
+            std::thread::yield_now();
+        }
+        drop(held);
+        while partition.high_watermark() < range.end {
+            std::thread::yield_now();
+        }
+        assert_eq!(partition.read(range.start, 100).expect("there").len(), 1);
+    }
+}

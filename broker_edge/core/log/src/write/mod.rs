@@ -1,0 +1,8 @@
+//! The write path of a partition: idempotency keys, queue, group commit, space.
+
+pub(crate) mod append;
+pub(crate) mod group_commit;
+pub(crate) mod idempotency;
+pub(crate) mod preallocate;
+pub(crate) mod queue;
+pub(crate) mod writer;

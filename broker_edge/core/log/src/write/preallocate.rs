@@ -1,0 +1,275 @@
+//! Space for batches, secured before it is needed: zeros ahead of them, and the change to a new segment.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::config::SyncMode;
+use crate::failpoint;
+use crate::ids::Class;
+use crate::index::builder::IndexBuilder;
+use crate::segment::header::{SEGMENT_HEADER_BYTES, Segment, file_name};
+use crate::state::context::{FILL_STEP_BYTES, FILL_STEP_BYTES_MIN, create_segment_file};
+use crate::state::core::Core;
+use crate::vfs::files::{File, OpenMode, PAGE_BYTES, is_full, is_out_of_descriptors};
+use crate::write::group_commit::Group;
+use crate::write::writer::{Active, Halt};
+
+/// The index of the active segment is in memory, so a segment of very many topics is sealed early.
+const SEGMENT_TOPICS_MAX: usize = 200_000;
+
+/// A segment file that is ready but for its header, under an unfinished name: removed by a start.
+pub(crate) struct SpareSegment {
+    pub path: PathBuf,
+    pub file: Arc<dyn File>,
+    pub bytes: u64,
+    /// Holds stale batches of a removed segment.
+    pub recycled: bool,
+}
+
+impl Core {
+    /// Makes sure that a batch of `bytes` can be written at the active position without needing new space. May change
+    /// to a new segment, for which it first makes `group`, written but not yet published, durable.
+    pub(crate) fn secure(
+        &self,
+        active: &mut Active,
+        group: &mut Group,
+        bytes: u64,
+    ) -> Result<(), Halt> {
+        let has_batches = active.position > SEGMENT_HEADER_BYTES;
+        let is_over = active.position + bytes > self.context.segment_bytes
+            || active.topics >= SEGMENT_TOPICS_MAX;
+        if has_batches && is_over {
+            self.flush(active, group)?;
+            self.roll(active, bytes)?;
+        }
+        let end = active.position + bytes;
+        if end <= active.filled {
+            return Ok(());
+        }
+        let to = fill_to(active.filled, active.position, self.context.segment_bytes)
+            .max(end.next_multiple_of(PAGE_BYTES));
+        let filled = self.take_space(to - active.filled).and_then(|()| {
+            if self.context.sync == SyncMode::Never {
+                return Ok(()); // Space that is not synced is not secured: it would only be written twice.
+            }
+            active.file.fill_zeros(active.filled, to)
+        });
+        match filled {
+            Ok(()) => {}
+            Err(error) if is_full(&error) => {
+                if !self.spare_has_room(bytes) || !has_batches {
+                    return Err(Halt::Full);
+                }
+                self.flush(active, group)?;
+                return self.roll(active, bytes);
+            }
+            Err(error) => return Err(Halt::failed("extending the active segment", &error)),
+        }
+        if self.context.sync != SyncMode::Never {
+            // Its metadata now, so that the sync of a batch later has only data to write.
+            active
+                .file
+                .sync_data()
+                .map_err(|error| Halt::failed("syncing the active segment", &error))?;
+        }
+        failpoint!("segment-filled");
+        active.filled = to;
+        active.segment.set_file_bytes(to);
+        Ok(())
+    }
+
+    /// Takes space out of the disk budget. The internal partition is never refused.
+    fn take_space(&self, bytes: u64) -> io::Result<()> {
+        if self.context.class == Class::Internal {
+            self.context.disk.note(bytes);
+        } else if !self.context.disk.take(bytes) {
+            return Err(io::Error::from(io::ErrorKind::StorageFull));
+        }
+        Ok(())
+    }
+
+    fn spare_has_room(&self, bytes: u64) -> bool {
+        self.spare
+            .lock()
+            .as_ref()
+            .is_some_and(|spare| SEGMENT_HEADER_BYTES + bytes <= spare.bytes)
+    }
+
+    /// Seals the active segment, all of whose batches are published, and begins a new one.
+    pub(crate) fn roll(&self, active: &mut Active, first_bytes: u64) -> Result<(), Halt> {
+        self.sync_active(active)?;
+        failpoint!("roll-begun");
+        let context = &self.context;
+        let path = context.dir.join(file_name(active.next, "seg"));
+        let (file, filled) = match self.begin_segment(active, &path, first_bytes) {
+            Ok(begun) => begun,
+            // A file that cannot be opened now can be later: nothing was written to the active segment.
+            Err(error) if is_full(&error) || is_out_of_descriptors(&error) => {
+                return Err(Halt::Full);
+            }
+            Err(error) => return Err(Halt::failed("preparing a segment", &error)),
+        };
+        failpoint!("roll-segment-ready");
+        let segment = Arc::new(Segment::growing(
+            &context.dir,
+            active.next,
+            IndexBuilder::new(active.next),
+        ));
+        {
+            // Under one lock, or a listing in between would miss the topics of this segment.
+            let mut topics = self.topic_catalog.lock();
+            topics.add(&active.segment.seal());
+        }
+        if active.filled > active.position + FILL_STEP_BYTES {
+            // Gives back what was prepared and not used. Should it fail, the space stays taken: nothing else changes.
+            let _ = active.file.set_len(active.position);
+            active.segment.forget_file_bytes();
+        }
+        failpoint!("roll-sealed");
+        self.segments.write().push(Arc::clone(&segment));
+        active.file = file;
+        active.segment = segment;
+        active.position = SEGMENT_HEADER_BYTES;
+        active.filled = filled;
+        active.whole_to = 0;
+        active.segment.set_file_bytes(filled);
+        active.topics = 0;
+        Ok(())
+    }
+
+    /// Makes the new segment complete and durable under its name; returns the file and how far it is filled.
+    fn begin_segment(
+        &self,
+        active: &Active,
+        path: &std::path::Path,
+        first_bytes: u64,
+    ) -> io::Result<(Arc<dyn File>, u64)> {
+        let context = &self.context;
+        let spare = self.spare.lock().take();
+        let recycled = spare.as_ref().is_some_and(|spare| spare.recycled);
+        let header = context.header(active.next, recycled).to_bytes();
+        let (unfinished, file, filled) = match spare {
+            Some(spare) => {
+                spare.file.write_all_at(&header, 0)?;
+                spare.file.sync_data()?;
+                (spare.path, spare.file, spare.bytes)
+            }
+            None => {
+                let unfinished = path.with_extension("seg.tmp");
+                let end =
+                    (SEGMENT_HEADER_BYTES + first_bytes).max(fill_to(0, 0, context.segment_bytes));
+                self.take_space(end)?;
+                match create_segment_file(context, &unfinished, &header, end) {
+                    Ok(file) => (unfinished, file, end),
+                    Err(error) => {
+                        // It may hold the last free bytes; a start would remove it too.
+                        let _ = context.seams.files.remove(&unfinished);
+                        return Err(error);
+                    }
+                }
+            }
+        };
+        failpoint!("segment-written");
+        context.seams.files.rename(&unfinished, path)?;
+        failpoint!("segment-named");
+        context.seams.files.sync_dir(&context.dir)?;
+        Ok((file, filled))
+    }
+
+    /// Removes a spare that holds the file of a removed segment: when space is short, others need it more.
+    pub(crate) fn drop_recycled_spare(&self) {
+        let mut spare = self.spare.lock();
+        if self.context.class == Class::Internal {
+            return;
+        }
+        if let Some(spare) = spare.take_if(|spare| spare.recycled)
+            && let Err(error) = self.context.seams.files.remove(&spare.path)
+        {
+            tracing::warn!(partition = %self.context.name, %error, "a spare segment is not removed");
+        }
+    }
+
+    fn new_spare_path(&self) -> PathBuf {
+        let number = self.spares_made.fetch_add(1, Ordering::Relaxed);
+        self.context.dir.join(format!("spare-{number}.tmp"))
+    }
+
+    /// The internal partition always has a whole segment ready, so that state can be saved when the disk is full.
+    pub(crate) fn prepare_spare(&self) {
+        if self.context.class != Class::Internal || self.spare.lock().is_some() {
+            return;
+        }
+        let path = self.new_spare_path();
+        let bytes = self.context.segment_bytes;
+        let zeros = vec![0; SEGMENT_HEADER_BYTES as usize];
+        match create_segment_file(&self.context, &path, &zeros, bytes) {
+            Ok(file) => {
+                self.context.disk.note(bytes);
+                failpoint!("spare-made");
+                let mut spare = self.spare.lock();
+                if spare.is_some() {
+                    // A removed segment became the spare meanwhile.
+                    let _ = self.context.seams.files.remove(&path);
+                    return;
+                }
+                *spare = Some(SpareSegment {
+                    path,
+                    file,
+                    bytes,
+                    recycled: false,
+                });
+            }
+            Err(error) => {
+                tracing::warn!(partition = %self.context.name, %error, "no spare segment yet");
+                let _ = self.context.seams.files.remove(&path);
+            }
+        }
+    }
+
+    /// Turns the file of a removed segment into the spare one. False when it is not wanted or something failed: the
+    /// caller then removes the file.
+    pub(crate) fn recycle(&self, segment: Arc<Segment>) -> io::Result<bool> {
+        let context = &self.context;
+        let path = self.new_spare_path();
+        let mut spare = self.spare.lock();
+        // A reader that still holds the segment may open its file by name: it must not find other bytes there.
+        let Ok(segment) = Arc::try_unwrap(segment).map_err(drop) else {
+            return Ok(false);
+        };
+        if spare.is_some() {
+            return Ok(false);
+        }
+        let file = context.open(&segment.path, OpenMode::ReadWrite)?;
+        let bytes = file.len()?;
+        if bytes < context.segment_bytes / 2 || bytes > context.segment_bytes + FILL_STEP_BYTES {
+            return Ok(false);
+        }
+        context.seams.files.rename(&segment.path, &path)?;
+        failpoint!("retention-segment-renamed");
+        let zeroed = context.seams.files.sync_dir(&context.dir).and_then(|()| {
+            file.write_all_at(&vec![0; SEGMENT_HEADER_BYTES as usize], 0)?;
+            file.sync_data()
+        });
+        if let Err(error) = zeroed {
+            let _ = context.seams.files.remove(&path);
+            return Err(error);
+        }
+        failpoint!("retention-segment-recycled");
+        *spare = Some(SpareSegment {
+            path,
+            file,
+            bytes,
+            recycled: true,
+        });
+        Ok(true)
+    }
+}
+
+/// How far to fill when `filled` is used up: ahead by as much as was written so far, so that a segment which stays small
+/// costs little more than its records, and one that grows is synced for it now and then only.
+fn fill_to(filled: u64, position: u64, segment_bytes: u64) -> u64 {
+    let step = position.clamp(FILL_STEP_BYTES_MIN, FILL_STEP_BYTES);
+    (filled + step).min(segment_bytes)
+}

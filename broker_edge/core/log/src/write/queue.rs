@@ -1,0 +1,180 @@
+//! What waits for the writer of a partition. Bounded in bytes; offsets are given when records enter.
+
+use std::collections::VecDeque;
+
+use crate::batch::assembler::BATCH_BYTES_MAX;
+use crate::batch::buffers::Buffers;
+use crate::batch::payloads::Payloads;
+use crate::batch::records::Records;
+use crate::ids::Offset;
+
+/// Cleared `Records` kept for their buffers: as many as a loop queues that appends records one by one, within few bytes.
+const SPARES_MAX: usize = 4096;
+const SPARES_BYTES_MAX: usize = 4 << 20;
+/// An append with so many bytes of payloads becomes a batch of its own, without a copy of them: one more write costs less.
+const ALONE_BYTES_MIN: usize = 32 << 10;
+
+#[derive(Debug)]
+pub(crate) struct QueuedAppend {
+    pub records: Records,
+    /// Of the records, as they count for the bound of the queue.
+    bytes: usize,
+    /// Records before this index are written.
+    pub done: usize,
+    pub time_us: i64,
+}
+
+impl QueuedAppend {
+    /// Whether it is one large batch whose head fits in front of its payloads, in a buffer that is not much larger.
+    pub fn stands_alone(&self) -> bool {
+        let (payloads, head) = (&self.records.payloads, self.records.head_bytes());
+        self.done == 0
+            && payloads.len() >= ALONE_BYTES_MIN
+            && head <= payloads.front()
+            && (self.bytes <= BATCH_BYTES_MAX || self.records.len() == 1)
+            && payloads.capacity() / 3 <= self.bytes / 2
+    }
+}
+
+/// The bytes of a large append, by which the next one is expected to be of that size too.
+#[derive(Debug, Clone, Copy, Default)]
+struct Expected {
+    head: usize,
+    payloads: usize,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    pub items: VecDeque<QueuedAppend>,
+    /// Bytes of the items, and of what the writer took and has not yet made durable.
+    pub bytes: usize,
+    /// The offset that the next record gets.
+    pub next: Offset,
+    /// Somebody has taken the items and writes them. Whoever sets it owns the active segment until it clears it.
+    pub busy: bool,
+    /// The active segment is to be sealed, because of its age.
+    pub seal: bool,
+    /// No more appends; what is queued is still written.
+    pub closing: bool,
+    spares: Vec<Records>,
+    /// Memory of the spares.
+    spares_bytes: usize,
+    /// None when the newest append was a small one.
+    expected: Option<Expected>,
+}
+
+impl Queue {
+    pub fn starting_at(next: Offset) -> Self {
+        Self {
+            next,
+            ..Self::default()
+        }
+    }
+
+    /// Gives the records their offsets. The caller has checked the bound.
+    pub fn push(&mut self, records: Records, time_us: i64) -> std::ops::Range<Offset> {
+        let start = self.next;
+        self.next = start.plus(records.len() as u64);
+        let bytes = records.bytes();
+        self.bytes += bytes;
+        let expected = Expected {
+            head: records.head_bytes(),
+            payloads: records.payloads.len(),
+        };
+        let is_large = (ALONE_BYTES_MIN..=BATCH_BYTES_MAX).contains(&expected.payloads);
+        self.expected = is_large.then_some(expected);
+        self.items.push_back(QueuedAppend {
+            records,
+            bytes,
+            done: 0,
+            time_us,
+        });
+        start..self.next
+    }
+
+    /// Empty records with buffers that were used before, with room for as much as the newest append had.
+    pub fn take_spare(&mut self, buffers: &Buffers) -> Records {
+        let mut spare = self.spares.pop().unwrap_or_default();
+        self.spares_bytes -= spare.capacity_bytes();
+        if let Some(expected) = self.expected {
+            let front = expected.head + expected.head / 8;
+            let bytes = front + expected.payloads + expected.payloads / 8;
+            let held = std::mem::take(&mut spare.payloads).into_buffer();
+            let buffer = if held.capacity() >= bytes {
+                held
+            } else {
+                buffers.take(bytes)
+            };
+            spare.payloads = Payloads::in_buffer(buffer, front);
+        }
+        spare
+    }
+
+    /// Takes back what was written.
+    pub fn give_back(&mut self, written: impl Iterator<Item = QueuedAppend>) {
+        for mut queued in written {
+            self.bytes = self.bytes.saturating_sub(queued.bytes);
+            let kept_bytes = self.spares_bytes + queued.records.capacity_bytes();
+            if self.spares.len() < SPARES_MAX && kept_bytes <= SPARES_BYTES_MAX {
+                queued.records.clear();
+                self.spares_bytes = kept_bytes;
+                self.spares.push(queued.records);
+            }
+        }
+    }
+
+    pub fn drop_all(&mut self) {
+        self.items.clear();
+        self.bytes = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::records::RecordMeta;
+
+    fn fill(mut records: Records, count: usize, bytes: usize) -> Records {
+        let topic = records.topic("topic", 0..5).expect("room");
+        let client = records.client("client").expect("room");
+        for _ in 0..count {
+            let meta = RecordMeta::new(topic, client, 1);
+            records.push(meta, &vec![7; bytes]).expect("room");
+        }
+        records
+    }
+
+    #[test]
+    fn a_large_append_stands_alone_once_its_size_was_seen() {
+        let (mut queue, buffers) = (Queue::default(), Buffers::default());
+        let mut alone = |count, bytes| {
+            let records = fill(queue.take_spare(&buffers), count, bytes);
+            queue.push(records, 0);
+            let queued = queue.items.pop_back().expect("just pushed");
+            let is_alone = queued.stands_alone();
+            queue.give_back(std::iter::once(queued));
+            is_alone
+        };
+        assert!(!alone(64, 1000));
+        assert!(alone(64, 1000));
+        assert!(alone(66, 1000));
+        // More records of that size: their head does not fit in front.
+        assert!(!alone(1000, 64));
+        assert!(alone(1000, 64));
+        // Buffers are not bound to small appends.
+        assert!(!alone(10, 64));
+        assert!(queue.expected.is_none());
+        assert!(queue.take_spare(&buffers).payloads.front() <= 30_000);
+    }
+
+    #[test]
+    fn a_buffer_much_larger_than_its_payloads_is_not_kept_with_them() {
+        let (mut queue, buffers) = (Queue::default(), Buffers::default());
+        let large = fill(queue.take_spare(&buffers), 900, 1000);
+        queue.push(large, 0);
+        let records = fill(queue.take_spare(&buffers), 40, 1000);
+        assert!(records.head_bytes() <= records.payloads.front());
+        queue.push(records, 0);
+        assert!(!queue.items[1].stands_alone());
+    }
+}
