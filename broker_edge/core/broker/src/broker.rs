@@ -122,6 +122,9 @@ impl Broker {
             dir: config.data_dir.clone(),
             reason,
         })?;
+        if config.log.heads_bytes != LogSettings::default().heads_bytes {
+            tracing::warn!("log.heads_bytes has no effect any more; remove it from the settings");
+        }
         let (log, report) = Log::open(log_config(&config), Seams::system())?;
         tell(&log, &report);
         let parts = Parts {
@@ -383,7 +386,6 @@ pub(crate) fn log_config(config: &Config) -> LogConfig {
         },
         segment_bytes: settings.segment_bytes.0,
         tail_bytes: settings.tail_bytes.as_usize(),
-        heads_bytes: settings.heads_bytes.as_usize(),
         queue_bytes: settings.queue_bytes.as_usize(),
         maintain_every: Some(std::time::Duration::from_secs(1)),
         disk: disk_config(&settings.disk),

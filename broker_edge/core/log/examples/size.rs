@@ -190,7 +190,7 @@ fn measure(dir: &Path) {
         for partition in log.partitions() {
             let mut count = |_: &str, _| retained += 1;
             partition
-                .for_each_retained_place(&mut count)
+                .for_each_retained_offset(&mut count)
                 .expect("they are listed");
         }
     });

@@ -1,13 +1,13 @@
-//! What a log is opened with: settings (plain values) apart from seams (file system, clock).
+//! The settings of a log: plain values. File system and clock are separate, in `vfs`.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
+use crate::error::OpenError;
 use crate::ids::{Class, LogId};
-use crate::state::disk_budget::DiskConfig;
-use crate::vfs::clock::Clock;
-use crate::vfs::files::Files;
+
+/// Room for a header and a few batches; smaller segments would only waste files.
+const SEGMENT_BYTES_MIN: u64 = 16 << 10;
 
 /// When the bytes of a batch are forced to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,16 +30,14 @@ pub struct LogConfig {
     pub segment_bytes: u64,
     /// Bound of the newest batches kept in memory, over all partitions together.
     pub tail_bytes: usize,
-    /// Bound of what is remembered of large batches that single records were read from, over all partitions together.
-    pub heads_bytes: usize,
-    /// Bound of what waits for a partition's writer; an append beyond it is refused with `QueueFull`.
+    /// Bound of the queue of a partition's writer; an append beyond it is refused with `QueueFull`.
     pub queue_bytes: usize,
-    /// How often retention, idleness, index files and spare segments are looked at; None leaves that to calls of
-    /// [`Log::maintain`](crate::Log::maintain).
+    /// How often the maintenance thread runs (retention, checkpoints, index files, spare segments); None leaves that to
+    /// calls of [`Log::maintain`](crate::Log::maintain).
     pub maintain_every: Option<Duration>,
     pub disk: DiskConfig,
-    /// Whether retention begins with the log; else it waits for [`Log::hold_with`](crate::Log::hold_with), so that hooks
-    /// and holders are there before the first segment goes.
+    /// Whether retention begins when the log is opened; else it waits for [`Log::hold_with`](crate::Log::hold_with), so
+    /// that hooks and holders are there before the first segment is removed.
     pub removes_at_once: bool,
     /// In the order in which partition numbers are given out; the last class takes topics that no filter matches.
     pub classes: Vec<ClassConfig>,
@@ -55,7 +53,6 @@ impl LogConfig {
             sync: SyncMode::Always,
             segment_bytes: 64 << 20,
             tail_bytes: 32 << 20,
-            heads_bytes: 8 << 20,
             queue_bytes: 8 << 20,
             maintain_every: Some(Duration::from_secs(1)),
             disk: DiskConfig::default(),
@@ -63,9 +60,70 @@ impl LogConfig {
             classes: Class::ALL.into_iter().map(ClassConfig::new).collect(),
         }
     }
+
+    /// Refuses settings that no log can have.
+    pub(crate) fn check(&self) -> Result<(), OpenError> {
+        let wrong = |reason: String| Err(OpenError::Settings { reason });
+        if self.classes.is_empty() {
+            return wrong("a log needs at least one class".to_owned());
+        }
+        for (at, class) in self.classes.iter().enumerate() {
+            if class.partitions == 0 {
+                return wrong(format!(
+                    "class {} needs at least one partition",
+                    class.class
+                ));
+            }
+            if self.classes[..at]
+                .iter()
+                .any(|before| before.class == class.class)
+            {
+                return wrong(format!("class {} is there twice", class.class));
+            }
+        }
+        if self.segment_bytes < SEGMENT_BYTES_MIN {
+            let reason = format!(
+                "segment_bytes is {}, the least is {SEGMENT_BYTES_MIN}",
+                self.segment_bytes
+            );
+            return wrong(reason);
+        }
+        Ok(())
+    }
 }
 
-/// One class of the log. Filters and retention may change between starts; partitions and template are fixed at creation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskConfig {
+    /// Bound of all files of the log together. None: what they use plus the free space of the file system.
+    pub budget_bytes: Option<u64>,
+    pub warn_percent: u8,
+    pub act_percent: u8,
+    pub action: DiskAction,
+}
+
+impl Default for DiskConfig {
+    /// No bound but the file system's, a warning at 80 % and telemetry refused at 95 %.
+    fn default() -> Self {
+        Self {
+            budget_bytes: None,
+            warn_percent: 80,
+            act_percent: 95,
+            action: DiskAction::Refuse,
+        }
+    }
+}
+
+/// What happens at [`DiskLevel::Acting`](crate::DiskLevel::Acting).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskAction {
+    /// Telemetry is refused.
+    Refuse,
+    /// The oldest telemetry is removed, even where retention would keep it.
+    Trim,
+}
+
+/// One class of the log. Filters and retention may change between starts; partitions and template are fixed at
+/// creation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassConfig {
     pub class: Class,
@@ -74,12 +132,12 @@ pub struct ClassConfig {
     pub filters: Vec<String>,
     /// Names the level that routes, such as `devices/{device}/#`. Other topics route by the whole topic.
     pub template: Option<String>,
-    /// Size of a partition above which its oldest segments go.
+    /// Size of a partition above which its oldest segments are removed.
     pub retention_bytes: Option<u64>,
     pub retention_age: Option<Duration>,
-    /// Whether what a [`Holders`](crate::Holders) holds stays in spite of the two above.
+    /// Whether records that a [`Holders`](crate::Holders) holds stay in spite of the two settings above.
     pub honours_holds: bool,
-    /// Size of a partition above which its oldest segments go, held or not.
+    /// Size of a partition above which its oldest segments are removed, held or not.
     pub retention_hard_bytes: Option<u64>,
 }
 
@@ -105,19 +163,5 @@ impl ClassConfig {
             honours_holds: false,
             retention_hard_bytes: None,
         }
-    }
-}
-
-/// The outside world of a log.
-#[derive(Clone)]
-pub struct Seams {
-    pub files: Arc<dyn Files>,
-    pub clock: Arc<dyn Clock>,
-}
-
-impl Seams {
-    #[must_use]
-    pub fn system() -> Self {
-        crate::faults::seams()
     }
 }

@@ -1,27 +1,29 @@
-//! Public errors: few kinds, by what a caller can do about them. Each sentence says what, where and what to do.
+//! Public errors: few kinds, by what a caller can do about them. Each text says what happened, where, and what to do.
 
 use std::io;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::batch::records::Records;
 use crate::ids::{LogId, Offset, PartitionId};
+use crate::vfs::files::is_full;
 
 /// Why an append was refused. Nothing of it was queued; its records must not be acknowledged.
 #[derive(Debug, thiserror::Error)]
 pub enum AppendError {
     #[error("a record of {size_bytes} bytes is over the limit of {limit_bytes}")]
     TooLarge { size_bytes: u64, limit_bytes: u64 },
-    /// The device is full. Appends resume by themselves once space is back.
+    /// The device is full. Appends resume once there is space.
     #[error("no space left for partition {partition}; appends resume once space is freed")]
     Full { partition: PartitionId },
-    /// An earlier write or sync failed, so what the disk holds past the high watermark is unknown. Restart to recover.
+    /// An earlier write or sync failed, so the content of the disk past the high watermark is unknown. Restart to
+    /// recover.
     #[error("partition {partition} is read-only: {reason}")]
     ReadOnly {
         partition: PartitionId,
         reason: String,
     },
-    /// The writer is behind. Slow the source down and try again with these records after the high watermark has moved.
+    /// The writer is behind. Slow down, and try again with these records after the high watermark has moved.
     #[error(
         "{queued_bytes} bytes wait for the writer of partition {partition}, the bound is {limit_bytes}"
     )]
@@ -29,10 +31,10 @@ pub enum AppendError {
         partition: PartitionId,
         queued_bytes: usize,
         limit_bytes: usize,
-        /// What was to be appended, as it was given.
+        /// The records of the refused append.
         records: Box<Records>,
     },
-    /// A record that may carry this idempotency key could not be read, so whether it is a repeat is unknown.
+    /// A record that may have this idempotency key could not be read, so it is unknown whether this is a repeat.
     #[error("cannot tell whether an idempotency key is known in partition {partition}: {reason}")]
     Unverified {
         partition: PartitionId,
@@ -93,11 +95,11 @@ pub enum OpenError {
     },
     #[error("{dir} is in use by process {pid}; stop it or choose another data_dir", dir = dir.display())]
     InUse { dir: PathBuf, pid: String },
-    #[error("{path} is damaged: {reason}; `headwater log repair` on the data folder mends it, or restore a backup", path = path.display())]
+    #[error("{path} is damaged: {reason}; run `headwater log repair` on the data folder, or restore a backup", path = path.display())]
     Damaged { path: PathBuf, reason: String },
-    #[error("{path} is missing, although log {log_id} has it; put the folder back, or let `headwater log repair` begin an empty one", path = path.display())]
+    #[error("{path} is missing, although log {log_id} has it; put the folder back, or run `headwater log repair` to begin an empty one", path = path.display())]
     PartitionMissing { path: PathBuf, log_id: LogId },
-    #[error("{dir} holds partitions but no log.meta; `headwater log repair` makes it again from the segments, or choose an empty folder", dir = dir.display())]
+    #[error("{dir} holds partitions but no log.meta; run `headwater log repair` to build it from the segments, or choose an empty folder", dir = dir.display())]
     MetaMissing { dir: PathBuf },
     #[error("bad log settings: {reason}")]
     Settings { reason: String },
@@ -109,4 +111,24 @@ pub enum OpenError {
         path: PathBuf,
         source: io::Error,
     },
+}
+
+impl OpenError {
+    pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        Self::Io {
+            action,
+            path,
+            source,
+        }
+    }
+
+    /// A write that failed: a full disk is told apart.
+    pub(crate) fn write(path: &Path, source: io::Error) -> Self {
+        if is_full(&source) {
+            let path = path.to_owned();
+            return Self::NoSpace { path };
+        }
+        Self::io("write", path, source)
+    }
 }

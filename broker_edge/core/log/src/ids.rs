@@ -9,20 +9,21 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PartitionId(pub u32);
 
-/// Place of a record in its partition: 0, 1, 2, …
+/// Position of a record in its partition: 0, 1, 2, …
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Offset(pub u64);
 
-/// Term of a partition's writer. Grows at each start, so that an offset reused after a torn tail was cut is told apart.
+/// Term of a partition's writer. Grows at each start: records that got the same offset before and after a torn tail was
+/// cut differ in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Epoch(pub u64);
 
 impl Offset {
-    /// No log gets this far: a file that claims an offset above it is damaged. What is added to one below does not
+    /// No log gets this far: a file that names a higher offset is damaged. Additions to offsets below it do not
     /// overflow.
     pub(crate) const BELIEVABLE_MAX: Self = Self(1 << 59);
 
-    /// The offset `records` further on.
+    /// The offset after this many records.
     #[must_use]
     pub fn plus(self, records: u64) -> Self {
         Self(self.0 + records)
@@ -40,7 +41,7 @@ macro_rules! display_number {
 }
 display_number!(PartitionId, Offset, Epoch);
 
-/// Names one log for ever. It is part of every checksum, so that a batch of another log never passes for one of this.
+/// Names a log for ever. It is part of every checksum, so that a batch of another log is never accepted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogId([u8; 16]);
 
@@ -113,8 +114,8 @@ impl FromStr for LogId {
     }
 }
 
-/// What a batch must know to pass its checksum, and nobody outside the data folder does: the log id is public, so without
-/// it a payload could hold bytes that pass for a batch. It is never shown, not even by `Debug`.
+/// Part of every checksum, and known only inside the data folder. The log id is public, so without the secret a payload
+/// could hold bytes that look like a batch. It is never shown, not even by `Debug`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Secret([u8; 8]);
 
@@ -143,7 +144,7 @@ impl Serialize for Secret {
 
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // The text does not go into the error: it may be the secret but for a digit.
+        // The error does not contain the text: it may be almost the secret.
         let wrong = || serde::de::Error::custom("the secret is not 16 hexadecimal digits");
         let text = String::deserialize(deserializer)?;
         let is_hex = text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit());

@@ -2,10 +2,11 @@
 //!
 //! This crate owns every data file of a broker and is the only code that opens one. A record appended here gets an
 //! offset; it is readable, and may be acknowledged, once it lies below the high watermark of its partition, which moves
-//! only after the sync of its bytes returned. The bytes on disk are described in `docs/format.md`.
+//! only after the sync of its bytes returned. `docs/format.md` describes the bytes on disk.
 //!
-//! It never speaks a network protocol, never interprets payloads or MQTT properties, and decides nothing about who may
-//! read or write. File system and clock enter through [`Seams`].
+//! It never speaks a network protocol, never interprets payloads or MQTT properties, and does not decide who may read
+//! or write. File system and clock enter through [`Seams`]. `docs/adr/0017-log-rooms.md` says why the rooms are as they
+//! are.
 #![forbid(unsafe_code)]
 
 mod batch;
@@ -26,24 +27,28 @@ pub mod tools;
 mod vfs;
 mod write;
 
-pub use batch::decode::{Batch, DecodeError, TopicView};
+pub use batch::layout::DecodeError;
+pub use batch::record_batch::{Batch, TopicView};
 pub use batch::records::{
     ClientIndex, MAX_RECORDS_BYTES, RecordMeta, Records, RecordsFull, TopicIndex,
 };
 pub use batch::view::{Headers, PublishId, RecordView};
-pub use config::{ClassConfig, LogConfig, Seams, SyncMode};
+pub use config::{ClassConfig, DiskAction, DiskConfig, LogConfig, SyncMode};
 pub use error::{AppendError, OpenError, ReadError};
 pub use ids::{Class, Epoch, LogId, Offset, ParseLogIdError, PartitionId};
 pub use index::model::RetainedOffset;
 pub use log::{Log, PartitionReport, RecoveryReport};
-pub use partition::{
-    DeleteHook, Gap, GapKind, HeldLoss, Hold, Holders, Partition, PartitionState, TopicRange,
-    UniqueAppend, Watcher,
-};
+pub use partition::Partition;
 pub use read::candidates::{CandidateRanges, TopicFilter, TopicSelection};
-pub use read::single::Record;
+pub use read::gap::{Gap, GapKind};
+pub use read::lookup::TopicRange;
+pub use retention::holds::{DeleteHook, HeldLoss, Hold, Holders};
 pub use route::Route;
-pub use state::disk_budget::{DiskAction, DiskConfig, DiskLevel, DiskUse};
+pub use state::disk_budget::{DiskLevel, DiskUse};
 pub use state::stats::{Cause, Removed, SYNC_BOUNDS_US, Stats};
+pub use state::status::{PartitionState, Watcher};
+pub use vfs::clock::Seams;
 pub use vfs::clock::{Clock, SystemClock};
-pub use vfs::files::{File, Files, LockError, LockGuard, OpenMode, SystemFiles};
+pub use vfs::files::{File, Files, LockError, LockGuard, OpenMode};
+pub use vfs::system::SystemFiles;
+pub use write::append::UniqueAppend;

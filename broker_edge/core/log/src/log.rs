@@ -1,36 +1,36 @@
 //! A log: the partitions of one folder, opened together, and the threads that write and maintain them.
 
-use std::fs;
-use std::io::{self, Read};
-use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::batch::layout::Identity;
-use crate::config::{LogConfig, Seams};
+use crate::config::LogConfig;
 use crate::error::{OpenError, ReadError};
 use crate::failpoint;
 use crate::ids::{Class, Epoch, LogId, Offset, PartitionId, Secret};
-use crate::partition::{Gap, Holders, Partition};
-use crate::read::batch_headers::Heads;
+use crate::partition::Partition;
+use crate::read::gap::Gap;
 use crate::read::tail::Tail;
-use crate::recovery::meta::{Meta, write_error};
-use crate::recovery::sealed::{Findings, create, recover};
+use crate::recovery::log_folder::{load_or_create, lock};
+use crate::recovery::partition::{create, recover};
+use crate::recovery::quarantine::Findings;
 use crate::retention::age::AgeClock;
+use crate::retention::holds::Holders;
 use crate::retention::maintenance::maintain;
+use crate::retention::rules::Retention;
 use crate::route::{Route, Router};
-use crate::state::context::{Context, INTERNAL_SEGMENT_BYTES};
-use crate::state::core::Core;
-use crate::state::disk_budget::{Disk, DiskUse};
+use crate::state::context::Context;
+use crate::state::disk_budget::{DiskBudget, DiskUse};
 use crate::state::stats::{Counted, Counters};
-use crate::vfs::files::{Files, LockError, LockGuard};
+use crate::vfs::clock::Seams;
+use crate::vfs::files::{Files, LockGuard};
 
-/// Room for a header and a few batches: smaller segments would only cost files.
-const SEGMENT_BYTES_MIN: u64 = 16 << 10;
+/// The internal partition is compacted often, and its spare segment is prepared whole.
+const INTERNAL_SEGMENT_BYTES: u64 = 8 << 20;
 
-/// What opening found, per partition.
+/// What a start found, per partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
     /// The log did not exist before.
@@ -50,34 +50,63 @@ pub struct PartitionReport {
     pub notes: Vec<String>,
 }
 
-/// A cheap handle; clones name the same log. The last one to go shuts it down.
+/// A cheap handle; clones name the same log. Dropping the last one shuts the log down.
 #[derive(Clone)]
 pub struct Log(Arc<Inner>);
 
 struct Inner {
     id: LogId,
     partitions: Vec<Partition>,
+    upkeep: Arc<Upkeep>,
     router: Router,
-    stopping: Arc<Stopping>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     _lock: LockGuard,
 }
 
-#[derive(Default)]
-struct Stopping {
-    is_set: Mutex<bool>,
-    changed: Condvar,
+/// The work of the maintenance thread, and the flag that ends it.
+struct Upkeep {
+    partitions: Vec<Partition>,
+    budget: Arc<DiskBudget>,
+    files: Arc<dyn Files>,
+    is_stopping: Mutex<bool>,
+    stopping: Condvar,
+}
+
+impl Upkeep {
+    fn once(&self) {
+        let owners = self.partitions.iter().map(Partition::owners);
+        let retentions: Vec<&Retention> = owners.map(|owners| &owners.retention).collect();
+        maintain(&retentions, &self.budget, &*self.files);
+    }
+
+    fn stop(&self) {
+        *self.is_stopping.lock() = true;
+        self.stopping.notify_all();
+    }
+
+    fn run(&self, every: std::time::Duration) {
+        loop {
+            self.once();
+            let mut is_stopping = self.is_stopping.lock();
+            if !*is_stopping {
+                self.stopping.wait_for(&mut is_stopping, every);
+            }
+            if *is_stopping {
+                return;
+            }
+        }
+    }
 }
 
 impl Log {
     /// Opens or creates the log in `config.dir` and holds its lock until the last handle is gone.
     pub fn open(config: LogConfig, seams: Seams) -> Result<(Self, RecoveryReport), OpenError> {
-        check_settings(&config)?;
+        config.check()?;
         let dir = config.dir.as_path();
         seams
             .files
             .create_dir(dir)
-            .map_err(|source| write_error(dir, source))?;
+            .map_err(|source| OpenError::write(dir, source))?;
         let lock = lock(&seams, dir)?;
         let (mut meta, created) = load_or_create(&config, &seams)?;
         let id = meta.log_id(dir)?;
@@ -87,45 +116,52 @@ impl Log {
         crate::faults::set_recovering(true);
         let contexts = contexts(&config, &seams, (id, meta.secret), epoch);
         let tail = Arc::new(Tail::new(contexts.len(), config.tail_bytes));
-        let heads = Arc::new(Heads::new(config.heads_bytes));
+        let budget = Arc::new(DiskBudget::new(config.disk.clone(), &config.dir));
+        let ages = Arc::new(AgeClock::default());
         let mut report = RecoveryReport {
             created,
             partitions: Vec::new(),
         };
         let mut partitions = Vec::with_capacity(contexts.len());
         for context in contexts {
-            let (parts, findings) = if newest == Epoch(0) {
+            let (recovered, findings) = if newest == Epoch(0) {
                 (create(&context)?, Findings::default())
             } else {
                 recover(&context, newest)?
             };
             failpoint!("recovery-partition-done");
-            let core = Core::new(context, parts, Arc::clone(&tail), Arc::clone(&heads));
-            report.partitions.push(partition_report(&core, findings));
-            partitions.push(Partition(Arc::new(core)));
+            let partition = Partition::new(context, recovered, &tail, &budget, &ages);
+            report
+                .partitions
+                .push(partition_report(&partition, findings));
+            partitions.push(partition);
         }
-        // Before the first append, so that no epoch is used by two starts; and only when every partition folder is
-        // there, so that one that is missing later is known to be lost.
+        // Before the first append, so that no two starts use the same epoch; and only when every partition folder
+        // exists, so that a folder that is missing later is known to be lost.
         seams
             .files
             .sync_dir(dir)
-            .map_err(|source| write_error(dir, source))?;
+            .map_err(|source| OpenError::write(dir, source))?;
         crate::faults::set_recovering(false);
         failpoint!("meta-begun");
         meta.epoch = epoch.0;
         meta.save(&*seams.files, dir)?;
         failpoint!("meta-saved");
-        let stopping = Arc::new(Stopping::default());
-        let threads = start_threads(&partitions, &stopping, &config)?;
+        let upkeep = Arc::new(Upkeep {
+            partitions: partitions.clone(),
+            budget,
+            files: Arc::clone(&seams.files),
+            is_stopping: Mutex::default(),
+            stopping: Condvar::new(),
+        });
+        let threads = start_threads(&upkeep, &config)?;
         failpoint!("start-threads");
-        let router = Router::new(&config.classes);
-        let threads = Mutex::new(threads);
         let inner = Inner {
             id,
             partitions,
-            router,
-            stopping,
-            threads,
+            upkeep,
+            router: Router::new(&config.classes),
+            threads: Mutex::new(threads),
             _lock: lock,
         };
         Ok((Self(Arc::new(inner)), report))
@@ -156,45 +192,43 @@ impl Log {
             .find(|partition| partition.name() == name)
     }
 
-    /// Where records of a topic go. Pure: keep the answer per topic.
+    /// The partition and key of a topic's records. A pure function: cache the result per topic.
     #[must_use]
     pub fn route(&self, topic: &str) -> Route {
         self.0.router.route(topic)
     }
 
-    /// Does now what the maintenance thread does from time to time: retention, index files, idle marks, spare segments.
+    /// Runs once what the maintenance thread runs from time to time: retention, index files, checkpoints, spare
+    /// segments.
     pub fn maintain(&self) {
-        maintain(&self.0.partitions);
+        self.0.upkeep.once();
     }
 
-    /// How the disk budget stands, as of the last look of the maintenance thread.
+    /// The state of the disk budget, as last measured by the maintenance thread.
     #[must_use]
     pub fn disk_use(&self) -> DiskUse {
-        self.0
-            .partitions
-            .first()
-            .map(|first| first.0.context.disk.usage())
-            .expect("a log has at least one partition")
+        self.0.upkeep.budget.usage()
     }
 
-    /// Has retention ask `holders` before it removes what its class would let go.
+    /// Has retention ask `holders` before it removes records that its class would not keep.
     pub fn hold_with(&self, holders: &Arc<dyn Holders>) {
         for partition in &self.0.partitions {
-            *partition.0.holders.write() = Some(Arc::clone(holders));
+            partition.owners().retention.hold_with(holders);
         }
     }
 
     /// Writes the indexes and lists of topics that are not on disk yet.
     pub(crate) fn save_indexes(&self) -> Result<(), ReadError> {
         for partition in &self.0.partitions {
-            partition.0.save_indexes();
+            let owners = partition.owners();
+            owners.shared.segments.save_indexes();
             // Reading them writes the list when it covers too little.
-            partition.0.with_sealed_topics(|_| ())?;
+            owners.shared.topics.with_topics(|_| ())?;
         }
         Ok(())
     }
 
-    /// Writes and syncs what is queued, marks the clean stop and refuses further appends. Idempotent.
+    /// Writes and syncs the queued records, notes the clean stop and refuses further appends. Idempotent.
     pub fn shutdown(&self) {
         self.0.shutdown();
     }
@@ -202,26 +236,24 @@ impl Log {
 
 impl Inner {
     fn shutdown(&self) {
-        *self.stopping.is_set.lock() = true;
-        self.stopping.changed.notify_all();
+        self.upkeep.stop();
         for partition in &self.partitions {
-            partition.0.queue.lock().closing = true;
-            partition.0.queue_changed.notify_all();
-            // They may hold partitions, and would keep each other for ever.
-            *partition.0.holders.write() = None;
+            let owners = partition.owners();
+            owners.writer.begin_close();
+            owners.shared.topics.close();
+            owners.retention.drop_holders();
         }
         let threads = std::mem::take(&mut *self.threads.lock());
         let current = std::thread::current().id();
         for thread in threads {
-            // A watcher that drops the last handle runs on a writer, which can not wait for itself.
+            // A watcher that drops the last handle runs on a writer thread, which cannot wait for itself.
             if thread.thread().id() != current && thread.join().is_err() {
                 tracing::error!("a thread of the log has panicked");
             }
         }
         for partition in &self.partitions {
-            // These may hold partitions as well. Nothing is removed any more: nobody could be asked.
-            *partition.0.hooks.write() = vec![Arc::new(|_| false)];
-            *partition.0.watchers.write() = Arc::default();
+            partition.owners().retention.close();
+            partition.owners().shared.status.drop_watchers();
         }
     }
 }
@@ -232,134 +264,6 @@ impl Drop for Inner {
     }
 }
 
-fn check_settings(config: &LogConfig) -> Result<(), OpenError> {
-    let wrong = |reason: String| Err(OpenError::Settings { reason });
-    if config.classes.is_empty() {
-        return wrong("a log needs at least one class".to_owned());
-    }
-    for (at, class) in config.classes.iter().enumerate() {
-        if class.partitions == 0 {
-            return wrong(format!(
-                "class {} needs at least one partition",
-                class.class
-            ));
-        }
-        if config.classes[..at]
-            .iter()
-            .any(|before| before.class == class.class)
-        {
-            return wrong(format!("class {} is there twice", class.class));
-        }
-    }
-    if config.segment_bytes < SEGMENT_BYTES_MIN {
-        let reason = format!(
-            "segment_bytes is {}, the least is {SEGMENT_BYTES_MIN}",
-            config.segment_bytes
-        );
-        return wrong(reason);
-    }
-    Ok(())
-}
-
-fn lock(seams: &Seams, dir: &Path) -> Result<LockGuard, OpenError> {
-    let path = dir.join("lock");
-    seams.files.lock(&path).map_err(|error| match error {
-        LockError::Held { holder } => OpenError::InUse {
-            dir: dir.to_owned(),
-            pid: holder,
-        },
-        LockError::Io(source) => write_error(&path, source),
-    })
-}
-
-/// The checked `log.meta`, and whether it is new.
-fn load_or_create(config: &LogConfig, seams: &Seams) -> Result<(Meta, bool), OpenError> {
-    let (dir, files) = (config.dir.as_path(), &*seams.files);
-    if let Some(meta) = Meta::load(files, dir)? {
-        let found = meta.log_id(dir)?;
-        if let Some(expected) = config.expected_id.filter(|expected| *expected != found) {
-            return Err(OpenError::OtherLog {
-                dir: dir.to_owned(),
-                expected,
-                found,
-            });
-        }
-        meta.check(dir, &config.classes)?;
-        return Ok((meta, false));
-    }
-    let listed = files.list(dir);
-    let names = listed.map_err(|source| OpenError::Io {
-        action: "list",
-        path: dir.to_owned(),
-        source,
-    })?;
-    let is_partition = |name: &String| {
-        let class = name.rsplit_once('-').map(|(class, _)| class);
-        class.is_some_and(|class| Class::from_name(class).is_some())
-    };
-    // The second stands where a restore has not finished.
-    if names
-        .iter()
-        .any(|name| is_partition(name) || name == "restoring")
-    {
-        return Err(OpenError::MetaMissing {
-            dir: dir.to_owned(),
-        });
-    }
-    let failed = |source| OpenError::Io {
-        action: "read",
-        path: "/dev/urandom".into(),
-        source,
-    };
-    let id = match config.expected_id {
-        Some(id) => id,
-        None => random_id().map_err(failed)?,
-    };
-    let secret = random_secret().map_err(failed)?;
-    sync_names_of(files, dir)?;
-    let meta = Meta::new(id, secret, seams.clock.now_us(), &config.classes);
-    meta.save(files, dir)?;
-    Ok((meta, true))
-}
-
-/// Makes the names that lead to a new log durable: with one of them a power cut would take all that was acknowledged.
-pub(crate) fn sync_names_of(files: &dyn Files, dir: &Path) -> Result<(), OpenError> {
-    for parent in dir.ancestors().skip(1) {
-        let parent = if parent.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            parent
-        };
-        match files.sync_dir(parent) {
-            // Not ours to open, so not made by us, or of a file system that has nothing to sync there.
-            Err(error)
-                if !matches!(
-                    error.kind(),
-                    io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput
-                ) =>
-            {
-                return Err(write_error(parent, error));
-            }
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-pub(crate) fn random_id() -> io::Result<LogId> {
-    Ok(LogId::from_random(random()?))
-}
-
-pub(crate) fn random_secret() -> io::Result<Secret> {
-    Ok(Secret::from_bytes(random()?))
-}
-
-fn random<const BYTES: usize>() -> io::Result<[u8; BYTES]> {
-    let mut bytes = [0; BYTES];
-    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes)
-}
-
 fn contexts(
     config: &LogConfig,
     seams: &Seams,
@@ -367,8 +271,6 @@ fn contexts(
     epoch: Epoch,
 ) -> Vec<Context> {
     let mut contexts: Vec<Context> = Vec::new();
-    let ages = Arc::new(AgeClock::default());
-    let disk = Arc::new(Disk::new(config.disk.clone(), &config.dir));
     for class in &config.classes {
         for number in 0..class.partitions {
             let name = format!("{}-{number}", class.class);
@@ -404,29 +306,28 @@ fn contexts(
                 removes_at_once: config.removes_at_once,
                 retention_hard_bytes: class.retention_hard_bytes,
                 counters,
-                ages: Arc::clone(&ages),
-                disk: Arc::clone(&disk),
             });
         }
     }
     contexts
 }
 
-fn partition_report(core: &Core, findings: Findings) -> PartitionReport {
-    let gaps = core.gaps();
+fn partition_report(partition: &Partition, findings: Findings) -> PartitionReport {
+    let name = partition.name();
+    let gaps = partition.gaps();
     for gap in &gaps {
         tracing::error!(
-            partition = %core.context.name, start = gap.range.start.0, end = gap.range.end.0, kind = gap.kind.name(),
+            partition = %name, start = gap.range.start.0, end = gap.range.end.0, kind = gap.kind.name(),
             reason = %gap.reason, "offsets are gone"
         );
     }
     for note in &findings.notes {
-        tracing::warn!(partition = %core.context.name, "{note}");
+        tracing::warn!(partition = %name, "{note}");
     }
     PartitionReport {
-        name: core.context.name.clone(),
-        log_start: core.log_start(),
-        high_watermark: core.high_watermark(),
+        name: name.to_owned(),
+        log_start: partition.log_start(),
+        high_watermark: partition.high_watermark(),
         torn_bytes: findings.torn_bytes,
         gaps,
         rebuilt_indexes: findings.rebuilt_indexes,
@@ -434,50 +335,43 @@ fn partition_report(core: &Core, findings: Findings) -> PartitionReport {
     }
 }
 
+/// A writer per partition, one thread for the upkeep of all, and one that reads topics when a start would wait for
+/// them.
 fn start_threads(
-    partitions: &[Partition],
-    stopping: &Arc<Stopping>,
+    upkeep: &Arc<Upkeep>,
     config: &LogConfig,
 ) -> Result<Vec<JoinHandle<()>>, OpenError> {
-    let failed = |source| OpenError::Io {
-        action: "start a thread for",
-        path: config.dir.clone(),
-        source,
+    let mut threads = Vec::with_capacity(upkeep.partitions.len() + 1);
+    let mut start = |name: String, run: Box<dyn FnOnce() + Send>| {
+        let thread = std::thread::Builder::new().name(name).spawn(run);
+        let thread =
+            thread.map_err(|source| OpenError::io("start a thread for", &config.dir, source))?;
+        threads.push(thread);
+        Ok(())
     };
-    let mut threads = Vec::with_capacity(partitions.len() + 1);
-    for partition in partitions {
-        let core = Arc::clone(&partition.0);
-        let thread = std::thread::Builder::new().name(format!("log-{}", core.context.name));
-        threads.push(thread.spawn(move || core.run_writer()).map_err(failed)?);
+    for partition in &upkeep.partitions {
+        let writer = Arc::clone(&partition.owners().writer);
+        start(
+            format!("log-{}", partition.name()),
+            Box::new(move || writer.run()),
+        )?;
     }
-    let Some(maintain_every) = config.maintain_every else {
+    let Some(every) = config.maintain_every else {
         return Ok(threads);
     };
-    let unread: Vec<Partition> = partitions
+    let catalogs = upkeep
+        .partitions
         .iter()
-        .filter(|partition| partition.0.begin_topics())
-        .cloned()
-        .collect();
+        .map(|partition| &partition.owners().shared.topics);
+    let unread: Vec<_> = catalogs.filter(|topics| topics.begin()).cloned().collect();
     if !unread.is_empty() {
-        let read = move || unread.iter().for_each(|p| p.0.read_topics_behind());
-        let thread = std::thread::Builder::new().name("log-topics".to_owned());
-        threads.push(thread.spawn(read).map_err(failed)?);
+        let read = move || unread.iter().for_each(|topics| topics.read_behind());
+        start("log-topics".to_owned(), Box::new(read))?;
     }
-    let partitions = partitions.to_vec();
-    let stopping = Arc::clone(stopping);
-    let maintain = move || {
-        loop {
-            maintain(&partitions);
-            let mut is_set = stopping.is_set.lock();
-            if !*is_set {
-                stopping.changed.wait_for(&mut is_set, maintain_every);
-            }
-            if *is_set {
-                return;
-            }
-        }
-    };
-    let thread = std::thread::Builder::new().name("log-maintenance".to_owned());
-    threads.push(thread.spawn(maintain).map_err(failed)?);
+    let upkeep = Arc::clone(upkeep);
+    start(
+        "log-maintenance".to_owned(),
+        Box::new(move || upkeep.run(every)),
+    )?;
     Ok(threads)
 }

@@ -1,4 +1,4 @@
-//! Which partition a topic belongs to. Pure: callers keep the answer per topic.
+//! The partition of a topic. A pure function: callers cache the result per topic.
 
 use std::ops::Range;
 
@@ -10,48 +10,33 @@ use crate::ids::PartitionId;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
     pub partition: PartitionId,
-    /// Place of the routing level in the topic: the record's key.
+    /// Position of the routing level in the topic: the record's key.
     pub key: Range<u16>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Router {
-    classes: Vec<ClassRoutes>,
-}
-
-#[derive(Debug)]
-struct ClassRoutes {
-    filters: Vec<String>,
-    template: Option<String>,
-    first_partition: u32,
-    partitions: u32,
+    /// With the number of its first partition.
+    classes: Vec<(u32, ClassConfig)>,
 }
 
 impl Router {
-    /// Classes in order, each with the numbers that follow the ones before; the last takes what no filter matches.
+    /// Partition numbers are given in the order of the classes; the last class takes topics that no filter matches.
     pub fn new(classes: &[ClassConfig]) -> Self {
-        let mut first_partition = 0;
-        let classes = classes
-            .iter()
-            .map(|class| {
-                let routes = ClassRoutes {
-                    filters: class.filters.clone(),
-                    template: class.template.clone(),
-                    first_partition,
-                    partitions: class.partitions,
-                };
-                first_partition += class.partitions;
-                routes
-            })
-            .collect();
+        let mut next = 0;
+        let first = |class: &ClassConfig| {
+            let first = next;
+            next += class.partitions;
+            (first, class.clone())
+        };
+        let classes = classes.iter().map(first).collect();
         Self { classes }
     }
 
     pub fn route(&self, topic: &str) -> Route {
-        let class = self
-            .classes
-            .iter()
-            .find(|class| class.filters.iter().any(|filter| matches(filter, topic)))
+        let is_in = |class: &ClassConfig| class.filters.iter().any(|of| matches(of, topic));
+        let found = self.classes.iter().find(|(_, class)| is_in(class));
+        let (first, class) = found
             .or(self.classes.last())
             .expect("a log has at least one class");
         let whole = 0..topic.len();
@@ -62,10 +47,10 @@ impl Router {
             .unwrap_or(whole);
         let hash = xxh3_64(&topic.as_bytes()[key.clone()]);
         let within = (hash % u64::from(class.partitions)) as u32;
-        // Topics longer than MQTT allows do not come here; were one to, its key would be its start.
+        // No topic is longer than MQTT allows; the key of a longer one would be cut.
         let clamp = |at: usize| u16::try_from(at).unwrap_or(u16::MAX);
         Route {
-            partition: PartitionId(class.first_partition + within),
+            partition: PartitionId(first + within),
             key: clamp(key.start)..clamp(key.end),
         }
     }
@@ -89,7 +74,7 @@ fn matches(filter: &str, topic: &str) -> bool {
     levels.next().is_none()
 }
 
-/// Place in `topic` of the level that `template` names in braces, when the other levels agree.
+/// Position in `topic` of the level that `template` names in braces, when the other levels match.
 pub(crate) fn level(template: &str, topic: &str) -> Option<Range<usize>> {
     let mut named = None;
     let mut start = 0;

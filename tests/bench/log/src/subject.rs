@@ -151,10 +151,11 @@ impl Subject for Headwater {
     }
 
     fn read_one(&mut self, offset: u64) -> u64 {
-        let record = self.partition.read_record(Offset(offset));
-        let record = record.expect("it is there");
-        assert_eq!(record.payload().len(), RECORD_BYTES);
-        first_bytes(record.payload())
+        let batches = self.partition.read(Offset(offset), 1);
+        let batch = &batches.expect("it is there")[0];
+        let payload = batch.payload((offset - batch.base_offset().0) as usize);
+        assert_eq!(payload.len(), RECORD_BYTES);
+        first_bytes(payload)
     }
 
     fn read_all(&mut self, count: u64, read_bytes: usize) -> u64 {

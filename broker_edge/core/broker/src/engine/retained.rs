@@ -117,7 +117,7 @@ impl Retained {
             .filter(|partition| partition.class() != Class::Internal)
         {
             let index = PartitionIndex::of(partition.id());
-            partition.for_each_retained_place(&mut |topic, place| {
+            partition.for_each_retained_offset(&mut |topic, place| {
                 // The index does not know the size of the value, which takes no memory before it is copied.
                 retained.apply_entry(topic, index, place, 0);
             })?;

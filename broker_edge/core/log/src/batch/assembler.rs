@@ -1,17 +1,17 @@
-//! How queued records become a batch: gathers parts of appends until it is full, then writes the bytes.
+//! Assembles a batch from queued appends: takes parts until the batch is full, then writes its bytes.
 //!
-//! Sections are copied as they are; only the entries of a second and later part are rewritten.
+//! Sections are copied as they are; only the entries of the second and later parts are rewritten.
 
 use crate::batch::layout::{CODEC_NONE, ENTRY_BYTES, Entry, HEADER_BYTES, Header, Identity};
 use crate::batch::records::Records;
 use crate::ids::{Epoch, Offset};
 
-/// A batch is gathered up to this, or is one larger record. The format allows 4 MiB; with less, the bytes are still in the
-/// cache of the processor when they are summed and written, and a reader of one record pays less.
+/// A batch grows up to this size, unless it is one larger record. The format allows 4 MiB. A smaller batch is still in
+/// the processor's cache when it is summed and written, and costs less to read for one record.
 pub(crate) const BATCH_BYTES_MAX: usize = 1 << 20;
 const TABLE_MAX: usize = u16::MAX as usize;
 
-/// Records `[first, last)` of one append, as they go into one batch.
+/// Records `[first, last)` of one append that go into one batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part<'a> {
     pub records: &'a Records,
@@ -32,7 +32,7 @@ impl Part<'_> {
     }
 }
 
-/// What a batch says of itself besides its records.
+/// Header fields of a batch that do not follow from its records.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BatchStamp {
     pub base_offset: Offset,
@@ -40,13 +40,13 @@ pub(crate) struct BatchStamp {
     pub flags: u8,
 }
 
-/// Puts the checksum into a batch that is complete otherwise.
+/// Writes the checksum into a batch that is otherwise complete.
 pub(crate) fn seal(identity: &Identity, batch: &mut [u8]) {
     let checksum = identity.checksum(batch);
     batch[4..8].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// Gathers parts until a batch is full.
+/// Collects parts until a batch is full.
 #[derive(Debug, Default)]
 pub(crate) struct BatchAssembler<'a> {
     pub parts: Vec<Part<'a>>,
@@ -57,7 +57,7 @@ pub(crate) struct BatchAssembler<'a> {
 
 impl<'a> BatchAssembler<'a> {
     /// Takes as many records of `records` from `first` on as fit; returns the index after the last one taken.
-    /// An empty plan takes at least one record, however large.
+    /// Takes at least one record, however large, when there is none yet.
     pub fn take(&mut self, records: &'a Records, first: usize, time_us: i64) -> usize {
         if self.parts.is_empty() {
             self.bytes = HEADER_BYTES;
@@ -81,8 +81,8 @@ impl<'a> BatchAssembler<'a> {
         }
         let mut room = BATCH_BYTES_MAX.saturating_sub(self.bytes + tables);
         if self.parts.is_empty() {
-            // Each batch of an append that is split has all its tables: beside large ones there is room for as much of
-            // records, or most of what is written would be names.
+            // Each batch of a split append repeats all its tables. Beside large tables there is room for as many bytes
+            // of records, or most of the written bytes would be names.
             room = room.max(tables);
         }
         let mut last = fitting(records, first, room);
@@ -122,7 +122,7 @@ impl<'a> BatchAssembler<'a> {
         self.parts.iter().map(|part| part.variable_bytes().0).sum()
     }
 
-    /// Writes the batch into `out`, whose room it uses. The plan is not empty.
+    /// Writes the batch into `out` and uses its capacity. There is at least one part.
     pub fn encode(&self, identity: &Identity, place: &BatchStamp, mut out: Vec<u8>) -> Vec<u8> {
         out.clear();
         out.reserve_exact(self.bytes);
@@ -136,7 +136,7 @@ impl<'a> BatchAssembler<'a> {
         out
     }
 
-    /// Appends to `out`, which is empty, everything that stands before the payloads, without the checksum.
+    /// Writes everything before the payloads to `out`, which is empty. The checksum is left out.
     pub fn encode_head(&self, place: &BatchStamp, out: &mut Vec<u8>) {
         let base_time_us = self.parts[0].time_us;
         out.resize(HEADER_BYTES, 0);
@@ -180,7 +180,7 @@ impl<'a> BatchAssembler<'a> {
         out[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
     }
 
-    /// The parts whose tables are stored: all but those whose tables equal their predecessor's.
+    /// The parts whose tables are stored: a part with the tables of the one before it shares them.
     fn fresh_tables(&self) -> Vec<&Part<'a>> {
         let mut fresh: Vec<&Part<'a>> = Vec::with_capacity(self.parts.len());
         for part in &self.parts {

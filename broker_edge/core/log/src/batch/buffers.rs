@@ -1,6 +1,7 @@
-//! Large buffers that are used again: a fresh one costs a page fault every 4 KiB and zeros that nobody reads.
+//! A pool of large buffers: a fresh buffer costs a page fault every 4 KiB, and zeros that nobody reads.
 //!
-//! A buffer goes back when the last batch in it is gone. What is kept is bounded; small buffers are left to the allocator.
+//! A buffer returns to the pool when the last batch in it is dropped. The pool is bounded; small buffers come from the
+//! allocator.
 
 use std::fmt;
 use std::ops::Deref;
@@ -8,9 +9,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Smaller buffers come from the allocator as fast.
+/// The allocator is as fast for smaller buffers.
 const POOLED_BYTES_MIN: usize = 32 << 10;
-/// Buffers kept for use, of one log.
+/// Bound of the free buffers of one log.
 const KEPT_BYTES_MAX: usize = 12 << 20;
 
 #[derive(Default)]
@@ -37,7 +38,7 @@ impl Buffers {
         buffer
     }
 
-    /// A buffer of exactly `bytes`, with whatever was in it: the caller overwrites it.
+    /// A buffer of exactly `bytes` with undefined content: the caller overwrites it.
     pub fn take_filled(&self, bytes: usize) -> Vec<u8> {
         let mut buffer = self.find(bytes).unwrap_or_default();
         buffer.resize(bytes, 0);
@@ -63,7 +64,7 @@ impl Buffers {
         let mut kept = self.0.lock();
         kept.bytes += buffer.capacity();
         kept.buffers.push(buffer);
-        // The oldest give way, so that sizes that are no longer asked for do not stay.
+        // The oldest are dropped, so that sizes that nobody asks for any more do not stay.
         let mut gone = Vec::new();
         while kept.bytes > KEPT_BYTES_MAX {
             let oldest = kept.buffers.remove(0);

@@ -1,6 +1,6 @@
 //! Tables by names that clients choose.
 //!
-//! The hash has a key that is new in each process: nobody can choose names that all fall into one place.
+//! Each process picks its own hash key, so that nobody can choose names that collide.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;

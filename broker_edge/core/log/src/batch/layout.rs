@@ -1,9 +1,21 @@
 //! The bytes of a batch: header, entry, checksum and their constants.
 //!
-//! `docs/format.md` is the authority. Writing whole batches is `plan.rs`, reading them back is `batch.rs`.
+//! `docs/format.md` is the authority. Writing whole batches is `assembler.rs`, reading them back is `decode.rs`.
 
-use crate::batch::decode::DecodeError;
 use crate::ids::{Epoch, LogId, Offset, PartitionId, Secret};
+
+/// Why bytes are not a batch of this partition.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    #[error("{available} bytes where {needed} are needed")]
+    Short { needed: usize, available: usize },
+    #[error("checksum {stored:08x} does not match {computed:08x}")]
+    Checksum { stored: u32, computed: u32 },
+    #[error("{what} do not fit the batch")]
+    Malformed { what: &'static str },
+    #[error("codec {codec} is unknown to this version")]
+    Codec { codec: u8 },
+}
 
 pub(crate) const HEADER_BYTES: usize = 64;
 /// Where the base offset stands in a header, 8 bytes.
@@ -25,7 +37,7 @@ pub(crate) const CODEC_NONE: u8 = 0;
 /// The batch before this one was not synced when this one was written, so a valid batch with this flag does not prove
 /// that a bad one before it had been durable.
 pub(crate) const BATCH_AFTER_UNSYNCED: u8 = 1;
-/// Some of its records were purged: who reads it looks at each.
+/// Some of its records were purged: readers look at each record.
 pub(crate) const BATCH_HOLDS_PURGED: u8 = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,7 +140,7 @@ impl Header {
         bytes
     }
 
-    /// Parses and checks that the sections add up to the length; says nothing about the checksum.
+    /// Parses a header and checks that the sections add up to the length. The checksum is not checked.
     pub fn parse(bytes: &[u8]) -> Result<Self, DecodeError> {
         if bytes.len() < HEADER_BYTES {
             return Err(DecodeError::Short {
@@ -186,7 +198,7 @@ impl Header {
     }
 }
 
-/// What a batch is written for; part of its checksum or header.
+/// The log and partition that a batch belongs to; part of its checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub log_id: LogId,

@@ -1,4 +1,4 @@
-//! The tables of topics and client ids of a batch, taken apart: where each name stands in their text.
+//! Parses the tables of topics and client ids of a batch: where each name stands in their text.
 
 use crate::batch::layout::u16_at;
 

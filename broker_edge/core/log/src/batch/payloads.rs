@@ -1,18 +1,19 @@
-//! The payloads of one append, one after the other, with room in front of them.
+//! The payloads of one append, one after the other, with free space in front of them.
 //!
-//! The rest of a batch goes into that room, so that a large append becomes a batch without its payloads being copied.
+//! The rest of a batch is written into that space, so that a large append becomes a batch without a copy of its
+//! payloads.
 
 use std::ops::Range;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Payloads {
-    /// `front` bytes of no meaning, then the payloads.
+    /// `front` free bytes, then the payloads.
     bytes: Vec<u8>,
     front: usize,
 }
 
 impl Payloads {
-    /// No payloads yet, in a buffer that was used before or is large enough for what is expected.
+    /// No payloads yet, in the given buffer.
     pub fn in_buffer(mut buffer: Vec<u8>, front: usize) -> Self {
         buffer.clear();
         buffer.resize(front, 0);
@@ -45,7 +46,7 @@ impl Payloads {
         &self.bytes[self.front..][range]
     }
 
-    /// Empties it and keeps the buffer with its room.
+    /// Removes the payloads and keeps the buffer and its free space.
     pub fn clear(&mut self) {
         self.bytes.truncate(self.front);
     }
@@ -54,7 +55,7 @@ impl Payloads {
         self.bytes
     }
 
-    /// The buffer, with `head` right before the payloads, and where it begins. The room is as large as `head` at least.
+    /// The buffer with `head` right before the payloads, and where `head` begins. The free space must hold `head`.
     pub fn behind(mut self, head: &[u8]) -> (Vec<u8>, usize) {
         let start = self.front - head.len();
         self.bytes[start..self.front].copy_from_slice(head);

@@ -1,7 +1,7 @@
-//! Builder for the records that one caller appends to one partition at once, for example those of one turn of a loop.
+//! Builder for the records that one caller appends to one partition at once, for example in one turn of a loop.
 //!
-//! It already holds the sections of a batch (`docs/format.md`), so that building a batch is copying them. It knows
-//! neither offsets nor times: the partition gives those when it takes the records.
+//! It already holds the sections of a batch (`docs/format.md`), so that building a batch is copying them. Offsets and
+//! times are given by the partition when it takes the records.
 
 use std::ops::Range;
 
@@ -12,23 +12,23 @@ use crate::batch::layout::{
 use crate::batch::payloads::Payloads;
 use crate::batch::view::PublishId;
 
-/// Payloads and extensions of one `Records` together; callers append long before.
+/// Bound of payloads and extensions of one `Records` together; callers append much earlier.
 pub const MAX_RECORDS_BYTES: usize = 1 << 30;
 
-/// Place of a topic in the table of its `Records`.
+/// Index of a topic in the table of its `Records`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TopicIndex(pub u16);
 
-/// Place of a client id in the table of its `Records`.
+/// Index of a client id in the table of its `Records`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClientIndex(pub u16);
 
-/// A table or the builder holds no more: append what it has, clear it and begin again.
+/// A table or the builder is full: append what it holds, clear it and begin again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the records of one append are full: at most 65,535 topics, 65,535 clients and 1 GiB")]
 pub struct RecordsFull;
 
-/// Everything of a record but its payload.
+/// A record without its payload.
 #[derive(Debug, Clone, Copy)]
 pub struct RecordMeta<'a> {
     pub topic: TopicIndex,
@@ -41,7 +41,7 @@ pub struct RecordMeta<'a> {
     /// Forwardable MQTT 5 properties in MQTT's encoding, without the length in front.
     pub properties: &'a [u8],
     pub headers: &'a [(&'a str, &'a [u8])],
-    /// The QoS 2 publish that this record is, so that a start finds the packet ids that are in use.
+    /// The QoS 2 publish that this record came from, so that a start finds the packet ids in use.
     pub publish_id: Option<PublishId>,
 }
 
@@ -90,7 +90,7 @@ impl Records {
         Self::default()
     }
 
-    /// Empties it and keeps its buffers. Topic and client indexes given before are void.
+    /// Removes all records and keeps the buffers. Earlier topic and client indexes become invalid.
     pub fn clear(&mut self) {
         self.topics.clear();
         self.topic_count = 0;
@@ -118,7 +118,7 @@ impl Records {
         self.head_bytes() + self.payloads.len()
     }
 
-    /// Of these, what stands before the payloads.
+    /// The part of [`bytes`](Self::bytes) before the payloads.
     pub(crate) fn head_bytes(&self) -> usize {
         HEADER_BYTES
             + self.topics.len()
@@ -127,7 +127,7 @@ impl Records {
             + self.extensions.len()
     }
 
-    /// Memory that it keeps when it is cleared.
+    /// Memory that it still holds after [`clear`](Self::clear).
     pub(crate) fn capacity_bytes(&self) -> usize {
         self.topics.capacity()
             + self.clients.capacity()
@@ -272,7 +272,7 @@ impl Records {
         let mut bytes = &self.topics[..];
         while let Some((length, rest)) = bytes.split_first_chunk::<2>() {
             let length = usize::from(u16::from_le_bytes(*length));
-            // The length is followed by the place of the key.
+            // The length is followed by the position of the key.
             let Some((name, rest)) = rest.get(4..).and_then(|rest| rest.split_at_checked(length))
             else {
                 break;

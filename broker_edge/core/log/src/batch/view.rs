@@ -12,7 +12,7 @@ pub struct RecordView<'a> {
     pub epoch: Epoch,
     /// When the broker appended it: Unix microseconds, UTC.
     pub time_us: i64,
-    /// Place of the topic in the batch's table.
+    /// Index of the topic in the batch's table.
     pub topic_index: u16,
     pub topic: &'a str,
     /// The routing level of the topic, or the key that the record was given.
@@ -20,21 +20,21 @@ pub struct RecordView<'a> {
     pub client_id: &'a str,
     pub qos: u8,
     pub retain: bool,
-    /// The payload was removed on request; the record keeps its place.
+    /// The payload was removed on request; the offset remains.
     pub purged: bool,
     pub idempotency_key: Option<&'a str>,
     /// MQTT 5 properties in MQTT's encoding, without the length in front.
     pub properties: &'a [u8],
     pub headers: Headers<'a>,
-    /// The QoS 2 publish of a lasting session that this record is.
+    /// The QoS 2 publish of a persistent session that this record came from.
     pub publish_id: Option<PublishId>,
     pub payload: &'a [u8],
 }
 
-/// Which QoS 2 publish a record is: that of a session, under a packet id that is free again once it was released.
+/// Names a QoS 2 publish: its session and its packet id, which is free again once the publish was released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PublishId {
-    /// Names one life of a session: a client that starts clean gets another.
+    /// Names one life of a session: a client that starts clean gets another number.
     pub session: u64,
     pub packet_id: u16,
 }
@@ -57,7 +57,7 @@ impl PublishId {
     }
 }
 
-/// Name and value pairs of a record, in the order in which they were given.
+/// Name and value pairs of a record, in the given order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Headers<'a> {
     bytes: &'a [u8],
@@ -91,7 +91,7 @@ fn split_header(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     Some((key, value, rest))
 }
 
-/// The extension of a record, taken apart. Unknown tags are skipped.
+/// The parsed extension of a record. Unknown tags are skipped.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Extension<'a> {
     pub key: Option<&'a [u8]>,
@@ -102,7 +102,7 @@ pub(crate) struct Extension<'a> {
 }
 
 impl<'a> Extension<'a> {
-    /// Bytes that were checked when their batch was decoded; stops at the first field that does not fit.
+    /// Parses bytes that were checked when their batch was decoded; stops at the first field that does not fit.
     pub fn new(mut bytes: &'a [u8]) -> Self {
         let mut extension = Self::default();
         while let Some((tag, field, rest)) = split_field(bytes) {
@@ -119,7 +119,7 @@ impl<'a> Extension<'a> {
         extension
     }
 
-    /// Whether the bytes are whole fields, with text where text belongs.
+    /// Whether the bytes are whole fields, with UTF-8 where text belongs.
     pub fn is_well_formed(mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
             let Some((tag, mut field, rest)) = split_field(bytes) else {

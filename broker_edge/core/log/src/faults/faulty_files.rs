@@ -1,11 +1,12 @@
-//! The file system with faults: counts operations, and lets the plan fail, shorten, delay or end them.
+//! A file system with faults: counts operations, and fails, shortens, delays or ends them as the plan says.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::plan::{Action, Plan};
-use super::{Sabotage, is_sabotaged};
+use super::plan::{Action, Plan, is_sabotaged};
+use super::sabotage::Sabotage;
+
 use crate::vfs::files::{File, Files, LockError, LockGuard, OpenMode};
 
 pub(super) struct FaultyFiles<F> {
@@ -25,7 +26,7 @@ impl<F: Files> FaultyFiles<F> {
     }
 }
 
-/// Runs an operation unless the plan has another end for it.
+/// Runs an operation unless the plan has a fault for it.
 fn run<T>(
     plan: &Plan,
     kind: &'static str,

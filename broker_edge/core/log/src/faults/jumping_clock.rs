@@ -1,4 +1,4 @@
-//! A wall clock that jumps in both directions, as one does that is set by hand, by GPS or not at all.
+//! A wall clock that jumps in both directions, like a clock that is set by hand, by GPS or not at all.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::plan::Plan;
 use crate::vfs::clock::Clock;
 
-/// So many questions get answers of one clock before it jumps.
+/// Reads of the clock between two jumps.
 const STEADY_FOR: u64 = 50;
 
 pub(super) struct JumpingClock<C> {

@@ -1,25 +1,20 @@
-//! What `HEADWATER_FAULTS` asks for: words separated by commas, each `ACTION@PLACE`, `ACTION@PLACE#N`, or a setting.
+//! Parses `HEADWATER_FAULTS`: words separated by commas, each `ACTION@PLACE`, `ACTION@PLACE#N`, or a setting.
 //!
-//! A place is a point of [`POINTS`], a kind of file operation, or `op`, any operation that changes the disk. With `#N`
-//! the action happens at the N-th time, counted in this process, else each time.
+//! A place is a point of [`POINTS`], a kind of file operation, or `op` for any operation that changes the disk. With
+//! `#N` the action happens at the N-th time, counted in this process, else each time.
 
 use std::io::Write;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::Sabotage;
-use super::faulty_files::FaultyFiles;
-use super::jumping_clock::JumpingClock;
-use crate::config::Seams;
+use super::sabotage::Sabotage;
 use crate::ids::Epoch;
-use crate::vfs::clock::SystemClock;
-use crate::vfs::files::SystemFiles;
 
 const VARIABLE: &str = "HEADWATER_FAULTS";
 
-/// The named points, in the order in which a record and a segment come to them.
+/// The named points, in the order in which a record and a segment pass them.
 pub const POINTS: &[&str] = &[
     "batch-queued",
     "batch-written",
@@ -73,7 +68,7 @@ const KINDS: &[&str] = &[
 pub(super) enum Action {
     /// The process ends, as by kill -9.
     Abort,
-    /// The thread says where it is and stays there, so that somebody can cut the power.
+    /// The thread reports the point and stops there, so that somebody can cut the power.
     Hang,
     /// The operation fails with this error number and does nothing.
     Error(i32),
@@ -81,7 +76,7 @@ pub(super) enum Action {
     Short,
     /// Half of a write is done, then the process ends.
     Tear,
-    /// The operation waits between so many milliseconds.
+    /// The operation waits for a random time between these, in milliseconds.
     Delay(u64, u64),
 }
 
@@ -121,15 +116,13 @@ pub fn check_environment() -> Result<(), String> {
     }
 }
 
-/// The files and the clock of this process, with the faults that it was told to have.
-pub(crate) fn seams() -> Seams {
-    Seams {
-        files: Arc::new(FaultyFiles::new(SystemFiles, plan())),
-        clock: Arc::new(JumpingClock::new(SystemClock::new(), plan())),
-    }
+/// Whether this process was told to make this mistake.
+#[must_use]
+pub fn is_sabotaged(mistake: Sabotage) -> bool {
+    plan().sabotage == Some(mistake)
 }
 
-/// A thread has come to a named point.
+/// A thread has reached a named point.
 pub fn pass(point: &'static str) {
     debug_assert!(POINTS.contains(&point), "{point} is missing in POINTS");
     plan().at_point(point);
@@ -148,7 +141,7 @@ pub(crate) fn set_recovering(is_recovering: bool) {
 }
 
 pub(crate) fn epoch_of_start(newest: u64) -> Epoch {
-    let reused = newest > 0 && super::is_sabotaged(Sabotage::OffsetReused);
+    let reused = newest > 0 && is_sabotaged(Sabotage::OffsetReused);
     Epoch(if reused { newest } else { newest + 1 })
 }
 
@@ -194,7 +187,7 @@ impl Plan {
         Ok(())
     }
 
-    /// What an operation on a file is to suffer; delays and ends happen here.
+    /// The fault for an operation on a file; delays and ends happen here.
     pub(super) fn before(&self, kind: &'static str, path: &Path) -> Option<Action> {
         let of = file_kind(path);
         let is_at = |place: &str| match place.split_once('.') {
@@ -229,7 +222,7 @@ impl Plan {
                 ));
                 continue;
             }
-            // Somebody waits for this line; should stderr be closed, nobody does.
+            // A test may wait for this line; if stderr is closed, none does.
             let _ = writeln!(
                 std::io::stderr(),
                 "faults: {:?} at {what} {passed} {}",
@@ -247,7 +240,7 @@ impl Plan {
         found
     }
 
-    /// How far the wall clock is from the truth just now.
+    /// The current error of the wall clock.
     pub(super) fn clock_error_us(&self) -> i64 {
         if self.clock_jump_us == 0 {
             return 0;
@@ -256,7 +249,7 @@ impl Plan {
         (self.random() % span) as i64 - self.clock_jump_us
     }
 
-    /// splitmix64: any thread may ask, and the order is theirs.
+    /// splitmix64. Any thread may call it; the order of calls is not fixed.
     pub(super) fn random(&self) -> u64 {
         let mut z = self
             .moments
@@ -267,7 +260,7 @@ impl Plan {
     }
 }
 
-/// `seg`, `idx`, `mark`, `meta`: what a file is, or is going to be.
+/// The kind of a file, or of the file that it becomes: `seg`, `idx`, `mark`, `meta`.
 fn file_kind(path: &Path) -> &str {
     let name = path
         .file_name()

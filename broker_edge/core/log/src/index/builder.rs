@@ -1,28 +1,27 @@
-//! The index of a segment that still grows, made batch by batch.
+//! Builds the index of a segment batch by batch.
+
+use std::ops::Range;
 
 use crate::batch::by_name::ByName;
-use crate::batch::decode::Batch;
 use crate::batch::layout::{FLAG_EXTENSION, FLAG_RETAIN};
-use crate::ids::{Epoch, Offset};
+use crate::batch::record_batch::Batch;
+use crate::ids::Offset;
 use crate::index::model::{
-    Block, BlockSet, Blocks, Index, IndexTopic, KeyEntry, RetainedOffset, TopicExtent, key_hash,
-    push_number, topic_hash,
+    Block, BlockLookup, BlockSet, Blocks, Hole, Index, IndexDamaged, IndexTopic, KeyEntry,
+    RetainedOffset, TopicExtent, key_hash, push_number, topic_hash,
 };
-use crate::segment::header::{Hole, SEGMENT_HEADER_BYTES};
 
-/// Batches are gathered into blocks of at least this size.
+/// Batches are grouped into blocks of at least this size.
 const BLOCK_BYTES: u64 = 64 << 10;
 
 #[derive(Debug)]
 struct TopicState {
-    first: Offset,
-    next: Offset,
-    retained: Option<RetainedOffset>,
+    extent: TopicExtent,
     blocks: Vec<u8>,
     last_block: u64,
 }
 
-/// The records of one topic in a batch, by their places there.
+/// The records of one topic in a batch, by their numbers.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     first: u32,
@@ -42,43 +41,26 @@ impl Span {
 /// The index of a segment that still grows.
 #[derive(Debug)]
 pub(crate) struct IndexBuilder {
-    base: Offset,
-    next: Offset,
-    data_end: u64,
-    last_position: u64,
-    last_checksum: u32,
-    first_time_us: i64,
-    blocks: Vec<Block>,
-    epochs: Vec<(Offset, Epoch)>,
-    holes: Vec<Hole>,
-    keys: Vec<KeyEntry>,
+    /// Without its topics.
+    index: Index,
     topics: ByName<TopicState>,
-    /// Written, not yet looked at: the writer hands batches over here and indexes them after it has told the readers.
+    /// Written but not yet indexed: the writer leaves batches here and indexes them after it has woken the readers.
     pending: Vec<(Batch, u64)>,
-    /// Per place in the batch's topic table.
+    /// One per topic of the batch's table.
     spans: Vec<Span>,
 }
 
 impl IndexBuilder {
     pub fn new(base: Offset) -> Self {
         Self {
-            base,
-            next: base,
-            data_end: SEGMENT_HEADER_BYTES,
-            last_position: 0,
-            last_checksum: 0,
-            first_time_us: i64::MIN,
-            blocks: Vec::new(),
-            epochs: Vec::new(),
-            holes: Vec::new(),
-            keys: Vec::new(),
+            index: Index::empty(base),
             topics: ByName::default(),
             pending: Vec::new(),
             spans: Vec::new(),
         }
     }
 
-    /// Notes a batch that was written at `position`; cheap.
+    /// Notes a batch that was written at `position`, to be indexed later; cheap.
     pub fn push(&mut self, batch: Batch, position: u64) {
         self.pending.push((batch, position));
     }
@@ -91,50 +73,45 @@ impl IndexBuilder {
         self.pending = pending;
     }
 
-    /// Damage up to `next`, where the batch at `resume` goes on.
+    /// Notes damage.
     pub fn add_hole(&mut self, hole: Hole) {
-        self.holes.push(hole);
+        self.index.holes.push(hole);
     }
 
-    fn add(&mut self, batch: &Batch, position: u64) {
-        let begins_block = match self.blocks.last() {
-            None => true,
-            Some(block) => {
-                position - block.position >= BLOCK_BYTES || batch.base_offset() != self.next
-            }
-        };
-        let max_time = self.max_time_us();
+    pub fn add(&mut self, batch: &Batch, position: u64) {
+        let begins_block = self.index.blocks.last().is_none_or(|block| {
+            position - block.position >= BLOCK_BYTES || batch.base_offset() != self.index.next
+        });
+        if self.index.blocks.is_empty() {
+            self.index.first_time_us = batch.base_time_us();
+        }
         if begins_block {
-            let offset = batch.base_offset();
-            self.blocks.push(Block {
-                offset,
+            self.index.blocks.push(Block {
+                offset: batch.base_offset(),
                 position,
-                max_time_us: max_time,
+                max_time_us: self.index.max_time_us,
             });
         }
-        if self
-            .epochs
-            .last()
-            .is_none_or(|(_, epoch)| *epoch != batch.epoch())
-        {
-            self.epochs.push((batch.base_offset(), batch.epoch()));
-        }
-        if self.first_time_us == i64::MIN {
-            self.first_time_us = batch.base_time_us();
+        let epoch = self.index.epochs.last().map(|(_, epoch)| *epoch);
+        if epoch != Some(batch.epoch()) {
+            let begin = (batch.base_offset(), batch.epoch());
+            self.index.epochs.push(begin);
         }
         let last_delta = self.add_records(batch);
         self.add_topics(batch);
+        let index = &mut self.index;
         let newest = batch.base_time_us().saturating_add(i64::from(last_delta));
-        if let Some(block) = self.blocks.last_mut() {
-            block.max_time_us = block.max_time_us.max(newest);
+        index.max_time_us = index.max_time_us.max(newest);
+        if let Some(block) = index.blocks.last_mut() {
+            block.max_time_us = index.max_time_us;
         }
-        self.next = batch.next_offset();
-        self.last_position = position;
-        self.last_checksum = batch.checksum();
-        self.data_end = position + batch.bytes_len() as u64;
+        index.next = batch.next_offset();
+        index.last_position = position;
+        index.last_checksum = batch.checksum();
+        index.data_end = position + batch.bytes_len() as u64;
     }
 
-    /// Looks at each record once; returns the highest time delta.
+    /// Goes through each record once; returns the highest time delta.
     fn add_records(&mut self, batch: &Batch) -> u32 {
         let topics = batch.topics().len();
         self.spans.clear();
@@ -153,7 +130,7 @@ impl IndexBuilder {
                 }
                 if let Some(key) = batch.record(index).idempotency_key {
                     let offset = batch.base_offset().plus(index as u64);
-                    self.keys.push(KeyEntry {
+                    self.index.keys.push(KeyEntry {
                         hash: key_hash(key),
                         offset,
                     });
@@ -167,31 +144,30 @@ impl IndexBuilder {
 
     fn add_topics(&mut self, batch: &Batch) {
         let base = batch.base_offset();
-        let block = self.blocks.len() as u64 - 1;
+        let block = self.index.blocks.len() as u64 - 1;
         for (topic, span) in batch.topics().zip(&self.spans) {
             if span.first == u32::MAX {
                 continue;
             }
-            let first = base.plus(u64::from(span.first));
-            let next = base.plus(u64::from(span.last) + 1);
+            let retained = span.retained.map(|(record, is_cleared)| RetainedOffset {
+                offset: base.plus(u64::from(record)),
+                is_cleared,
+            });
+            let extent = TopicExtent {
+                range: base.plus(u64::from(span.first))..base.plus(u64::from(span.last) + 1),
+                retained,
+            };
             let state = match self.topics.get_mut(topic.topic) {
-                Some(state) => state,
+                Some(state) => {
+                    state.extent.extend(extent);
+                    state
+                }
                 None => self.topics.entry(topic.topic.into()).or_insert(TopicState {
-                    first,
-                    next,
-                    retained: None,
+                    extent,
                     blocks: Vec::new(),
                     last_block: 0,
                 }),
             };
-            state.first = state.first.min(first);
-            state.next = state.next.max(next);
-            if let Some((record, is_cleared)) = span.retained {
-                let offset = base.plus(u64::from(record));
-                state.retained = state
-                    .retained
-                    .max(Some(RetainedOffset { offset, is_cleared }));
-            }
             if state.blocks.is_empty() || state.last_block != block {
                 push_number(&mut state.blocks, block - state.last_block);
                 state.last_block = block;
@@ -199,73 +175,18 @@ impl IndexBuilder {
         }
     }
 
-    pub fn data_end(&self) -> u64 {
-        self.data_end
-    }
-
-    /// Time of the first record; None while there is none.
-    pub fn first_time_us(&self) -> Option<i64> {
-        (!self.blocks.is_empty()).then_some(self.first_time_us)
-    }
-
-    pub fn max_time_us(&self) -> i64 {
-        self.blocks
-            .last()
-            .map_or(i64::MIN, |block| block.max_time_us)
-    }
-
-    /// The first block whose running maximum reaches `time_us`.
-    pub fn block_for_time(&self, time_us: i64) -> Option<Block> {
-        let at = self
-            .blocks
-            .partition_point(|block| block.max_time_us < time_us);
-        self.blocks.get(at).copied()
-    }
-
-    pub fn epochs(&self) -> &[(Offset, Epoch)] {
-        &self.epochs
-    }
-
-    pub fn keys(&self) -> &[KeyEntry] {
-        &self.keys
+    /// The index of the batches so far, without its topics.
+    pub fn head(&self) -> &Index {
+        &self.index
     }
 
     pub fn topics(&self) -> impl Iterator<Item = (&str, TopicExtent)> {
-        self.topics.iter().map(|(topic, state)| {
-            let places = TopicExtent {
-                range: state.first..state.next,
-                retained: state.retained,
-            };
-            (&**topic, places)
-        })
+        let topics = self.topics.iter();
+        topics.map(|(topic, state)| (&**topic, state.extent.clone()))
     }
 
     pub fn topic_count(&self) -> usize {
         self.topics.len()
-    }
-
-    pub fn blocks(&self) -> Blocks<'_> {
-        Blocks {
-            blocks: &self.blocks,
-            next: self.next,
-            data_end: self.data_end,
-        }
-    }
-
-    /// Marks the blocks of one topic.
-    pub fn mark_topic(&self, topic: &str, held: &mut BlockSet) {
-        if let Some(state) = self.topics.get(topic) {
-            held.mark(&state.blocks);
-        }
-    }
-
-    /// Marks the blocks of the topics that are wanted.
-    pub fn mark(&self, wanted: &dyn Fn(&str) -> bool, held: &mut BlockSet) {
-        for (topic, state) in &self.topics {
-            if wanted(topic) {
-                held.mark(&state.blocks);
-            }
-        }
     }
 
     /// The index of the segment as it is now, complete.
@@ -275,27 +196,42 @@ impl IndexBuilder {
             .into_iter()
             .map(|(topic, state)| IndexTopic {
                 topic,
-                first: state.first,
-                next: state.next,
-                retained: state.retained,
+                extent: state.extent,
                 blocks: state.blocks,
             })
             .collect();
         topics.sort_by_cached_key(|topic| (topic_hash(&topic.topic), topic.topic.clone()));
-        let max_time_us = self.max_time_us();
+        let empty = Index::empty(self.index.base);
         Index {
-            base: self.base,
-            next: self.next,
-            data_end: self.data_end,
-            last_position: self.last_position,
-            last_checksum: self.last_checksum,
-            first_time_us: self.first_time_us,
-            max_time_us,
-            blocks: std::mem::take(&mut self.blocks),
-            epochs: std::mem::take(&mut self.epochs),
-            holes: std::mem::take(&mut self.holes),
-            keys: std::mem::take(&mut self.keys),
             topics,
+            ..std::mem::replace(&mut self.index, empty)
         }
+    }
+}
+
+impl BlockLookup for IndexBuilder {
+    fn blocks(&self) -> Blocks<'_> {
+        self.index.blocks()
+    }
+
+    fn mark_topic(&self, topic: &str, marked: &mut BlockSet) -> Result<(), IndexDamaged> {
+        if let Some(state) = self.topics.get(topic) {
+            marked.mark(&state.blocks);
+        }
+        Ok(())
+    }
+
+    fn mark(
+        &self,
+        range: &Range<Offset>,
+        wanted: &dyn Fn(&str) -> bool,
+        marked: &mut BlockSet,
+    ) -> Result<(), IndexDamaged> {
+        for (topic, state) in &self.topics {
+            if state.extent.is_in(range) && wanted(topic) {
+                marked.mark(&state.blocks);
+            }
+        }
+        Ok(())
     }
 }

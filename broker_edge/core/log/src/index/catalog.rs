@@ -1,37 +1,46 @@
 //! Between which offsets the sealed segments of a partition hold each topic, and its newest retained record: what lists
 //! topics and retained messages without reading indexes.
 //!
-//! Read when it is first asked for, from a file that covers most segments (`topics_file.rs`) and the indexes of the
-//! others. Where the file is lost that is every index of the log, so a thread of its own reads them while the log is open
-//! already. Bounded: with more topics than fit it holds none, and the indexes are asked instead.
+//! Read when it is first asked for, from a file that covers most segments (`catalog_file.rs`) and the indexes of the
+//! others. Where the file is lost that is every index of the log, so a thread of its own reads them while the log is
+//! already open. Bounded: with more topics than fit it holds none, and the indexes are asked instead.
 
-use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::batch::by_name::ByName;
+use parking_lot::Mutex;
+
 use crate::error::ReadError;
 use crate::ids::Offset;
-use crate::index::catalog_file::TopicsFile;
+use crate::index::catalog_file::{CatalogFile, TOPICS_MAX, TopicMap, extend, merge};
 use crate::index::model::{Index, TopicExtent};
-use crate::segment::header::{IndexState, Segment};
-use crate::state::core::Core;
+use crate::index::segment::Segment;
+use crate::index::store::SegmentStore;
+use crate::state::context::Context;
+use crate::state::status::Status;
 
-/// About 25 MB of names of usual length.
-pub(crate) const TOPICS_MAX: usize = 200_000;
-/// So many segments that the file does not cover are worth writing it again: it is about as large as one index.
+/// The file is written again when it does not cover this many segments: it is about as large as one index.
 const UNSAVED_SEGMENTS_MAX: usize = 8;
-/// With more that it does not cover, reading them is nothing that a start may wait for.
+/// A start does not wait for the indexes of more segments than this that the file does not cover.
 const AWAITED_SEGMENTS_MAX: usize = 2 * UNSAVED_SEGMENTS_MAX;
 
-pub(crate) type TopicMap = ByName<TopicExtent>;
+pub(crate) struct TopicCatalog {
+    context: Arc<Context>,
+    status: Arc<Status>,
+    segments: Arc<SegmentStore>,
+    known: Mutex<Known>,
+    /// Held while the topics of the sealed segments are read from disk.
+    reading: Mutex<()>,
+    is_closed: AtomicBool,
+}
 
 #[derive(Default)]
-pub(crate) struct TopicCatalog {
+struct Known {
     state: State,
     /// Segments that the file does not cover.
     unsaved: usize,
-    /// What a start has read of the file, until it is used.
-    file: Option<TopicsFile>,
+    /// The file as read by a start, until it is used.
+    file: Option<CatalogFile>,
 }
 
 #[derive(Debug, Default)]
@@ -41,18 +50,17 @@ enum State {
     Unread,
     /// Being read; with the segments that were sealed meanwhile.
     Reading(Vec<Arc<Index>>),
-    BlockSet(TopicMap),
+    Ready(TopicMap),
     /// There were too many topics.
     Over,
 }
 
-impl TopicCatalog {
-    /// Takes in a segment that was just sealed.
-    pub fn add(&mut self, index: &Arc<Index>) {
+impl Known {
+    fn add(&mut self, index: &Arc<Index>) {
         match &mut self.state {
             State::Unread | State::Over => {}
             State::Reading(sealed) => sealed.push(Arc::clone(index)),
-            State::BlockSet(topics) => {
+            State::Ready(topics) => {
                 self.unsaved += 1;
                 merge(topics, index);
                 if topics.len() > TOPICS_MAX {
@@ -62,148 +70,147 @@ impl TopicCatalog {
         }
     }
 
-    pub fn forget_below(&mut self, log_start: Offset) {
-        if let State::BlockSet(topics) = &mut self.state {
-            topics.retain(|_, places| places.range.end > log_start);
+    fn forget_below(&mut self, log_start: Offset) {
+        if let State::Ready(topics) = &mut self.state {
+            topics.retain(|_, extent| extent.range.end > log_start);
         }
     }
 }
 
-/// Extends the places of each topic of an index.
-pub(crate) fn merge(into: &mut TopicMap, index: &Index) {
-    for topic in &index.topics {
-        let places = TopicExtent {
-            range: topic.first..topic.next,
-            retained: topic.retained,
-        };
-        extend(into, &topic.topic, places);
-    }
-}
-
-pub(crate) fn extend(into: &mut TopicMap, topic: &str, places: TopicExtent) {
-    match into.get_mut(topic) {
-        Some(known) => {
-            known.range.start = known.range.start.min(places.range.start);
-            known.range.end = known.range.end.max(places.range.end);
-            known.retained = known.retained.max(places.retained);
-        }
-        None => {
-            into.insert(topic.into(), places);
+impl TopicCatalog {
+    pub fn new(context: &Arc<Context>, status: &Arc<Status>, segments: &Arc<SegmentStore>) -> Self {
+        Self {
+            context: Arc::clone(context),
+            status: Arc::clone(status),
+            segments: Arc::clone(segments),
+            known: Mutex::default(),
+            reading: Mutex::default(),
+            is_closed: AtomicBool::new(false),
         }
     }
-}
 
-impl Core {
+    /// Seals a segment and takes its topics in, under one lock: a listing in between would miss them.
+    pub fn seal(&self, segment: &Segment) {
+        let mut known = self.known.lock();
+        known.add(&segment.seal());
+    }
+
+    pub fn forget_below(&self, log_start: Offset) {
+        self.known.lock().forget_below(log_start);
+    }
+
+    /// Stops reading indexes: nobody waits for them any more.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+
     /// Runs `f` on the topics of all sealed segments; None when there are too many to hold.
-    pub(crate) fn with_sealed_topics<T>(
-        &self,
-        f: impl FnOnce(Option<&TopicMap>) -> T,
-    ) -> Result<T, ReadError> {
-        let mut sealed = self.topic_catalog.lock();
-        if matches!(sealed.state, State::Unread | State::Reading(_)) {
-            drop(sealed);
-            self.read_sealed_topics()?;
-            sealed = self.topic_catalog.lock();
+    pub fn with_topics<T>(&self, f: impl FnOnce(Option<&TopicMap>) -> T) -> Result<T, ReadError> {
+        let mut known = self.known.lock();
+        if matches!(known.state, State::Unread | State::Reading(_)) {
+            drop(known);
+            self.read()?;
+            known = self.known.lock();
         }
-        Ok(match &sealed.state {
-            State::BlockSet(topics) => f(Some(topics)),
+        Ok(match &known.state {
+            State::Ready(topics) => f(Some(topics)),
             State::Over | State::Unread | State::Reading(_) => f(None),
         })
     }
 
-    /// As [`with_sealed_topics`](Self::with_sealed_topics), for those who can do without: None also while the topics are
-    /// being read.
-    pub(crate) fn with_known_topics<T>(
+    /// As [`with_topics`](Self::with_topics), for callers that can do without: None also while the topics are being
+    /// read.
+    pub fn with_known_topics<T>(
         &self,
         f: impl FnOnce(Option<&TopicMap>) -> T,
     ) -> Result<T, ReadError> {
-        if self.is_reading_topics() {
+        if self.is_reading() {
             return Ok(f(None));
         }
-        self.with_sealed_topics(f)
+        self.with_topics(f)
     }
 
-    pub(crate) fn is_reading_topics(&self) -> bool {
-        matches!(self.topic_catalog.lock().state, State::Reading(_))
+    pub fn is_reading(&self) -> bool {
+        matches!(self.known.lock().state, State::Reading(_))
     }
 
-    /// Looks at the file when the log is opened. True when so little is in it that the caller must have
-    /// [`read_topics_behind`](Self::read_topics_behind) run on a thread of its own.
-    pub(crate) fn begin_topics(&self) -> bool {
-        let segments = self.sealed_segments();
+    /// Reads the file when the log is opened. True when it covers so little that the caller must run
+    /// [`read_behind`](Self::read_behind) on a thread of its own.
+    pub fn begin(&self) -> bool {
+        let segments = self.segments.sealed();
         if segments.len() <= AWAITED_SEGMENTS_MAX {
             return false;
         }
-        let file = TopicsFile::load(&self.context, &segments).unwrap_or_default();
-        let is_covered = |segment: &&Arc<Segment>| file.covers.contains(&segment.base);
-        let uncovered = segments.len() - segments.iter().filter(is_covered).count();
-        let mut sealed = self.topic_catalog.lock();
-        sealed.file = Some(file);
-        let is_long = uncovered > AWAITED_SEGMENTS_MAX;
+        let file = CatalogFile::load(&self.context, &segments).unwrap_or_default();
+        let uncovered = segments.iter().filter(|s| !file.covers.contains(&s.base));
+        let is_long = uncovered.count() > AWAITED_SEGMENTS_MAX;
+        let mut known = self.known.lock();
+        known.file = Some(file);
         if is_long {
-            sealed.state = State::Reading(Vec::new());
+            known.state = State::Reading(Vec::new());
         }
         is_long
     }
 
-    /// Reads what [`begin_topics`](Self::begin_topics) left.
-    pub(crate) fn read_topics_behind(&self) {
-        let _one_at_a_time = self.topics_reading.lock();
-        if let Err(error) = self.finish_reading(&self.sealed_segments()) {
-            tracing::warn!(partition = %self.context.name, %error, "the topics are not read yet");
+    /// Reads the indexes that [`begin`](Self::begin) left.
+    pub fn read_behind(&self) {
+        let _one_at_a_time = self.reading.lock();
+        if let Err(error) = self.finish_reading(&self.segments.sealed()) {
+            tracing::warn!(partition = %self.context.name, %error, "the topics could not be read yet");
         }
     }
 
-    fn read_sealed_topics(&self) -> Result<(), ReadError> {
-        let _one_at_a_time = self.topics_reading.lock();
+    fn read(&self) -> Result<(), ReadError> {
+        let _one_at_a_time = self.reading.lock();
         let segments = {
-            let mut sealed = self.topic_catalog.lock();
-            if !matches!(sealed.state, State::Unread) {
+            let mut known = self.known.lock();
+            if !matches!(known.state, State::Unread) {
                 return Ok(());
             }
-            // From here on the writer hands over what it seals: it never waits for this.
-            sealed.state = State::Reading(Vec::new());
-            self.sealed_segments()
+            // From here on the writer hands over the indexes that it seals: it never waits for this.
+            known.state = State::Reading(Vec::new());
+            self.segments.sealed()
         };
         self.finish_reading(&segments)
     }
 
     fn finish_reading(&self, segments: &[Arc<Segment>]) -> Result<(), ReadError> {
         let read = self.merge_segments(segments);
-        let mut sealed = self.topic_catalog.lock();
-        let State::Reading(meanwhile) = std::mem::take(&mut sealed.state) else {
+        let mut known = self.known.lock();
+        let State::Reading(meanwhile) = std::mem::take(&mut known.state) else {
             return Ok(());
         };
         let (topics, unsaved) = read?;
-        sealed.unsaved = unsaved;
-        sealed.state = topics.map_or(State::Over, State::BlockSet);
+        known.unsaved = unsaved;
+        known.state = topics.map_or(State::Over, State::Ready);
         for index in meanwhile {
-            sealed.add(&index);
+            known.add(&index);
         }
-        sealed.forget_below(self.log_start());
-        drop(sealed);
-        // At once: a start that is killed now would read the same indexes again the next time.
-        self.save_topics();
+        known.forget_below(self.status.log_start());
+        drop(known);
+        // At once: after a crash, the next start would read the same indexes again.
+        self.save();
         Ok(())
     }
 
-    /// The topics of these segments, None when they are too many, and how many segments the file does not cover.
+    /// The topics of these segments, None when there are too many, and how many segments the file does not cover.
     fn merge_segments(
         &self,
         segments: &[Arc<Segment>],
     ) -> Result<(Option<TopicMap>, usize), ReadError> {
-        let begun = self.topic_catalog.lock().file.take();
-        let file = begun.or_else(|| TopicsFile::load(&self.context, segments));
-        let TopicsFile { mut topics, covers } = file.unwrap_or_default();
+        let begun = self.known.lock().file.take();
+        let file = begun.or_else(|| CatalogFile::load(&self.context, segments));
+        let CatalogFile { mut topics, covers } = file.unwrap_or_default();
         let mut unsaved = 0;
         for segment in segments.iter().filter(|s| !covers.contains(&s.base)) {
             unsaved += 1;
-            if self.queue.lock().closing {
+            if self.is_closed.load(Ordering::Acquire) {
                 return Ok((None, unsaved)); // Nobody asks a log that is shut down.
             }
-            self.for_each_topic_of(segment, &mut |topic, places| {
-                extend(&mut topics, topic, places);
-            })?;
+            self.segments
+                .for_each_topic(segment, &mut |topic, extent| {
+                    extend(&mut topics, topic, extent);
+                })?;
             if topics.len() > TOPICS_MAX {
                 return Ok((None, unsaved));
             }
@@ -211,83 +218,78 @@ impl Core {
         Ok((Some(topics), unsaved))
     }
 
-    /// Gives the newest retained place of each topic of the sealed segments, and of their indexes reads only those that
-    /// have any: for a start that comes while all of them are still being read.
-    pub(crate) fn for_each_retained_of_sealed(
+    /// Gives the topics with a retained record, in no order and perhaps several times, the newest place last. While the
+    /// topics are still being read, only those indexes are read that have retained records: a start waits for this.
+    pub fn for_each_retained(
         &self,
         f: &mut dyn FnMut(&str, &TopicExtent),
     ) -> Result<(), ReadError> {
-        let segments = self.sealed_segments();
-        let file = TopicsFile::load(&self.context, &segments);
-        let TopicsFile { mut topics, covers } = file.unwrap_or_default();
-        topics.retain(|_, places| places.retained.is_some());
-        let others = segments.iter().filter(|s| !covers.contains(&s.base));
-        for segment in others.filter(|segment| self.may_retain(segment)) {
-            self.for_each_topic_of(segment, &mut |topic, places| {
-                if places.retained.is_some() {
-                    extend(&mut topics, topic, places);
-                }
-            })?;
+        if self.is_reading() {
+            let segments = self.segments.sealed();
+            let file = CatalogFile::load(&self.context, &segments);
+            let CatalogFile { mut topics, covers } = file.unwrap_or_default();
+            topics.retain(|_, extent| extent.retained.is_some());
+            let others = segments.iter().filter(|s| !covers.contains(&s.base));
+            for segment in others.filter(|segment| self.segments.may_retain(segment)) {
+                self.segments
+                    .for_each_topic(segment, &mut |topic, extent| {
+                        if extent.retained.is_some() {
+                            extend(&mut topics, topic, extent);
+                        }
+                    })?;
+            }
+            topics.iter().for_each(|(topic, extent)| f(topic, extent));
+            return Ok(());
         }
-        topics.iter().for_each(|(topic, places)| f(topic, places));
+        self.for_each(f)
+    }
+
+    /// Gives every topic of the sealed segments, in no order; when there are too many to hold, once for each segment.
+    pub fn for_each(&self, f: &mut dyn FnMut(&str, &TopicExtent)) -> Result<(), ReadError> {
+        let is_held = self.with_topics(|topics| {
+            let Some(topics) = topics else { return false };
+            topics.iter().for_each(|(topic, extent)| f(topic, extent));
+            true
+        })?;
+        if !is_held {
+            for segment in self.segments.sealed() {
+                let give = &mut |topic: &str, extent| f(topic, &extent);
+                self.segments.for_each_topic(&segment, give)?;
+            }
+        }
         Ok(())
     }
 
-    /// Whether a topic of a sealed segment has a retained record, by the head of its index.
-    fn may_retain(&self, segment: &Segment) -> bool {
-        let made = match &*segment.index.lock() {
-            IndexState::Memory(index) | IndexState::Provisional(index) => Some(Arc::clone(index)),
-            IndexState::IndexBuilder(_) | IndexState::Saved => None,
-        };
-        match made {
-            Some(index) => index.topics.iter().any(|topic| topic.retained.is_some()),
-            None => self
-                .open_saved(segment)
-                .is_none_or(|reader| reader.head.retained > 0),
-        }
-    }
-
     /// Writes the file again when many segments are not covered. It is never authoritative, so failing is no harm.
-    pub(crate) fn save_topics(&self) {
-        let is_due = |sealed: &TopicCatalog| {
-            sealed.unsaved >= UNSAVED_SEGMENTS_MAX && matches!(sealed.state, State::BlockSet(_))
+    pub fn save(&self) {
+        let is_due = |known: &Known| {
+            known.unsaved >= UNSAVED_SEGMENTS_MAX && matches!(known.state, State::Ready(_))
         };
-        let _one_at_a_time = self.saving.lock();
-        if !is_due(&self.topic_catalog.lock()) {
+        let _one_at_a_time = self.segments.lock_saving();
+        if !is_due(&self.known.lock()) {
             return;
         }
-        let segments = self.sealed_segments();
-        let is_saved = |s: &Arc<Segment>| matches!(&*s.index.lock(), IndexState::Saved);
-        if !segments.iter().all(is_saved) {
-            return; // In a moment they are.
+        let segments = self.segments.sealed();
+        if !segments.iter().all(|segment| segment.is_saved()) {
+            return; // The next upkeep saves their indexes first.
         }
         // Read before the lock is taken: the writer takes it when it seals a segment.
-        let saved = TopicsFile::coverage(&self.context, &segments).and_then(|coverage| {
+        let saved = CatalogFile::coverage(&self.context, &segments).and_then(|coverage| {
             let bytes = {
-                let mut sealed = self.topic_catalog.lock();
-                let State::BlockSet(topics) = &sealed.state else {
+                let mut known = self.known.lock();
+                let State::Ready(topics) = &known.state else {
                     return Ok(());
                 };
                 // Topics of a segment that was sealed meanwhile are in it too: it is covered the next time.
-                let bytes = TopicsFile::bytes_of(&self.context.identity, &coverage, topics);
-                sealed.unsaved = self.sealed_segments().len().saturating_sub(segments.len());
+                let bytes = CatalogFile::to_bytes(&self.context.identity, &coverage, topics);
+                let sealed = self.segments.sealed().len();
+                known.unsaved = sealed.saturating_sub(segments.len());
                 bytes
             };
-            TopicsFile::save(&*self.context.seams.files, &self.context.dir, &bytes)
+            CatalogFile::save(&*self.context.seams.files, &self.context.dir, &bytes)
         });
         if let Err(error) = saved {
-            tracing::warn!(partition = %self.context.name, %error, "the list of topics is not saved");
+            tracing::warn!(partition = %self.context.name, %error, "the list of topics could not be saved");
         }
     }
-
-    pub(crate) fn sealed_segments(&self) -> Vec<Arc<Segment>> {
-        let segments = self.segments.read();
-        let sealed = segments.iter().filter(|s| s.sealed.get().is_some());
-        sealed.cloned().collect()
-    }
-}
-
-/// Whether a topic may have records in `range`.
-pub(crate) fn reaches(places: &TopicExtent, range: &Range<Offset>) -> bool {
-    places.range.start < range.end && places.range.end > range.start
 }

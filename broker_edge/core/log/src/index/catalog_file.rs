@@ -1,6 +1,6 @@
-//! The file `topics` of a partition: the merged topics of most sealed segments, so that listing them does not cost a look
-//! at every index. Never authoritative: it names the indexes it was made from, and is not used when one of them is
-//! another by now.
+//! The file `topics` of a partition: the merged topics of most sealed segments, so that listing topics need not read
+//! every index. Never authoritative: it names the indexes that it was made from, and is ignored when one of them has
+//! changed.
 
 use std::io;
 use std::path::Path;
@@ -8,32 +8,52 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
+use crate::batch::by_name::ByName;
 use crate::batch::layout::{Identity, u16_at, u32_at, u64_at};
 use crate::ids::Offset;
-use crate::index::catalog::{TOPICS_MAX, TopicMap, merge};
-use crate::index::format::{push_numbers, retained_from, retained_number};
+use crate::index::file::stored_checksum;
+use crate::index::format::{extent_at, push_extent, push_numbers};
 use crate::index::model::{Index, TopicExtent};
-use crate::index::saved::stored_checksum;
-use crate::recovery::meta::read_file;
-use crate::segment::header::{IndexState, Segment};
+use crate::index::segment::Segment;
 use crate::state::context::Context;
-use crate::vfs::files::{Files, OpenMode};
+use crate::vfs::files::{Files, OpenMode, read_file};
+
+/// About 25 MB of names of usual length.
+pub(crate) const TOPICS_MAX: usize = 200_000;
 
 const NAME: &str = "topics";
 const MAGIC: &[u8; 8] = b"hwatrtop";
 const FORMAT: u32 = 1;
 const FIXED_BYTES: usize = 44;
-/// Larger than any that is written.
+/// Larger than any file that is written.
 const BYTES_MAX: usize = 1 << 28;
 
+pub(crate) type TopicMap = ByName<TopicExtent>;
+
+/// Extends the extent of each topic of an index.
+pub(crate) fn merge(into: &mut TopicMap, index: &Index) {
+    for topic in &index.topics {
+        extend(into, &topic.topic, topic.extent.clone());
+    }
+}
+
+pub(crate) fn extend(into: &mut TopicMap, topic: &str, extent: TopicExtent) {
+    match into.get_mut(topic) {
+        Some(known) => known.extend(extent),
+        None => {
+            into.insert(topic.into(), extent);
+        }
+    }
+}
+
 #[derive(Default)]
-pub(crate) struct TopicsFile {
+pub(crate) struct CatalogFile {
     pub topics: TopicMap,
-    /// Base offsets of the segments that it covers.
+    /// Base offsets of the covered segments.
     pub covers: FxHashSet<Offset>,
 }
 
-impl TopicsFile {
+impl CatalogFile {
     /// The file, when every segment of `segments` that it covers still has the index it was made from.
     pub fn load(context: &Context, segments: &[Arc<Segment>]) -> Option<Self> {
         let bytes = read_file(&*context.seams.files, &context.dir.join(NAME), BYTES_MAX).ok()?;
@@ -52,7 +72,7 @@ impl TopicsFile {
         let first = segments.first().map(|segment| segment.base);
         for row in table.chunks_exact(12) {
             let base = Offset(u64_at(row, 0));
-            // Those that retention has removed are below the log start, and so are forgotten.
+            // Segments that retention has removed are below the log start; their topics are dropped later.
             if first.is_some_and(|first| base >= first) {
                 let at = segments.binary_search_by_key(&base, |segment| segment.base);
                 if index_checksum(context, &segments[at.ok()?])? != u32_at(row, 8) {
@@ -70,17 +90,13 @@ impl TopicsFile {
         for _ in 0..count {
             let (head, after) = rest.split_at_checked(26)?;
             let (topic, after) = after.split_at_checked(usize::from(u16_at(head, 0)))?;
-            let places = TopicExtent {
-                range: Offset(u64_at(head, 2))..Offset(u64_at(head, 10)),
-                retained: retained_from(u64_at(head, 18)),
-            };
-            topics.insert(std::str::from_utf8(topic).ok()?.into(), places);
+            topics.insert(std::str::from_utf8(topic).ok()?.into(), extent_at(head, 2));
             rest = after;
         }
         rest.is_empty().then_some(Self { topics, covers })
     }
 
-    /// What the file says of the segments that it covers, all of whose indexes are saved.
+    /// The part of the file that names the covered segments. All of their indexes are saved.
     pub fn coverage(context: &Context, segments: &[Arc<Segment>]) -> io::Result<Vec<u8>> {
         let mut rows = Vec::with_capacity(segments.len() * 12);
         for segment in segments {
@@ -93,7 +109,7 @@ impl TopicsFile {
         Ok(rows)
     }
 
-    pub fn bytes_of(identity: &Identity, coverage: &[u8], topics: &TopicMap) -> Vec<u8> {
+    pub fn to_bytes(identity: &Identity, coverage: &[u8], topics: &TopicMap) -> Vec<u8> {
         let mut out = Vec::with_capacity(FIXED_BYTES + coverage.len() + topics.len() * 64);
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&FORMAT.to_le_bytes());
@@ -103,10 +119,9 @@ impl TopicsFile {
         out.extend_from_slice(&((coverage.len() / 12) as u32).to_le_bytes());
         out.extend_from_slice(&(topics.len() as u32).to_le_bytes());
         out.extend_from_slice(coverage);
-        for (topic, places) in topics {
+        for (topic, extent) in topics {
             out.extend_from_slice(&(topic.len() as u16).to_le_bytes());
-            let (range, retained) = (&places.range, retained_number(places.retained));
-            push_numbers(&mut out, [range.start.0, range.end.0, retained]);
+            push_extent(&mut out, extent);
             out.extend_from_slice(topic.as_bytes());
         }
         let checksum = crc32c::crc32c(&out[16..]);
@@ -114,8 +129,7 @@ impl TopicsFile {
         out
     }
 
-    /// Puts the file in place. Synced, unlike an index: after a start without it every index is read, however large the
-    /// log is.
+    /// Writes the file. It is synced, unlike an index: a start without it reads every index, however large the log is.
     pub fn save(files: &dyn Files, dir: &Path, bytes: &[u8]) -> io::Result<()> {
         let path = dir.join(NAME);
         let unfinished = path.with_extension("tmp");
@@ -126,18 +140,18 @@ impl TopicsFile {
     }
 }
 
-/// The file in the making, for one who writes a partition segment by segment.
+/// Builds the file for a tool that writes a partition segment by segment.
 #[derive(Default)]
-pub(crate) struct TopicsFileWriter {
+pub(crate) struct CatalogFileWriter {
     topics: TopicMap,
     coverage: Vec<u8>,
 }
 
-impl TopicsFileWriter {
+impl CatalogFileWriter {
     /// Takes in a sealed segment, with the bytes of its index file.
     pub fn add(&mut self, index: &Index, bytes: &[u8]) {
         push_row(&mut self.coverage, index.base, u32_at(bytes, 12));
-        // What is too much for the file need not be gathered either.
+        // More topics than the file may hold need not be collected.
         if self.topics.len() <= TOPICS_MAX {
             merge(&mut self.topics, index);
         }
@@ -147,8 +161,8 @@ impl TopicsFileWriter {
         if self.coverage.is_empty() || self.topics.len() > TOPICS_MAX {
             return Ok(());
         }
-        let bytes = TopicsFile::bytes_of(identity, &self.coverage, &self.topics);
-        TopicsFile::save(files, dir, &bytes)
+        let bytes = CatalogFile::to_bytes(identity, &self.coverage, &self.topics);
+        CatalogFile::save(files, dir, &bytes)
     }
 }
 
@@ -157,13 +171,9 @@ fn push_row(rows: &mut Vec<u8>, base: Offset, checksum: u32) {
     rows.extend_from_slice(&checksum.to_le_bytes());
 }
 
-/// The checksum of a segment's index: of its file, or of the one that a start made again because the file was lost.
+/// The checksum of a segment's index: of its file, or of the index that a start built because the file was lost.
 fn index_checksum(context: &Context, segment: &Segment) -> Option<u32> {
-    let made = match &*segment.index.lock() {
-        IndexState::Memory(index) | IndexState::Provisional(index) => Some(Arc::clone(index)),
-        IndexState::IndexBuilder(_) | IndexState::Saved => None,
-    };
-    match made {
+    match segment.index_in_memory() {
         Some(index) => Some(u32_at(&index.to_bytes(&context.identity), 12)),
         None => stored_checksum(context, segment.base).ok()?,
     }

@@ -1,33 +1,34 @@
-//! The bytes of an index file, both ways. Reading checks everything and gives None for whatever is not right: the index
-//! is then made again from its segment.
+//! The bytes of an index file, written and read. Reading checks everything and returns None when anything is wrong: the
+//! index is then built again from its segment.
 //!
-//! A start reads the head only, a lookup the head and one page of topics (`saved_index.rs`).
+//! A start reads only the head, a lookup the head and one page of topics (`file.rs`).
 
 use crate::batch::layout::{Identity, u16_at, u32_at, u64_at};
 use crate::ids::{Epoch, Offset};
-use crate::index::model::{Block, Index, IndexTopic, KeyEntry, RetainedOffset, topic_hash};
-use crate::segment::header::Hole;
+use crate::index::model::{
+    Block, Hole, Index, IndexTopic, KeyEntry, RetainedOffset, TopicExtent, topic_hash,
+};
 
 const MAGIC: &[u8; 8] = b"hwatridx";
-/// Indexes of another format are made again.
+/// Indexes of another format are built again.
 pub(crate) const INDEX_FORMAT: u32 = 2;
 pub(crate) const FIXED_BYTES: usize = 128;
 const BLOCK_BYTES: usize = 24;
 const KEY_BYTES: usize = 16;
 const PAGE_ENTRY_BYTES: usize = 20;
-/// Topics are gathered into pages of about this size.
+/// Topics are grouped into pages of about this size.
 const PAGE_BYTES: usize = 4 << 10;
-/// Epochs and holes are in the head, which a start reads: one that claims more is not read.
+/// Bound of the head, which a start reads and which holds epochs and holes. A larger one is not read.
 pub(crate) const HEAD_BYTES_MAX: usize = 16 << 20;
 
-/// What a start needs of an index, and where the rest is.
+/// The part of an index that a start needs, and where the rest is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Head {
     /// Without blocks, keys and topics.
     pub index: Index,
-    blocks: Section,
-    keys: Section,
-    page_table: Section,
+    pub blocks: Section,
+    pub keys: Section,
+    pub page_table: Section,
     /// Where the pages begin; they fill the rest of the file.
     pages_at: u64,
     /// Topics that have a record with the retain flag.
@@ -42,20 +43,18 @@ pub(crate) struct Section {
     checksum: u32,
 }
 
-/// A page of topics: those from this hash on, up to the next page's.
+/// A page of topics: from this hash on, up to the next page's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Page {
     pub first_hash: u64,
     pub section: Section,
 }
 
-/// A topic as it stands in a page.
-#[derive(Debug, Clone, Copy)]
+/// A topic of a page.
+#[derive(Debug, Clone)]
 pub(crate) struct TopicEntry<'a> {
     pub topic: &'a str,
-    pub first: Offset,
-    pub next: Offset,
-    pub retained: Option<RetainedOffset>,
+    pub extent: TopicExtent,
     /// Block numbers in 7-bit groups.
     pub blocks: &'a [u8],
 }
@@ -74,7 +73,10 @@ impl Index {
             push_numbers(&mut keys, [key.hash, key.offset.0]);
         }
         let (page_table, pages) = pages_of(&self.topics);
-        let retained = self.topics.iter().filter(|topic| topic.retained.is_some());
+        let retained = self
+            .topics
+            .iter()
+            .filter(|topic| topic.extent.retained.is_some());
         let counts = [
             self.blocks.len(),
             self.epochs.len(),
@@ -120,7 +122,7 @@ impl Index {
         out
     }
 
-    /// All of an index file.
+    /// Parses a whole index file.
     pub fn from_bytes(bytes: &[u8], identity: &Identity) -> Option<Self> {
         let head_bytes = Head::bytes(bytes)?;
         let head = Head::parse(bytes.get(..head_bytes)?, identity)?;
@@ -141,9 +143,7 @@ impl Index {
             for_each_topic(section(page.section)?, &mut |topic| {
                 topics.push(IndexTopic {
                     topic: topic.topic.into(),
-                    first: topic.first,
-                    next: topic.next,
-                    retained: topic.retained,
+                    extent: topic.extent,
                     blocks: topic.blocks.to_vec(),
                 });
             })?;
@@ -164,7 +164,7 @@ impl Index {
 }
 
 impl Head {
-    /// Bytes of the head of the index file that begins with `fixed`.
+    /// Size of the head of an index file that begins with `fixed`.
     pub fn bytes(fixed: &[u8]) -> Option<usize> {
         let fixed = fixed.get(..FIXED_BYTES)?;
         if &fixed[..8] != MAGIC || u32_at(fixed, 8) != INDEX_FORMAT {
@@ -174,7 +174,7 @@ impl Head {
         Some(FIXED_BYTES + epochs * 16 + holes * 24).filter(|bytes| *bytes <= HEAD_BYTES_MAX)
     }
 
-    /// The head, of exactly its bytes.
+    /// Parses a head of exactly these bytes.
     pub fn parse(bytes: &[u8], identity: &Identity) -> Option<Self> {
         if Self::bytes(bytes)? != bytes.len() {
             return None;
@@ -203,22 +203,19 @@ impl Head {
         let keys = section(count(4) * KEY_BYTES, 120);
         let page_table = section(count(6) * PAGE_ENTRY_BYTES, 124);
         let index = Index {
-            base: Offset(u64_at(bytes, 40)),
             next: Offset(u64_at(bytes, 48)),
             data_end: u64_at(bytes, 56),
             last_position: u64_at(bytes, 64),
             last_checksum: u32_at(bytes, 36),
             first_time_us: u64_at(bytes, 72) as i64,
             max_time_us: u64_at(bytes, 80) as i64,
-            blocks: Vec::new(),
             epochs: rows(epoch_rows, |[offset, epoch]| (Offset(offset), Epoch(epoch))),
             holes: rows(hole_rows, |[first, next, resume]| Hole {
                 first: Offset(first),
                 next: Offset(next),
                 resume,
             }),
-            keys: Vec::new(),
-            topics: Vec::new(),
+            ..Index::empty(Offset(u64_at(bytes, 40)))
         };
         Some(Self {
             index,
@@ -228,18 +225,6 @@ impl Head {
             pages_at: position,
             retained: count(3) as u32,
         })
-    }
-
-    pub fn blocks_section(&self) -> Section {
-        self.blocks
-    }
-
-    pub fn keys_section(&self) -> Section {
-        self.keys
-    }
-
-    pub fn page_table_section(&self) -> Section {
-        self.page_table
     }
 
     /// Where the pages are, from the checked bytes of the page table.
@@ -257,13 +242,13 @@ impl Head {
 }
 
 impl Section {
-    /// The bytes, when they are those that were written.
+    /// The bytes, when their checksum matches.
     pub fn check(self, bytes: &[u8]) -> Option<&[u8]> {
         (bytes.len() == self.bytes && crc32c::crc32c(bytes) == self.checksum).then_some(bytes)
     }
 }
 
-/// Gives every topic of a checked page; None when it is not made of whole topics.
+/// Calls `f` for every topic of a checked page; None when the page does not consist of whole topics.
 pub(crate) fn for_each_topic(mut page: &[u8], f: &mut dyn FnMut(TopicEntry<'_>)) -> Option<()> {
     while !page.is_empty() {
         let (head, rest) = page.split_at_checked(30)?;
@@ -271,9 +256,7 @@ pub(crate) fn for_each_topic(mut page: &[u8], f: &mut dyn FnMut(TopicEntry<'_>))
         let (blocks, rest) = rest.split_at_checked(u32_at(head, 26) as usize)?;
         f(TopicEntry {
             topic: std::str::from_utf8(topic).ok()?,
-            first: Offset(u64_at(head, 2)),
-            next: Offset(u64_at(head, 10)),
-            retained: retained_from(u64_at(head, 18)),
+            extent: extent_at(head, 2),
             blocks,
         });
         page = rest;
@@ -281,14 +264,26 @@ pub(crate) fn for_each_topic(mut page: &[u8], f: &mut dyn FnMut(TopicEntry<'_>))
     Some(())
 }
 
+pub(crate) fn push_extent(out: &mut Vec<u8>, extent: &TopicExtent) {
+    let (range, retained) = (&extent.range, retained_number(extent.retained));
+    push_numbers(out, [range.start.0, range.end.0, retained]);
+}
+
+pub(crate) fn extent_at(bytes: &[u8], at: usize) -> TopicExtent {
+    TopicExtent {
+        range: Offset(u64_at(bytes, at))..Offset(u64_at(bytes, at + 8)),
+        retained: retained_from(u64_at(bytes, at + 16)),
+    }
+}
+
 /// 0 for none, else the offset plus 1, with the highest bit for a payload that is empty.
-pub(crate) fn retained_number(retained: Option<RetainedOffset>) -> u64 {
+fn retained_number(retained: Option<RetainedOffset>) -> u64 {
     retained.map_or(0, |place| {
         (place.offset.0 + 1) | u64::from(place.is_cleared) << 63
     })
 }
 
-pub(crate) fn retained_from(number: u64) -> Option<RetainedOffset> {
+fn retained_from(number: u64) -> Option<RetainedOffset> {
     let offset = Offset((number & !(1 << 63)).checked_sub(1)?);
     let is_cleared = number >> 63 == 1;
     Some(RetainedOffset { offset, is_cleared })
@@ -318,10 +313,7 @@ fn pages_of(topics: &[IndexTopic]) -> (Vec<u8>, Vec<u8>) {
         }
         last_hash = hash;
         page.extend_from_slice(&(topic.topic.len() as u16).to_le_bytes());
-        push_numbers(
-            &mut page,
-            [topic.first.0, topic.next.0, retained_number(topic.retained)],
-        );
+        push_extent(&mut page, &topic.extent);
         page.extend_from_slice(&(topic.blocks.len() as u32).to_le_bytes());
         page.extend_from_slice(topic.topic.as_bytes());
         page.extend_from_slice(&topic.blocks);

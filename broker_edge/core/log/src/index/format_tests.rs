@@ -40,12 +40,13 @@ fn index(topics: usize) -> Index {
         topics: (0..topics)
             .map(|number| IndexTopic {
                 topic: format!("devices/{number}/telemetry").into(),
-                first: Offset(10 + number as u64),
-                next: Offset(11 + number as u64),
-                retained: (number % 3 == 0).then_some(RetainedOffset {
-                    offset: Offset(10 + number as u64),
-                    is_cleared: number % 2 == 0,
-                }),
+                extent: TopicExtent {
+                    range: Offset(10 + number as u64)..Offset(11 + number as u64),
+                    retained: (number % 3 == 0).then_some(RetainedOffset {
+                        offset: Offset(10 + number as u64),
+                        is_cleared: number % 2 == 0,
+                    }),
+                },
                 blocks: vec![(number % 40) as u8],
             })
             .collect(),

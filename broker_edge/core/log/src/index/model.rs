@@ -1,14 +1,14 @@
 //! Index of a segment: offset and time to position, topics to blocks, retained records, idempotency keys.
 //!
-//! Built batch by batch while a segment grows (`growing.rs`), kept beside it once it is sealed (`index_file.rs` has the bytes). Never
-//! authoritative: everything in it follows from the segment.
+//! Built batch by batch while a segment grows (`builder.rs`), kept beside it once it is sealed (`format.rs` has the
+//! bytes). Never authoritative: everything in it follows from the segment.
 
 use std::ops::Range;
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::ids::{Epoch, Offset};
-use crate::segment::header::{Hole, Summary};
+use crate::segment::header::SEGMENT_HEADER_BYTES;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Block {
@@ -28,18 +28,58 @@ pub(crate) struct KeyEntry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RetainedOffset {
     pub offset: Offset,
-    /// Its payload is empty: the topic has no retained message from there on.
+    /// Its payload is empty: from there on the topic has no retained message.
     pub is_cleared: bool,
+}
+
+/// The offsets between which a topic has records, and its newest retained one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TopicExtent {
+    pub range: Range<Offset>,
+    pub retained: Option<RetainedOffset>,
+}
+
+impl TopicExtent {
+    pub fn is_in(&self, range: &Range<Offset>) -> bool {
+        self.range.start < range.end && self.range.end > range.start
+    }
+
+    /// Takes in another extent of the same topic.
+    pub fn extend(&mut self, by: Self) {
+        self.range.start = self.range.start.min(by.range.start);
+        self.range.end = self.range.end.max(by.range.end);
+        self.retained = self.retained.max(by.retained);
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct IndexTopic {
     pub topic: Box<str>,
-    pub first: Offset,
-    pub next: Offset,
-    pub retained: Option<RetainedOffset>,
+    pub extent: TopicExtent,
     /// Numbers of the blocks that hold it, as differences in 7-bit groups.
     pub blocks: Vec<u8>,
+}
+
+/// Offsets of a sealed segment that cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hole {
+    pub first: Offset,
+    pub next: Offset,
+    /// Position of the batch with base offset `next`.
+    pub resume: u64,
+}
+
+/// The part of a sealed segment's index that stays in memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Summary {
+    pub next: Offset,
+    /// Position after the last batch.
+    pub data_end: u64,
+    pub first_time_us: i64,
+    pub max_time_us: i64,
+    /// First offset of each epoch, ascending.
+    pub epochs: Vec<(Offset, Epoch)>,
+    pub holes: Vec<Hole>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,20 +99,25 @@ pub(crate) struct Index {
     pub topics: Vec<IndexTopic>,
 }
 
-/// A run of blocks that stand one after the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct BlockRange {
-    pub position: u64,
-    pub offset: Offset,
-    /// Offset after the run.
-    pub until: Offset,
-    /// Position after the run.
-    pub end: u64,
-    /// Size of the first block, 0 where that is not known.
-    pub block_bytes: u64,
-}
-
 impl Index {
+    /// Of a segment without batches.
+    pub fn empty(base: Offset) -> Self {
+        Self {
+            base,
+            next: base,
+            data_end: SEGMENT_HEADER_BYTES,
+            last_position: 0,
+            last_checksum: 0,
+            first_time_us: i64::MIN,
+            max_time_us: i64::MIN,
+            blocks: Vec::new(),
+            epochs: Vec::new(),
+            holes: Vec::new(),
+            keys: Vec::new(),
+            topics: Vec::new(),
+        }
+    }
+
     pub fn summary(&self) -> Summary {
         Summary {
             next: self.next,
@@ -83,8 +128,31 @@ impl Index {
             holes: self.holes.clone(),
         }
     }
+}
 
-    pub fn blocks(&self) -> Blocks<'_> {
+/// A piece of an index file is not what was written; the index has to be made again.
+#[derive(Debug, thiserror::Error)]
+#[error("the index is damaged")]
+pub(crate) struct IndexDamaged;
+
+/// The questions that every index answers: one that is being built, one in memory, or one in a file.
+pub(crate) trait BlockLookup {
+    fn blocks(&self) -> Blocks<'_>;
+
+    /// Marks the blocks of one topic.
+    fn mark_topic(&self, topic: &str, marked: &mut BlockSet) -> Result<(), IndexDamaged>;
+
+    /// Marks the blocks of the wanted topics that have records in `range`.
+    fn mark(
+        &self,
+        range: &Range<Offset>,
+        wanted: &dyn Fn(&str) -> bool,
+        marked: &mut BlockSet,
+    ) -> Result<(), IndexDamaged>;
+}
+
+impl BlockLookup for Index {
+    fn blocks(&self) -> Blocks<'_> {
         Blocks {
             blocks: &self.blocks,
             next: self.next,
@@ -92,28 +160,33 @@ impl Index {
         }
     }
 
-    /// Marks the blocks of one topic.
-    pub fn mark_topic(&self, topic: &str, held: &mut BlockSet) {
+    fn mark_topic(&self, topic: &str, marked: &mut BlockSet) -> Result<(), IndexDamaged> {
         let key = (topic_hash(topic), topic);
         let found = self
             .topics
             .binary_search_by(|entry| (topic_hash(&entry.topic), &*entry.topic).cmp(&key));
         if let Ok(at) = found {
-            held.mark(&self.topics[at].blocks);
+            marked.mark(&self.topics[at].blocks);
         }
+        Ok(())
     }
 
-    /// Marks the blocks of the topics within `range` that are wanted.
-    pub fn mark(&self, range: &Range<Offset>, wanted: &dyn Fn(&str) -> bool, held: &mut BlockSet) {
+    fn mark(
+        &self,
+        range: &Range<Offset>,
+        wanted: &dyn Fn(&str) -> bool,
+        marked: &mut BlockSet,
+    ) -> Result<(), IndexDamaged> {
         for topic in &self.topics {
-            if topic.first < range.end && topic.next > range.start && wanted(&topic.topic) {
-                held.mark(&topic.blocks);
+            if topic.extent.is_in(range) && wanted(&topic.topic) {
+                marked.mark(&topic.blocks);
             }
         }
+        Ok(())
     }
 }
 
-/// The blocks of a sealed segment, with where they end.
+/// The blocks of a segment, with where they end.
 #[derive(Clone, Copy)]
 pub(crate) struct Blocks<'a> {
     pub blocks: &'a [Block],
@@ -147,35 +220,26 @@ impl Blocks<'_> {
         self.blocks.get(at).copied()
     }
 
-    /// The runs of blocks within `range` that are held.
-    pub fn runs(&self, range: &Range<Offset>, held: &BlockSet) -> Vec<BlockRange> {
-        let mut runs: Vec<BlockRange> = Vec::new();
+    /// The offsets of the marked blocks within `range`, neighbours joined.
+    pub fn offsets(&self, range: &Range<Offset>, marked: &BlockSet) -> Vec<Range<Offset>> {
+        let mut found: Vec<Range<Offset>> = Vec::new();
         for (number, block) in self.blocks.iter().enumerate() {
             let after = self.blocks.get(number + 1);
-            let until = after.map_or(self.next, |next| next.offset);
-            let end = after.map_or(self.data_end, |next| next.position);
-            if !held.0[number] || until <= range.start || block.offset >= range.end {
+            let start = block.offset.max(range.start);
+            let end = after.map_or(self.next, |next| next.offset).min(range.end);
+            if !marked.0[number] || start >= end {
                 continue;
             }
-            match runs.last_mut() {
-                Some(run) if run.until == block.offset => {
-                    run.until = until;
-                    run.end = end;
-                }
-                _ => runs.push(BlockRange {
-                    position: block.position,
-                    offset: block.offset,
-                    until,
-                    end,
-                    block_bytes: end.saturating_sub(block.position),
-                }),
+            match found.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ => found.push(start..end),
             }
         }
-        runs
+        found
     }
 }
 
-/// Which blocks of a segment hold a topic that is wanted.
+/// Which blocks of a segment hold a wanted topic.
 pub(crate) struct BlockSet(Vec<bool>);
 
 impl BlockSet {
@@ -186,8 +250,8 @@ impl BlockSet {
     /// Marks the blocks of a topic.
     pub fn mark(&mut self, numbers: &[u8]) {
         for number in block_numbers(numbers) {
-            if let Some(held) = self.0.get_mut(number) {
-                *held = true;
+            if let Some(marked) = self.0.get_mut(number) {
+                *marked = true;
             }
         }
     }
@@ -218,13 +282,6 @@ pub(crate) fn push_number(bytes: &mut Vec<u8>, mut value: u64) {
         value >>= 7;
     }
     bytes.push(value as u8);
-}
-
-/// Between which offsets a topic has records, and its newest retained one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TopicExtent {
-    pub range: Range<Offset>,
-    pub retained: Option<RetainedOffset>,
 }
 
 /// The order of topics in an index: one page of it then answers where a topic is.

@@ -1,120 +1,285 @@
-//! The index of a sealed segment, wherever it is: in memory, in its file, or made again when that is not whole.
+//! The segments of a partition and their indexes: in memory, in files, or made again when a file is not whole.
+//!
+//! Also keeps the files that are open for readers, because what is cached of a segment goes with it.
 
 use std::io;
-use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+
 use crate::error::ReadError;
+use crate::failpoint;
 use crate::ids::Offset;
-use crate::index::model::{BlockSet, Blocks, Index};
+use crate::index::file::IndexFile;
+use crate::index::model::{BlockLookup, Index, IndexDamaged, TopicExtent};
 use crate::index::rebuild::{build_index, open_index};
-use crate::index::saved::{IndexDamaged, IndexReader, SavedIndex};
-use crate::read::range::io_error;
-use crate::segment::header::{IndexState, Segment};
-use crate::state::core::Core;
+use crate::index::segment::{IndexState, Segment};
+use crate::state::context::Context;
+use crate::vfs::files::{File, OpenMode};
 
-/// The index of a sealed segment, wherever it is.
-pub(crate) enum SealedIndex {
-    Memory(Arc<Index>),
-    Saved(Arc<SavedIndex>),
-}
+/// Indexes of sealed segments that are kept for lookups; each keeps a descriptor.
+const CACHED_INDEXES: usize = 16;
+const CACHED_INDEX_BYTES: u64 = 2 << 20;
+/// Segment files that stay open for readers.
+const CACHED_FILES: usize = 8;
 
-impl SealedIndex {
-    pub fn blocks(&self) -> Blocks<'_> {
-        match self {
-            Self::Memory(index) => index.blocks(),
-            Self::Saved(index) => index.blocks(),
-        }
-    }
+/// Counts an index as a full share of the memory at least, so that the descriptors are bounded too.
+#[derive(Clone)]
+struct ByMemory;
 
-    pub fn mark_topic(&self, topic: &str, held: &mut BlockSet) -> Result<(), IndexDamaged> {
-        match self {
-            Self::Memory(index) => {
-                index.mark_topic(topic, held);
-                Ok(())
-            }
-            Self::Saved(index) => index.mark_topic(topic, held),
-        }
-    }
-
-    pub fn mark(
-        &self,
-        range: &Range<Offset>,
-        wanted: &dyn Fn(&str) -> bool,
-        held: &mut BlockSet,
-    ) -> Result<(), IndexDamaged> {
-        match self {
-            Self::Memory(index) => {
-                index.mark(range, wanted, held);
-                Ok(())
-            }
-            Self::Saved(index) => index.mark(range, wanted, held),
-        }
+impl Weighter<Offset, Arc<IndexFile>> for ByMemory {
+    fn weight(&self, _: &Offset, index: &Arc<IndexFile>) -> u64 {
+        let least = CACHED_INDEX_BYTES / CACHED_INDEXES as u64;
+        (index.memory() as u64).clamp(least, CACHED_INDEX_BYTES / 2)
     }
 }
 
-impl Core {
+pub(crate) struct SegmentStore {
+    context: Arc<Context>,
+    /// Ascending in base offset; the last is the active one.
+    segments: RwLock<Vec<Arc<Segment>>>,
+    files: Cache<Offset, Arc<dyn File>>,
+    indexes: Cache<Offset, Arc<IndexFile>, ByMemory>,
+    /// Held while index files are written: two writers of one unfinished file would rename each other's half.
+    saving: Mutex<()>,
+}
+
+impl SegmentStore {
+    pub fn new(context: &Arc<Context>, segments: Vec<Arc<Segment>>) -> Self {
+        Self {
+            context: Arc::clone(context),
+            segments: RwLock::new(segments),
+            files: Cache::new(CACHED_FILES),
+            indexes: Cache::with_weighter(CACHED_INDEXES, CACHED_INDEX_BYTES, ByMemory),
+            saving: Mutex::default(),
+        }
+    }
+
+    pub fn all(&self) -> Vec<Arc<Segment>> {
+        self.segments.read().clone()
+    }
+
+    pub fn sealed(&self) -> Vec<Arc<Segment>> {
+        let segments = self.segments.read();
+        let sealed = segments.iter().filter(|s| s.sealed.get().is_some());
+        sealed.cloned().collect()
+    }
+
+    pub fn active(&self) -> Arc<Segment> {
+        let segments = self.segments.read();
+        let active = segments.last().expect("a partition has an active segment");
+        Arc::clone(active)
+    }
+
+    pub fn first(&self) -> Arc<Segment> {
+        Arc::clone(&self.segments.read()[0])
+    }
+
+    /// The segment in which `offset` lies or would lie, and the base offset of the one after it.
+    pub fn find(&self, offset: Offset) -> Option<(Arc<Segment>, Option<Offset>)> {
+        let segments = self.segments.read();
+        let after = segments.partition_point(|segment| segment.base <= offset);
+        let segment = Arc::clone(&segments[after.checked_sub(1)?]);
+        Some((segment, segments.get(after).map(|next| next.base)))
+    }
+
+    pub fn push(&self, segment: Arc<Segment>) {
+        self.segments.write().push(segment);
+    }
+
+    /// The first segment, when there is another one after it, and the base offset of that one.
+    pub fn oldest(&self) -> Option<(Arc<Segment>, Offset)> {
+        match self.segments.read().as_slice() {
+            [first, second, ..] => Some((Arc::clone(first), second.base)),
+            _ => None,
+        }
+    }
+
+    /// Takes the first segment out of the list.
+    pub fn remove_first(&self) -> Arc<Segment> {
+        let segment = self.segments.write().remove(0);
+        self.files.remove(&segment.base);
+        self.indexes.remove(&segment.base);
+        segment
+    }
+
+    /// Bytes of all segments up to their last batch.
+    pub fn size_bytes(&self) -> u64 {
+        let segments = self.segments.read();
+        segments.iter().map(|segment| segment.data_end()).sum()
+    }
+
+    /// Bytes of all their files.
+    pub fn file_bytes(&self) -> u64 {
+        let bytes = |segment: &Arc<Segment>| segment.file_bytes(&self.context);
+        self.all().iter().map(bytes).sum()
+    }
+
+    pub fn open(&self, segment: &Segment) -> Result<Arc<dyn File>, ReadError> {
+        if let Some(file) = self.files.get(&segment.base) {
+            return Ok(file);
+        }
+        let file = self.context.open(&segment.path, OpenMode::Read);
+        let file = file.map_err(|error| io_error(&segment.path, error))?;
+        self.files.insert(segment.base, Arc::clone(&file));
+        Ok(file)
+    }
+
+    #[cfg(test)]
+    pub fn has_open(&self, base: Offset) -> bool {
+        self.files.contains_key(&base)
+    }
+
     /// Asks the index of a sealed segment: in memory, in its file, or made again when that is not whole.
-    pub(crate) fn with_index<T>(
+    pub fn with_index<T>(
         &self,
         segment: &Segment,
-        f: &dyn Fn(&SealedIndex) -> Result<T, IndexDamaged>,
+        f: &dyn Fn(&dyn BlockLookup) -> Result<T, IndexDamaged>,
     ) -> Result<T, ReadError> {
-        let index = match &*segment.index.lock() {
-            IndexState::Memory(index) | IndexState::Provisional(index) => {
-                Some(SealedIndex::Memory(Arc::clone(index)))
-            }
-            _ => None,
+        let answer = match segment.index_in_memory() {
+            Some(index) => Some(f(&*index)),
+            None => self.saved_index(segment).map(|index| f(&*index)),
         };
-        let index = match index {
-            Some(index) => Some(index),
-            None => self.saved_index(segment).map(SealedIndex::Saved),
-        };
-        if let Some(Ok(answer)) = index.map(|index| f(&index)) {
+        if let Some(Ok(answer)) = answer {
             return Ok(answer);
         }
-        let index = SealedIndex::Memory(self.rebuild(segment)?);
-        // An index in memory has no pieces that could be spoilt.
-        f(&index).map_err(|error| {
-            io_error(
-                &segment.path,
-                io::Error::new(io::ErrorKind::InvalidData, error),
-            )
+        let index = self.rebuild(segment)?;
+        // An index in memory has no pieces that could be damaged.
+        f(&*index).map_err(|error| {
+            let error = io::Error::new(io::ErrorKind::InvalidData, error);
+            io_error(&segment.path, error)
         })
     }
 
-    fn saved_index(&self, segment: &Segment) -> Option<Arc<SavedIndex>> {
-        if let Some(index) = self.cached_index(segment.base) {
+    fn saved_index(&self, segment: &Segment) -> Option<Arc<IndexFile>> {
+        if let Some(index) = self.indexes.get(&segment.base) {
             return Some(index);
         }
-        let reader = self.open_saved(segment)?;
-        let index = Arc::new(reader.load().ok()?);
-        self.cache_index(segment.base, &index);
+        let index = Arc::new(self.open_saved(segment)?.load().ok()?);
+        self.indexes.insert(segment.base, Arc::clone(&index));
         Some(index)
     }
 
-    /// The index file of a sealed segment, when it is of the segment as this start found it.
-    pub(crate) fn open_saved(&self, segment: &Segment) -> Option<IndexReader> {
+    /// The index file of a sealed segment, when it describes the segment as this start found it.
+    fn open_saved(&self, segment: &Segment) -> Option<IndexFile> {
         let summary = segment.sealed.get()?;
-        open_index(&self.context, segment.base, summary.next).filter(|reader| {
-            let index = &reader.head.index;
+        open_index(&self.context, segment.base, summary.next).filter(|file| {
+            let index = &file.head.index;
             index.next == summary.next && index.data_end == summary.data_end
         })
     }
 
     /// Makes the index of a sealed segment again; the maintenance thread saves it.
-    pub(crate) fn rebuild(&self, segment: &Segment) -> Result<Arc<Index>, ReadError> {
-        let summary = segment
-            .sealed
-            .get()
-            .expect("only the active segment is not sealed");
-        let (limit, newest) = (summary.next, self.context.epoch);
-        let index = build_index(&self.context, &segment.path, segment.base, limit, newest);
-        let index = index
-            .map(Arc::new)
-            .map_err(|error| io_error(&segment.path, error))?;
-        self.forget_files(segment.base);
+    fn rebuild(&self, segment: &Segment) -> Result<Arc<Index>, ReadError> {
+        let index = self.build(segment);
+        let index = index.map_err(|error| io_error(&segment.path, error))?;
+        let index = Arc::new(index);
+        self.indexes.remove(&segment.base);
         *segment.index.lock() = IndexState::Memory(Arc::clone(&index));
         Ok(index)
+    }
+
+    fn build(&self, segment: &Segment) -> io::Result<Index> {
+        let summary = segment.sealed.get().expect("it is not the active segment");
+        build_index(&self.context, &segment.path, segment.base, summary.next)
+    }
+
+    /// Gives the topics of a sealed segment, in no order; some may come twice.
+    pub fn for_each_topic(
+        &self,
+        segment: &Segment,
+        f: &mut dyn FnMut(&str, TopicExtent),
+    ) -> Result<(), ReadError> {
+        let index = match segment.index_in_memory() {
+            Some(index) => index,
+            None => {
+                let read = self
+                    .open_saved(segment)
+                    .map(|file| file.for_each_topic(&mut |entry| f(entry.topic, entry.extent)));
+                match read {
+                    Some(Ok(())) => return Ok(()),
+                    // The topics given so far come again below, which changes nothing.
+                    Some(Err(_)) | None => self.rebuild(segment)?,
+                }
+            }
+        };
+        for topic in &index.topics {
+            f(&topic.topic, topic.extent.clone());
+        }
+        Ok(())
+    }
+
+    /// Whether a topic of a sealed segment has a retained record, by the head of its index.
+    pub fn may_retain(&self, segment: &Segment) -> bool {
+        match segment.index_in_memory() {
+            Some(index) => index
+                .topics
+                .iter()
+                .any(|topic| topic.extent.retained.is_some()),
+            None => self
+                .open_saved(segment)
+                .is_none_or(|file| file.head.retained > 0),
+        }
+    }
+
+    /// While the guard lives nobody else writes files of indexes or topics.
+    pub fn lock_saving(&self) -> MutexGuard<'_, ()> {
+        self.saving.lock()
+    }
+
+    /// Writes the indexes that are in memory alone.
+    pub fn save_indexes(&self) {
+        let _one_at_a_time = self.lock_saving();
+        for segment in self.all() {
+            let index = match &*segment.index.lock() {
+                IndexState::Memory(index) => Arc::clone(index),
+                _ => continue,
+            };
+            if let Err(error) = self.save(&segment, &index) {
+                tracing::warn!(partition = %self.context.name, %error, "an index could not be saved yet");
+                return;
+            }
+            *segment.index.lock() = IndexState::Saved;
+            segment.set_file_bytes(0);
+        }
+    }
+
+    /// Writes the index of a sealed segment anew, now with the hole in it, so that the next start reports it too. A
+    /// segment that cannot be read in places keeps its index: the disk may give the bytes another time.
+    pub fn save_with_damage(&self, segment: &Segment) {
+        if segment.sealed.get().is_none() || !segment.is_saved() {
+            return;
+        }
+        let _one_at_a_time = self.lock_saving();
+        let saved = self
+            .build(segment)
+            .and_then(|index| self.save(segment, &index));
+        if let Err(error) = saved {
+            tracing::warn!(partition = %self.context.name, %error, "an index without the damaged batch could not be saved");
+        }
+        // The cached file may have pieces that the new one does not have.
+        self.indexes.remove(&segment.base);
+    }
+
+    /// Saves an index beside its segment. It is never authoritative, so it is not synced.
+    fn save(&self, segment: &Segment, index: &Index) -> io::Result<()> {
+        let path = segment.index_path();
+        let unfinished = path.with_extension("idx.tmp");
+        let file = self.context.open(&unfinished, OpenMode::Create)?;
+        file.write_all_at(&index.to_bytes(&self.context.identity), 0)?;
+        failpoint!("index-written");
+        self.context.seams.files.rename(&unfinished, &path)?;
+        failpoint!("index-named");
+        Ok(())
+    }
+}
+
+pub(crate) fn io_error(path: &Path, source: io::Error) -> ReadError {
+    ReadError::Io {
+        path: path.to_owned(),
+        source,
     }
 }

@@ -1,82 +1,88 @@
-//! Reading the batches of a run: checked one by one, with what is damaged reported and passed over.
+//! Reading the batches of some blocks: checked one by one, with damage reported and passed over.
 
 use std::io;
 
 use crate::error::ReadError;
 use crate::ids::Offset;
-use crate::index::model::BlockRange;
+use crate::index::segment::Segment;
+use crate::index::store::io_error;
 use crate::read::batch_positions::BatchPosition;
-use crate::read::range::{Taken, Want, io_error};
-use crate::segment::header::Segment;
+use crate::read::found::{Found, Want};
+use crate::read::reader::Reader;
 use crate::segment::scan::{SegmentScan, Step};
-use crate::state::core::Core;
 use crate::vfs::files::File;
 
 const CHUNK_BYTES_MIN: usize = 64 << 10;
 const CHUNK_BYTES_MAX: usize = 4 << 20;
 
-impl Core {
-    /// Takes batches of a run until there is enough; returns the offset up to which it looked.
-    pub(crate) fn scan_blocks(
+/// Blocks of a segment that follow one another.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BlockRange {
+    pub position: u64,
+    pub offset: Offset,
+    /// Position after the last block.
+    pub end: u64,
+    /// Size of the first block.
+    pub block_bytes: u64,
+}
+
+impl Reader {
+    /// Takes batches of the blocks until there are enough; returns the offset up to which it looked.
+    pub(super) fn scan_blocks(
         &self,
         segment: &Segment,
         file: &dyn File,
-        run: &BlockRange,
+        blocks: &BlockRange,
         want: &Want<'_>,
-        taken: &mut Taken,
+        found: &mut Found,
     ) -> Result<Offset, ReadError> {
         let failed = |error| io_error(&segment.path, error);
         let (end, limit) = match segment.sealed.get() {
             Some(summary) => (summary.data_end, summary.next),
             None => {
                 // No further than the batches: what is secured behind them was never in the cache.
-                let end = segment.with_builder(|growing| growing.data_end());
+                let end = segment.with_builder(|builder| builder.head().data_end);
                 let end = end.map_or_else(|| file.len(), Ok).map_err(failed)?;
-                (end, self.high_watermark())
+                (end, self.status.high_watermark())
             }
         };
-        let (mut walk, mut has_skipped) = self
-            .walk_to(segment.base, file, end, run, want)
+        let (mut scan, mut has_skipped) = self
+            .scan_from(segment.base, file, end, blocks, want)
             .map_err(failed)?;
-        while walk.expected < run.until.min(want.until) {
-            if taken.is_enough(1, want) || taken.leaves(walk.held_claim(), want) {
-                return Ok(walk.expected);
+        while scan.expected < want.until {
+            if found.is_enough(1, want) || found.leaves(scan.held_claim(), want) {
+                return Ok(scan.expected);
             }
-            match walk.next().map_err(failed)? {
+            match scan.next().map_err(failed)? {
                 Step::Batch { batch, .. } => {
-                    // Its offset is the one expected, so what was passed over was whole.
+                    // Its offset is the one expected, so the batches that were skipped were whole.
                     has_skipped = false;
                     if batch.next_offset() <= want.from || !want.takes(&batch) {
                         continue;
                     }
-                    if taken.is_enough(batch.bytes_len(), want) {
+                    if found.is_enough(batch.bytes_len(), want) {
                         return Ok(batch.base_offset());
                     }
-                    taken.push(batch);
+                    found.push(batch);
                 }
                 Step::Bad if has_skipped => {
-                    // What was passed over may be what is bad.
+                    // The skipped batches may be the bad ones.
                     has_skipped = false;
-                    self.places.lock().forget(run.offset);
-                    walk = SegmentScan::new(
-                        file,
-                        self.context.identity,
-                        run.position,
-                        end,
-                        run.offset,
-                    )
-                    .with_buffers(&self.tail.buffers);
+                    self.positions.forget(blocks.offset);
+                    let identity = self.context.identity;
+                    scan = SegmentScan::new(file, identity, blocks.position, end, blocks.offset)
+                        .with_buffers(&self.tail.buffers);
                 }
                 Step::Bad => {
-                    let (first, from) = (walk.expected, walk.position);
-                    let found = walk.resync(limit, self.context.epoch).map_err(failed)?;
-                    let (next, to) = if found {
-                        (walk.expected, walk.position)
+                    let (first, from) = (scan.expected, scan.position);
+                    let is_found = scan.resync(limit, self.context.epoch).map_err(failed)?;
+                    let (next, to) = if is_found {
+                        (scan.expected, scan.position)
                     } else {
                         (limit, end)
                     };
                     self.note_damage(segment, file, first..next, from..to);
-                    if !taken.batches.is_empty() {
+                    if !found.batches.is_empty() {
                         return Ok(first);
                     }
                     if want.from < next {
@@ -87,47 +93,47 @@ impl Core {
                 }
             }
         }
-        Ok(walk.expected)
+        Ok(scan.expected)
     }
 
-    /// A walk of a run that stands where `want` begins, and whether it passed over batches that nobody has checked.
-    fn walk_to<'a>(
+    /// A scan of the blocks that stands where `want` begins, and whether it skipped batches that nobody has checked.
+    fn scan_from<'a>(
         &'a self,
         base: Offset,
         file: &'a dyn File,
         end: u64,
-        run: &BlockRange,
+        blocks: &BlockRange,
         want: &Want<'_>,
     ) -> io::Result<(SegmentScan<'a>, bool)> {
-        let walk = |position, offset, chunk| {
+        let scan = |position, offset, chunk| {
             SegmentScan::new(file, self.context.identity, position, end, offset)
                 .with_chunk(chunk)
                 .with_buffers(&self.tail.buffers)
         };
-        let block = (base, run.position);
+        let block = (base, blocks.position);
         let is_single = want.topics.is_none() && want.max_bytes < CHUNK_BYTES_MIN;
         if is_single {
-            let place = self.places.lock().find(want.from);
-            let is_it =
-                |place: &BatchPosition| place.block == block && place.bytes > want.max_bytes;
-            if let Some(place) = place.filter(is_it) {
-                let walk = walk(place.position, place.offset, place.bytes);
-                return Ok((walk, place.offset > run.offset));
+            let known = self.positions.find(blocks.offset, want.from);
+            let is_it = |at: &BatchPosition| at.block == block && at.bytes > want.max_bytes;
+            if let Some(at) = known.filter(is_it) {
+                let scan = scan(at.position, at.offset, at.bytes);
+                return Ok((scan, at.offset > blocks.offset));
             }
         }
-        // No more than the run: another topic's batches may follow.
-        let run_bytes = usize::try_from(run.end.saturating_sub(run.position)).unwrap_or(usize::MAX);
+        // No more than these blocks: another topic's batches may follow.
+        let most =
+            usize::try_from(blocks.end.saturating_sub(blocks.position)).unwrap_or(usize::MAX);
         let chunk = want.max_bytes.saturating_add(CHUNK_BYTES_MIN);
         // At least a block when it is known where that ends: a batch of its own size is then one read.
-        let chunk = chunk.max(run.block_bytes as usize);
-        let chunk = chunk.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX).min(run_bytes);
-        let mut walk = walk(run.position, run.offset, chunk);
-        walk.skip_before(want.from)?;
+        let chunk = chunk.max(blocks.block_bytes as usize);
+        let chunk = chunk.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX).min(most);
+        let mut scan = scan(blocks.position, blocks.offset, chunk);
+        scan.skip_before(want.from)?;
         if is_single {
-            let batches = walk.headers_held((run.offset, run.position), want.until);
-            self.places.lock().learn(block, &batches);
+            let batches = scan.headers_held((blocks.offset, blocks.position), want.until);
+            self.positions.learn(block, &batches);
         }
-        let has_skipped = walk.expected > run.offset;
-        Ok((walk, has_skipped))
+        let has_skipped = scan.expected > blocks.offset;
+        Ok((scan, has_skipped))
     }
 }

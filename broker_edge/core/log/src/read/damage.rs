@@ -1,22 +1,21 @@
-//! Damage that a reader runs into while the log is open: reported at once, and kept aside.
+//! Damage that a reader finds while the log is open: reported at once, and its bytes quarantined.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 use crate::ids::Offset;
-use crate::index::rebuild::build_index;
-use crate::partition::{Gap, GapKind};
+use crate::index::segment::Segment;
+use crate::read::gap::Gap;
+use crate::read::reader::Reader;
 use crate::recovery::quarantine::{Kept, Piece, keep, quarantine_bytes_of};
-use crate::segment::header::{IndexState, Segment};
-use crate::state::core::Core;
 use crate::vfs::files::File;
 
-/// Gaps found by reading; more are still refused to readers, only not listed.
+/// Bound of the gaps found by reading. Further gaps are refused to readers too, but not listed.
 const FOUND_GAPS_MAX: usize = 1024;
+const BAD_CHECKSUM: &str = "the checksum of a batch does not match";
 
-impl Core {
-    /// Offsets `lost` of a segment can not be served: the bytes at `place` are no batch.
-    pub(crate) fn note_damage(
+impl Reader {
+    /// Notes that offsets `lost` of a segment cannot be served: the bytes at `place` are not a batch.
+    pub(super) fn note_damage(
         &self,
         segment: &Segment,
         file: &dyn File,
@@ -26,8 +25,8 @@ impl Core {
         if !self.note_gap(lost.clone()) {
             return;
         }
-        let bytes = place.end.saturating_sub(place.start);
-        self.damaged_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let partition = &self.context.name;
+        self.kept_aside.lock().damaged += place.end.saturating_sub(place.start);
         let piece = Piece {
             from: place.start,
             to: place.end,
@@ -36,31 +35,42 @@ impl Core {
         };
         match keep(&self.context, file, piece) {
             Ok(Kept::At(path)) => {
-                tracing::warn!(partition = %self.context.name, path = %path.display(), "damaged bytes are kept aside");
+                tracing::warn!(%partition, path = %path.display(), "damaged bytes are kept aside");
             }
             Ok(Kept::NoSpaceFor(_)) => {
-                tracing::warn!(partition = %self.context.name, "no space to keep damaged bytes aside");
+                tracing::warn!(%partition, "no space to keep damaged bytes aside");
             }
             Err(error) => {
-                tracing::warn!(partition = %self.context.name, %error, "damaged bytes could not be kept aside");
+                tracing::warn!(%partition, %error, "damaged bytes could not be kept aside");
             }
         }
         self.count_quarantine();
-        self.remember(segment);
+        self.segments.save_with_damage(segment);
     }
 
-    pub(crate) fn count_quarantine(&self) {
+    /// Measures the quarantined files again: people remove them.
+    pub fn count_quarantine(&self) {
         let bytes = quarantine_bytes_of(&self.context).all;
-        self.quarantine_bytes.store(bytes, Ordering::Relaxed);
+        self.kept_aside.lock().all = bytes;
+    }
+
+    /// Length of the files that are kept aside, for the disk budget.
+    pub fn quarantine_bytes(&self) -> u64 {
+        self.kept_aside.lock().all
+    }
+
+    /// Bytes that are damaged, as far as a start or a reader has met them.
+    pub fn damaged_bytes(&self) -> u64 {
+        self.kept_aside.lock().damaged
     }
 
     /// The offsets that reading has found to be damaged since the start.
-    pub(crate) fn found_damage(&self) -> Vec<Range<Offset>> {
+    pub(super) fn found_damage(&self) -> Vec<Range<Offset>> {
         let found = self.found.lock();
         found.iter().map(|gap| gap.range.clone()).collect()
     }
 
-    /// False when it is known or there are too many.
+    /// False when the gap is known, or when there are too many.
     fn note_gap(&self, range: Range<Offset>) -> bool {
         let mut found = self.found.lock();
         let is_known = found
@@ -69,42 +79,50 @@ impl Core {
         if is_known || found.len() >= FOUND_GAPS_MAX {
             return false;
         }
-        let reason = "the checksum of a batch does not match";
         tracing::error!(
-            partition = %self.context.name, start = range.start.0, end = range.end.0, reason,
+            partition = %self.context.name, start = range.start.0, end = range.end.0, reason = BAD_CHECKSUM,
             "offsets are damaged on disk"
         );
-        found.push(Gap {
-            range,
-            kind: GapKind::Damage,
-            reason: reason.to_owned(),
-        });
+        found.push(Gap::damage(range, BAD_CHECKSUM));
         true
     }
 
-    /// Writes the index of a sealed segment anew, now with the hole in it, so that the next start reports it too. A
-    /// segment that can not be read in places keeps its index: the disk may give the bytes another time.
-    fn remember(&self, segment: &Segment) {
-        let Some(summary) = segment.sealed.get() else {
-            return;
-        };
-        if !matches!(&*segment.index.lock(), IndexState::Saved) {
-            return;
+    #[cfg(test)]
+    pub fn with_found<T>(&self, f: impl FnOnce(&mut Vec<Gap>) -> T) -> T {
+        f(&mut self.found.lock())
+    }
+
+    pub fn forget_damage_below(&self, log_start: Offset) {
+        self.found.lock().retain(|gap| gap.range.end > log_start);
+    }
+
+    /// Damage from the log start on, ascending.
+    pub fn gaps(&self) -> Vec<Gap> {
+        let mut gaps = self.found.lock().clone();
+        let segments = self.segments.all();
+        for (at, segment) in segments.iter().enumerate() {
+            let Some(summary) = segment.sealed.get() else {
+                continue;
+            };
+            let holes = summary.holes.iter();
+            gaps.extend(holes.map(|hole| Gap::damage(hole.first..hole.next, BAD_CHECKSUM)));
+            let after = segments.get(at + 1).map(|after| after.base);
+            if let Some(base) = after.filter(|base| *base > summary.next) {
+                let reason = "a segment ends before the next one begins";
+                gaps.push(Gap::damage(summary.next..base, reason));
+            }
         }
-        let _one_at_a_time = self.saving.lock();
-        let epoch = self.context.epoch;
-        let rebuilt = build_index(
-            &self.context,
-            &segment.path,
-            segment.base,
-            summary.next,
-            epoch,
-        );
-        let saved = rebuilt.and_then(|index| self.context.save_index(segment, &index));
-        if let Err(error) = saved {
-            tracing::warn!(partition = %self.context.name, %error, "an index without the damaged batch is not saved");
-        }
-        // What is kept of the old file may have pieces that the new one has not.
-        self.forget_files(segment.base);
+        let log_start = self.status.log_start();
+        gaps.retain(|gap| gap.range.end > log_start);
+        gaps.sort_by_key(|gap| (gap.range.start, gap.range.end));
+        gaps.dedup_by(|later, earlier| {
+            // A range found by a reader and again by a scan is one gap.
+            let overlaps = later.range.start < earlier.range.end;
+            if overlaps {
+                earlier.range.end = earlier.range.end.max(later.range.end);
+            }
+            overlaps
+        });
+        gaps
     }
 }

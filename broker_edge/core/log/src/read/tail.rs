@@ -1,6 +1,6 @@
 //! The newest batches of all partitions, kept in memory within one bound and shared by every reader.
 //!
-//! A read from here is one short lock, a binary search and some reference counts, because loops do it every turn.
+//! A read from here costs one short lock, a binary search and some reference counts, because loops do it every turn.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,30 +9,31 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use crate::batch::buffers::Buffers;
-use crate::batch::decode::Batch;
+use crate::batch::record_batch::Batch;
 use crate::ids::{Offset, PartitionId};
 
 pub(crate) struct Tail {
     limit_bytes: usize,
-    /// May pass the limit for the moment between a push and the removal of the oldest.
+    /// May exceed the limit between a push and the removal of the oldest batch.
     bytes: AtomicUsize,
     pushes: AtomicU64,
     shelves: Vec<Shelf>,
-    /// What batches that leave the tail give back.
+    /// The pool to which the buffers of dropped batches return.
     pub buffers: Arc<Buffers>,
 }
 
 struct Shelf {
     /// Dense in offsets, oldest first.
     batches: Mutex<VecDeque<Shelved>>,
-    /// Number of the oldest push here, `EMPTY` when there is none: tells which shelf gives way.
+    /// Number of the oldest push here, `EMPTY` when there is none: the shelf with the lowest number loses a batch
+    /// first.
     oldest: AtomicU64,
 }
 
 struct Shelved {
     /// Number of its push.
     number: u64,
-    /// The batch's next offset, here because a search through the batches themselves misses the cache at each step.
+    /// The batch's next offset. A search through the batches themselves would miss the processor's cache at each step.
     next: Offset,
     batch: Batch,
 }
@@ -54,7 +55,7 @@ impl Tail {
         }
     }
 
-    /// Adds the newest batch of a partition and lets the oldest of all go while they are too many.
+    /// Adds the newest batch of a partition and drops the oldest of all while they exceed the limit.
     pub fn push(&self, partition: PartitionId, batch: Batch) {
         let shelf = &self.shelves[partition.0 as usize];
         let number = self.pushes.fetch_add(1, Ordering::Relaxed);
@@ -94,16 +95,8 @@ impl Tail {
         Some(batch.memory())
     }
 
-    /// The batch that contains `offset`, when it is kept and ends at or below `until`.
-    pub fn find(&self, partition: PartitionId, offset: Offset, until: Offset) -> Option<Batch> {
-        let batches = self.shelves[partition.0 as usize].batches.lock();
-        let shelved = batches.get(place_of(&batches, offset))?;
-        (shelved.batch.base_offset() <= offset && shelved.next <= until)
-            .then(|| shelved.batch.clone())
-    }
-
-    /// Appends to `out` the batches from the one that contains `from` on, that end at or below `until`, until they make
-    /// `max_bytes` (at least one). False when `from` is older than what is kept.
+    /// Appends to `out` the batches from the one that contains `from` on, up to `until` and up to `max_bytes` (at least
+    /// one). False when `from` is older than the oldest batch here.
     pub fn read(
         &self,
         partition: PartitionId,
@@ -135,8 +128,8 @@ impl Tail {
     }
 }
 
-/// Place of the first batch that ends above `offset`. Batches of a steady load hold equally many records, so that a guess
-/// from the offsets of the first and the last is mostly right and spares the search its misses of the cache.
+/// Number of the first batch that ends above `offset`. Under steady load batches hold equally many records, so a guess
+/// from the first and last offset is mostly right, and saves the cache misses of a search.
 fn place_of(batches: &VecDeque<Shelved>, offset: Offset) -> usize {
     if let (Some(first), Some(last)) = (batches.front(), batches.back()) {
         let (start, end) = (first.batch.base_offset().0, last.next.0);
@@ -156,7 +149,7 @@ fn place_of(batches: &VecDeque<Shelved>, offset: Offset) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::decode::tests::batch_of;
+    use crate::batch::record_batch::tests::batch_of;
 
     const ONE: PartitionId = PartitionId(0);
 
@@ -176,19 +169,18 @@ mod tests {
         for (tail, end) in [tail(uneven), tail((0..50).map(|_| 4)), tail(0..0)] {
             let until = Offset(end);
             for offset in 0..end + 10 {
-                let found = tail.find(ONE, Offset(offset), until);
+                let mut read = Vec::new();
+                let is_there = tail.read(ONE, Offset(offset), until, 1, &mut read);
                 let holds = |batch: &Batch| {
                     (batch.base_offset()..batch.next_offset()).contains(&Offset(offset))
                 };
-                assert_eq!(found.is_some(), (7..end).contains(&offset), "at {offset}");
-                assert!(found.as_ref().is_none_or(holds), "at {offset}");
-                let mut read = Vec::new();
-                let is_there = tail.read(ONE, Offset(offset), until, 1, &mut read);
-                assert_eq!(is_there, found.is_some(), "at {offset}");
+                assert_eq!(is_there, (7..end).contains(&offset), "at {offset}");
                 assert!(read.iter().all(holds) && read.len() == usize::from(is_there));
             }
             let newest = Offset(end.saturating_sub(1));
-            assert!(tail.find(ONE, newest, newest).is_none(), "not yet durable");
+            let mut read = Vec::new();
+            tail.read(ONE, newest, newest, 1, &mut read);
+            assert!(read.is_empty(), "not yet durable");
         }
     }
 }

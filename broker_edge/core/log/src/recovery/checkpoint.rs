@@ -1,12 +1,12 @@
-//! The mark of a partition: up to where it was synced and whole. Written when it has been idle, and at a clean stop.
+//! The checkpoint of a partition (file `mark`): up to where it was synced and whole. Written when the partition has
+//! been idle, and at a clean stop.
 
 use std::io;
 use std::path::Path;
 
 use crate::batch::layout::{Identity, u32_at, u64_at};
 use crate::ids::{Epoch, Offset};
-use crate::recovery::meta::{read_file, replace_file};
-use crate::vfs::files::Files;
+use crate::vfs::files::{Files, read_file, replace_file};
 
 const NAME: &str = "mark";
 const MAGIC: &[u8; 8] = b"hwatrmrk";
@@ -30,7 +30,7 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Whether the last process stopped cleanly, with everything synced, exactly there.
+    /// Whether the last process stopped cleanly at exactly this position, with everything synced.
     pub fn is_stop_at(&self, base: Offset, position: u64, next: Offset) -> bool {
         let is_there = self.base == base && self.position == position && self.next == next;
         self.kind == CheckpointKind::CleanStop && is_there
@@ -72,7 +72,7 @@ impl Checkpoint {
         })
     }
 
-    /// None when there is none. One that can not be trusted is an error in words: it proves nothing.
+    /// None when there is no checkpoint. One that cannot be trusted is an error, as a text: it proves nothing.
     pub fn load(
         files: &dyn Files,
         dir: &Path,
@@ -80,10 +80,10 @@ impl Checkpoint {
     ) -> Result<Option<Self>, &'static str> {
         match read_file(files, &dir.join(NAME), BYTES) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(_) => Err("the mark can not be read"),
+            Err(_) => Err("the checkpoint (file mark) cannot be read"),
             Ok(bytes) => match Self::from_bytes(&bytes, identity) {
-                Some(mark) => Ok(Some(mark)),
-                None => Err("the mark is damaged"),
+                Some(checkpoint) => Ok(Some(checkpoint)),
+                None => Err("the checkpoint (file mark) is damaged"),
             },
         }
     }
@@ -96,7 +96,7 @@ impl Checkpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::decode::tests::identity;
+    use crate::batch::record_batch::tests::identity;
 
     const STOP: Checkpoint = Checkpoint {
         base: Offset(100),
@@ -106,8 +106,8 @@ mod tests {
         kind: CheckpointKind::CleanStop,
     };
 
-    fn read_back(mark: Checkpoint) -> Option<Checkpoint> {
-        Checkpoint::from_bytes(&mark.to_bytes(&identity()), &identity())
+    fn read_back(checkpoint: Checkpoint) -> Option<Checkpoint> {
+        Checkpoint::from_bytes(&checkpoint.to_bytes(&identity()), &identity())
     }
 
     #[test]
@@ -115,13 +115,13 @@ mod tests {
         let next = |next| Checkpoint { next, ..STOP };
         let kind = CheckpointKind::Idle;
         let last = Offset::BELIEVABLE_MAX;
-        for mark in [
+        for checkpoint in [
             STOP,
             Checkpoint { kind, ..STOP },
             next(STOP.base),
             next(last),
         ] {
-            assert_eq!(read_back(mark), Some(mark));
+            assert_eq!(read_back(checkpoint), Some(checkpoint));
         }
         assert_eq!(read_back(next(Offset(99))), None, "before its segment");
         assert_eq!(read_back(next(last.plus(1))), None);
@@ -153,7 +153,8 @@ mod tests {
 
     #[test]
     fn only_a_clean_stop_at_that_very_place_is_one() {
-        let is_stop = |mark: Checkpoint| mark.is_stop_at(Offset(100), 9000, Offset(120));
+        let is_stop =
+            |checkpoint: Checkpoint| checkpoint.is_stop_at(Offset(100), 9000, Offset(120));
         assert!(is_stop(STOP));
         let (base, position, next) = (Offset(99), 8999, Offset(119));
         let kind = CheckpointKind::Idle;

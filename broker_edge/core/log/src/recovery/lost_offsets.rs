@@ -1,21 +1,21 @@
-//! What the end of the active segment may have lost, and where the log goes on so that no offset is given twice:
-//! `docs/format.md` §7.
+//! Which offsets the end of the active segment may have lost, and where the log goes on so that no offset is given
+//! twice: `docs/format.md` §7.
 //!
-//! Only reckons; what is kept aside and where is `recovery_active.rs`.
+//! Only computes; `active.rs` acts on it.
 
 use crate::batch::layout::ENTRY_BYTES;
 use crate::ids::Offset;
-use crate::recovery::active::ValidRange;
 use crate::recovery::checkpoint::Checkpoint;
+use crate::recovery::look::ValidRange;
 use crate::vfs::salvage::Unreadable;
 
-/// A segment that is gone was at least taken to be this large: the settings may have been others when it was written.
+/// A missing segment is assumed to be at least this large: it may have been written under other settings.
 const LOST_SEGMENT_BYTES: u64 = 64 << 20;
 
 /// Offsets behind the last accepted batch that may have been durable: they are a gap.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LostOffsets {
-    /// Position after the bytes that held them, as far as they are in this file.
+    /// Position after the bytes in this file that held them.
     pub end: u64,
     /// Where the next append goes: above every offset that can have been given.
     pub next: Offset,
@@ -25,7 +25,7 @@ impl LostOffsets {
     pub fn behind(
         segment_bytes: u64,
         last: ValidRange,
-        mark: Option<Checkpoint>,
+        checkpoint: Option<Checkpoint>,
         unreadable: Option<Unreadable>,
         is_last: bool,
     ) -> Option<Self> {
@@ -33,10 +33,10 @@ impl LostOffsets {
             end: last.end,
             next: last.next,
         };
-        if let Some(mark) = mark.filter(|mark| mark.next > last.next) {
-            lost.next = mark.next;
-            if mark.base <= last.base {
-                lost.end = mark.position.max(last.end);
+        if let Some(checkpoint) = checkpoint.filter(|checkpoint| checkpoint.next > last.next) {
+            lost.next = checkpoint.next;
+            if checkpoint.base <= last.base {
+                lost.end = checkpoint.position.max(last.end);
             }
         }
         if let Some(unreadable) = unreadable.filter(|found| found.end > last.end) {
@@ -51,12 +51,12 @@ impl LostOffsets {
     }
 }
 
-/// How many records so many bytes can hold.
+/// How many records this many bytes can hold.
 fn records_at_most(bytes: u64) -> u64 {
     bytes / ENTRY_BYTES as u64 + 1
 }
 
-/// How many records the segment that is gone can have held.
+/// How many records a missing segment can have held.
 pub(crate) fn records_in_a_segment(segment_bytes: u64) -> u64 {
     records_at_most(segment_bytes.max(LOST_SEGMENT_BYTES))
 }
@@ -69,7 +69,7 @@ mod tests {
 
     const SEGMENT_BYTES: u64 = 128 << 20;
 
-    fn mark(base: u64, position: u64, next: u64) -> Option<Checkpoint> {
+    fn checkpoint(base: u64, position: u64, next: u64) -> Option<Checkpoint> {
         Some(Checkpoint {
             base: Offset(base),
             position,
@@ -81,7 +81,7 @@ mod tests {
 
     /// End and next of what is lost behind batches that end at position 9,000 with offset 119.
     fn lost(
-        mark: Option<Checkpoint>,
+        checkpoint: Option<Checkpoint>,
         unreadable_to: Option<u64>,
         is_last: bool,
     ) -> Option<(u64, u64)> {
@@ -93,30 +93,41 @@ mod tests {
             is_proof: true,
         };
         let unreadable = unreadable_to.map(|end| Unreadable { pieces: 1, end });
-        LostOffsets::behind(SEGMENT_BYTES, last, mark, unreadable, is_last)
+        LostOffsets::behind(SEGMENT_BYTES, last, checkpoint, unreadable, is_last)
             .map(|lost| (lost.end, lost.next.0))
     }
 
     #[test]
-    fn nothing_is_lost_where_the_mark_does_not_reach_further_and_all_could_be_read() {
-        for mark in [
+    fn nothing_is_lost_where_the_checkpoint_does_not_reach_further_and_all_could_be_read() {
+        for checkpoint in [
             None,
-            mark(100, 9000, 120),
-            mark(100, 7000, 110),
-            mark(0, 9999, 100),
+            checkpoint(100, 9000, 120),
+            checkpoint(100, 7000, 110),
+            checkpoint(0, 9999, 100),
         ] {
-            assert_eq!(lost(mark, None, true), None);
-            assert_eq!(lost(mark, Some(8192), true), None, "before the last batch");
-            assert_eq!(lost(mark, Some(9000), true), None, "right before its end");
+            assert_eq!(lost(checkpoint, None, true), None);
+            assert_eq!(
+                lost(checkpoint, Some(8192), true),
+                None,
+                "before the last batch"
+            );
+            assert_eq!(
+                lost(checkpoint, Some(9000), true),
+                None,
+                "right before its end"
+            );
         }
     }
 
     #[test]
-    fn what_the_mark_knows_and_the_file_has_not_is_lost_up_to_the_mark() {
-        assert_eq!(lost(mark(100, 9500, 121), None, true), Some((9500, 121)));
-        let earlier_base = mark(0, 9500, 200);
+    fn what_the_checkpoint_knows_and_the_file_has_not_is_lost_up_to_the_checkpoint() {
+        assert_eq!(
+            lost(checkpoint(100, 9500, 121), None, true),
+            Some((9500, 121))
+        );
+        let earlier_base = checkpoint(0, 9500, 200);
         assert_eq!(lost(earlier_base, None, true), Some((9500, 200)));
-        let of_another_file = mark(150, 9500, 200);
+        let of_another_file = checkpoint(150, 9500, 200);
         assert_eq!(lost(of_another_file, None, true), Some((9000, 200)));
     }
 
@@ -124,9 +135,9 @@ mod tests {
     fn an_unreadable_end_takes_as_many_offsets_as_it_can_hold_or_as_the_mark_knows() {
         let most = (12_288 - 9000) / 20 + 1;
         assert_eq!(lost(None, Some(12_288), true), Some((12_288, 120 + most)));
-        let below = mark(100, 9500, 130);
+        let below = checkpoint(100, 9500, 130);
         assert_eq!(lost(below, Some(12_288), true), Some((12_288, 120 + most)));
-        let beyond = mark(100, 20_000, 5000);
+        let beyond = checkpoint(100, 20_000, 5000);
         assert_eq!(lost(beyond, Some(12_288), true), Some((20_000, 5000)));
     }
 
@@ -134,7 +145,7 @@ mod tests {
     fn a_later_segment_that_is_gone_takes_as_many_offsets_as_it_can_hold() {
         let most = SEGMENT_BYTES / 20 + 1;
         assert_eq!(lost(None, None, false), Some((9000, 120 + most)));
-        let known = mark(150, 9500, 200);
+        let known = checkpoint(150, 9500, 200);
         assert_eq!(lost(known, None, false), Some((9000, 200 + most)));
         let small = records_in_a_segment(16 << 10);
         assert_eq!(

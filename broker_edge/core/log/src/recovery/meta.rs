@@ -9,12 +9,12 @@ use crate::config::ClassConfig;
 use crate::error::OpenError;
 use crate::ids::{LogId, Secret};
 use crate::segment::header::FORMAT;
-use crate::vfs::files::{Files, OpenMode, is_full, read_full};
+use crate::vfs::files::{Files, read_file, replace_file};
 use crate::vfs::salvage::says_nothing_of_bytes;
 
 const NAME: &str = "log.meta";
 const HASH: &str = "xxh3-64";
-/// Larger than any log.meta; what is longer is none.
+/// Larger than any log.meta; a longer file is refused.
 const MAX_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,7 +36,7 @@ pub(crate) struct MetaClass {
     pub template: Option<String>,
 }
 
-/// What any format's `log.meta` has, so that a newer one is refused by its number.
+/// The part that every format of `log.meta` has, so that a newer one is refused by its number.
 #[derive(Deserialize)]
 struct FormatOnly {
     format: u32,
@@ -70,11 +70,7 @@ impl Meta {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) if says_nothing_of_bytes(&source) => {
-                return Err(OpenError::Io {
-                    action: "read",
-                    path,
-                    source,
-                });
+                return Err(OpenError::io("read", &path, source));
             }
             Err(error) => {
                 return Err(OpenError::Damaged {
@@ -116,7 +112,7 @@ impl Meta {
         let text = format!("{json}\n{:08x}\n", crc32c::crc32c(json.as_bytes()));
         replace_file(files, &path, text.as_bytes())
             .and_then(|()| files.sync_dir(dir))
-            .map_err(|source| write_error(&path, source))
+            .map_err(|source| OpenError::write(&path, source))
     }
 
     pub fn log_id(&self, dir: &Path) -> Result<LogId, OpenError> {
@@ -128,9 +124,12 @@ impl Meta {
             })
     }
 
-    /// Refuses settings that differ from what was fixed at creation.
+    /// Refuses settings that differ from those that were fixed at creation.
     pub fn check(&self, dir: &Path, classes: &[ClassConfig]) -> Result<(), OpenError> {
-        let changed = |class: &str, what, stored: String, configured: String| {
+        let same = |class: &str, what, stored: String, configured: String| {
+            if stored == configured {
+                return Ok(());
+            }
             Err(OpenError::Changed {
                 dir: dir.to_owned(),
                 class: class.to_owned(),
@@ -139,105 +138,39 @@ impl Meta {
                 configured,
             })
         };
-        if self.hash != HASH {
-            return changed(
-                "every class",
-                "the hash",
-                self.hash.clone(),
-                HASH.to_owned(),
-            );
-        }
+        let text = |template: &Option<String>| match template {
+            Some(template) => format!("{template:?}"),
+            None => "unset".to_owned(),
+        };
+        same(
+            "every class",
+            "the hash",
+            self.hash.clone(),
+            HASH.to_owned(),
+        )?;
         for (at, stored) in self.classes.iter().enumerate() {
-            let Some(configured) = classes
+            let class = &*stored.class;
+            let found = classes
                 .get(at)
-                .filter(|class| class.class.name() == stored.class)
-            else {
-                let configured = classes
-                    .get(at)
-                    .map_or("missing", |class| class.class.name());
-                let stored_as = format!("number {}", at + 1);
-                return changed(
-                    &stored.class,
-                    "the place",
-                    stored_as,
-                    format!("{configured} there"),
-                );
+                .map_or("missing", |found| found.class.name());
+            let Some(configured) = classes.get(at).filter(|_| found == class) else {
+                let (stored, found) = (format!("number {}", at + 1), format!("{found} there"));
+                return same(class, "the place", stored, found);
             };
-            if configured.partitions != stored.partitions {
-                let (stored_count, count) = (
-                    stored.partitions.to_string(),
-                    configured.partitions.to_string(),
-                );
-                return changed(
-                    &stored.class,
-                    "the number of partitions",
-                    stored_count,
-                    count,
-                );
-            }
-            if configured.template != stored.template {
-                let text = |template: &Option<String>| {
-                    template
-                        .as_ref()
-                        .map_or("unset".to_owned(), |t| format!("{t:?}"))
-                };
-                return changed(
-                    &stored.class,
-                    "the template",
-                    text(&stored.template),
-                    text(&configured.template),
-                );
-            }
+            let (before, now) = (stored.partitions, configured.partitions);
+            same(
+                class,
+                "the number of partitions",
+                before.to_string(),
+                now.to_string(),
+            )?;
+            let (before, now) = (text(&stored.template), text(&configured.template));
+            same(class, "the template", before, now)?;
         }
-        match classes.get(self.classes.len()) {
-            None => Ok(()),
-            Some(extra) => changed(
-                extra.class.name(),
-                "the class",
-                "missing".to_owned(),
-                "there".to_owned(),
-            ),
-        }
-    }
-}
-
-/// The whole of a file, which must not be larger than `max_bytes`.
-pub(crate) fn read_file(files: &dyn Files, path: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
-    let file = files.open(path, OpenMode::Read)?;
-    let length = usize::try_from(file.len()?).unwrap_or(usize::MAX);
-    if length > max_bytes {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("{length} bytes are too many"),
-        ));
-    }
-    let mut bytes = vec![0; length];
-    let read = read_full(&*file, &mut bytes, 0)?;
-    bytes.truncate(read);
-    Ok(bytes)
-}
-
-/// Replaces a small file as a whole. The new name is durable once the folder is synced.
-pub(crate) fn replace_file(files: &dyn Files, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push(".tmp");
-    let unfinished = Path::new(&unfinished);
-    let file = files.open(unfinished, OpenMode::Create)?;
-    file.write_all_at(bytes, 0)?;
-    file.sync_data()?;
-    files.rename(unfinished, path)
-}
-
-pub(crate) fn write_error(path: &Path, source: io::Error) -> OpenError {
-    if is_full(&source) {
-        OpenError::NoSpace {
-            path: path.to_owned(),
-        }
-    } else {
-        OpenError::Io {
-            action: "write",
-            path: path.to_owned(),
-            source,
-        }
+        let extra = classes.get(self.classes.len());
+        let (missing, there) = ("missing".to_owned(), "there".to_owned());
+        extra.map_or(Ok(()), |extra| {
+            same(extra.class.name(), "the class", missing, there)
+        })
     }
 }

@@ -1,11 +1,12 @@
-//! Keeps bytes that are no longer served in files of their own, for people to look at: `.damaged` and `.torn`.
+//! Keeps bytes that are no longer served in files of their own, for people to inspect: `.damaged` and `.torn`.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::error::OpenError;
 use crate::ids::Offset;
 use crate::segment::header::file_name;
-use crate::segment::scan::WALK_CHUNK_BYTES;
+use crate::segment::scan::SCAN_CHUNK_BYTES;
 use crate::state::context::Context;
 use crate::vfs::files::{File, OpenMode, is_full, read_full};
 
@@ -19,21 +20,21 @@ pub(crate) struct Piece {
     pub kind: &'static str,
 }
 
-/// Where the bytes are, or would be when there is no space for them.
+/// Where the bytes are, or would be if there were space for them.
 #[derive(Debug)]
 pub(crate) enum Kept {
     At(PathBuf),
     NoSpaceFor(PathBuf),
 }
 
-/// Copies the piece and syncs it. A full disk is no reason to refuse a start, so it is no error here.
+/// Copies the piece and syncs it. A full disk is not an error here, because it must not prevent a start.
 pub(crate) fn keep(context: &Context, file: &dyn File, piece: Piece) -> io::Result<Kept> {
     let suffix = format!("{}.{}", context.epoch, piece.kind);
     let path = context.dir.join(file_name(piece.first, &suffix));
     match copy_bytes(context, file, piece, &path) {
         Ok(()) => Ok(Kept::At(path)),
         Err(error) if is_full(&error) => {
-            // Whatever it holds is only a part.
+            // It holds only a part.
             let _ = context.seams.files.remove(&path);
             Ok(Kept::NoSpaceFor(path))
         }
@@ -45,7 +46,7 @@ fn copy_bytes(context: &Context, from: &dyn File, piece: Piece, path: &Path) -> 
     let file = context.open(path, OpenMode::Create)?;
     let mut position = piece.from;
     while position < piece.to {
-        let mut chunk = vec![0; (piece.to - position).min(WALK_CHUNK_BYTES as u64) as usize];
+        let mut chunk = vec![0; (piece.to - position).min(SCAN_CHUNK_BYTES as u64) as usize];
         let read = read_full(from, &mut chunk, position)?;
         if read == 0 {
             break;
@@ -56,7 +57,7 @@ fn copy_bytes(context: &Context, from: &dyn File, piece: Piece, path: &Path) -> 
     file.sync_data()
 }
 
-/// Bytes of the files of a partition that are kept aside.
+/// Sizes of the quarantined files of a partition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct QuarantineBytes {
     pub damaged: u64,
@@ -64,7 +65,7 @@ pub(crate) struct QuarantineBytes {
     pub all: u64,
 }
 
-/// Looks at the files. What can not be looked at counts as nothing: it is only a figure.
+/// Adds up the files. A file that cannot be opened counts as empty: this is only a statistic.
 pub(crate) fn quarantine_bytes_of(context: &Context) -> QuarantineBytes {
     let files = &*context.seams.files;
     let mut bytes = QuarantineBytes::default();
@@ -81,4 +82,34 @@ pub(crate) fn quarantine_bytes_of(context: &Context) -> QuarantineBytes {
         }
     }
     bytes
+}
+
+/// What recovery found and did, for the report of a start.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    pub torn_bytes: u64,
+    pub rebuilt_indexes: usize,
+    pub notes: Vec<String>,
+}
+
+impl Findings {
+    /// Copies bytes that are not served to a file of their own, and notes where they are.
+    pub fn keep(
+        &mut self,
+        context: &Context,
+        file: &dyn File,
+        piece: Piece,
+    ) -> Result<(), OpenError> {
+        let kept =
+            keep(context, file, piece).map_err(|source| OpenError::write(&context.dir, source))?;
+        let Piece { from, to, .. } = piece;
+        self.notes.push(match kept {
+            Kept::At(path) => format!("bytes {from} to {to} are kept in {}", path.display()),
+            Kept::NoSpaceFor(path) => {
+                let path = path.display();
+                format!("no space to keep bytes {from} to {to} in {path}")
+            }
+        });
+        Ok(())
+    }
 }

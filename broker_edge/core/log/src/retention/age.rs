@@ -1,4 +1,4 @@
-//! What time it is for rules about age: a wall clock that jumps ahead must not make everything old.
+//! The time for rules about age: a wall clock that jumps ahead must not make everything old.
 //!
 //! It decides nothing about records; it only says which time to believe.
 
@@ -12,7 +12,7 @@ use crate::vfs::clock::Clock;
 const PLAUSIBLE_US: i64 = 1_704_067_200_000_000;
 /// A wall clock that runs ahead of the steady one by more than this has jumped.
 const JUMP_US: i64 = 300_000_000;
-/// A jump ahead is believed once the clock has gone on from there for so long.
+/// A jump ahead is believed once the clock has run on from there for this long.
 const SETTLED: Duration = Duration::from_secs(3600);
 
 /// A wall time, and the steady time at which it was seen.
@@ -23,7 +23,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// What the wall clock shows now if it has not jumped since.
+    /// The wall time now, if the clock has not jumped since.
     fn expected_us(self, steady: Duration) -> i64 {
         let passed = steady.saturating_sub(self.steady).as_micros();
         self.wall_us
@@ -43,8 +43,8 @@ struct Belief {
 pub(crate) struct AgeClock(Mutex<Belief>);
 
 impl AgeClock {
-    /// The time to judge ages by; None while the clock has not been set. Errs towards the past: what is taken for too
-    /// young is only kept a little longer.
+    /// The time to judge ages by; None while the clock has not been set. Errs towards the past: a segment that seems
+    /// too young is only kept a little longer.
     pub fn now_us(&self, clock: &dyn Clock) -> Option<i64> {
         let now = Reading {
             wall_us: clock.now_us(),
@@ -72,7 +72,7 @@ impl AgeClock {
         if is_new {
             tracing::warn!(
                 ahead_s = (now.wall_us - expected_us) / 1_000_000,
-                "the wall clock has jumped ahead: ages are counted by the old time until it has stood for an hour"
+                "the wall clock has jumped ahead: ages are judged by the old time until the new time has run for an hour"
             );
             belief.jumped = Some(now);
         }

@@ -1,20 +1,7 @@
-//! A segment file: its name, its header, and what this process knows about it.
-//!
-//! Writing batches into one is `writer.rs`, walking them is `walk.rs`.
-
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
-
-use parking_lot::Mutex;
+//! A segment file: its name and its header. Reading its batches is `scan.rs`.
 
 use crate::batch::layout::{Identity, u32_at, u64_at};
 use crate::ids::{Class, Epoch, LogId, Offset, PartitionId, Secret};
-use crate::index::builder::IndexBuilder;
-use crate::index::model::Index;
-use crate::state::context::Context;
-use crate::vfs::files::OpenMode;
 
 /// Batches begin here.
 pub(crate) const SEGMENT_HEADER_BYTES: u64 = 4096;
@@ -26,19 +13,19 @@ const HEADER_USED: usize = 72;
 pub(crate) struct SegmentHeader {
     pub identity: Identity,
     pub class: Class,
-    /// Stale bytes of an earlier life may follow the batches.
+    /// Stale batches of a removed segment may follow the batches.
     pub recycled: bool,
     pub base: Offset,
     pub epoch: Epoch,
     pub created_us: i64,
 }
 
-/// What the first bytes of a segment file say.
+/// The header of a segment file, if it can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HeaderFound {
     Good(SegmentHeader),
     NewerFormat(u32),
-    /// Not a header that can be trusted; the batches carry their own checksums.
+    /// The header cannot be trusted; the batches still have their own checksums.
     Bad,
 }
 
@@ -67,7 +54,8 @@ impl SegmentHeader {
         }
         let (format, stored) = (u32_at(bytes, 8), u32_at(bytes, 12));
         let checksum = crc32c::crc32c(&bytes[16..HEADER_USED]);
-        // Every later format adds its number to what the checksum covers, so that a flipped bit is no newer format.
+        // In later formats the checksum covers the format number, so that a flipped bit is not taken for a newer
+        // format.
         if format > FORMAT && crc32c::crc32c_append(checksum, &bytes[8..12]) == stored {
             return HeaderFound::NewerFormat(format);
         }
@@ -102,7 +90,7 @@ pub(crate) fn file_name(base: Offset, suffix: &str) -> String {
     format!("{:020}.{suffix}", base.0)
 }
 
-/// No log has given so many offsets: a larger number in a name is not one of ours, and would leave none to give.
+/// No log gets this far: a file with a larger number in its name is not ours, and would leave no offsets to give.
 const BASE_MAX: u64 = 1 << 60;
 
 /// The base offset in the name of a segment file.
@@ -112,162 +100,6 @@ pub(crate) fn base_of(name: &str) -> Option<Offset> {
         .then(|| digits.parse().ok())?
         .filter(|base| *base <= BASE_MAX)
         .map(Offset)
-}
-
-/// Offsets of a sealed segment that can not be read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Hole {
-    pub first: Offset,
-    pub next: Offset,
-    /// Position of the batch with base offset `next`.
-    pub resume: u64,
-}
-
-/// What is kept in memory of a sealed segment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Summary {
-    pub next: Offset,
-    /// Position after the last batch.
-    pub data_end: u64,
-    pub first_time_us: i64,
-    pub max_time_us: i64,
-    /// First offset of each epoch, ascending.
-    pub epochs: Vec<(Offset, Epoch)>,
-    pub holes: Vec<Hole>,
-}
-
-/// One segment. Who holds an `Arc` of it may read its file: it is not recycled meanwhile.
-pub(crate) struct Segment {
-    pub base: Offset,
-    pub path: PathBuf,
-    /// Set once, when nothing is written to it any more.
-    pub sealed: OnceLock<Summary>,
-    pub index: Mutex<IndexState>,
-    /// Length of the file and its index; 0 while nobody has looked.
-    file_bytes: AtomicU64,
-    writes: Writes,
-}
-
-/// When this process wrote to a segment: microseconds of the steady clock plus one; 0 for not at all.
-#[derive(Default)]
-struct Writes {
-    first: AtomicU64,
-    last: AtomicU64,
-}
-
-/// Where the index of a segment is.
-pub(crate) enum IndexState {
-    /// The active segment's, in the making.
-    IndexBuilder(Box<IndexBuilder>),
-    /// Of a sealed segment, not yet saved.
-    Memory(Arc<Index>),
-    Saved,
-    /// Of a segment that could not be read in places: not saved, so that the next start tries again.
-    Provisional(Arc<Index>),
-}
-
-impl Segment {
-    pub fn growing(dir: &Path, base: Offset, growing: IndexBuilder) -> Self {
-        Self {
-            base,
-            path: dir.join(file_name(base, "seg")),
-            sealed: OnceLock::new(),
-            index: Mutex::new(IndexState::IndexBuilder(Box::new(growing))),
-            file_bytes: AtomicU64::new(0),
-            writes: Writes::default(),
-        }
-    }
-
-    pub fn sealed(dir: &Path, base: Offset, summary: Summary, index: IndexState) -> Self {
-        Self {
-            base,
-            path: dir.join(file_name(base, "seg")),
-            sealed: OnceLock::from(summary),
-            index: Mutex::new(index),
-            file_bytes: AtomicU64::new(0),
-            writes: Writes::default(),
-        }
-    }
-
-    /// A sealed segment of which nothing can be read at present.
-    pub fn unread(dir: &Path, base: Offset) -> Self {
-        let index = IndexBuilder::new(base).finish();
-        let summary = index.summary();
-        Self::sealed(dir, base, summary, IndexState::Provisional(Arc::new(index)))
-    }
-
-    pub fn index_path(&self) -> PathBuf {
-        self.path.with_extension("idx")
-    }
-
-    /// Notes a write by this process.
-    pub fn note_write(&self, steady: Duration) {
-        let at = u64::try_from(steady.as_micros()).unwrap_or(u64::MAX - 1) + 1;
-        self.writes.last.store(at, Ordering::Relaxed);
-        let _ = self
-            .writes
-            .first
-            .compare_exchange(0, at, Ordering::Relaxed, Ordering::Relaxed);
-    }
-
-    /// When this process wrote to it first and last, by the steady clock.
-    pub fn written_between(&self) -> Option<(Duration, Duration)> {
-        let at = |of: &AtomicU64| of.load(Ordering::Relaxed).checked_sub(1);
-        let (first, last) = (at(&self.writes.first)?, at(&self.writes.last)?);
-        Some((Duration::from_micros(first), Duration::from_micros(last)))
-    }
-
-    /// Length of the file and its index, asked of the file system once after each change.
-    pub fn file_bytes(&self, context: &Context) -> u64 {
-        let known = self.file_bytes.load(Ordering::Relaxed);
-        if known > 0 {
-            return known;
-        }
-        let length = |path: &Path| {
-            let file = context.open(path, OpenMode::Read);
-            file.and_then(|file| file.len()).unwrap_or(0)
-        };
-        let bytes = length(&self.path) + length(&self.index_path());
-        self.file_bytes.store(bytes, Ordering::Relaxed);
-        bytes
-    }
-
-    /// Its files have another length now.
-    pub fn set_file_bytes(&self, bytes: u64) {
-        self.file_bytes.store(bytes, Ordering::Relaxed);
-    }
-
-    /// Its files have another length, to be looked up when it is asked for.
-    pub fn forget_file_bytes(&self) {
-        self.set_file_bytes(0);
-    }
-
-    /// Ends the growth of the active segment: from here on it is read through its index.
-    pub fn seal(&self) -> Arc<Index> {
-        let mut place = self.index.lock();
-        let index = match &mut *place {
-            IndexState::IndexBuilder(growing) => Arc::new(growing.finish()),
-            IndexState::Memory(index) | IndexState::Provisional(index) => {
-                return Arc::clone(index);
-            }
-            IndexState::Saved => unreachable!("only the active segment is sealed"),
-        };
-        // Ignored when it is set already: a segment is sealed once.
-        let _ = self.sealed.set(index.summary());
-        *place = IndexState::Memory(Arc::clone(&index));
-        index
-    }
-
-    /// Runs `f` on the index in the making, caught up with every batch written; None for a sealed segment.
-    pub fn with_builder<T>(&self, f: impl FnOnce(&mut IndexBuilder) -> T) -> Option<T> {
-        match &mut *self.index.lock() {
-            IndexState::IndexBuilder(growing) => {
-                growing.catch_up();
-                Some(f(growing))
-            }
-            _ => None,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,19 +1,22 @@
-//! Walks the batches of a segment file one after the other, and finds the next one after bytes that are none.
+//! Reads the batches of a segment file one after the other, and finds the next one behind bytes that are not a batch.
 //!
-//! Every batch that comes out has had its checksum verified, with the identity it was asked for, and
-//! carries the offset that was expected at its place.
+//! Every batch that it returns has a matching checksum, belongs to the given log and partition, and has the offset that
+//! was expected there.
 
 use std::io;
 use std::sync::Arc;
 
 use crate::batch::buffers::{Buffers, Chunk};
-use crate::batch::decode::{Batch, DecodeError};
-use crate::batch::layout::{BASE_OFFSET_AT, HEADER_BYTES, Header, Identity};
+use crate::batch::layout::{BASE_OFFSET_AT, DecodeError, HEADER_BYTES, Header, Identity};
+use crate::batch::record_batch::Batch;
 use crate::ids::{Epoch, Offset};
 use crate::vfs::files::{File, read_full};
 
-/// How much is read at once when everything is walked.
-pub(crate) const WALK_CHUNK_BYTES: usize = 1 << 20;
+/// How much is read at once when everything is read.
+pub(crate) const SCAN_CHUNK_BYTES: usize = 1 << 20;
+
+/// How far behind the batches leftovers without a header are looked for.
+const LEFTOVER_BYTES_MAX: u64 = 4 << 20;
 
 pub(crate) struct SegmentScan<'a> {
     file: &'a dyn File,
@@ -35,7 +38,7 @@ pub(crate) enum Step {
         batch: Batch,
         position: u64,
     },
-    /// What stands at the walk's position is not the batch that is expected there.
+    /// The bytes at the scan's position are not the batch that is expected there.
     Bad,
 }
 
@@ -50,7 +53,7 @@ impl<'a> SegmentScan<'a> {
         Self {
             file,
             identity,
-            // An index may claim any position.
+            // A damaged index may name any position.
             position: position.min(end),
             end,
             expected,
@@ -58,24 +61,24 @@ impl<'a> SegmentScan<'a> {
             chunk: Arc::new(Chunk::from(Vec::new())),
             buffers: None,
             chunk_start: 0,
-            chunk_bytes: WALK_CHUNK_BYTES,
+            chunk_bytes: SCAN_CHUNK_BYTES,
         }
     }
 
-    /// Reads this much at once; a larger batch is read whole all the same.
+    /// Reads this much at once; a larger batch is still read whole.
     pub fn with_chunk(mut self, bytes: usize) -> Self {
         self.chunk_bytes = bytes.max(HEADER_BYTES);
         self
     }
 
-    /// Takes its buffers from there.
+    /// Takes its buffers from this pool.
     pub fn with_buffers(mut self, buffers: &'a Arc<Buffers>) -> Self {
         self.buffers = Some(buffers);
         self
     }
 
-    /// Passes over batches that end at or before `from` by their headers alone. Nothing of them is checked, so what is
-    /// found bad after this has to be looked at again from a place that was not reached by it.
+    /// Skips batches that end at or before `from` by their headers alone. Their checksums are not checked, so a bad
+    /// batch found after this must be looked at again from a position that was not reached by skipping.
     pub fn skip_before(&mut self, from: Offset) -> io::Result<()> {
         while self.expected < from {
             let Some(at) = self.load(self.position, HEADER_BYTES)? else {
@@ -95,8 +98,8 @@ impl<'a> SegmentScan<'a> {
         Ok(())
     }
 
-    /// Offsets and positions of the batches from a place on whose headers are in the bytes at hand, below `until`, and of
-    /// the end of the last. Nothing of them is checked.
+    /// Offsets and positions of the batches from a position on, below `until`, whose headers are in the current chunk,
+    /// and of the end of the last one. Their checksums are not checked.
     pub fn headers_held(
         &self,
         (mut offset, mut position): (Offset, u64),
@@ -132,7 +135,7 @@ impl<'a> SegmentScan<'a> {
         }
     }
 
-    /// Whether the bytes at the walk's position claim to be the batch expected there, and its size if so.
+    /// Whether the bytes at the scan's position claim to be the batch expected there, and its size if so.
     pub fn claimed_bytes(&mut self) -> io::Result<Option<u64>> {
         let Some(at) = self.load(self.position, HEADER_BYTES)? else {
             return Ok(None);
@@ -144,14 +147,14 @@ impl<'a> SegmentScan<'a> {
             .map(|header| header.total() as u64))
     }
 
-    /// The size that the next batch claims, where its header is in the bytes at hand.
+    /// The size that the next batch claims, when its header is in the current chunk.
     pub fn held_claim(&self) -> Option<usize> {
         let at = self.position.checked_sub(self.chunk_start)?;
         let bytes = self.chunk.get(usize::try_from(at).ok()?..)?;
         Some(Header::parse(bytes).ok()?.total())
     }
 
-    /// Moves over the batches that are claimed from the walk's position on, whatever is in them.
+    /// Skips the batches that headers claim from the scan's position on, whatever is in them.
     pub fn skip_claimed(&mut self) -> io::Result<()> {
         while let Some(bytes) = self.claimed_bytes()? {
             let at = (self.position - self.chunk_start) as usize;
@@ -164,8 +167,8 @@ impl<'a> SegmentScan<'a> {
         Ok(())
     }
 
-    /// Whether the bytes at the walk's position are the batch expected there with something of its header spoiled, and not
-    /// what an earlier life of a recycled file left: its base offset is there, or it is all that is wrong.
+    /// Whether the bytes at the scan's position are the expected batch with a damaged header, and not a leftover of an
+    /// earlier life of a recycled file: its base offset is there, or the base offset is all that is wrong.
     pub fn is_spoiled_batch(&mut self) -> io::Result<bool> {
         let Some(at) = self.load(self.position, HEADER_BYTES)? else {
             return Ok(false);
@@ -187,10 +190,10 @@ impl<'a> SegmentScan<'a> {
         Ok(Batch::decode(&mended, 0, &self.identity).is_ok())
     }
 
-    /// Moves to the next valid batch after a bad place: one with a later offset, which ends at or before `limit`, and
-    /// an epoch from the walk's to `newest`. Returns false, without moving, when there is none.
+    /// Moves to the next valid batch behind bad bytes: one with a later offset that ends at or before `limit`, and with
+    /// an epoch between the scan's and `newest`. Returns false, without moving, when there is none.
     pub fn resync(&mut self, limit: Offset, newest: Epoch) -> io::Result<bool> {
-        // Bytes inside a batch whose header is whole are its payloads: what looks like a batch there is none.
+        // Bytes inside a batch whose header is whole are payloads, even where they look like a batch.
         let skip = self.claimed_bytes()?.unwrap_or(1);
         let mut at = self.position + skip;
         while at + HEADER_BYTES as u64 <= self.end {
@@ -253,7 +256,7 @@ impl<'a> SegmentScan<'a> {
         Ok(Batch::decode(&self.chunk, at, &self.identity))
     }
 
-    /// Has `bytes` from `position` on in the chunk and returns where; None when the file ends before.
+    /// Makes sure that `bytes` from `position` on are in the chunk and returns where; None when the file ends before.
     fn load(&mut self, position: u64, bytes: usize) -> io::Result<Option<usize>> {
         let held_end = self.chunk_start + self.chunk.len() as u64;
         if position >= self.chunk_start && position + bytes as u64 <= held_end {
@@ -263,13 +266,13 @@ impl<'a> SegmentScan<'a> {
         if room < bytes as u64 {
             return Ok(None);
         }
-        // Never more than the file holds, so a length that lies allocates nothing.
+        // Never more than the file holds, so that a wrong length allocates nothing.
         let wanted = (bytes.max(self.chunk_bytes) as u64).min(room) as usize;
         let mut chunk = match self.buffers {
             Some(buffers) => buffers.take_filled(wanted),
             None => vec![0; wanted],
         };
-        // The beginning of a batch that the last chunk cut off is not read again.
+        // The beginning of a batch that the last chunk cut off is kept.
         let cut_off = position
             .checked_sub(self.chunk_start)
             .and_then(|at| self.chunk.get(usize::try_from(at).ok()?..))
@@ -287,20 +290,29 @@ impl<'a> SegmentScan<'a> {
     }
 }
 
+/// How many bytes from `position` on are not the zeros that were written ahead.
+pub(crate) fn leftover_bytes(file: &dyn File, position: u64) -> io::Result<u64> {
+    let room = file.len()?.saturating_sub(position).min(LEFTOVER_BYTES_MAX);
+    let mut bytes = vec![0; room as usize];
+    let read = read_full(file, &mut bytes, position)?;
+    let last = bytes[..read].iter().rposition(|byte| *byte != 0);
+    Ok(last.map_or(0, |at| at as u64 + 1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::decode::tests::{batch_of, identity};
+    use crate::batch::record_batch::tests::{batch_of, identity};
 
-    /// Whether a walk that expects an offset, after a batch of an epoch, takes a batch of epoch 7 that begins at 10.
+    /// Whether a scan that expects an offset, after a batch of an epoch, takes a batch of epoch 7 that begins at 10.
     fn is_taken(expected: u64, epoch: u64) -> bool {
         let file = tempfile::tempfile().expect("a file");
         let batch = batch_of(Offset(10), &[b"one", b"two"]);
         File::write_all_at(&file, batch.bytes(), 0).expect("written");
         let end = batch.bytes_len() as u64;
-        let mut walk = SegmentScan::new(&file, identity(), 0, end, Offset(expected));
-        walk.epoch = Epoch(epoch);
-        let step = walk.next().expect("it can be read");
+        let mut scan = SegmentScan::new(&file, identity(), 0, end, Offset(expected));
+        scan.epoch = Epoch(epoch);
+        let step = scan.next().expect("it can be read");
         matches!(step, Step::Batch { .. })
     }
 
@@ -312,20 +324,21 @@ mod tests {
         assert!(!is_taken(10, 8), "of an earlier life");
     }
 
-    /// Whether a search behind bad bytes, from an offset and an epoch on, finds a batch of epoch 7 with offsets 10 and 11.
+    /// Whether a search behind bad bytes, from an offset and an epoch on, finds a batch of epoch 7 with offsets 10 and
+    /// 11.
     fn is_found(expected: u64, limit: u64, epochs: std::ops::RangeInclusive<u64>) -> bool {
         let file = tempfile::tempfile().expect("a file");
         let mut bytes = vec![0xee; 200];
         bytes.extend_from_slice(batch_of(Offset(10), &[b"one", b"two"]).bytes());
         File::write_all_at(&file, &bytes, 0).expect("written");
         let end = bytes.len() as u64;
-        let mut walk = SegmentScan::new(&file, identity(), 0, end, Offset(expected));
-        walk.epoch = Epoch(*epochs.start());
-        let is_found = walk
+        let mut scan = SegmentScan::new(&file, identity(), 0, end, Offset(expected));
+        scan.epoch = Epoch(*epochs.start());
+        let is_found = scan
             .resync(Offset(limit), Epoch(*epochs.end()))
             .expect("it can be read");
         let place = if is_found { (200, 10) } else { (0, expected) };
-        assert_eq!((walk.position, walk.expected.0), place);
+        assert_eq!((scan.position, scan.expected.0), place);
         is_found
     }
 

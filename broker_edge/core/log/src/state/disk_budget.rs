@@ -1,47 +1,18 @@
-//! The disk budget of a log: how much its files have, how much they may have, and what follows from that.
+//! The disk budget of a log: the size of its files, its bound, and the level that follows.
 //!
-//! The writer asks before it takes space; the maintenance thread looks at the level. Removing segments is
-//! `retention.rs`; this file only measures and judges.
+//! The writer asks before it takes space; the maintenance thread looks at the level. This file only measures and
+//! judges; `retention/` removes segments.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use crate::config::{DiskAction, DiskConfig};
 use crate::vfs::files::Files;
 
 /// Percent of the budget by which use has to fall before a level is left again.
 const HYSTERESIS_PERCENT: u64 = 2;
-/// Less room than this is none.
+/// Less free space than this counts as zero.
 const ROOM_BYTES_MIN: u64 = 64 << 10;
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DiskConfig {
-    /// Bound of all files of the log together; without it, what they have and what the file system has left.
-    pub budget_bytes: Option<u64>,
-    pub warn_percent: u8,
-    pub act_percent: u8,
-    pub action: DiskAction,
-}
-
-impl Default for DiskConfig {
-    /// No bound but the file system's, a warning at 80 % and telemetry refused at 95 %.
-    fn default() -> Self {
-        Self {
-            budget_bytes: None,
-            warn_percent: 80,
-            act_percent: 95,
-            action: DiskAction::Refuse,
-        }
-    }
-}
-
-/// What happens at [`DiskLevel::Acting`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DiskAction {
-    /// Telemetry is refused.
-    Refuse,
-    /// The oldest telemetry is removed, even where retention would keep it.
-    Trim,
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DiskLevel {
@@ -77,17 +48,17 @@ pub struct DiskUse {
 
 /// One per log.
 #[derive(Debug)]
-pub(crate) struct Disk {
+pub(crate) struct DiskBudget {
     config: DiskConfig,
     dir: PathBuf,
-    /// As measured last, and what was taken since.
+    /// The last measurement plus the bytes taken since.
     used: AtomicU64,
     /// `u64::MAX` for none.
     limit: AtomicU64,
     level: AtomicU8,
 }
 
-impl Disk {
+impl DiskBudget {
     pub fn new(config: DiskConfig, dir: &Path) -> Self {
         let limit = config.budget_bytes.unwrap_or(u64::MAX);
         Self {
@@ -130,15 +101,15 @@ impl Disk {
             .is_ok()
     }
 
-    /// Notes a growth that is never refused: the internal partition's.
+    /// Notes growth that is never refused: the internal partition's.
     pub fn note(&self, bytes: u64) {
         self.used.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// Takes a new measurement in and gives the level that follows.
+    /// Notes a new measurement and returns the level that follows.
     pub fn measure(&self, used_bytes: u64, files: &dyn Files) -> DiskLevel {
         let available = files.available_bytes(&self.dir).unwrap_or_else(|error| {
-            tracing::warn!(%error, "the file system does not tell its free space");
+            tracing::warn!(%error, "the free space of the file system is unknown");
             None
         });
         let reachable = available.map_or(u64::MAX, |bytes| used_bytes.saturating_add(bytes));
@@ -150,7 +121,7 @@ impl Disk {
         level
     }
 
-    /// The highest level whose bound is passed; one that was reached is left a little below its bound.
+    /// The highest level whose bound is reached; a level is left again a little below its bound.
     fn judge(&self, used: u64, limit: u64, before: DiskLevel) -> DiskLevel {
         let reached = |level: DiskLevel| {
             let percent = self.percent_of(level);
@@ -202,16 +173,16 @@ fn share_of(limit: u64, percent: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vfs::files::SystemFiles;
+    use crate::vfs::system::SystemFiles;
 
     const MIB: u64 = 1 << 20;
 
-    fn disk() -> Disk {
+    fn disk() -> DiskBudget {
         let config = DiskConfig {
             budget_bytes: Some(100 * MIB),
             ..DiskConfig::default()
         };
-        Disk::new(config, Path::new("/"))
+        DiskBudget::new(config, Path::new("/"))
     }
 
     #[test]
@@ -252,7 +223,7 @@ mod tests {
 
     #[test]
     fn without_a_budget_the_bound_is_what_the_file_system_has_left() {
-        let disk = Disk::new(DiskConfig::default(), &std::env::temp_dir());
+        let disk = DiskBudget::new(DiskConfig::default(), &std::env::temp_dir());
         let level = disk.measure(1, &SystemFiles);
         let bound = disk.usage().budget_bytes.expect("the system tells");
         assert!(bound > 1 && level == DiskLevel::Normal, "{bound} {level:?}");

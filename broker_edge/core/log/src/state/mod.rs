@@ -1,6 +1,6 @@
-//! What the writer, the reader and the retention of a partition share.
+//! Settings, marks, statistics and the disk budget: shared by the writer, the reader and the retention of a partition.
 
 pub(crate) mod context;
-pub(crate) mod core;
 pub(crate) mod disk_budget;
 pub(crate) mod stats;
+pub(crate) mod status;

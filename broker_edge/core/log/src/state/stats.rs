@@ -1,7 +1,7 @@
-//! What a partition has written, synced and removed since it was opened, counted where the calls are made.
+//! Counts what a partition has written, synced and removed since it was opened.
 //!
-//! `Counted` stands between a partition and the file system, so that no write or sync is forgotten; only what is a
-//! batch is told by the writer. Nothing here decides anything.
+//! `Counted` stands between a partition and the file system, so that no write or sync is missed; only batches are
+//! counted by the writer. Nothing here decides anything.
 
 use std::io;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub enum Cause {
     HardBytes,
     /// The disk budget is used up.
     Disk,
-    /// The owner of the partition needs it no more: compaction of the internal one.
+    /// The owner of the partition no longer needs it: compaction of the internal partition.
     Advance,
 }
 
@@ -58,7 +58,7 @@ pub const SYNC_BOUNDS_US: [u64; 16] = [
 pub struct Removed {
     pub segments: u64,
     pub records: u64,
-    /// Of these, records that somebody still needed.
+    /// Of these, records that a holder still needed.
     pub held_records: u64,
 }
 
@@ -68,11 +68,11 @@ pub struct Stats {
     pub payload_bytes: u64,
     /// Batches, payloads included.
     pub batch_bytes: u64,
-    /// Other bytes of segment files: zeros ahead of batches, headers, what a start copied.
+    /// Other bytes of segment files: zeros ahead of batches, headers, batches that a start copied.
     pub fill_bytes: u64,
     pub index_bytes: u64,
     pub checkpoint_bytes: u64,
-    /// What a start kept aside.
+    /// Bytes that a start kept aside.
     pub quarantine_bytes: u64,
     /// Syncs of files.
     pub syncs: u64,
@@ -150,7 +150,7 @@ impl Counters {
         Stats {
             payload_bytes: self.payload.load(Relaxed),
             batch_bytes,
-            // A batch on its way may be counted on one side only.
+            // A batch that is being written may be counted on one side only.
             fill_bytes: file(Kind::Segment).saturating_sub(batch_bytes),
             index_bytes: file(Kind::Index),
             checkpoint_bytes: file(Kind::Checkpoint),

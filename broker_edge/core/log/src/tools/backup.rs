@@ -1,24 +1,23 @@
-//! `backup`: a copy of a log up to its high watermarks, taken while it runs or while nobody has it open.
+//! `backup`: a copy of a log up to its high watermarks, taken while the log is open or closed.
 //!
-//! Files of a backup are never changed, so a second backup into the same folder copies only what is new, and the first
-//! stays good until the second is complete. Segments are copied, never linked: the log may use a file again.
+//! Files of a backup are never changed. So a second backup into the same folder copies only new segments, and the first
+//! one stays valid until the second is complete. Segments are copied, never linked: the log may recycle a file.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
 
 use super::folder::Folder;
 use super::manifest::{BACKUP_FORMAT, Manifest, StoredPartition, StoredSegment, claim};
-use super::{Access, ToolError, Work};
+use super::segment_writer::SegmentWriter;
+use super::work::{Access, ToolError, Work};
 use crate::batch::layout::Identity;
 use crate::ids::{Epoch, Offset};
 use crate::log::Log;
+use crate::partition::{Owners, Partition};
 use crate::recovery::meta::Meta;
 use crate::segment::header::{SEGMENT_HEADER_BYTES, file_name};
-use crate::segment::scan::{SegmentScan, Step, WALK_CHUNK_BYTES};
-use crate::state::core::Core;
+use crate::segment::scan::{SegmentScan, Step};
 use crate::vfs::files::{File, OpenMode, read_full};
 use crate::vfs::salvage::Salvage;
 
@@ -27,7 +26,7 @@ pub struct BackupReport {
     pub log_id: String,
     pub dir: PathBuf,
     pub partitions: Vec<BackedUp>,
-    /// Segments that an earlier backup had already.
+    /// Segments that an earlier backup already had.
     pub reused: usize,
     pub copied: usize,
     pub copied_bytes: u64,
@@ -38,19 +37,19 @@ pub struct BackedUp {
     pub name: String,
     pub log_start: u64,
     pub high_watermark: u64,
-    /// Offsets that were damaged at the source and are not in the backup.
+    /// Offsets that are damaged in the source and missing in the backup.
     pub damaged: Vec<(u64, u64)>,
 }
 
-/// What is to be copied of a partition.
+/// The part of a partition to copy.
 struct PartitionCopy {
     name: String,
     dir: PathBuf,
     identity: Identity,
     log_start: Offset,
-    /// None where the end of the last segment is the end.
+    /// None: up to the end of the last segment.
     high_watermark: Option<Offset>,
-    /// Base offsets, and where the next one begins.
+    /// Base offsets, and the base offset of the next segment.
     segments: Vec<(Offset, Option<Offset>)>,
 }
 
@@ -69,37 +68,18 @@ pub fn backup(dir: &Path, dest: &Path, work: Work<'_>) -> Result<BackupReport, T
     copy_parts(&folder.meta?, parts, dir, dest, work)
 }
 
-/// While it lives nothing is removed from the partition, and no file of it is rewritten.
-struct BackupGuard<'a>(&'a AtomicUsize);
-
-impl<'a> BackupGuard<'a> {
-    fn of(core: &'a Core) -> Self {
-        let _removing = core.removing.lock();
-        core.backups.fetch_add(1, Ordering::AcqRel);
-        Self(&core.backups)
-    }
-}
-
-impl Drop for BackupGuard<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
 impl Log {
-    /// Copies the records below the high watermarks of now to `dest`, while the log is written and read. Until it is done,
-    /// retention removes nothing.
+    /// Copies the records below the high watermarks of now to `dest`, while the log is written and read. Until it is
+    /// done, retention removes nothing.
     pub fn backup(&self, dest: &Path, work: Work<'_>) -> Result<BackupReport, ToolError> {
-        let cores: Vec<&Arc<Core>> = self
-            .partitions()
-            .iter()
-            .map(|partition| &partition.0)
-            .collect();
-        let _holds: Vec<BackupGuard<'_>> = cores.iter().map(|core| BackupGuard::of(core)).collect();
-        // The internal partition comes first and its high watermark is read first: its records name offsets of the others,
-        // which are durable by then.
-        let parts: Vec<PartitionCopy> = cores.iter().map(|core| part_of(core)).collect();
-        let dir = cores.first().and_then(|core| core.context.dir.parent());
+        let owners: Vec<&Owners> = self.partitions().iter().map(Partition::owners).collect();
+        let _pauses: Vec<_> = owners.iter().map(|one| one.retention.pause()).collect();
+        // The internal partition comes first and its high watermark is read first: its records name offsets of the
+        // others, which are durable by then.
+        let parts: Vec<PartitionCopy> = owners.iter().map(|one| part_of(one)).collect();
+        let dir = owners
+            .first()
+            .and_then(|first| first.shared.context.dir.parent());
         let dir = dir.ok_or_else(|| ToolError::Refused("the log has no partition".to_owned()))?;
         let meta = Meta::load(&*work.seams.files, dir)?;
         let meta = meta.ok_or_else(|| ToolError::Refused("log.meta is gone".to_owned()))?;
@@ -107,10 +87,12 @@ impl Log {
     }
 }
 
-fn part_of(core: &Core) -> PartitionCopy {
-    let high_watermark = core.high_watermark();
-    let bases: Vec<Offset> = core
-        .all_segments()
+fn part_of(owners: &Owners) -> PartitionCopy {
+    let high_watermark = owners.shared.status.high_watermark();
+    let bases: Vec<Offset> = owners
+        .shared
+        .segments
+        .all()
         .iter()
         .map(|segment| segment.base)
         .filter(|base| *base < high_watermark)
@@ -120,10 +102,10 @@ fn part_of(core: &Core) -> PartitionCopy {
         (*base, Some(next))
     });
     PartitionCopy {
-        name: core.context.name.clone(),
-        dir: core.context.dir.clone(),
-        identity: core.context.identity,
-        log_start: core.log_start(),
+        name: owners.shared.context.name.clone(),
+        dir: owners.shared.context.dir.clone(),
+        identity: owners.shared.context.identity,
+        log_start: owners.shared.status.log_start(),
         high_watermark: Some(high_watermark),
         segments: segments.collect(),
     }
@@ -143,7 +125,7 @@ fn copy_parts(
             dest.display()
         )));
     }
-    claim(files, dest, &meta.log_id)?;
+    claim(work, dest, &meta.log_id)?;
     let earlier = Manifest::load(files, dest)?;
     let mut report = BackupReport {
         log_id: meta.log_id.clone(),
@@ -158,9 +140,7 @@ fn copy_parts(
     let mut partitions = Vec::new();
     for part in &parts {
         let folder = dest.join(&part.name);
-        files
-            .create_dir(&folder)
-            .map_err(ToolError::io("make", &folder))?;
+        work.on("make", &folder, |files, path| files.create_dir(path))?;
         let mut stored = Vec::new();
         for (base, limit) in &part.segments {
             work.go_on()?;
@@ -176,9 +156,7 @@ fn copy_parts(
             done += 1;
             (work.progress)(done, total);
         }
-        files
-            .sync_dir(&folder)
-            .map_err(ToolError::io("sync", &folder))?;
+        work.on("sync", &folder, |files, path| files.sync_dir(path))?;
         let last = stored
             .last()
             .map_or(part.log_start.0, |segment| segment.end);
@@ -200,7 +178,7 @@ fn copy_parts(
         });
         partitions.push(partition);
     }
-    files.sync_dir(dest).map_err(ToolError::io("sync", dest))?;
+    work.on("sync", dest, |files, path| files.sync_dir(path))?;
     let manifest = Manifest {
         backup_format: BACKUP_FORMAT,
         made_us: work.seams.clock.now_us(),
@@ -212,7 +190,7 @@ fn copy_parts(
     Ok(report)
 }
 
-/// Copies a segment, unless an earlier backup did.
+/// Copies a segment, unless an earlier backup has it.
 fn store(
     part: &PartitionCopy,
     base: Offset,
@@ -229,7 +207,7 @@ fn store(
     let mut header = vec![0; SEGMENT_HEADER_BYTES as usize];
     let read = read_full(&source, &mut header, 0).map_err(failed)?;
     header[read..].fill(0);
-    // A segment that is written again, as a purge does, gets another header.
+    // A segment that a purge has rewritten has another header.
     let version = crc32c::crc32c(&header);
     let name = |end: u64| format!("{:020}-{end:020}-{version:08x}.seg", base.0);
     if let (Some(limit), Some(earlier)) = (limit, earlier)
@@ -249,32 +227,32 @@ fn store(
     let mut copy = SegmentWriter::begin(work, &unfinished, &header)?;
     let end = limit.unwrap_or(Offset(u64::MAX));
     let length = source.len().map_err(failed)?;
-    let mut walk = SegmentScan::new(&source, part.identity, SEGMENT_HEADER_BYTES, length, base);
+    let mut scan = SegmentScan::new(&source, part.identity, SEGMENT_HEADER_BYTES, length, base);
     let mut damaged = Vec::new();
-    while walk.expected < end {
+    while scan.expected < end {
         work.go_on()?;
-        match walk.next().map_err(failed)? {
+        match scan.next().map_err(failed)? {
             Step::Batch { batch, .. } if batch.next_offset() > end => break,
             Step::Batch { batch, .. } => copy.write(batch.bytes())?,
             Step::Bad => {
-                let first = walk.expected;
-                if !walk.resync(end, Epoch(u64::MAX)).map_err(failed)? {
+                let first = scan.expected;
+                if !scan.resync(end, Epoch(u64::MAX)).map_err(failed)? {
                     break;
                 }
-                damaged.push((first.0, walk.expected.0));
+                damaged.push((first.0, scan.expected.0));
             }
         }
     }
-    let end = limit.unwrap_or(walk.expected);
-    if walk.expected < end {
-        damaged.push((walk.expected.0, end.0));
+    let end = limit.unwrap_or(scan.expected);
+    if scan.expected < end {
+        damaged.push((scan.expected.0, end.0));
     }
     let (bytes, checksum) = copy.finish()?;
     let file = name(end.0);
     let path = Manifest::path_of(dest, &part.name, &file);
-    files
-        .rename(&unfinished, &path)
-        .map_err(ToolError::io("rename", &unfinished))?;
+    work.on("rename", &unfinished, |files, from| {
+        files.rename(from, &path)
+    })?;
     report.copied += 1;
     report.copied_bytes += bytes;
     Ok(StoredSegment {
@@ -287,62 +265,7 @@ fn store(
     })
 }
 
-/// A file that is written from its beginning to its end.
-pub(super) struct SegmentWriter {
-    path: PathBuf,
-    file: Arc<dyn File>,
-    buffer: Vec<u8>,
-    written: u64,
-    checksum: u32,
-}
-
-impl SegmentWriter {
-    pub fn begin(work: Work<'_>, path: &Path, header: &[u8]) -> Result<Self, ToolError> {
-        let file = work.seams.files.open(path, OpenMode::Create);
-        let mut copy = Self {
-            path: path.to_owned(),
-            file: file.map_err(ToolError::io("make", path))?,
-            buffer: Vec::new(),
-            written: 0,
-            checksum: 0,
-        };
-        copy.write(header)?;
-        Ok(copy)
-    }
-
-    /// Where the next byte goes.
-    pub fn position(&self) -> u64 {
-        self.written + self.buffer.len() as u64
-    }
-
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), ToolError> {
-        self.buffer.extend_from_slice(bytes);
-        if self.buffer.len() >= WALK_CHUNK_BYTES {
-            self.flush()?;
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), ToolError> {
-        let written = self.file.write_all_at(&self.buffer, self.written);
-        written.map_err(ToolError::io("write", &self.path))?;
-        self.checksum = crc32c::crc32c_append(self.checksum, &self.buffer);
-        self.written += self.buffer.len() as u64;
-        self.buffer.clear();
-        Ok(())
-    }
-
-    /// Length and checksum of the file, which is durable but for its name.
-    pub fn finish(mut self) -> Result<(u64, u32), ToolError> {
-        self.flush()?;
-        self.file
-            .sync_data()
-            .map_err(ToolError::io("sync", &self.path))?;
-        Ok((self.written, self.checksum))
-    }
-}
-
-/// Removes files of earlier backups that this one does not name. What stays only takes space.
+/// Removes files of earlier backups that this one does not name. A file that stays only takes space.
 fn prune(manifest: &Manifest, dest: &Path, work: Work<'_>) {
     let files = &*work.seams.files;
     for partition in &manifest.partitions {

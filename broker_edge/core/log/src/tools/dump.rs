@@ -1,11 +1,11 @@
-//! `dump`: the records of partitions, one after the other, with what is lost in between.
+//! `dump`: the records of partitions, one after the other, with the gaps between them.
 
 use std::ops::Range;
 use std::path::Path;
 
 use super::folder::{Folder, PartitionDir};
 use super::scan::scan_segment;
-use super::{Access, ToolError, Work};
+use super::work::{Access, ToolError, Work};
 use crate::batch::view::RecordView;
 use crate::ids::{Offset, PartitionId};
 
@@ -25,7 +25,7 @@ pub enum Dumped<'a> {
         name: &'a str,
         record: &'a RecordView<'a>,
     },
-    /// Offsets that can not be read.
+    /// Offsets that cannot be read.
     Lost {
         partition: PartitionId,
         name: &'a str,
@@ -36,7 +36,7 @@ pub enum Dumped<'a> {
 /// Stops early when the limit is reached.
 struct Enough;
 
-/// Hands every wanted record to `take`; returns how many they were.
+/// Gives every wanted record to `take`; returns their number.
 pub fn dump(
     dir: &Path,
     access: Access,

@@ -1,11 +1,10 @@
-//! A log as it lies in its folder, without opening it: what `log.meta` says, or, without one, what the segments say.
+//! The folder of a log, without opening the log: by `log.meta`, or without one by the segment headers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::restore::is_unfinished;
-use super::{Access, ToolError, Work};
+use super::work::{Access, ToolError, Work};
 use crate::batch::layout::Identity;
 use crate::error::OpenError;
 use crate::ids::{Class, LogId, Offset, PartitionId, Secret};
@@ -15,6 +14,15 @@ use crate::segment::header::{
 };
 use crate::vfs::files::{File, Files, LockError, LockGuard, OpenMode, read_full};
 use crate::vfs::salvage::says_nothing_of_bytes;
+
+/// Marks a folder in which a restore has not finished.
+pub(super) const UNFINISHED: &str = "restoring";
+
+/// Whether a folder with these names is an unfinished restore.
+pub(super) fn is_unfinished(names: &[String]) -> bool {
+    let has = |wanted: &str| names.iter().any(|name| name == wanted);
+    has(UNFINISHED) && !has("log.meta")
+}
 
 /// One partition folder.
 #[derive(Debug, Clone)]
@@ -36,12 +44,12 @@ impl PartitionDir {
 }
 
 pub(super) struct Folder {
-    /// Why there is no good `log.meta`, if so.
+    /// Or why there is no good `log.meta`.
     pub meta: Result<Meta, OpenError>,
     pub log_id: LogId,
     pub secret: Secret,
     pub partitions: Vec<PartitionDir>,
-    /// None when another process has the log open.
+    /// None while another process has the log open.
     pub lock: Option<LockGuard>,
 }
 
@@ -49,7 +57,7 @@ impl Folder {
     /// Reads names and headers. With [`Access::Alone`] the log is locked.
     pub fn open(dir: &Path, access: Access, work: Work<'_>) -> Result<Self, ToolError> {
         let files = &*work.seams.files;
-        let names = files.list(dir).map_err(ToolError::io("list", dir))?;
+        let names = work.on("list", dir, |files, path| files.list(path))?;
         if !names
             .iter()
             .any(|name| name == "log.meta" || class_of(name).is_some())
@@ -105,7 +113,7 @@ impl Folder {
             .map(|(at, base)| (*base, place.bases.get(at + 1).copied()))
             .collect();
         if self.lock.is_none() {
-            // A broker writes the last one.
+            // The broker writes the last one.
             segments.pop();
         }
         segments
@@ -179,7 +187,7 @@ fn from_meta(dir: &Path, meta: &Meta) -> Result<Vec<PartitionDir>, ToolError> {
     Ok(places)
 }
 
-/// Identities as the segment headers say them, that of the first partition before all. A folder without a good header has none and is left out.
+/// The partitions by their segment headers, and the identity of the first. A folder without a good header is left out.
 fn from_headers(
     files: &dyn Files,
     dir: &Path,
@@ -207,7 +215,7 @@ fn from_headers(
                 _ => None,
             }
         });
-        // The first that is right for its folder; one that was moved here can not outvote it, so all are asked.
+        // All headers must agree: a segment may have been moved here from another log.
         let identities: Vec<Identity> = headers.collect();
         let Some(first) = identities.first() else {
             continue;
@@ -249,7 +257,7 @@ fn from_headers(
     Ok((first, places))
 }
 
-/// No log has two: one of the files was made by somebody else.
+/// A log has one secret: one of the files is not of this log.
 fn secrets_differ(name: &str) -> ToolError {
     ToolError::Refused(format!(
         "the segment headers up to {name} name different secrets; restore a backup, or move those of the other log away"
@@ -272,7 +280,7 @@ fn list(files: &dyn Files, place: &mut PartitionDir) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// What the first bytes of a segment say; bytes that can not be read say nothing.
+/// The header of a segment; unreadable bytes count as a bad header.
 pub(super) fn read_header(file: &dyn File) -> std::io::Result<HeaderFound> {
     let mut bytes = vec![0; SEGMENT_HEADER_BYTES as usize];
     match read_full(file, &mut bytes, 0) {

@@ -1,17 +1,17 @@
-//! What a backup holds: `backup.json` says which files belong to it. It is written last and replaced as a whole.
+//! The manifest of a backup: `backup.json` names its files. It is written last and replaced as a whole.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::ToolError;
-use crate::log::sync_names_of;
-use crate::recovery::meta::{Meta, read_file, replace_file};
-use crate::vfs::files::Files;
+use super::work::{ToolError, Work};
+use crate::recovery::log_folder::sync_names_of;
+use crate::recovery::meta::Meta;
+use crate::vfs::files::{Files, read_file, replace_file};
 
 const NAME: &str = "backup.json";
-/// Says whose backup a folder is to be, before there is a manifest.
+/// Names the log whose backup a folder is for, before there is a manifest.
 const OWNER: &str = "backup.log";
 pub(super) const BACKUP_FORMAT: u32 = 1;
 /// Larger than the manifest of any log.
@@ -21,7 +21,7 @@ const MAX_BYTES: usize = 256 << 20;
 pub(super) struct Manifest {
     pub backup_format: u32,
     pub made_us: i64,
-    /// As it stands in `log.meta`.
+    /// The content of `log.meta`.
     pub meta: Meta,
     pub partitions: Vec<StoredPartition>,
 }
@@ -40,7 +40,7 @@ pub(super) struct StoredPartition {
 pub(super) struct StoredSegment {
     pub file: String,
     pub base: u64,
-    /// Offset up to which it was copied.
+    /// Copied up to this offset.
     pub end: u64,
     pub bytes: u64,
     /// Of the whole file.
@@ -49,7 +49,7 @@ pub(super) struct StoredSegment {
     pub damaged: Vec<(u64, u64)>,
 }
 
-/// What any format's manifest has.
+/// The part that every format of the manifest has.
 #[derive(Deserialize)]
 struct FormatOnly {
     backup_format: u32,
@@ -99,17 +99,18 @@ impl Manifest {
         dir.join(partition).join(file)
     }
 
-    /// The segment as an earlier backup stored it.
+    /// The segment in an earlier backup.
     pub fn find(&self, partition: &str, file: &str) -> Option<&StoredSegment> {
         let partition = self.partitions.iter().find(|one| one.name == partition)?;
         partition.segments.iter().find(|one| one.file == file)
     }
 }
 
-/// Makes sure that a folder is empty or one for backups of this log, and says so in it.
-pub(super) fn claim(files: &dyn Files, dir: &Path, log_id: &str) -> Result<(), ToolError> {
-    files.create_dir(dir).map_err(ToolError::io("make", dir))?;
-    let names = files.list(dir).map_err(ToolError::io("list", dir))?;
+/// Makes sure that a folder is empty or holds backups of this log, and notes the log in it.
+pub(super) fn claim(work: Work<'_>, dir: &Path, log_id: &str) -> Result<(), ToolError> {
+    let files = &*work.seams.files;
+    work.on("make", dir, |files, path| files.create_dir(path))?;
+    let names = work.on("list", dir, |files, path| files.list(path))?;
     let path = dir.join(OWNER);
     match read_file(files, &path, 64) {
         Ok(owner) if owner.trim_ascii() == log_id.as_bytes() => return Ok(()),

@@ -1,50 +1,51 @@
-//! `purge`: takes the records of a device, or of the topics of a filter, out of a log that no broker has open.
+//! `purge`: removes the content of records of a device, or of topics, from a log that no broker has open.
 //!
-//! A purged record keeps its place, time and epoch; topic, key, client id, extensions and payload go. Whatever else may
-//! hold its bytes goes too: indexes, the list of topics, files kept aside, and stale bytes behind the batches.
+//! A purged record keeps its offset, time and epoch; topic, key, client id, extensions and payload are removed.
+//! Everything else that may hold its bytes is removed too: indexes, the list of topics, quarantined files, and stale
+//! bytes behind the batches.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::backup::SegmentWriter;
 use super::folder::{Folder, PartitionDir};
 use super::repair::open_once;
 use super::scan::scan_segment;
-use super::{Access, ToolError, Work};
-use crate::batch::decode::Batch;
+use super::segment_writer::SegmentWriter;
+use super::work::{Access, ToolError, Work};
 use crate::batch::layout::{
     BATCH_HOLDS_PURGED, CODEC_NONE, Entry, FLAG_PURGED, FLAG_QOS, HEADER_BYTES, Header, Identity,
 };
+use crate::batch::record_batch::Batch;
 use crate::batch::view::RecordView;
 use crate::ids::Offset;
 use crate::route::level;
 use crate::segment::header::{HeaderFound, SegmentHeader, file_name};
-use crate::vfs::files::{Files, OpenMode};
+use crate::vfs::files::OpenMode;
 
 #[derive(Debug, Clone, Serialize, PartialEq, Eq)]
 pub struct PurgeReport {
     pub records: u64,
-    /// Segments that were written anew.
+    /// Segments that were rewritten.
     pub segments: usize,
-    /// Files kept aside by earlier starts, which may have held the same bytes.
+    /// Quarantined files of earlier starts, which may have held the same bytes.
     pub removed_files: usize,
     pub partitions: Vec<(String, u64)>,
 }
 
-/// Which records are purged.
+/// The records to purge.
 #[derive(Clone, Copy)]
 pub enum PurgeWhat<'a> {
-    /// Those that a device sent, those whose key or routing level names it, and its state.
+    /// Records that a device sent, records whose key or routing level names it, and its state.
     Device(&'a str),
-    /// Those with such a topic, and retained values of it.
+    /// Records of these topics, and their retained values.
     Topics(&'a dyn Fn(&str) -> bool),
 }
 
 /// Topics of the internal partition: `$state/<kind>/<id>`.
 const STATE: &str = "$state/";
-/// Kinds whose id is neither a client nor a topic.
+/// Kinds whose id is not a client or a topic.
 const OTHER_KINDS: [&str; 2] = ["group", "snapshot"];
 
 impl PurgeWhat<'_> {
@@ -78,12 +79,12 @@ fn names(topic: &str, device: &str, templates: &[String]) -> bool {
     templates.iter().any(is_named)
 }
 
-/// Purges, also from the internal partition. An interrupted purge is finished by the next.
+/// Purges all partitions, the internal one included. The next purge finishes an interrupted one.
 pub fn purge(dir: &Path, what: PurgeWhat<'_>, work: Work<'_>) -> Result<PurgeReport, ToolError> {
     if matches!(what, PurgeWhat::Device("")) {
         return Err(ToolError::Refused("a device has a name".to_owned()));
     }
-    // A start settles what a crash left: an unfinished write might come back otherwise.
+    // Recovery first: an unfinished write might come back otherwise.
     let folder = Folder::open(dir, Access::Alone, work)?;
     let meta = folder.meta.as_ref().map(Clone::clone);
     let meta = meta.map_err(|error| ToolError::Refused(error.to_string()))?;
@@ -113,17 +114,17 @@ pub fn purge(dir: &Path, what: PurgeWhat<'_>, work: Work<'_>) -> Result<PurgeRep
             done += bytes;
             (work.progress)(done, total);
         }
-        report.removed_files += clean(place, &*work.seams.files)?;
+        report.removed_files += clean(place, work)?;
         report.records += records;
         report.partitions.push((place.name.clone(), records));
     }
     drop(folder);
-    // Indexes again, and a mark of where the partitions end now.
+    // Builds the indexes again, and a checkpoint at the new ends.
     open_once(dir, &meta, work)?;
     Ok(report)
 }
 
-/// Rewrites a segment when it holds a match, and takes what is stale off its end. Returns the number of matches and the
+/// Rewrites a segment when it holds a match, and cuts stale bytes off its end. Returns the number of matches and the
 /// bytes of its batches.
 fn purge_segment(
     place: &PartitionDir,
@@ -152,12 +153,12 @@ fn purge_segment(
         }
         return Ok((0, scan.end));
     }
-    // Bytes that are damaged can not be asked what they are: they go as well.
+    // Damaged bytes may belong to a match, so they are removed as well.
     rewrite(place, base, limit, &scan.header, matches, work)?;
     Ok((records, scan.end))
 }
 
-/// Writes a segment anew, a file per run without gap; the first one replaces the old file, so it comes last.
+/// Rewrites a segment, with one file per range without gaps. The first replaces the old file, so it comes last.
 fn rewrite(
     place: &PartitionDir,
     base: Offset,
@@ -166,7 +167,6 @@ fn rewrite(
     matches: &dyn Fn(&RecordView<'_>) -> bool,
     work: Work<'_>,
 ) -> Result<(), ToolError> {
-    let files = &*work.seams.files;
     let epoch = match old {
         HeaderFound::Good(header) => header.epoch,
         _ => crate::ids::Epoch(0),
@@ -179,7 +179,7 @@ fn rewrite(
             recycled: false,
             base,
             epoch,
-            // Another time, so that a backup knows it for another file.
+            // A new time, so that a backup sees another file.
             created_us: work.seams.clock.now_us(),
         };
         SegmentWriter::begin(work, &unfinished(base), &header.to_bytes())
@@ -204,48 +204,38 @@ fn rewrite(
     copy.finish()?;
     for base in stretches.iter().rev() {
         let (from, to) = (unfinished(*base), place.segment(*base));
-        files
-            .rename(&from, &to)
-            .map_err(ToolError::io("rename", &from))?;
-        files
-            .sync_dir(&place.dir)
-            .map_err(ToolError::io("sync", &place.dir))?;
+        work.on("rename", &from, |files, from| files.rename(from, &to))?;
+        work.on("sync", &place.dir, |files, path| files.sync_dir(path))?;
     }
     Ok(())
 }
 
-/// Removes what may hold bytes of purged records besides the segments.
-fn clean(place: &PartitionDir, files: &dyn Files) -> Result<usize, ToolError> {
+/// Removes the files besides the segments that may hold bytes of purged records.
+fn clean(place: &PartitionDir, work: Work<'_>) -> Result<usize, ToolError> {
     let mut kept_aside = 0;
-    let names = files
-        .list(&place.dir)
-        .map_err(ToolError::io("list", &place.dir))?;
+    let names = work.on("list", &place.dir, |files, path| files.list(path))?;
     for name in names {
         let is_aside = [".damaged", ".torn", ".misplaced"]
             .iter()
             .any(|end| name.ends_with(end));
         let is_derived = name.ends_with(".idx") || name.ends_with(".tmp") || name == "topics";
-        // The mark names positions of before.
+        // The checkpoint names old positions.
         if is_aside || is_derived || name == "mark" {
             let path = place.dir.join(&name);
-            files
-                .remove(&path)
-                .map_err(ToolError::io("remove", &path))?;
+            work.on("remove", &path, |files, path| files.remove(path))?;
             kept_aside += usize::from(is_aside);
         }
     }
-    files
-        .sync_dir(&place.dir)
-        .map_err(ToolError::io("sync", &place.dir))?;
+    work.on("sync", &place.dir, |files, path| files.sync_dir(path))?;
     Ok(kept_aside)
 }
 
-/// The tables of a batch, with the names that are still used and an empty one.
+/// A name table of the rewritten batch: the names that are still used, and an empty one.
 #[derive(Default)]
 struct Table {
     bytes: Vec<u8>,
     count: u16,
-    /// New place of each old one.
+    /// New index of each old one.
     places: Vec<Option<u16>>,
     empty: Option<u16>,
 }
@@ -263,7 +253,7 @@ impl Table {
         })
     }
 
-    /// An entry of `fixed` zero bytes: a name of no length. A table that is full has a name that stays anyway.
+    /// An entry of `fixed` zero bytes: an empty name. A full table uses its first name instead.
     fn empty(&mut self, fixed: usize) -> u16 {
         if let Some(place) = self.empty {
             return place;
@@ -278,7 +268,7 @@ impl Table {
     }
 }
 
-/// The batch without what its matching records say.
+/// The batch without the content of its matching records.
 fn without(
     batch: &Batch,
     is_hit: &dyn Fn(&RecordView<'_>) -> bool,

@@ -1,7 +1,7 @@
-//! `repair`: makes a folder that a start refuses one that it takes, and does what a start would do, now.
+//! `repair`: repairs a folder that a start refuses, and runs recovery.
 //!
-//! It makes `log.meta` and indexes again from the segments, moves aside what does not belong, and lets recovery do the
-//! rest. It never deletes: every byte that is not served afterwards lies in a `.damaged`, `.torn` or `.misplaced` file.
+//! It builds `log.meta` and indexes again from the segments, moves misplaced segments aside, and lets recovery do the
+//! rest. It never deletes: every byte that is not served afterwards is in a `.damaged`, `.torn` or `.misplaced` file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::folder::{Folder, PartitionDir, read_header};
 use super::scan::scan_segment;
 use super::verify::{VerifyReport, verify};
-use super::{Access, ToolError, Work};
+use super::work::{Access, ToolError, Work};
 use crate::config::{ClassConfig, LogConfig};
 use crate::error::ReadError;
 use crate::ids::{Class, Offset};
@@ -20,15 +20,15 @@ use crate::recovery::meta::Meta;
 use crate::segment::header::{HeaderFound, SegmentHeader, file_name};
 use crate::vfs::files::OpenMode;
 
-/// Where an emptied partition begins again: above every offset that it can have given.
+/// Where an emptied partition begins again: above every offset that was ever given.
 const BEGIN_AGAIN: Offset = Offset(1 << 40);
 
 #[derive(Debug, Clone, Serialize, PartialEq, Eq)]
 pub struct RepairReport {
     pub dry_run: bool,
-    /// What was done, or would be.
+    /// The actions that were taken, or would be.
     pub actions: Vec<String>,
-    /// What there is afterwards; None for a dry run.
+    /// The state afterwards; None for a dry run.
     pub after: Option<VerifyReport>,
 }
 
@@ -51,8 +51,8 @@ enum Action {
     },
 }
 
-/// Mends the log in `dir`. `templates` are the routing templates by class, for when `log.meta` is gone: nothing else
-/// holds them. Classes without one get their default.
+/// Repairs the log in `dir`. `templates` are the routing templates by class, used when `log.meta` is gone: they are
+/// stored nowhere else. Classes without one get their default.
 pub fn repair(
     dir: &Path,
     templates: &BTreeMap<Class, Option<String>>,
@@ -74,7 +74,7 @@ pub fn repair(
     }
     drop(folder);
     let before = verify(dir, Access::Alone, work)?;
-    let rebuilt = |check: &super::PartitionCheck| {
+    let rebuilt = |check: &super::verify::PartitionCheck| {
         let named = |index: &String| {
             let (name, _) = index.split_once(':').unwrap_or((index, ""));
             format!("{}/{name}", check.name)
@@ -105,7 +105,7 @@ pub fn repair(
     })
 }
 
-/// `log.meta` as it should be, and why it is not, if so.
+/// The correct `log.meta`, and why the present one is wrong, if it is.
 fn mended_meta(
     folder: &Folder,
     templates: &BTreeMap<Class, Option<String>>,
@@ -136,14 +136,14 @@ fn mended_meta(
     }
 }
 
-/// The newest epoch that any header or batch names.
+/// The newest epoch in any header or batch.
 fn newest_epoch(folder: &Folder, work: Work<'_>) -> Result<u64, ToolError> {
     let mut newest = 0;
     for place in &folder.partitions {
         for (base, limit) in folder.readable(place) {
             let is_trusted = folder.meta.is_ok() && limit.is_some();
             if is_trusted {
-                // Epochs never fall, so the last segment has the newest.
+                // Epochs never decrease, so the last segment has the newest.
                 continue;
             }
             let scan = scan_segment(work, place, base, limit, |batch| {
@@ -158,7 +158,7 @@ fn newest_epoch(folder: &Folder, work: Work<'_>) -> Result<u64, ToolError> {
     Ok(newest)
 }
 
-/// The classes in the order of their partition numbers, from the headers.
+/// The classes by the segment headers, in the order of their partition numbers.
 fn classes_of(
     folder: &Folder,
     templates: &BTreeMap<Class, Option<String>>,
@@ -188,7 +188,7 @@ fn classes_of(
     Ok(classes)
 }
 
-/// Segments whose good header names another place; returns how many.
+/// Finds segments whose good header names another partition or offset; returns how many.
 fn misplaced(
     place: &PartitionDir,
     actions: &mut Vec<Action>,
@@ -197,7 +197,7 @@ fn misplaced(
     let before = actions.len();
     for base in &place.bases {
         let path = place.segment(*base);
-        // One that does not open is left to the start, which reports it.
+        // A start reports a segment that cannot be opened.
         let Ok(file) = work.seams.files.open(&path, OpenMode::Read) else {
             continue;
         };
@@ -277,7 +277,7 @@ fn apply(dir: &Path, action: &Action, meta: &Meta, work: Work<'_>) -> Result<(),
     let files = &*work.seams.files;
     match action {
         Action::WriteMeta { meta, .. } => {
-            // The bad one is evidence.
+            // The bad one is kept as evidence.
             let (path, aside) = (dir.join("log.meta"), dir.join("log.meta.damaged"));
             match files.rename(&path, &aside) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -288,18 +288,14 @@ fn apply(dir: &Path, action: &Action, meta: &Meta, work: Work<'_>) -> Result<(),
             Ok(meta.save(files, dir)?)
         }
         Action::MoveAside { from, to } => {
-            files
-                .rename(from, to)
-                .map_err(ToolError::io("rename", from))?;
+            work.on("rename", from, |files, from| files.rename(from, to))?;
             let folder = from.parent().unwrap_or(dir);
-            files
-                .sync_dir(folder)
-                .map_err(ToolError::io("sync", folder))
+            work.on("sync", folder, |files, path| files.sync_dir(path))
         }
         Action::BeginAgain { place } => begin_again(place, meta, work),
         Action::Open { rebuilt, .. } => {
             for index in rebuilt {
-                // One that is there but not right is in the way of being made again; one that is missing is not.
+                // Removed so that recovery builds it again; it may be missing.
                 let _ = files.remove(&dir.join(index));
             }
             open_once(dir, meta, work)
@@ -330,8 +326,8 @@ fn begin_again(place: &PartitionDir, meta: &Meta, work: Work<'_>) -> Result<(), 
     files.sync_dir(parent).map_err(failed)
 }
 
-/// A start and a clean stop: recovery keeps bad bytes aside and makes indexes, which are saved with the lists of topics,
-/// so that the start that follows reads neither segments nor indexes.
+/// A start and a clean stop: recovery keeps bad bytes aside and builds indexes. They are saved with the lists of
+/// topics, so that the next start reads neither segments nor indexes.
 pub(super) fn open_once(dir: &Path, meta: &Meta, work: Work<'_>) -> Result<(), ToolError> {
     let classes = meta.classes.iter().filter_map(|stored| {
         let mut config = ClassConfig::new(Class::from_name(&stored.class)?);
@@ -343,7 +339,6 @@ pub(super) fn open_once(dir: &Path, meta: &Meta, work: Work<'_>) -> Result<(), T
         classes: classes.collect(),
         maintain_every: None,
         tail_bytes: 1 << 20,
-        heads_bytes: 0,
         ..LogConfig::new(dir)
     };
     let (log, _) = Log::open(config, work.seams.clone())?;

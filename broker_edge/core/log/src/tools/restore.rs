@@ -1,39 +1,30 @@
-//! `restore`: a log made of a backup, by default with an identity of its own.
+//! `restore`: makes a log from a backup, by default with a new identity.
 //!
-//! Log id and secret are part of every checksum, so batches are written anew with theirs. `log.meta` is written last, and a file
-//! `restoring` stands in the folder until then: what an interrupted restore left behind is never taken for a log.
+//! Log id and secret are part of every checksum, so each batch gets a new checksum. `log.meta` is written last, and the
+//! folder has a file `restoring` until then: the files of an interrupted restore are never taken for a log.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::backup::SegmentWriter;
-use super::folder::class_of;
+use super::folder::{UNFINISHED, class_of, is_unfinished};
 use super::manifest::{Manifest, StoredPartition, StoredSegment};
-use super::{ToolError, Work};
-use crate::batch::decode::Batch;
+use super::segment_writer::SegmentWriter;
+use super::work::{ToolError, Work};
 use crate::batch::layout::{HEADER_BYTES, Header, Identity};
+use crate::batch::record_batch::Batch;
 use crate::ids::{Class, Epoch, LogId, Offset, PartitionId, Secret};
 use crate::index::builder::IndexBuilder;
-use crate::index::catalog_file::TopicsFileWriter;
-use crate::log::{random_id, random_secret, sync_names_of};
-use crate::recovery::meta::{Meta, replace_file};
+use crate::index::catalog_file::CatalogFileWriter;
+use crate::recovery::log_folder::{random_id, random_secret, sync_names_of};
+use crate::recovery::meta::Meta;
 use crate::segment::header::{SEGMENT_HEADER_BYTES, SegmentHeader, file_name};
-use crate::segment::scan::{SegmentScan, Step, WALK_CHUNK_BYTES};
-use crate::vfs::files::{File, Files, OpenMode, read_full};
+use crate::segment::scan::{SCAN_CHUNK_BYTES, SegmentScan, Step};
+use crate::vfs::files::{File, OpenMode, read_full, replace_file};
 
-/// With the same id the log of before may have gone on after the backup; its epochs must not be used a second time.
+/// With the same id, the old log may have gone on after the backup; its epochs must not be used again.
 const EPOCHS_AHEAD: u64 = 1 << 20;
-
-/// Stands in a folder until it is a log.
-const UNFINISHED: &str = "restoring";
-
-/// Whether these are the names in a folder that a restore did not finish.
-pub(super) fn is_unfinished(names: &[String]) -> bool {
-    let has = |wanted: &str| names.iter().any(|name| name == wanted);
-    has(UNFINISHED) && !has("log.meta")
-}
 
 #[derive(Debug, Clone, Serialize, PartialEq, Eq)]
 pub struct RestoreReport {
@@ -46,7 +37,7 @@ pub struct RestoreReport {
     pub partitions: Vec<(String, u64, u64)>,
 }
 
-/// Writes the backup in `source` to `dir`, which must not be there or be empty.
+/// Writes the backup in `source` to `dir`, which must be missing or empty.
 pub fn restore(
     source: &Path,
     dir: &Path,
@@ -66,7 +57,7 @@ pub fn restore(
         let made = random_id().and_then(|id| Ok((id, random_secret()?)));
         made.map_err(ToolError::io("read", Path::new("/dev/urandom")))?
     };
-    prepare(files, dir)?;
+    prepare(work, dir)?;
     let mut report = RestoreReport {
         log_id: id.to_string(),
         source_log_id: old_id.to_string(),
@@ -98,7 +89,7 @@ pub fn restore(
             open: None,
             next: Offset(partition.log_start),
             records: 0,
-            topics: TopicsFileWriter::default(),
+            topics: CatalogFileWriter::default(),
         };
         writer.restore(source, partition, &mut |bytes| {
             done += bytes;
@@ -137,10 +128,11 @@ fn identity(log_id: LogId, secret: Secret, number: usize) -> Identity {
     }
 }
 
-/// Refuses a folder that holds anything but what an interrupted restore left, and empties that.
-fn prepare(files: &dyn Files, dir: &Path) -> Result<(), ToolError> {
-    files.create_dir(dir).map_err(ToolError::io("make", dir))?;
-    let names = files.list(dir).map_err(ToolError::io("list", dir))?;
+/// Refuses a folder that holds anything but an interrupted restore, and removes the files of that.
+fn prepare(work: Work<'_>, dir: &Path) -> Result<(), ToolError> {
+    let files = &*work.seams.files;
+    work.on("make", dir, |files, path| files.create_dir(path))?;
+    let names = work.on("list", dir, |files, path| files.list(path))?;
     if !names.is_empty() && !is_unfinished(&names) {
         return Err(ToolError::Refused(format!(
             "{} is not empty; restore into a folder that is not there yet",
@@ -153,14 +145,9 @@ fn prepare(files: &dyn Files, dir: &Path) -> Result<(), ToolError> {
         .map_err(ToolError::io("write", &marker))?;
     for name in names.iter().filter(|name| class_of(name).is_some()) {
         let folder = dir.join(name);
-        for file in files
-            .list(&folder)
-            .map_err(ToolError::io("list", &folder))?
-        {
+        for file in work.on("list", &folder, |files, path| files.list(path))? {
             let path = folder.join(file);
-            files
-                .remove(&path)
-                .map_err(ToolError::io("remove", &path))?;
+            work.on("remove", &path, |files, path| files.remove(path))?;
         }
     }
     Ok(())
@@ -175,17 +162,17 @@ struct Writer<'a> {
     new: Identity,
     epoch: Epoch,
     open: Option<Open>,
-    /// Offset that is expected next.
+    /// The next expected offset.
     next: Offset,
     records: u64,
-    /// Of the segments that are whole.
-    topics: TopicsFileWriter,
+    /// Topics of the finished segments.
+    topics: CatalogFileWriter,
 }
 
 struct Open {
     base: Offset,
     copy: SegmentWriter,
-    growing: IndexBuilder,
+    builder: IndexBuilder,
 }
 
 impl Writer<'_> {
@@ -196,10 +183,9 @@ impl Writer<'_> {
         done: &mut dyn FnMut(u64),
     ) -> Result<(), ToolError> {
         let files = &*self.work.seams.files;
-        files
-            .create_dir(&self.dir)
-            .map_err(ToolError::io("make", &self.dir))?;
-        // From the log start, so that what is damaged there is a gap.
+        self.work
+            .on("make", &self.dir, |files, path| files.create_dir(path))?;
+        // From the log start, so that damage there becomes a gap.
         self.begin(Offset(partition.log_start))?;
         for segment in &partition.segments {
             if Offset(segment.base) > self.open_base() {
@@ -212,23 +198,22 @@ impl Writer<'_> {
         if self.next.0 < partition.high_watermark {
             self.begin(Offset(partition.high_watermark))?;
         }
-        // The last one has no index: it is the active segment.
+        // The last segment is the active one and has no index.
         if let Some(open) = self.open.take() {
             open.copy.finish()?;
         }
         self.topics
             .save(files, &self.dir, &self.new)
             .map_err(ToolError::io("write the list of topics in", &self.dir))?;
-        files
-            .sync_dir(&self.dir)
-            .map_err(ToolError::io("sync", &self.dir))
+        self.work
+            .on("sync", &self.dir, |files, path| files.sync_dir(path))
     }
 
     fn open_base(&self) -> Offset {
         self.open.as_ref().map_or(Offset(0), |open| open.base)
     }
 
-    /// Ends the file that is open, with its index, and begins one at `base`.
+    /// Finishes the open file and its index, and begins a file at `base`.
     fn begin(&mut self, base: Offset) -> Result<(), ToolError> {
         self.seal()?;
         let header = SegmentHeader {
@@ -243,7 +228,7 @@ impl Writer<'_> {
         self.open = Some(Open {
             base,
             copy: SegmentWriter::begin(self.work, &path, &header.to_bytes())?,
-            growing: IndexBuilder::new(base),
+            builder: IndexBuilder::new(base),
         });
         self.next = base;
         Ok(())
@@ -255,7 +240,7 @@ impl Writer<'_> {
         };
         open.copy.finish()?;
         let path = self.dir.join(file_name(open.base, "idx"));
-        let index = open.growing.finish();
+        let index = open.builder.finish();
         let bytes = index.to_bytes(&self.new);
         self.topics.add(&index, &bytes);
         let file = self.work.seams.files.open(&path, OpenMode::Create);
@@ -280,24 +265,24 @@ impl Writer<'_> {
         if !is_whole {
             return Err(damaged());
         }
-        let mut walk = SegmentScan::new(
+        let mut scan = SegmentScan::new(
             &*file,
             self.old,
             SEGMENT_HEADER_BYTES,
             segment.bytes,
             Offset(segment.base),
         );
-        while walk.position < segment.bytes {
+        while scan.position < segment.bytes {
             self.work.go_on()?;
             let mut head = [0; HEADER_BYTES];
-            read_full(&*file, &mut head, walk.position).map_err(failed)?;
-            // What was damaged at the source is left out of the file.
+            read_full(&*file, &mut head, scan.position).map_err(failed)?;
+            // Damaged batches were left out of the file.
             let base = Header::parse(&head).map_err(|_| damaged())?.base_offset;
-            if base < walk.expected {
+            if base < scan.expected {
                 return Err(damaged());
             }
-            walk.expected = base;
-            match walk.next().map_err(failed)? {
+            scan.expected = base;
+            match scan.next().map_err(failed)? {
                 Step::Batch { batch, .. } => self.put(&batch)?,
                 Step::Bad => return Err(damaged()),
             }
@@ -325,15 +310,14 @@ impl Writer<'_> {
                 self.next
             ))
         })?;
-        open.growing.push(batch, position);
-        open.growing.catch_up();
+        open.builder.add(&batch, position);
         Ok(())
     }
 }
 
 fn checksum_of(file: &dyn File) -> std::io::Result<u32> {
     let (mut checksum, mut position) = (0, 0);
-    let mut chunk = vec![0; WALK_CHUNK_BYTES];
+    let mut chunk = vec![0; SCAN_CHUNK_BYTES];
     loop {
         let read = read_full(file, &mut chunk, position)?;
         if read == 0 {

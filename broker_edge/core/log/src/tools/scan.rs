@@ -1,24 +1,19 @@
-//! Walks one segment from its first batch to its last and notes everything that is not a batch.
+//! Checks one segment from its first batch to its last and notes everything that is not a batch.
 
-use std::io;
 use std::ops::Range;
 
 use super::folder::{PartitionDir, open_segment, read_header};
-use super::{ToolError, Work};
-use crate::batch::decode::Batch;
+use super::work::{ToolError, Work};
+use crate::batch::record_batch::Batch;
 use crate::ids::{Epoch, Offset};
 use crate::index::builder::IndexBuilder;
-use crate::index::model::Index;
-use crate::index::rebuild::add;
-use crate::segment::header::{HeaderFound, Hole, SEGMENT_HEADER_BYTES};
-use crate::segment::scan::{SegmentScan, Step};
-use crate::vfs::files::{File, read_full};
+use crate::index::model::{Hole, Index};
+use crate::segment::header::{HeaderFound, SEGMENT_HEADER_BYTES};
+use crate::segment::scan::{SegmentScan, Step, leftover_bytes};
+use crate::vfs::files::File;
 use crate::vfs::salvage::Salvage;
 
-/// How far behind the last batch bytes are looked for that a start would call a torn tail.
-const LEFTOVER_BYTES_MAX: u64 = 4 << 20;
-
-/// Offsets that are not there, and the bytes in their place.
+/// Missing offsets, and the bytes in their place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Damage {
     pub lost: Range<Offset>,
@@ -32,14 +27,14 @@ pub(super) struct SegmentCheck {
     /// Position after the last batch.
     pub end: u64,
     pub damage: Vec<Damage>,
-    /// Bytes behind the last batch that are not zero; what recycled files leave counts too.
+    /// Bytes behind the last batch that are not zero; stale bytes of recycled files count too.
     pub leftover: u64,
-    /// Pieces that the disk did not give.
+    /// Pieces that could not be read.
     pub unreadable: u64,
     pub index: Index,
 }
 
-/// Each batch of a segment whose batches end at or before `limit`, where the next segment begins.
+/// Gives each batch of a segment to `each`. The batches end at or before `limit`, where the next segment begins.
 pub(super) fn scan_segment(
     work: Work<'_>,
     place: &PartitionDir,
@@ -53,37 +48,37 @@ pub(super) fn scan_segment(
     let header = read_header(&file).map_err(failed)?;
     let length = file.len().map_err(failed)?;
     let end_of_offsets = limit.unwrap_or(Offset(u64::MAX));
-    let mut walk = SegmentScan::new(&file, place.identity, SEGMENT_HEADER_BYTES, length, base);
-    let mut growing = IndexBuilder::new(base);
+    let mut scan = SegmentScan::new(&file, place.identity, SEGMENT_HEADER_BYTES, length, base);
+    let mut builder = IndexBuilder::new(base);
     let (mut records, mut next, mut end) = (0, base, SEGMENT_HEADER_BYTES);
     let mut damage = Vec::new();
-    while walk.expected < end_of_offsets {
+    while scan.expected < end_of_offsets {
         work.go_on()?;
-        match walk.next().map_err(failed)? {
+        match scan.next().map_err(failed)? {
             Step::Batch { batch, .. } if batch.next_offset() > end_of_offsets => break,
             Step::Batch { batch, position } => {
                 each(&batch)?;
                 records += batch.len() as u64;
                 next = batch.next_offset();
-                end = walk.position;
-                add(&mut growing, batch, position);
+                end = scan.position;
+                builder.add(&batch, position);
             }
             Step::Bad => {
-                let (first, from) = (walk.expected, walk.position);
-                let is_found = walk
+                let (first, from) = (scan.expected, scan.position);
+                let is_found = scan
                     .resync(end_of_offsets, Epoch(u64::MAX))
                     .map_err(failed)?;
                 if !is_found {
                     break;
                 }
-                growing.add_hole(Hole {
+                builder.add_hole(Hole {
                     first,
-                    next: walk.expected,
-                    resume: walk.position,
+                    next: scan.expected,
+                    resume: scan.position,
                 });
                 damage.push(Damage {
-                    lost: first..walk.expected,
-                    place: from..walk.position,
+                    lost: first..scan.expected,
+                    place: from..scan.position,
                 });
             }
         }
@@ -103,14 +98,6 @@ pub(super) fn scan_segment(
         damage,
         leftover,
         unreadable: file.unreadable().map_or(0, |found| found.pieces),
-        index: growing.finish(),
+        index: builder.finish(),
     })
-}
-
-fn leftover_bytes(file: &dyn File, position: u64) -> io::Result<u64> {
-    let room = file.len()?.saturating_sub(position).min(LEFTOVER_BYTES_MAX);
-    let mut bytes = vec![0; room as usize];
-    let read = read_full(file, &mut bytes, position)?;
-    let last = bytes[..read].iter().rposition(|byte| *byte != 0);
-    Ok(last.map_or(0, |at| at as u64 + 1))
 }

@@ -1,4 +1,5 @@
-//! `verify`: reads every segment and says what is whole, what is lost, and what a start would mend. Changes nothing.
+//! `verify`: reads every segment and reports what is whole, what is lost, and what a start would repair. Changes
+//! nothing.
 
 use std::path::Path;
 
@@ -6,12 +7,12 @@ use serde::Serialize;
 
 use super::folder::{Folder, PartitionDir};
 use super::scan::{SegmentCheck, scan_segment};
-use super::{Access, ToolError, Work};
+use super::work::{Access, ToolError, Work};
 use crate::ids::{Epoch, Offset};
 use crate::index::model::Index;
 use crate::recovery::checkpoint::Checkpoint;
-use crate::recovery::meta::read_file;
 use crate::segment::header::{FORMAT, HeaderFound, file_name};
+use crate::vfs::files::read_file;
 
 /// Larger than the index of any segment.
 const INDEX_BYTES_MAX: usize = 1 << 30;
@@ -20,14 +21,14 @@ const INDEX_BYTES_MAX: usize = 1 << 30;
 pub struct VerifyReport {
     pub log_id: String,
     pub format: u32,
-    /// False when a running broker had the log open: then the newest segments were left out.
+    /// False when a broker had the log open: then the newest segments were left out.
     pub complete: bool,
     /// Why there is no good `log.meta`.
     pub meta: Option<String>,
     pub partitions: Vec<PartitionCheck>,
 }
 
-/// Offsets that are gone, and where their bytes should be.
+/// Lost offsets, and where their bytes should be.
 #[derive(Debug, Clone, Serialize, PartialEq, Eq)]
 pub struct FoundGap {
     pub start: u64,
@@ -55,18 +56,18 @@ pub struct PartitionCheck {
     pub gaps: Vec<FoundGap>,
     /// The first offset that is damaged.
     pub first_bad: Option<u64>,
-    /// Damage that costs no record: headers, the mark.
+    /// Damage that loses no record: headers, the checkpoint.
     pub flaws: Vec<String>,
-    /// Indexes that a start would make again.
+    /// Indexes that a start would build again.
     pub indexes: Vec<String>,
-    /// Bytes behind the last batch that a start would cut, if it takes them for an unfinished write.
+    /// Bytes behind the last batch that a start would cut as an unfinished write.
     pub torn_bytes: u64,
     /// Files that earlier starts kept aside.
     pub kept_aside: usize,
 }
 
 impl VerifyReport {
-    /// Whether anything is damaged. An index that has to be made again is not.
+    /// Whether anything is damaged. An index that must be built again does not count.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
         let is_hurt = |check: &PartitionCheck| check.first_bad.is_some() || !check.flaws.is_empty();
@@ -74,7 +75,7 @@ impl VerifyReport {
     }
 }
 
-/// Reads all that can be read of the log in `dir`.
+/// Reads everything readable of the log in `dir`.
 pub fn verify(dir: &Path, access: Access, work: Work<'_>) -> Result<VerifyReport, ToolError> {
     let folder = Folder::open(dir, access, work)?;
     let total = folder.bytes(work);
@@ -255,30 +256,30 @@ fn check_index(
     check.indexes.push(format!("{name}: {what}"));
 }
 
-/// What lies behind the last batch: lost when the mark covers it, else an unfinished write.
+/// Judges the bytes behind the last batch: lost when the checkpoint covers them, else an unfinished write.
 fn check_end(
     place: &PartitionDir,
     last: &SegmentCheck,
     work: Work<'_>,
     check: &mut PartitionCheck,
 ) {
-    let mark = match Checkpoint::load(&*work.seams.files, &place.dir, &place.identity) {
-        Ok(mark) => mark,
+    let checkpoint = match Checkpoint::load(&*work.seams.files, &place.dir, &place.identity) {
+        Ok(checkpoint) => checkpoint,
         Err(what) => {
             check.flaws.push(what.to_owned());
             None
         }
     };
-    if let Some(mark) = mark.filter(|mark| mark.next > last.next) {
+    if let Some(checkpoint) = checkpoint.filter(|checkpoint| checkpoint.next > last.next) {
         check.gaps.push(FoundGap {
             start: last.next.0,
-            end: mark.next.0,
+            end: checkpoint.next.0,
             reason: "damage",
             file: file_name(last.index.base, "seg"),
             position: last.end,
-            bytes: mark.position.saturating_sub(last.end),
+            bytes: checkpoint.position.saturating_sub(last.end),
         });
-        check.next_offset = mark.next.0;
+        check.next_offset = checkpoint.next.0;
         return;
     }
     let is_recycled = !matches!(last.header, HeaderFound::Good(header) if !header.recycled);

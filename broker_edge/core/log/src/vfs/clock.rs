@@ -1,6 +1,17 @@
-//! Wall clock and steady clock as a seam. Nothing else in this crate asks what time it is.
+//! Wall clock and steady clock as a seam, and the seams of a log together. Nothing else in this crate asks for the
+//! time.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::vfs::files::Files;
+
+/// The outside world of a log.
+#[derive(Clone)]
+pub struct Seams {
+    pub files: Arc<dyn Files>,
+    pub clock: Arc<dyn Clock>,
+}
 
 pub trait Clock: Send + Sync {
     /// Unix time in microseconds, UTC. May jump in both directions.

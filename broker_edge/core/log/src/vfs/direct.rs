@@ -1,5 +1,5 @@
-//! Zeros that go to the disk past the page cache: they need no pages, no copies and no second trip of the pages that the
-//! batches written over them will have anyway. Where the file system has no direct writes, nothing is done here.
+//! Writes zeros past the page cache: they need no pages and no copies, and the pages of the batches that are written
+//! over them go to the disk only once. Where the file system has no direct writes, nothing is done here.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -9,12 +9,12 @@ use rustix::io::Errno;
 
 use crate::vfs::files::ZEROS;
 
-/// Written by one call at most.
+/// Most slices in one call.
 const SLICES: usize = 64;
 /// Below this a direct write costs more than one into the cache.
 const BYTES_MIN: u64 = 64 << 10;
 
-/// Writes zeros from `from` towards `to`, both on a page; returns how far it came. The caller does the rest otherwise.
+/// Writes zeros from `from` towards `to`, both page-aligned; returns how far it came. The caller writes the rest.
 pub(crate) fn fill_zeros(file: &File, from: u64, to: u64) -> io::Result<u64> {
     if to.saturating_sub(from) < BYTES_MIN {
         return Ok(from);
@@ -41,7 +41,7 @@ fn write_zeros(file: &File, from: u64, to: u64) -> io::Result<u64> {
             Ok(0) => return Ok(position),
             Ok(written) => position += written as u64,
             Err(Errno::INTR) => {}
-            // No direct writes here, or none of this shape: the cache takes them.
+            // No direct writes here, or not of this shape: the caller writes through the cache.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(position),
             Err(error) => return Err(error.into()),
         }
@@ -55,7 +55,7 @@ mod tests {
 
     use crate::vfs::files::File as _;
 
-    /// Whatever the file system of the test's folder offers.
+    /// On any file system, with or without direct writes.
     #[test]
     fn only_what_is_to_be_zeros_becomes_zeros() {
         for (from, to) in [

@@ -3,16 +3,9 @@
 //! It promises what a POSIX file system promises and no more: a write may be lost until `sync_data` of its file
 //! returned, and a created, renamed or removed name until `sync_dir` of its folder returned.
 
-use std::fs;
-use std::io::{self, Read, Write};
-use std::num::NonZeroU64;
-use std::os::unix::fs::FileExt;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
-
-use rustix::fs::Advice;
-
-use crate::vfs::direct;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {
@@ -27,16 +20,16 @@ pub trait File: Send + Sync {
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize>;
     fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()>;
 
-    /// Says that these bytes are read soon: the system may fetch them from the disk meanwhile. Nothing else depends on it.
+    /// Announces that these bytes are read soon, so that the system may fetch them from the disk. Only a hint.
     fn will_read(&self, _position: u64, _bytes: u64) {}
 
-    /// As [`write_all_at`](Self::write_all_at), where up to `pad` bytes behind may become zeros with it. A page of the
-    /// cache that is written whole need not be read from the disk first.
+    /// As [`write_all_at`](Self::write_all_at); up to `pad` bytes behind it may become zeros. A page of the cache that
+    /// is written whole need not be read from the disk first.
     fn write_padded_at(&self, bytes: &[u8], position: u64, _pad: usize) -> io::Result<()> {
         self.write_all_at(bytes, position)
     }
 
-    /// Writes zeros over `[from, to)`, most of which nobody has written yet. Called by who alone writes the file.
+    /// Writes zeros over `[from, to)`, most of which was never written. Only the sole writer of the file may call it.
     fn fill_zeros(&self, from: u64, to: u64) -> io::Result<()> {
         write_zeros(self, from, to)
     }
@@ -65,7 +58,7 @@ pub trait Files: Send + Sync {
     /// Takes the lock file for this process, without waiting.
     fn lock(&self, path: &Path) -> Result<LockGuard, LockError>;
 
-    /// What may still be written in the file system of this folder; None where nobody can tell.
+    /// Free bytes in the file system of this folder; None when unknown.
     fn available_bytes(&self, _dir: &Path) -> io::Result<Option<u64>> {
         Ok(None)
     }
@@ -83,20 +76,15 @@ pub enum LockError {
     Io(#[from] io::Error),
 }
 
-/// Written at once, and on a multiple of it. For a larger write the kernel takes larger pages for its cache, which are
-/// seldom ones that were in use just now: in a virtual machine the host then has to find memory for them, which was
-/// measured to cost up to eight times the write. In pieces it costs a twentieth more where pages are cheap.
-const WRITE_PIECE_BYTES: u64 = 64 << 10;
-
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
-/// On a page, as direct writes want them.
+/// Page-aligned, as direct writes require.
 #[repr(align(4096))]
 pub(crate) struct Zeros(pub [u8; 64 << 10]);
 
 pub(crate) static ZEROS: Zeros = Zeros([0; 64 << 10]);
 
-fn write_zeros<F: File + ?Sized>(file: &F, from: u64, to: u64) -> io::Result<()> {
+pub(crate) fn write_zeros<F: File + ?Sized>(file: &F, from: u64, to: u64) -> io::Result<()> {
     let mut position = from;
     while position < to {
         let bytes = (to - position).min(ZEROS.0.len() as u64);
@@ -104,162 +92,6 @@ fn write_zeros<F: File + ?Sized>(file: &F, from: u64, to: u64) -> io::Result<()>
         position += bytes;
     }
     Ok(())
-}
-
-/// The operating system's files.
-#[derive(Debug, Clone, Copy)]
-pub struct SystemFiles;
-
-impl File for fs::File {
-    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        loop {
-            match FileExt::read_at(self, buffer, position) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => return result,
-            }
-        }
-    }
-
-    fn will_read(&self, position: u64, bytes: u64) {
-        if let Some(bytes) = NonZeroU64::new(bytes) {
-            // Some file systems know no advice.
-            let _ = rustix::fs::fadvise(self, position, Some(bytes), Advice::WillNeed);
-        }
-    }
-
-    fn write_all_at(&self, mut bytes: &[u8], mut position: u64) -> io::Result<()> {
-        while !bytes.is_empty() {
-            let room = WRITE_PIECE_BYTES - position % WRITE_PIECE_BYTES;
-            let (piece, rest) = bytes.split_at(bytes.len().min(room as usize));
-            FileExt::write_all_at(self, piece, position)?;
-            position += piece.len() as u64;
-            bytes = rest;
-        }
-        Ok(())
-    }
-
-    fn write_padded_at(&self, bytes: &[u8], position: u64, pad: usize) -> io::Result<()> {
-        let end = position + bytes.len() as u64;
-        let last = (end - end % PAGE_BYTES).max(position);
-        let (whole, rest) = bytes.split_at((last - position) as usize);
-        File::write_all_at(self, whole, position)?;
-        let zeros = &ZEROS.0[..pad.min(PAGE_BYTES as usize)];
-        let both = [io::IoSlice::new(rest), io::IoSlice::new(zeros)];
-        let written = loop {
-            match rustix::io::pwritev(self, &both, last) {
-                Err(rustix::io::Errno::INTR) => {}
-                result => break result?,
-            }
-        };
-        // Seldom less than all: what is left goes the plain way.
-        let left = rest.get(written..).unwrap_or_default();
-        File::write_all_at(self, left, last + written as u64)
-    }
-
-    fn fill_zeros(&self, from: u64, to: u64) -> io::Result<()> {
-        let first = from.next_multiple_of(PAGE_BYTES).min(to);
-        write_zeros(self, from, first)?;
-        let reached = direct::fill_zeros(self, first, to - to % PAGE_BYTES)?;
-        write_zeros(self, reached.max(first), to)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        fs::File::sync_data(self)
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.metadata().map(|metadata| metadata.len())
-    }
-
-    fn set_len(&self, bytes: u64) -> io::Result<()> {
-        fs::File::set_len(self, bytes)
-    }
-}
-
-impl Files for SystemFiles {
-    fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        fs::create_dir_all(dir)
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        let mut names = Vec::new();
-        for entry in fs::read_dir(dir)? {
-            // A name that is not UTF-8 is none of ours.
-            if let Ok(name) = entry?.file_name().into_string() {
-                names.push(name);
-            }
-        }
-        Ok(names)
-    }
-
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        let mut options = fs::OpenOptions::new();
-        options.read(true);
-        match mode {
-            OpenMode::Read => {}
-            OpenMode::ReadWrite => {
-                options.write(true);
-            }
-            OpenMode::Create => {
-                options.write(true).create(true).truncate(true);
-            }
-        }
-        Ok(Arc::new(options.open(path)?))
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        fs::remove_file(path)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        fs::File::open(dir)?.sync_all()
-    }
-
-    fn lock(&self, path: &Path) -> Result<LockGuard, LockError> {
-        let mut file = fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)?;
-        let held = |file: fs::File| {
-            let mut holder = String::new();
-            // Best effort: the error is worth telling even when the holder's number cannot be read.
-            let _ = file.take(32).read_to_string(&mut holder);
-            let holder = holder.trim().to_owned();
-            LockError::Held {
-                holder: if holder.is_empty() {
-                    "unknown".to_owned()
-                } else {
-                    holder
-                },
-            }
-        };
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => return Err(held(file)),
-            Err(fs::TryLockError::Error(error)) => return Err(error.into()),
-        }
-        // The folder as well: who removes the file, to get rid of "a stale lock", would let in a second writer.
-        let folder = path.parent().and_then(|folder| fs::File::open(folder).ok());
-        match folder.as_ref().map(fs::File::try_lock) {
-            Some(Err(fs::TryLockError::WouldBlock)) => return Err(held(file)),
-            // Some file systems lock no folders: there the file has to do.
-            Some(Err(fs::TryLockError::Error(_)) | Ok(())) | None => {}
-        }
-        file.set_len(0)?;
-        writeln!(file, "{}", std::process::id())?;
-        Ok(Box::new((file, folder)))
-    }
-
-    fn available_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
-        let space = rustix::fs::statvfs(dir)?;
-        Ok(Some(space.f_bavail.saturating_mul(space.f_frsize)))
-    }
 }
 
 /// Fills `buffer` from `position`; the number of bytes read is smaller only at the end of the file.
@@ -286,4 +118,31 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
 /// Whether an error means that the process has no file descriptor left, which passes too.
 pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
+/// The whole of a file, which must not be larger than `max_bytes`.
+pub(crate) fn read_file(files: &dyn Files, path: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
+    let file = files.open(path, OpenMode::Read)?;
+    let length = usize::try_from(file.len()?).unwrap_or(usize::MAX);
+    if length > max_bytes {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{length} bytes are too many"),
+        ));
+    }
+    let mut bytes = vec![0; length];
+    let read = read_full(&*file, &mut bytes, 0)?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
+/// Replaces a small file as a whole. The new name is durable once the folder is synced.
+pub(crate) fn replace_file(files: &dyn Files, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".tmp");
+    let unfinished = Path::new(&unfinished);
+    let file = files.open(unfinished, OpenMode::Create)?;
+    file.write_all_at(bytes, 0)?;
+    file.sync_data()?;
+    files.rename(unfinished, path)
 }

@@ -1,7 +1,7 @@
-//! A file that may be unreadable in places: what the disk does not give is read as zeros, which are never a batch.
+//! Reads a file that may be unreadable in places: unreadable bytes are read as zeros, which are never a batch.
 //!
-//! Damage then looks the same whether a disk returned wrong bytes or none. An error that says nothing about the bytes
-//! (no descriptor, no permission) still comes through: nothing may be taken for lost because of it.
+//! So damage looks the same whether a disk returned wrong bytes or none. An error that says nothing about the bytes (no
+//! descriptor, no permission) is still returned: nothing may be taken for lost because of it.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::vfs::files::File;
 
 /// Unreadable bytes are found in pieces of this size.
 const PIECE_BYTES: u64 = 4096;
-/// Each failing piece can take a sick disk seconds; after this many the rest of the file counts as unreadable.
+/// A failing disk can take seconds for each piece; after this many the rest of the file counts as unreadable.
 const FAILED_PIECES_MAX: u64 = 256;
 
 pub(crate) struct Salvage {
@@ -20,7 +20,7 @@ pub(crate) struct Salvage {
     unreadable: Mutex<Unreadable>,
 }
 
-/// What could not be read so far.
+/// The pieces that could not be read so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Unreadable {
     pub pieces: u64,
@@ -36,7 +36,7 @@ impl Salvage {
         }
     }
 
-    /// What could not be read; None while everything could.
+    /// The unreadable pieces; None while everything could be read.
     pub fn unreadable(&self) -> Option<Unreadable> {
         Some(*self.unreadable.lock()).filter(|found| found.pieces > 0)
     }
@@ -90,7 +90,7 @@ impl File for Salvage {
     }
 }
 
-/// Whether an error is about this process or its rights, so that another try may well succeed.
+/// Whether an error is about this process or its rights, so that another attempt may succeed.
 pub(crate) fn says_nothing_of_bytes(error: &io::Error) -> bool {
     let passing = [
         libc::EMFILE,
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
     use crate::vfs::files::read_full;
 
-    /// 16 KiB of ones whose second piece can not be read; the first reads fail with these errors, the last one first.
+    /// 16 KiB of ones whose second piece cannot be read; the first reads fail with these errors, the last one first.
     #[derive(Default)]
     struct Sick(Mutex<Vec<i32>>);
 

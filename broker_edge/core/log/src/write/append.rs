@@ -1,4 +1,4 @@
-//! Appending: offsets are given under a short lock; writing is the writer's, or the caller's when nobody else writes.
+//! Appending: offsets are given under a short lock; the writer thread writes, or the caller when nobody else writes.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -9,26 +9,34 @@ use crate::config::SyncMode;
 use crate::error::{AppendError, ReadError};
 use crate::failpoint;
 use crate::ids::Offset;
-use crate::partition::{PartitionState, UniqueAppend};
-use crate::state::core::Core;
+use crate::state::status::PartitionState;
+use crate::write::active::Halt;
 use crate::write::queue::Queue;
-use crate::write::writer::Halt;
+use crate::write::writer::Writer;
 
-/// MQTT's largest packet, with room for what headers and keys add.
+/// MQTT's largest packet, with room for headers and keys.
 const MAX_RECORD_BYTES: usize = (256 << 20) + (64 << 10);
 
-/// Records with one key, of as many topics, that are read to find a repeat. Whoever fills this up gets repeats appended,
-/// and nobody waits longer.
+/// Where a record of [`Partition::append_unique`](crate::Partition::append_unique) is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UniqueAppend {
+    pub offset: Offset,
+    /// A record with this idempotency key was there before; nothing was appended for it.
+    pub duplicate: bool,
+}
+
+/// Records with one key that are read to find a repeat; each may have another topic. A client that exceeds this gets
+/// repeats appended, and nobody waits longer.
 const CANDIDATES_MAX: usize = 256;
 
-impl Core {
-    pub(crate) fn append(&self, records: Records) -> Result<Range<Offset>, AppendError> {
+impl Writer {
+    pub fn append(&self, records: Records) -> Result<Range<Offset>, AppendError> {
         if records.keyed.is_empty() {
             return self.enqueue(records);
         }
         let keyed = keyed_records(&records);
         let mut keys = self.keys.lock();
-        keys.settle(self.high_watermark());
+        keys.settle(self.status.high_watermark());
         let range = self.enqueue(records)?;
         for (index, key) in keyed {
             keys.add_queued(&key.key, &key.name(), range.start.plus(u64::from(index)));
@@ -51,8 +59,9 @@ impl Core {
         Ok(range)
     }
 
-    pub(crate) fn append_inline(&self, records: Records) -> Result<Range<Offset>, AppendError> {
-        // With an interval the writer thread keeps time; with keys their lock would be held over the sync.
+    pub fn append_inline(&self, records: Records) -> Result<Range<Offset>, AppendError> {
+        // With an interval the writer thread keeps the time; with keys, the lock of the keys would be held during the
+        // sync.
         if !records.keyed.is_empty() || matches!(self.context.sync, SyncMode::Interval(_)) {
             return self.append(records);
         }
@@ -75,7 +84,7 @@ impl Core {
         };
         let halt = self.write_taken(&mut work);
         let mut queue = self.queue.lock();
-        // What found no space goes back to the front: the writer waits for space, the caller must not.
+        // Records that found no space go back to the front: the writer waits for space, the caller must not.
         while let Some(queued) = work.pop_back() {
             queue.items.push_front(queued);
         }
@@ -93,11 +102,11 @@ impl Core {
         }
     }
 
-    /// Gives the records back, to be queued now or with the error that says to try them again.
+    /// Returns the records when they may be queued now, else the error.
     fn admit(&self, queue: &Queue, records: Records) -> Result<Records, AppendError> {
         let partition = self.id();
-        if !self.is_running() {
-            match self.state() {
+        if !self.status.is_running() {
+            match self.status.state() {
                 PartitionState::Running => {}
                 PartitionState::Full => return Err(AppendError::Full { partition }),
                 PartitionState::Stopped(reason) => {
@@ -112,7 +121,7 @@ impl Core {
         if records.bytes() > MAX_RECORD_BYTES {
             check_sizes(&records, MAX_RECORD_BYTES)?;
         }
-        // One append that is larger than the bound is let in alone: it could never come in otherwise.
+        // A single append that is larger than the bound is accepted when the queue is empty: else it never could be.
         let queued_bytes = queue.bytes;
         let limit_bytes = self.context.queue_bytes;
         if queued_bytes > 0 && queued_bytes + records.bytes() > limit_bytes {
@@ -126,94 +135,63 @@ impl Core {
         Ok(records)
     }
 
-    pub(crate) fn append_unique(&self, records: Records) -> Result<Vec<UniqueAppend>, AppendError> {
+    pub fn append_unique(&self, records: Records) -> Result<Vec<UniqueAppend>, AppendError> {
         let mut keys = self.keys.lock();
-        // What is durable is read and compared below, so that a record that was removed does not count.
-        keys.settle(self.high_watermark());
-        let mut unique: Vec<Option<UniqueAppend>> = vec![None; records.len()];
-        let mut firsts: Vec<(u32, TopicKey)> = Vec::new();
-        for (index, key) in keyed_records(&records) {
-            // The oldest record with the key counts, and what is durable is older than what is queued.
-            let durable = keys.candidates(&key.key, self.high_watermark());
-            let known = match self.find_key(&key, &durable)? {
-                Some(offset) => Some(offset),
-                None => keys.queued(&key.name()),
-            };
-            if let Some(offset) = known {
-                unique[index as usize] = Some(UniqueAppend {
-                    offset,
-                    duplicate: true,
-                });
-            } else {
-                firsts.push((index, key));
-            }
-        }
-        // A key that these records have twice is appended once.
-        let mut repeats: Vec<(u32, u32)> = Vec::new();
-        let mut seen = ByName::default();
-        firsts.retain(|(index, key)| {
+        // Durable records are read and compared below, so that a record that was removed does not count.
+        keys.settle(self.status.high_watermark());
+        let mut found = vec![Found::Nowhere; records.len()];
+        let mut firsts: ByName<u32> = ByName::default();
+        let keyed = keyed_records(&records);
+        for (index, key) in &keyed {
             let name = key.name();
-            match seen.get(&name) {
-                Some(first) => {
-                    repeats.push((*index, *first));
-                    false
+            found[*index as usize] = if let Some(first) = firsts.get(&name) {
+                Found::Earlier(*first) // A key that these records have twice is appended once.
+            } else {
+                // The oldest record with the key counts, and durable records are older than queued ones.
+                let durable = keys.candidates(&key.key, self.status.high_watermark());
+                let known = self.find_key(key, &durable)?.or_else(|| keys.queued(&name));
+                if known.is_none() {
+                    firsts.insert(name, *index);
                 }
-                None => {
-                    seen.insert(name, *index);
-                    true
-                }
-            }
-        });
-        let mut drop: Vec<bool> = unique.iter().map(Option::is_some).collect();
-        for (index, _) in &repeats {
-            drop[*index as usize] = true;
+                known.map_or(Found::Nowhere, Found::At)
+            };
         }
-        let (fresh, given) = if drop.contains(&true) {
-            (records.without(&drop), Some(records))
+        let is_repeat: Vec<bool> = found.iter().map(|of| *of != Found::Nowhere).collect();
+        let (fresh, given) = if is_repeat.contains(&true) {
+            (records.without(&is_repeat), Some(records))
         } else {
             (records, None)
         };
-        let queued = self.enqueue(fresh).map_err(|error| match (error, given) {
-            // The next try must see the repeats again: what they repeat may be gone by then.
-            (
-                AppendError::QueueFull {
-                    partition,
-                    queued_bytes,
-                    limit_bytes,
-                    ..
-                },
-                Some(given),
-            ) => AppendError::QueueFull {
-                partition,
-                queued_bytes,
-                limit_bytes,
-                records: Box::new(given),
-            },
-            (error, _) => error,
+        let queued = self.enqueue(fresh).map_err(|mut error| {
+            // The next try must see the repeats again: the records that they repeat may be gone by then.
+            if let (AppendError::QueueFull { records, .. }, Some(given)) = (&mut error, given) {
+                **records = given;
+            }
+            error
         });
         let mut next = queued?.start;
-        for (slot, _) in unique.iter_mut().zip(&drop).filter(|(_, drop)| !**drop) {
-            *slot = Some(UniqueAppend {
-                offset: next,
-                duplicate: false,
-            });
-            next = next.plus(1);
+        let mut appended: Vec<UniqueAppend> = Vec::with_capacity(found.len());
+        for of in found {
+            let (offset, duplicate) = match of {
+                Found::At(offset) => (offset, true),
+                Found::Earlier(first) => (appended[first as usize].offset, true),
+                Found::Nowhere => {
+                    next = next.plus(1);
+                    (Offset(next.0 - 1), false)
+                }
+            };
+            appended.push(UniqueAppend { offset, duplicate });
         }
-        for (index, first) in repeats {
-            unique[index as usize] = unique[first as usize].map(|first| UniqueAppend {
-                duplicate: true,
-                ..first
-            });
-        }
-        for (index, key) in firsts {
-            if let Some(place) = unique[index as usize] {
-                keys.add_queued(&key.key, &key.name(), place.offset);
+        for (index, key) in &keyed {
+            let UniqueAppend { offset, duplicate } = appended[*index as usize];
+            if !duplicate {
+                keys.add_queued(&key.key, &key.name(), offset);
             }
         }
-        Ok(unique.into_iter().flatten().collect())
+        Ok(appended)
     }
 
-    /// The first of the candidates whose record is still there, has this topic and carries this key.
+    /// The first candidate whose record still exists and has this topic and key.
     fn find_key(
         &self,
         key: &TopicKey,
@@ -221,17 +199,23 @@ impl Core {
     ) -> Result<Option<Offset>, AppendError> {
         for offset in candidates
             .iter()
-            .filter(|offset| **offset >= self.log_start())
+            .filter(|offset| **offset >= self.status.log_start())
             .take(CANDIDATES_MAX)
         {
-            match self.read_record(*offset) {
-                Ok(record) => {
-                    let view = record.view();
-                    if view.idempotency_key == Some(&*key.key) && view.topic == &*key.topic {
+            match self.reader.read(*offset, 1) {
+                Ok(batches) => {
+                    let batch = batches
+                        .first()
+                        .filter(|batch| batch.base_offset() <= *offset);
+                    let is_repeat = batch.is_some_and(|batch| {
+                        let record = batch.record((offset.0 - batch.base_offset().0) as usize);
+                        record.idempotency_key == Some(&*key.key) && record.topic == &*key.topic
+                    });
+                    if is_repeat {
                         return Ok(Some(*offset));
                     }
                 }
-                // Gone or damaged: not retained any more, so not a repeat.
+                // Gone or damaged: not kept any more, so not a repeat.
                 Err(ReadError::OutOfRange { .. } | ReadError::Damaged { .. }) => {}
                 Err(ReadError::Io { path, source }) => {
                     let reason = format!("{}: {source}", path.display());
@@ -246,14 +230,23 @@ impl Core {
     }
 }
 
-/// An idempotency key and the topic that it counts for: who may not write a topic must not take a key from it.
+/// Where the idempotency key of a record was found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Nowhere,
+    At(Offset),
+    /// In an earlier one of the records.
+    Earlier(u32),
+}
+
+/// An idempotency key with its topic: a client without the right to write a topic must not use up the topic's keys.
 struct TopicKey {
     topic: Box<str>,
     key: Box<str>,
 }
 
 impl TopicKey {
-    /// Both in one; a topic has no NUL.
+    /// Topic and key as one name; a topic has no NUL.
     fn name(&self) -> Box<str> {
         format!("{}\0{}", self.topic, self.key).into()
     }

@@ -1,44 +1,45 @@
-//! A group commit: what was queued becomes batches, written one after the other, synced once and then shown to readers.
+//! A group commit: queued appends become batches, which are written one after the other, synced once and then shown to
+//! readers.
 //!
-//! Small appends are gathered into one batch; a large one becomes a batch in the buffer it came in.
+//! Small appends share a batch; a large append becomes a batch in its own buffer.
 
 use std::collections::VecDeque;
 
 use crate::batch::assembler::{BatchAssembler, BatchStamp, seal};
 use crate::batch::buffers::Chunk;
-use crate::batch::decode::Batch;
 use crate::batch::layout::BATCH_AFTER_UNSYNCED;
+use crate::batch::record_batch::Batch;
 use crate::config::SyncMode;
 use crate::failpoint;
-use crate::segment::header::IndexState;
-use crate::state::core::Core;
+use crate::index::segment::IndexState;
 use crate::vfs::files::PAGE_BYTES;
+use crate::write::active::{Active, Halt};
 use crate::write::queue::QueuedAppend;
-use crate::write::writer::{Active, Halt};
+use crate::write::writer::Writer;
 
-/// Batches of one sync; what is queued beyond waits for the next.
+/// Bytes of the batches of one sync; further appends wait for the next.
 const GROUP_BYTES_MAX: usize = 8 << 20;
 
-/// Written since the last sync, not yet shown to readers.
+/// Batches that are written but not yet shown to readers.
 #[derive(Default)]
 pub(crate) struct Group {
     /// With their positions.
     batches: Vec<(Batch, u64)>,
     bytes: usize,
-    /// What these batches complete.
+    /// The appends that these batches complete.
     completed: Vec<QueuedAppend>,
 }
 
-/// A batch as it is written: the bytes from `start` on.
+/// An encoded batch: the bytes from `start` on.
 struct Encoded {
     bytes: Vec<u8>,
     start: usize,
 }
 
-/// The next batch: how much of the queue it takes.
+/// The next batch: which part of the queue it takes.
 struct Next<'a> {
     plan: BatchAssembler<'a>,
-    /// Per append, the record after the last one that it takes.
+    /// Per append, the number of the record after the last one taken.
     ends: Vec<usize>,
     stands_alone: bool,
 }
@@ -62,7 +63,7 @@ impl<'a> Next<'a> {
             }
             next.ends.push(end);
             if stands_alone || end < taken.len() {
-                // What is split goes on in the next batch.
+                // A split append goes on in the next batch.
                 next.stands_alone = stands_alone && end == taken.len();
                 break;
             }
@@ -71,8 +72,8 @@ impl<'a> Next<'a> {
     }
 }
 
-impl Core {
-    pub(crate) fn write_batches(
+impl Writer {
+    pub(super) fn write_batches(
         &self,
         active: &mut Active,
         work: &mut VecDeque<QueuedAppend>,
@@ -124,7 +125,7 @@ impl Core {
         self.flush(active, &mut group)
     }
 
-    /// Makes a batch in the buffer of the first append's payloads.
+    /// Completes a batch in the buffer of the first append's payloads.
     fn behind(&self, head: &[u8], work: &mut VecDeque<QueuedAppend>) -> Encoded {
         let first = work.front_mut().expect("a batch was planned from it");
         let (mut bytes, start) = std::mem::take(&mut first.records.payloads).behind(head);
@@ -132,8 +133,9 @@ impl Core {
         Encoded { bytes, start }
     }
 
-    /// Zeros to write behind a batch that ends at `end`: to the end of a page that is secured and not in the cache. What
-    /// stands there is zeros or stale, and the system would read it from the disk to make the page whole.
+    /// How many zeros to write behind a batch that ends at `end`: up to the end of a page that is secured and not in
+    /// the page cache. The bytes there are zeros or stale, and the system would read them from the disk to complete the
+    /// page.
     fn pad_behind(&self, active: &mut Active, end: u64) -> usize {
         let page_end = end.next_multiple_of(PAGE_BYTES);
         let is_secured = self.context.sync != SyncMode::Never && page_end <= active.filled;
@@ -149,7 +151,7 @@ impl Core {
         let position = active.position;
         let pad = self.pad_behind(active, position + (bytes.len() - start) as u64);
         active.unsynced = true;
-        active.marked = false;
+        active.is_checkpointed = false;
         active
             .file
             .write_padded_at(&bytes[start..], position, pad)
@@ -159,7 +161,7 @@ impl Core {
         debug_assert_eq!(batch.base_offset(), active.next);
         active.position += batch.bytes_len() as u64;
         active.next = batch.next_offset();
-        active.wrote_at = self.context.seams.clock.steady();
+        active.wrote_at = self.context.steady();
         active.segment.note_write(active.wrote_at);
         self.context
             .counters
@@ -167,56 +169,49 @@ impl Core {
         Ok((batch, position))
     }
 
-    /// Syncs as the settings ask, and shows the batches of `group` to readers.
-    pub(crate) fn flush(&self, active: &mut Active, group: &mut Group) -> Result<(), Halt> {
+    /// Syncs as the settings say, and shows the batches of `group` to readers.
+    pub(super) fn flush(&self, active: &mut Active, group: &mut Group) -> Result<(), Halt> {
         if group.batches.is_empty() {
             return Ok(());
         }
         if self.context.sync == SyncMode::Always {
-            active
-                .file
-                .sync_data()
-                .map_err(|error| Halt::failed("syncing the active segment", &error))?;
+            self.sync_file(active)?;
             failpoint!("batch-synced");
             active.unsynced = false;
         }
         {
             let mut place = active.segment.index.lock();
             for (batch, position) in group.batches.drain(..) {
-                if let IndexState::IndexBuilder(growing) = &mut *place {
-                    growing.push(batch.clone(), position);
+                if let IndexState::Building(builder) = &mut *place {
+                    builder.push(batch.clone(), position);
                 }
                 self.tail.push(self.id(), batch);
             }
         }
         group.bytes = 0;
-        // Before the watchers: whoever was refused for a full queue tries again when it hears of the move.
+        // Before the watchers run: a caller that was refused for a full queue tries again when the high watermark
+        // moves.
         self.queue.lock().give_back(group.completed.drain(..));
-        self.set_written(active.next);
+        self.status.set_written(active.next);
         match self.context.sync {
             SyncMode::Interval(interval) => {
-                let since = self
-                    .context
-                    .seams
-                    .clock
-                    .steady()
-                    .saturating_sub(active.synced_at);
+                let since = self.context.steady().saturating_sub(active.synced_at);
                 if since >= interval {
                     self.sync_active(active)?;
                 } else {
-                    self.tell_watchers();
+                    self.status.tell_watchers();
                 }
             }
             SyncMode::Always | SyncMode::Never => {
-                self.set_high_watermark(active.next);
+                self.status.set_high_watermark(active.next);
                 failpoint!("batch-shown");
-                self.tell_watchers();
+                self.status.tell_watchers();
             }
         }
-        // After the readers were told: nobody waits for the index.
+        // After the readers were woken: nobody waits for the index.
         active.topics = active
             .segment
-            .with_builder(|growing| growing.topic_count())
+            .with_builder(|builder| builder.topic_count())
             .unwrap_or(0);
         Ok(())
     }
@@ -235,7 +230,7 @@ mod tests {
         records
     }
 
-    /// Whoever sees the high watermark reads up to it by the tail and the index.
+    /// A reader that sees the high watermark reads up to it by the tail and the index.
     #[test]
     fn the_high_watermark_moves_once_the_index_and_the_tail_know_the_batch() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -246,8 +241,7 @@ mod tests {
         };
         let (log, _) = Log::open(config, Seams::system()).expect("it opens");
         let partition = &log.partitions()[0];
-        let active = partition.0.segments.read().last().cloned();
-        let active = active.expect("there is always an active segment");
+        let active = partition.owners().shared.segments.active();
         let held = active.index.lock();
         let syncs = partition.stats().syncs;
         let range = partition.append(one_record()).expect("queued");

@@ -1,5 +1,6 @@
 //! The write path of a partition: idempotency keys, queue, group commit, space.
 
+pub(crate) mod active;
 pub(crate) mod append;
 pub(crate) mod group_commit;
 pub(crate) mod idempotency;

@@ -1,7 +1,7 @@
-//! Space for batches, secured before it is needed: zeros ahead of them, and the change to a new segment.
+//! Secures space for batches before it is needed: zeros ahead of the batches, and the change to a new segment.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -9,29 +9,23 @@ use crate::config::SyncMode;
 use crate::failpoint;
 use crate::ids::Class;
 use crate::index::builder::IndexBuilder;
-use crate::segment::header::{SEGMENT_HEADER_BYTES, Segment, file_name};
-use crate::state::context::{FILL_STEP_BYTES, FILL_STEP_BYTES_MIN, create_segment_file};
-use crate::state::core::Core;
+use crate::index::segment::Segment;
+use crate::segment::create::{FILL_STEP_BYTES, create_segment_file, header_bytes};
+use crate::segment::header::{SEGMENT_HEADER_BYTES, file_name};
 use crate::vfs::files::{File, OpenMode, PAGE_BYTES, is_full, is_out_of_descriptors};
+use crate::write::active::{Active, Halt, SpareSegment};
 use crate::write::group_commit::Group;
-use crate::write::writer::{Active, Halt};
+use crate::write::writer::Writer;
 
-/// The index of the active segment is in memory, so a segment of very many topics is sealed early.
+/// Zeros are written at least this far ahead of the batches.
+const FILL_STEP_BYTES_MIN: u64 = 64 << 10;
+/// The index of the active segment is in memory, so a segment with very many topics is sealed early.
 const SEGMENT_TOPICS_MAX: usize = 200_000;
 
-/// A segment file that is ready but for its header, under an unfinished name: removed by a start.
-pub(crate) struct SpareSegment {
-    pub path: PathBuf,
-    pub file: Arc<dyn File>,
-    pub bytes: u64,
-    /// Holds stale batches of a removed segment.
-    pub recycled: bool,
-}
-
-impl Core {
-    /// Makes sure that a batch of `bytes` can be written at the active position without needing new space. May change
-    /// to a new segment, for which it first makes `group`, written but not yet published, durable.
-    pub(crate) fn secure(
+impl Writer {
+    /// Makes sure that a batch of `bytes` can be written at the active position without new space. May change to a new
+    /// segment; then it first flushes `group`, which is written but not yet shown to readers.
+    pub(super) fn secure(
         &self,
         active: &mut Active,
         group: &mut Group,
@@ -52,7 +46,7 @@ impl Core {
             .max(end.next_multiple_of(PAGE_BYTES));
         let filled = self.take_space(to - active.filled).and_then(|()| {
             if self.context.sync == SyncMode::Never {
-                return Ok(()); // Space that is not synced is not secured: it would only be written twice.
+                return Ok(()); // Without a sync nothing is secured: the space would only be written twice.
             }
             active.file.fill_zeros(active.filled, to)
         });
@@ -68,11 +62,8 @@ impl Core {
             Err(error) => return Err(Halt::failed("extending the active segment", &error)),
         }
         if self.context.sync != SyncMode::Never {
-            // Its metadata now, so that the sync of a batch later has only data to write.
-            active
-                .file
-                .sync_data()
-                .map_err(|error| Halt::failed("syncing the active segment", &error))?;
+            // Syncs the metadata now, so that the sync of a batch later has only data to write.
+            self.sync_file(active)?;
         }
         failpoint!("segment-filled");
         active.filled = to;
@@ -80,14 +71,18 @@ impl Core {
         Ok(())
     }
 
-    /// Takes space out of the disk budget. The internal partition is never refused.
+    /// Takes space from the disk budget. The internal partition is never refused.
     fn take_space(&self, bytes: u64) -> io::Result<()> {
         if self.context.class == Class::Internal {
-            self.context.disk.note(bytes);
-        } else if !self.context.disk.take(bytes) {
+            self.budget.note(bytes);
+        } else if !self.budget.take(bytes) {
             return Err(io::Error::from(io::ErrorKind::StorageFull));
         }
         Ok(())
+    }
+
+    pub fn spare_bytes(&self) -> u64 {
+        self.spare.lock().as_ref().map_or(0, |spare| spare.bytes)
     }
 
     fn spare_has_room(&self, bytes: u64) -> bool {
@@ -97,38 +92,31 @@ impl Core {
             .is_some_and(|spare| SEGMENT_HEADER_BYTES + bytes <= spare.bytes)
     }
 
-    /// Seals the active segment, all of whose batches are published, and begins a new one.
-    pub(crate) fn roll(&self, active: &mut Active, first_bytes: u64) -> Result<(), Halt> {
+    /// Seals the active segment, whose batches are all shown to readers, and begins a new one.
+    pub(super) fn roll(&self, active: &mut Active, first_bytes: u64) -> Result<(), Halt> {
         self.sync_active(active)?;
         failpoint!("roll-begun");
         let context = &self.context;
         let path = context.dir.join(file_name(active.next, "seg"));
         let (file, filled) = match self.begin_segment(active, &path, first_bytes) {
             Ok(begun) => begun,
-            // A file that cannot be opened now can be later: nothing was written to the active segment.
+            // Passes by itself: nothing was written to the active segment.
             Err(error) if is_full(&error) || is_out_of_descriptors(&error) => {
                 return Err(Halt::Full);
             }
             Err(error) => return Err(Halt::failed("preparing a segment", &error)),
         };
         failpoint!("roll-segment-ready");
-        let segment = Arc::new(Segment::growing(
-            &context.dir,
-            active.next,
-            IndexBuilder::new(active.next),
-        ));
-        {
-            // Under one lock, or a listing in between would miss the topics of this segment.
-            let mut topics = self.topic_catalog.lock();
-            topics.add(&active.segment.seal());
-        }
+        let builder = IndexBuilder::new(active.next);
+        let segment = Arc::new(Segment::active(&context.dir, active.next, builder));
+        self.topics.seal(&active.segment);
         if active.filled > active.position + FILL_STEP_BYTES {
-            // Gives back what was prepared and not used. Should it fail, the space stays taken: nothing else changes.
+            // Gives unused space back. If it fails, the space stays taken and nothing else changes.
             let _ = active.file.set_len(active.position);
-            active.segment.forget_file_bytes();
+            active.segment.set_file_bytes(0);
         }
         failpoint!("roll-sealed");
-        self.segments.write().push(Arc::clone(&segment));
+        self.segments.push(Arc::clone(&segment));
         active.file = file;
         active.segment = segment;
         active.position = SEGMENT_HEADER_BYTES;
@@ -143,13 +131,13 @@ impl Core {
     fn begin_segment(
         &self,
         active: &Active,
-        path: &std::path::Path,
+        path: &Path,
         first_bytes: u64,
     ) -> io::Result<(Arc<dyn File>, u64)> {
         let context = &self.context;
         let spare = self.spare.lock().take();
         let recycled = spare.as_ref().is_some_and(|spare| spare.recycled);
-        let header = context.header(active.next, recycled).to_bytes();
+        let header = header_bytes(context, active.next, recycled);
         let (unfinished, file, filled) = match spare {
             Some(spare) => {
                 spare.file.write_all_at(&header, 0)?;
@@ -164,7 +152,7 @@ impl Core {
                 match create_segment_file(context, &unfinished, &header, end) {
                     Ok(file) => (unfinished, file, end),
                     Err(error) => {
-                        // It may hold the last free bytes; a start would remove it too.
+                        // It may hold the last free bytes. A start would remove it too.
                         let _ = context.seams.files.remove(&unfinished);
                         return Err(error);
                     }
@@ -178,8 +166,8 @@ impl Core {
         Ok((file, filled))
     }
 
-    /// Removes a spare that holds the file of a removed segment: when space is short, others need it more.
-    pub(crate) fn drop_recycled_spare(&self) {
+    /// Removes a spare that holds the file of a removed segment: when space is short, it is needed elsewhere.
+    pub fn drop_recycled_spare(&self) {
         let mut spare = self.spare.lock();
         if self.context.class == Class::Internal {
             return;
@@ -187,7 +175,7 @@ impl Core {
         if let Some(spare) = spare.take_if(|spare| spare.recycled)
             && let Err(error) = self.context.seams.files.remove(&spare.path)
         {
-            tracing::warn!(partition = %self.context.name, %error, "a spare segment is not removed");
+            tracing::warn!(partition = %self.context.name, %error, "a spare segment could not be removed");
         }
     }
 
@@ -196,8 +184,8 @@ impl Core {
         self.context.dir.join(format!("spare-{number}.tmp"))
     }
 
-    /// The internal partition always has a whole segment ready, so that state can be saved when the disk is full.
-    pub(crate) fn prepare_spare(&self) {
+    /// The internal partition always has a whole spare segment, so that state can be saved when the disk is full.
+    pub fn prepare_spare(&self) {
         if self.context.class != Class::Internal || self.spare.lock().is_some() {
             return;
         }
@@ -206,7 +194,7 @@ impl Core {
         let zeros = vec![0; SEGMENT_HEADER_BYTES as usize];
         match create_segment_file(&self.context, &path, &zeros, bytes) {
             Ok(file) => {
-                self.context.disk.note(bytes);
+                self.budget.note(bytes);
                 failpoint!("spare-made");
                 let mut spare = self.spare.lock();
                 if spare.is_some() {
@@ -228,13 +216,13 @@ impl Core {
         }
     }
 
-    /// Turns the file of a removed segment into the spare one. False when it is not wanted or something failed: the
-    /// caller then removes the file.
-    pub(crate) fn recycle(&self, segment: Arc<Segment>) -> io::Result<bool> {
+    /// Turns the file of a removed segment into the spare segment. False when no spare is wanted: the caller then
+    /// removes the file.
+    pub fn recycle(&self, segment: Arc<Segment>) -> io::Result<bool> {
         let context = &self.context;
         let path = self.new_spare_path();
         let mut spare = self.spare.lock();
-        // A reader that still holds the segment may open its file by name: it must not find other bytes there.
+        // A reader that still has the segment may open its file by name, and must not find other bytes there.
         let Ok(segment) = Arc::try_unwrap(segment).map_err(drop) else {
             return Ok(false);
         };
@@ -267,8 +255,8 @@ impl Core {
     }
 }
 
-/// How far to fill when `filled` is used up: ahead by as much as was written so far, so that a segment which stays small
-/// costs little more than its records, and one that grows is synced for it now and then only.
+/// How far to fill when `filled` is used up: ahead by as much as was written so far. So a segment that stays small
+/// costs little more than its records, and one that grows is rarely synced for this.
 fn fill_to(filled: u64, position: u64, segment_bytes: u64) -> u64 {
     let step = position.clamp(FILL_STEP_BYTES_MIN, FILL_STEP_BYTES);
     (filled + step).min(segment_bytes)

@@ -1,4 +1,4 @@
-//! What waits for the writer of a partition. Bounded in bytes; offsets are given when records enter.
+//! The queue of a partition's writer. Bounded in bytes; records get their offsets when they enter.
 
 use std::collections::VecDeque;
 
@@ -8,16 +8,16 @@ use crate::batch::payloads::Payloads;
 use crate::batch::records::Records;
 use crate::ids::Offset;
 
-/// Cleared `Records` kept for their buffers: as many as a loop queues that appends records one by one, within few bytes.
+/// Cleared `Records` that are kept for their buffers: as many as a loop queues that appends records one by one.
 const SPARES_MAX: usize = 4096;
 const SPARES_BYTES_MAX: usize = 4 << 20;
-/// An append with so many bytes of payloads becomes a batch of its own, without a copy of them: one more write costs less.
+/// An append with this many payload bytes becomes a batch of its own: one more write costs less than a copy.
 const ALONE_BYTES_MIN: usize = 32 << 10;
 
 #[derive(Debug)]
 pub(crate) struct QueuedAppend {
     pub records: Records,
-    /// Of the records, as they count for the bound of the queue.
+    /// Bytes of the records, as they count for the bound of the queue.
     bytes: usize,
     /// Records before this index are written.
     pub done: usize,
@@ -25,7 +25,7 @@ pub(crate) struct QueuedAppend {
 }
 
 impl QueuedAppend {
-    /// Whether it is one large batch whose head fits in front of its payloads, in a buffer that is not much larger.
+    /// Whether it makes one large batch whose head fits in front of its payloads, in a buffer that is not much larger.
     pub fn stands_alone(&self) -> bool {
         let (payloads, head) = (&self.records.payloads, self.records.head_bytes());
         self.done == 0
@@ -36,7 +36,7 @@ impl QueuedAppend {
     }
 }
 
-/// The bytes of a large append, by which the next one is expected to be of that size too.
+/// The size of a large append; the next one is expected to be of that size too.
 #[derive(Debug, Clone, Copy, Default)]
 struct Expected {
     head: usize,
@@ -46,11 +46,12 @@ struct Expected {
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub items: VecDeque<QueuedAppend>,
-    /// Bytes of the items, and of what the writer took and has not yet made durable.
+    /// Bytes of the items, and of the appends that the writer took and has not yet made durable.
     pub bytes: usize,
     /// The offset that the next record gets.
     pub next: Offset,
-    /// Somebody has taken the items and writes them. Whoever sets it owns the active segment until it clears it.
+    /// A thread has taken the items and writes them. The thread that sets it owns the active segment until it clears
+    /// it.
     pub busy: bool,
     /// The active segment is to be sealed, because of its age.
     pub seal: bool,
@@ -92,7 +93,7 @@ impl Queue {
         start..self.next
     }
 
-    /// Empty records with buffers that were used before, with room for as much as the newest append had.
+    /// Empty records with used buffers, and room for as much as the newest append had.
     pub fn take_spare(&mut self, buffers: &Buffers) -> Records {
         let mut spare = self.spares.pop().unwrap_or_default();
         self.spares_bytes -= spare.capacity_bytes();
@@ -110,7 +111,7 @@ impl Queue {
         spare
     }
 
-    /// Takes back what was written.
+    /// Takes written appends back for their buffers.
     pub fn give_back(&mut self, written: impl Iterator<Item = QueuedAppend>) {
         for mut queued in written {
             self.bytes = self.bytes.saturating_sub(queued.bytes);

@@ -1,62 +1,60 @@
-//! The writer of a partition: its thread, who may write when, and what happens on a full disk, a failure and at the end.
+//! The writer of a partition: its state, its thread, and what happens on a full disk, a failure and at shutdown.
 //!
-//! No timer and no second group in flight: while one sync runs, the next records gather in the queue. How they become
-//! batches is `group.rs`.
+//! No timer and no second group in flight: while one sync runs, the next records gather in the queue. Appending is
+//! `append.rs`, how records become batches `group_commit.rs`, space `preallocate.rs`.
 
 use std::collections::VecDeque;
-use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
+
+use crate::batch::records::Records;
 use crate::config::SyncMode;
 use crate::failpoint;
-use crate::ids::Offset;
+use crate::ids::{Offset, PartitionId};
+use crate::index::catalog::TopicCatalog;
+use crate::index::model::KeyEntry;
+use crate::index::shared::Shared;
+use crate::index::store::SegmentStore;
+use crate::read::reader::Reader;
+use crate::read::tail::Tail;
 use crate::recovery::checkpoint::{Checkpoint, CheckpointKind};
-use crate::segment::header::Segment;
-use crate::state::core::Core;
-use crate::vfs::files::File;
-use crate::write::queue::QueuedAppend;
+use crate::segment::header::SEGMENT_HEADER_BYTES;
+use crate::state::context::Context;
+use crate::state::disk_budget::DiskBudget;
+use crate::state::status::Status;
+use crate::write::active::{Active, Halt, SpareSegment};
+use crate::write::idempotency::IdempotencyKeys;
+use crate::write::queue::{Queue, QueuedAppend};
 
 /// How often securing space is tried again on a full disk.
 const FULL_RETRY: Duration = Duration::from_millis(500);
+/// A partition that wrote nothing for this long is marked as whole up to its end.
+const IDLE: Duration = Duration::from_secs(5);
+/// Least time between two such checkpoints: with few records they would cost more than the records.
+const IDLE_CHECKPOINTS_APART: Duration = Duration::from_secs(60);
 
-/// The segment that is written. One thread at a time owns it.
-pub(crate) struct Active {
-    pub file: Arc<dyn File>,
-    pub segment: Arc<Segment>,
-    /// Where the next batch goes.
-    pub position: u64,
-    /// Bytes up to here need no new space.
-    pub filled: u64,
-    /// The pages of the file that this process has written whole end here.
-    pub whole_to: u64,
-    /// Base offset of the next batch.
-    pub next: Offset,
-    /// Topics that its index holds in memory.
-    pub topics: usize,
-    /// Something was written since the last sync.
-    pub unsynced: bool,
-    pub synced_at: Duration,
-    pub wrote_at: Duration,
-    /// The mark on disk says all this.
-    pub marked: bool,
-    /// When idleness was marked last.
-    pub marked_at: Option<Duration>,
-}
-
-/// Why the writer can not go on.
-#[derive(Debug)]
-pub(crate) enum Halt {
-    /// No space; nothing was harmed.
-    Full,
-    /// What the disk holds is unknown from here on.
-    Failed(String),
-}
-
-impl Halt {
-    pub fn failed(doing: &str, error: &io::Error) -> Self {
-        Self::Failed(format!("{doing} failed: {error}"))
-    }
+pub(crate) struct Writer {
+    pub(super) context: Arc<Context>,
+    pub(super) status: Arc<Status>,
+    pub(super) segments: Arc<SegmentStore>,
+    pub(super) topics: Arc<TopicCatalog>,
+    pub(super) reader: Arc<Reader>,
+    pub(super) tail: Arc<Tail>,
+    pub(super) budget: Arc<DiskBudget>,
+    /// Held from giving an offset to noting the key, so that two callers never both append a key. Locks are taken in
+    /// the order of these fields, and none is held while another thread is waited for.
+    pub(super) keys: Mutex<IdempotencyKeys>,
+    pub(super) queue: Mutex<Queue>,
+    pub(super) queue_changed: Condvar,
+    /// Locked by the thread that set `Queue::busy`, and by the maintenance thread to note idleness.
+    pub(super) active: Mutex<Active>,
+    pub(super) spare: Mutex<Option<SpareSegment>>,
+    /// Numbers the names of spares: one that the writer took keeps its name until the writer renames it, so the next
+    /// must not get the same, or its file would be replaced under the writer.
+    pub(super) spares_made: AtomicU64,
 }
 
 enum Job {
@@ -66,9 +64,79 @@ enum Job {
     Close,
 }
 
-impl Core {
+impl Writer {
+    pub fn new(
+        shared: &Shared,
+        reader: &Arc<Reader>,
+        tail: &Arc<Tail>,
+        budget: &Arc<DiskBudget>,
+        active: Active,
+        keys: &[KeyEntry],
+    ) -> Self {
+        let Shared {
+            context,
+            status,
+            segments,
+            topics,
+        } = shared.clone();
+        Self {
+            context,
+            status,
+            segments,
+            topics,
+            reader: Arc::clone(reader),
+            tail: Arc::clone(tail),
+            budget: Arc::clone(budget),
+            keys: Mutex::new(IdempotencyKeys::new(keys)),
+            queue: Mutex::new(Queue::starting_at(active.next)),
+            queue_changed: Condvar::new(),
+            active: Mutex::new(active),
+            spare: Mutex::new(None),
+            spares_made: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn id(&self) -> PartitionId {
+        self.context.identity.partition
+    }
+
+    /// The offset that the next append gets.
+    pub fn next_offset(&self) -> Offset {
+        self.queue.lock().next
+    }
+
+    pub fn queued_bytes(&self) -> usize {
+        self.queue.lock().bytes
+    }
+
+    /// Empty records to fill, with the buffers of ones that were written.
+    pub fn take_records(&self) -> Records {
+        self.queue.lock().take_spare(&self.tail.buffers)
+    }
+
+    /// Has the active segment sealed by the thread that writes.
+    pub fn request_seal(&self) {
+        self.queue.lock().seal = true;
+        self.queue_changed.notify_one();
+    }
+
+    /// No more appends; what is queued is still written.
+    pub fn begin_close(&self) {
+        self.queue.lock().closing = true;
+        self.queue_changed.notify_all();
+    }
+
+    pub fn forget_keys_below(&self, log_start: Offset) {
+        self.keys.lock().forget_below(log_start);
+    }
+
+    #[cfg(test)]
+    pub fn with_keys<T>(&self, f: impl FnOnce(&mut IdempotencyKeys) -> T) -> T {
+        f(&mut self.keys.lock())
+    }
+
     /// The writer thread.
-    pub(crate) fn run_writer(&self) {
+    pub fn run(&self) {
         let mut work = VecDeque::new();
         loop {
             match self.next_job(&mut work) {
@@ -107,9 +175,10 @@ impl Core {
                     return job;
                 }
             }
+            let status = &self.status;
             match self.context.sync {
                 SyncMode::Interval(interval)
-                    if self.written() != self.high_watermark() && !self.is_stopped() =>
+                    if status.written() != status.high_watermark() && !status.is_stopped() =>
                 {
                     let waited = self.queue_changed.wait_for(&mut queue, interval);
                     if waited.timed_out() && !queue.busy {
@@ -125,7 +194,7 @@ impl Core {
     /// Writes all of `work`; on a full disk waits and tries again until there is space or the log closes.
     fn write_until_done(&self, work: &mut VecDeque<QueuedAppend>) {
         while let Some(Halt::Full) = self.write_taken(work) {
-            self.set_full(true);
+            self.status.set_full(true);
             let mut queue = self.queue.lock();
             if !queue.closing {
                 self.queue_changed.wait_for(&mut queue, FULL_RETRY);
@@ -139,12 +208,12 @@ impl Core {
         work.clear();
     }
 
-    /// Writes what the caller took from the queue. The caller has set `Queue::busy`. What could not be written stays in
-    /// `work`; after a failure the partition is stopped.
-    pub(crate) fn write_taken(&self, work: &mut VecDeque<QueuedAppend>) -> Option<Halt> {
+    /// Writes the appends that the caller took from the queue. The caller has set `Queue::busy`. Appends that could not
+    /// be written stay in `work`; after a failure the partition is stopped.
+    pub(super) fn write_taken(&self, work: &mut VecDeque<QueuedAppend>) -> Option<Halt> {
         let result = {
             let mut active = self.active.lock();
-            if self.is_stopped() {
+            if self.status.is_stopped() {
                 work.clear();
                 return None;
             }
@@ -152,7 +221,7 @@ impl Core {
         };
         match result {
             Ok(()) => {
-                self.set_full(false);
+                self.status.set_full(false);
                 None
             }
             Err(halt) => {
@@ -165,28 +234,38 @@ impl Core {
         }
     }
 
-    /// Syncs what was written before and moves the high watermark over it. Does nothing with `SyncMode::Never`.
-    pub(crate) fn sync_active(&self, active: &mut Active) -> Result<(), Halt> {
+    /// Makes the partition read-only until restart and drops the queue: its records were never acknowledged.
+    pub fn stop(&self, reason: &str) {
+        self.status.stop(reason);
+        self.queue.lock().drop_all();
+        self.status.tell_watchers();
+    }
+
+    /// Syncs the active file, whatever the settings say.
+    pub(super) fn sync_file(&self, active: &mut Active) -> Result<(), Halt> {
+        let synced = active.file.sync_data();
+        synced.map_err(|error| Halt::failed("syncing the active segment", &error))
+    }
+
+    /// Syncs the written batches and moves the high watermark over them. Does nothing with `SyncMode::Never`.
+    pub(super) fn sync_active(&self, active: &mut Active) -> Result<(), Halt> {
         if !active.unsynced || self.context.sync == SyncMode::Never {
             return Ok(());
         }
-        active
-            .file
-            .sync_data()
-            .map_err(|error| Halt::failed("syncing the active segment", &error))?;
+        self.sync_file(active)?;
         active.unsynced = false;
-        active.synced_at = self.context.seams.clock.steady();
-        let written = self.written();
-        if self.high_watermark() != written {
-            self.set_high_watermark(written);
-            self.tell_watchers();
+        active.synced_at = self.context.steady();
+        let written = self.status.written();
+        if self.status.high_watermark() != written {
+            self.status.set_high_watermark(written);
+            self.status.tell_watchers();
         }
         Ok(())
     }
 
     fn seal_aged(&self) {
         let mut active = self.active.lock();
-        if self.is_stopped() || active.position == crate::segment::header::SEGMENT_HEADER_BYTES {
+        if self.status.is_stopped() || active.position == SEGMENT_HEADER_BYTES {
             return;
         }
         let rolled = self.roll(&mut active, 0);
@@ -202,44 +281,61 @@ impl Core {
         }
     }
 
-    /// Last act of the writer: everything synced, and a mark that says so.
+    /// The last act of the writer: syncs everything and writes a checkpoint.
     fn close(&self) {
-        if self.is_stopped() {
+        if self.status.is_stopped() {
             return;
         }
         let mut active = self.active.lock();
         let synced = self.sync_active(&mut active);
         if synced.is_ok() {
-            self.write_mark(&mut active, CheckpointKind::CleanStop);
+            self.write_checkpoint(&mut active, CheckpointKind::CleanStop);
         }
         drop(active);
         self.heed(synced);
     }
 
-    /// Says on disk that everything up to here was whole. Failing only makes damage harder to tell from a torn tail.
-    pub(crate) fn write_mark(&self, active: &mut Active, kind: CheckpointKind) {
+    /// Writes a checkpoint when nothing was written for a while.
+    pub fn note_idleness(&self) {
+        // The thread that holds the lock is writing: then the partition is not idle.
+        let Some(mut active) = self.active.try_lock() else {
+            return;
+        };
+        let now = self.context.steady();
+        let since = now.saturating_sub(active.wrote_at);
+        let apart = match self.context.sync {
+            SyncMode::Interval(interval) => IDLE_CHECKPOINTS_APART.max(interval),
+            SyncMode::Always | SyncMode::Never => IDLE_CHECKPOINTS_APART,
+        };
+        let is_due = active
+            .idle_noted_at
+            .is_none_or(|at| now.saturating_sub(at) >= apart);
+        if !active.is_checkpointed && since >= IDLE && is_due {
+            self.write_checkpoint(&mut active, CheckpointKind::Idle);
+            active.idle_noted_at = Some(now);
+        }
+    }
+
+    /// Notes on disk that everything up to here was whole. A failure only makes damage harder to tell from a torn tail.
+    fn write_checkpoint(&self, active: &mut Active, kind: CheckpointKind) {
         if active.unsynced {
             return;
         }
-        let mark = Checkpoint {
+        let checkpoint = Checkpoint {
             base: active.segment.base,
             position: active.position,
             next: active.next,
             epoch: self.context.epoch,
             kind,
         };
-        let saved = mark.save(
-            &*self.context.seams.files,
-            &self.context.dir,
-            &self.context.identity,
-        );
-        match saved {
+        let (files, dir) = (&*self.context.seams.files, &self.context.dir);
+        match checkpoint.save(files, dir, &self.context.identity) {
             Ok(()) => {
                 failpoint!("mark-saved");
-                active.marked = true;
+                active.is_checkpointed = true;
             }
             Err(error) => {
-                tracing::warn!(partition = %self.context.name, %error, "the mark could not be written");
+                tracing::warn!(partition = %self.context.name, %error, "the checkpoint could not be written");
             }
         }
     }

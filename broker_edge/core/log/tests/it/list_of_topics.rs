@@ -137,7 +137,7 @@ fn fill(log: &Log, rounds: u32, retaining: std::ops::Range<u32>) {
 fn retained(log: &Log) -> BTreeMap<String, Offset> {
     let mut found = BTreeMap::new();
     telemetry(log)
-        .for_each_retained_place(&mut |topic, place| {
+        .for_each_retained_offset(&mut |topic, place| {
             found.insert(topic.to_owned(), place.offset);
         })
         .expect("they are read");

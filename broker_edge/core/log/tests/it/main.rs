@@ -22,6 +22,7 @@ mod purge;
 mod races;
 mod recovery;
 mod retention;
+mod rooms;
 mod sealing;
 mod single_reads;
 mod size;

@@ -1,18 +1,25 @@
-//! Single records are read without their batch where that can be checked, and give what the batch gives.
+//! Reads of single records give what reads of many give, also where the position of their batch is known from before.
 
 use std::path::{Path, PathBuf};
 
 use crate::support::memory::MemoryFiles;
 use crate::support::*;
-use headwater_log::{Log, LogConfig, Offset, ReadError, Seams};
+use headwater_log::{Batch, Log, LogConfig, Offset, Partition, ReadError, Seams};
 
-/// Nothing in memory but what single reads keep.
-fn bare(dir: &Path, heads_bytes: usize) -> LogConfig {
+/// Nothing in memory but the positions of batches.
+fn bare(dir: &Path) -> LogConfig {
     LogConfig {
         tail_bytes: 0,
-        heads_bytes,
         ..config(dir)
     }
+}
+
+/// The batch that holds a record, and the number of the record in it.
+fn read_one(partition: &Partition, offset: u64) -> Result<(Batch, usize), ReadError> {
+    let batches = partition.read(Offset(offset), 1)?;
+    assert_eq!(batches.len(), 1, "of {offset}");
+    let index = offset - batches[0].base_offset().0;
+    Ok((batches[0].clone(), index as usize))
 }
 
 /// Batches of one record, of many small ones and of some large ones, over several segments.
@@ -38,30 +45,28 @@ fn assert_single_reads_are_right(log: &Log, count: u64) {
     assert_eq!(all.len() as u64, count);
     // Twice, so that what the first read has kept is used; and backwards, so that batches are met in their middle.
     for (offset, payload) in all.iter().rev().chain(&all) {
-        let record = partition.read_record(Offset(*offset)).expect("it is there");
-        let view = record.view();
+        let (batch, index) = read_one(partition, *offset).expect("it is there");
+        let view = batch.record(index);
         assert_eq!(view.offset.0, *offset);
         assert_eq!(view.payload, payload, "at {offset}");
-        assert_eq!(record.payload(), payload, "at {offset}");
+        assert_eq!(batch.payload(index), payload, "at {offset}");
         assert_eq!((view.topic, view.key), ("devices/1/telemetry", &b"1"[..]));
         assert_eq!((view.client_id, view.qos), ("1", 1));
         assert_eq!(view.epoch, partition.epoch());
     }
-    for outside in [count, count + 1] {
-        let error = partition.read_record(Offset(outside)).err();
-        assert!(matches!(error, Some(ReadError::OutOfRange { .. })));
-    }
+    let at_the_end = partition.read(Offset(count), 1).expect("nothing yet");
+    assert!(at_the_end.is_empty());
+    let error = partition.read(Offset(count + 1), 1).err();
+    assert!(matches!(error, Some(ReadError::OutOfRange { .. })));
 }
 
 #[test]
 fn a_single_record_is_what_its_batch_says_whatever_is_kept_of_it() {
-    for heads_bytes in [0, 10_000, 8 << 20] {
-        let dir = tempfile::tempdir().expect("a folder");
-        let log = open_with(bare(dir.path(), heads_bytes), Seams::system());
-        let count = fill(&log);
-        assert!(files_of(dir.path(), ".seg").len() > 3);
-        assert_single_reads_are_right(&log, count);
-    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = open_with(bare(dir.path()), Seams::system());
+    let count = fill(&log);
+    assert!(files_of(dir.path(), ".seg").len() > 3);
+    assert_single_reads_are_right(&log, count);
     let log_in_memory = open_with(config(Path::new("/data")), MemoryFiles::default().seams());
     let count = fill(&log_in_memory);
     assert_single_reads_are_right(&log_in_memory, count);
@@ -69,7 +74,7 @@ fn a_single_record_is_what_its_batch_says_whatever_is_kept_of_it() {
 
 /// A log with one large batch in a sealed segment, opened again; and the file of that segment.
 fn with_a_large_batch(files: &MemoryFiles) -> (Log, PathBuf) {
-    let config = || bare(Path::new("/data"), 1 << 20);
+    let config = || bare(Path::new("/data"));
     let log = open_with(config(), files.seams());
     let payloads: Vec<Vec<u8>> = (0..40).map(|n| vec![n; 1000]).collect();
     append(telemetry(&log), &payloads);
@@ -81,34 +86,17 @@ fn with_a_large_batch(files: &MemoryFiles) -> (Log, PathBuf) {
 }
 
 #[test]
-fn the_second_record_of_a_large_batch_costs_a_read_of_its_payload() {
-    let files = MemoryFiles::default();
-    let (log, _) = with_a_large_batch(&files);
-    let read = |offset| {
-        let before = files.segment_bytes_read();
-        let record = telemetry(&log).read_record(Offset(offset));
-        let record = record.expect("it is there");
-        assert_eq!(record.payload(), vec![offset as u8; 1000]);
-        files.segment_bytes_read() - before
-    };
-    assert!(read(3) > 40_000, "the first reads the batch");
-    for offset in [0, 3, 39] {
-        assert_eq!(read(offset), 1000);
-    }
-}
-
-#[test]
-fn i4_a_payload_that_changed_since_its_batch_was_checked_is_not_served() {
+fn i4_a_batch_that_changed_since_it_was_checked_is_not_served() {
     let files = MemoryFiles::default();
     let (log, path) = with_a_large_batch(&files);
     let partition = telemetry(&log);
-    partition.read_record(Offset(3)).expect("whole");
+    read_one(partition, 3).expect("whole");
     files.change(&path, |bytes| {
         let is_payload = |window: &[u8]| window.iter().all(|byte| *byte == 7);
         let at = bytes.windows(1000).position(is_payload);
         bytes[at.expect("the payload of record 7") + 500] ^= 4;
     });
-    let error = partition.read_record(Offset(7)).err();
+    let error = read_one(partition, 7).err();
     assert!(
         matches!(&error, Some(ReadError::Damaged { range }) if range.contains(&Offset(7))),
         "{error:?}"
@@ -119,10 +107,10 @@ fn i4_a_payload_that_changed_since_its_batch_was_checked_is_not_served() {
         (lost[0].range.start, lost[0].range.end),
         (Offset(0), Offset(40))
     );
-    let error = partition.read_record(Offset(3)).err();
+    let error = read_one(partition, 3).err();
     assert!(
         matches!(error, Some(ReadError::Damaged { .. })),
         "{error:?}"
     );
-    assert!(partition.read_record(Offset(40)).is_ok());
+    assert!(read_one(partition, 40).is_ok());
 }

@@ -191,7 +191,7 @@ fn bytes_to_start(dir: &Path, lost_indexes: usize) -> (u64, u64) {
             |topic: &str, place: RetainedOffset| retained.push((topic.to_owned(), place));
         let partition = telemetry(&log);
         partition
-            .for_each_retained_place(&mut keep)
+            .for_each_retained_offset(&mut keep)
             .expect("places");
         assert_eq!(retained.len(), 1);
         assert_eq!(retained[0].0, RARE);

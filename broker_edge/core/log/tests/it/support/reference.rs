@@ -264,9 +264,11 @@ impl Reference {
         let step = ((range.end - range.start) / 20).max(1) as usize;
         let some: Vec<u64> = range.step_by(step).collect();
         for at in some.iter().chain(some.iter().rev()) {
-            match partition.read_record(Offset(*at)) {
-                Ok(record) => {
-                    self.records[*at as usize].assert_is(&record.view());
+            match partition.read(Offset(*at), 1) {
+                Ok(batches) => {
+                    let index = *at - batches[0].base_offset().0;
+                    let record = batches[0].record(index as usize);
+                    self.records[*at as usize].assert_is(&record);
                     assert!(!lost.iter().any(|range| range.contains(at)), "{at} is lost");
                 }
                 Err(ReadError::Damaged { range }) => {

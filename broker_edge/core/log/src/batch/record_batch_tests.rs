@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::batch::assembler::{BatchAssembler, BatchStamp};
 use crate::batch::buffers::Chunk;
+use crate::batch::layout::{DecodeError, HEADER_BYTES, Identity};
 use crate::batch::records::{RecordMeta, Records};
 use crate::batch::view::PublishId;
 use crate::ids::{LogId, PartitionId, Secret};

@@ -1,5 +1,5 @@
-//! The index file of a sealed segment, read piece by piece: a lookup costs the head, the table of its pages and one page,
-//! however many topics the segment has. Every piece is checked by its own checksum before it is used.
+//! The index file of a sealed segment, read piece by piece: a lookup reads the head, the page table and one page,
+//! however many topics the segment has. Each piece has its own checksum, which is checked before the piece is used.
 
 use std::io;
 use std::ops::Range;
@@ -9,38 +9,31 @@ use crate::ids::Offset;
 use crate::index::format::{
     FIXED_BYTES, Head, Page, Section, TopicEntry, blocks_of, for_each_topic, keys_of,
 };
-use crate::index::model::{Block, BlockSet, Blocks, KeyEntry, topic_hash};
+use crate::index::model::{
+    Block, BlockLookup, BlockSet, Blocks, IndexDamaged, KeyEntry, topic_hash,
+};
 use crate::segment::header::file_name;
 use crate::state::context::Context;
 use crate::vfs::files::{File, OpenMode, read_full};
 
-/// Pages that follow one another are read together up to this.
+/// Neighbouring pages are read together up to this size.
 const SCAN_BYTES: usize = 1 << 20;
 
-/// An open index file whose head is whole.
-pub(crate) struct IndexReader {
+/// An open index file whose head is whole; the rest of it is checked when it is read.
+pub(crate) struct IndexFile {
     file: Arc<dyn File>,
     pub head: Head,
-}
-
-/// What lookups in a sealed segment need, small enough to be kept for some of them.
-pub(crate) struct SavedIndex {
-    reader: IndexReader,
+    /// Empty until [`load`](Self::load).
     blocks: Vec<Block>,
     pages: Vec<Page>,
 }
 
-/// A piece of an index file is not what was written; the index has to be made again.
-#[derive(Debug, thiserror::Error)]
-#[error("the index is damaged")]
-pub(crate) struct IndexDamaged;
-
-impl IndexReader {
+impl IndexFile {
     /// None when the head is missing, damaged, of another format or of another segment.
     pub fn open(context: &Context, base: Offset) -> Option<Self> {
         let path = context.dir.join(file_name(base, "idx"));
         let file = context.open(&path, OpenMode::Read).ok()?;
-        // Few segments have more than some epochs: one read is enough.
+        // Most segments have few epochs: one read is enough.
         let mut bytes = vec![0; 512];
         let read = read_full(&*file, &mut bytes, 0).ok()?;
         bytes.truncate(read);
@@ -53,7 +46,12 @@ impl IndexReader {
             read_full(&*file, &mut bytes, 0).ok()?;
         }
         let head = Head::parse(&bytes[..head_bytes], &context.identity)?;
-        (head.index.base == base).then_some(Self { file, head })
+        (head.index.base == base).then_some(Self {
+            file,
+            head,
+            blocks: Vec::new(),
+            pages: Vec::new(),
+        })
     }
 
     fn section(&self, section: Section) -> Result<Vec<u8>, IndexDamaged> {
@@ -64,7 +62,7 @@ impl IndexReader {
 
     fn read(&self, position: u64, bytes: usize) -> Result<Vec<u8>, IndexDamaged> {
         let length = self.file.len().map_err(|_| IndexDamaged)?;
-        // Never more than the file holds, so a length that lies allocates nothing.
+        // Never more than the file holds, so that a wrong length allocates nothing.
         if position
             .checked_add(bytes as u64)
             .is_none_or(|end| end > length)
@@ -80,81 +78,75 @@ impl IndexReader {
 
     /// Idempotency keys of the segment.
     pub fn keys(&self) -> Result<Vec<KeyEntry>, IndexDamaged> {
-        Ok(keys_of(&self.section(self.head.keys_section())?))
+        Ok(keys_of(&self.section(self.head.keys)?))
     }
 
     fn pages(&self) -> Result<Vec<Page>, IndexDamaged> {
-        Ok(self
-            .head
-            .pages(&self.section(self.head.page_table_section())?))
+        Ok(self.head.pages(&self.section(self.head.page_table)?))
     }
 
-    /// Gives every topic, in the order of the file.
+    /// Calls `f` for every topic, in the order of the file.
     pub fn for_each_topic(&self, f: &mut dyn FnMut(TopicEntry<'_>)) -> Result<(), IndexDamaged> {
         scan(self, &self.pages()?, f)
     }
 
-    pub fn load(self) -> Result<SavedIndex, IndexDamaged> {
-        Ok(SavedIndex {
-            blocks: blocks_of(&self.section(self.head.blocks_section())?),
-            pages: self.pages()?,
-            reader: self,
-        })
-    }
-}
-
-impl SavedIndex {
-    pub fn blocks(&self) -> Blocks<'_> {
-        Blocks {
-            blocks: &self.blocks,
-            next: self.reader.head.index.next,
-            data_end: self.reader.head.index.data_end,
-        }
+    /// Reads what lookups need, small enough to be kept for some segments.
+    pub fn load(mut self) -> Result<Self, IndexDamaged> {
+        self.blocks = blocks_of(&self.section(self.head.blocks)?);
+        self.pages = self.pages()?;
+        Ok(self)
     }
 
     /// Memory that it keeps, for bounds.
     pub fn memory(&self) -> usize {
-        let head = &self.reader.head.index;
+        let head = &self.head.index;
         size_of::<Self>()
             + self.blocks.len() * size_of::<Block>()
             + self.pages.len() * size_of::<Page>()
             + head.epochs.len() * 16
             + head.holes.len() * 24
     }
+}
 
-    /// Marks the blocks of one topic.
-    pub fn mark_topic(&self, topic: &str, held: &mut BlockSet) -> Result<(), IndexDamaged> {
+impl BlockLookup for IndexFile {
+    fn blocks(&self) -> Blocks<'_> {
+        Blocks {
+            blocks: &self.blocks,
+            next: self.head.index.next,
+            data_end: self.head.index.data_end,
+        }
+    }
+
+    fn mark_topic(&self, topic: &str, marked: &mut BlockSet) -> Result<(), IndexDamaged> {
         let hash = topic_hash(topic);
         let after = self.pages.partition_point(|page| page.first_hash <= hash);
         let Some(page) = after.checked_sub(1).map(|at| self.pages[at]) else {
             return Ok(());
         };
-        let bytes = self.reader.section(page.section)?;
-        for_each_topic(&bytes, &mut |entry| {
+        for_each_topic(&self.section(page.section)?, &mut |entry| {
             if entry.topic == topic {
-                held.mark(entry.blocks);
+                marked.mark(entry.blocks);
             }
         })
         .ok_or(IndexDamaged)
     }
 
-    /// Marks the blocks of all topics within `range` that are wanted.
-    pub fn mark(
+    fn mark(
         &self,
         range: &Range<Offset>,
         wanted: &dyn Fn(&str) -> bool,
-        held: &mut BlockSet,
+        marked: &mut BlockSet,
     ) -> Result<(), IndexDamaged> {
-        scan(&self.reader, &self.pages, &mut |entry| {
-            if entry.first < range.end && entry.next > range.start && wanted(entry.topic) {
-                held.mark(entry.blocks);
+        scan(self, &self.pages, &mut |entry| {
+            if entry.extent.is_in(range) && wanted(entry.topic) {
+                marked.mark(entry.blocks);
             }
         })
     }
 }
 
 fn scan(
-    reader: &IndexReader,
+    file: &IndexFile,
     pages: &[Page],
     f: &mut dyn FnMut(TopicEntry<'_>),
 ) -> Result<(), IndexDamaged> {
@@ -171,7 +163,7 @@ fn scan(
         let count = rest.iter().take_while(is_near).count().max(1);
         let (together, later) = rest.split_at(count);
         let last = together[count - 1].section;
-        let bytes = reader.read(start, (last.position - start) as usize + last.bytes)?;
+        let bytes = file.read(start, (last.position - start) as usize + last.bytes)?;
         for page in together {
             let at = (page.section.position - start) as usize;
             let page_bytes = bytes.get(at..at + page.section.bytes).ok_or(IndexDamaged)?;
@@ -183,7 +175,7 @@ fn scan(
     Ok(())
 }
 
-/// The checksum in the head of a saved index: two files with one of these hold the same.
+/// The checksum in the head of a saved index. Index files with equal checksums have equal content.
 pub(crate) fn stored_checksum(context: &Context, base: Offset) -> io::Result<Option<u32>> {
     let path = context.dir.join(file_name(base, "idx"));
     let mut bytes = [0; FIXED_BYTES];
@@ -193,5 +185,5 @@ pub(crate) fn stored_checksum(context: &Context, base: Offset) -> io::Result<Opt
 }
 
 #[cfg(test)]
-#[path = "saved_tests.rs"]
+#[path = "file_tests.rs"]
 mod tests;

@@ -1,12 +1,12 @@
 use super::*;
 use crate::batch::layout::Identity;
 use crate::ids::{Epoch, LogId, PartitionId, Secret};
-use crate::index::model::{Index, IndexTopic};
-use crate::segment::header::Hole;
-use crate::vfs::files::{Files, SystemFiles};
+use crate::index::model::{Hole, Index, IndexTopic, TopicExtent};
+use crate::vfs::files::Files;
+use crate::vfs::system::SystemFiles;
 
 /// An index with so many entries in each table, as a lookup keeps it.
-fn kept(blocks: u64, epochs: u64, holes: u64, topics: usize) -> SavedIndex {
+fn kept(blocks: u64, epochs: u64, holes: u64, topics: usize) -> IndexFile {
     let identity = Identity {
         log_id: LogId::from_bytes([3; 16]),
         partition: PartitionId(7),
@@ -24,9 +24,10 @@ fn kept(blocks: u64, epochs: u64, holes: u64, topics: usize) -> SavedIndex {
     };
     let topic = |number: usize| IndexTopic {
         topic: format!("devices/{number}/telemetry").into(),
-        first: Offset(0),
-        next: Offset(1),
-        retained: None,
+        extent: TopicExtent {
+            range: Offset(0)..Offset(1),
+            retained: None,
+        },
         blocks: vec![0],
     };
     let mut topics: Vec<_> = (0..topics).map(topic).collect();
@@ -55,15 +56,22 @@ fn kept(blocks: u64, epochs: u64, holes: u64, topics: usize) -> SavedIndex {
     file.write_all_at(&bytes, 0).expect("written");
     let head_bytes = Head::bytes(&bytes).expect("a head");
     let head = Head::parse(&bytes[..head_bytes], &identity).expect("whole");
-    IndexReader { file, head }.load().expect("whole")
+    let (blocks, pages) = (Vec::new(), Vec::new());
+    let opened = IndexFile {
+        file,
+        head,
+        blocks,
+        pages,
+    };
+    opened.load().expect("whole")
 }
 
 /// The indexes that stay in memory are bounded by what they say.
 #[test]
 fn every_table_of_an_index_in_memory_counts_as_what_it_takes() {
     let least = kept(1, 1, 0, 0).memory();
-    assert!(least >= size_of::<SavedIndex>());
-    let more = |index: SavedIndex| index.memory() - least;
+    assert!(least >= size_of::<IndexFile>());
+    let more = |index: IndexFile| index.memory() - least;
     assert_eq!(more(kept(1001, 1, 0, 0)), 1000 * size_of::<Block>());
     assert_eq!(
         more(kept(1, 1001, 0, 0)),

@@ -1,0 +1,167 @@
+//! One segment: its name, its index wherever that is, and what this process knows about its file.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::ids::Offset;
+use crate::index::builder::IndexBuilder;
+use crate::index::model::{Index, Summary};
+use crate::segment::header::file_name;
+use crate::state::context::Context;
+use crate::vfs::files::OpenMode;
+
+/// A holder of an `Arc` of it may read its file: the file is not recycled meanwhile.
+pub(crate) struct Segment {
+    pub base: Offset,
+    pub path: PathBuf,
+    /// Set once, when nothing is written to it any more.
+    pub sealed: OnceLock<Summary>,
+    pub index: Mutex<IndexState>,
+    /// Length of the file and its index; 0 while nobody has looked.
+    file_bytes: AtomicU64,
+    /// When this process wrote to it first: microseconds of the steady clock plus one; 0 for not at all.
+    first_write: AtomicU64,
+    last_write: AtomicU64,
+}
+
+/// Where the index of a segment is.
+pub(crate) enum IndexState {
+    /// The active segment's, in the making.
+    Building(Box<IndexBuilder>),
+    /// Of a sealed segment, not yet saved.
+    Memory(Arc<Index>),
+    Saved,
+    /// Of a segment that could not be read in places: not saved, so that the next start tries again.
+    Provisional(Arc<Index>),
+}
+
+impl Segment {
+    fn new(dir: &Path, base: Offset, sealed: OnceLock<Summary>, index: IndexState) -> Self {
+        Self {
+            base,
+            path: dir.join(file_name(base, "seg")),
+            sealed,
+            index: Mutex::new(index),
+            file_bytes: AtomicU64::new(0),
+            first_write: AtomicU64::new(0),
+            last_write: AtomicU64::new(0),
+        }
+    }
+
+    pub fn active(dir: &Path, base: Offset, builder: IndexBuilder) -> Self {
+        let index = IndexState::Building(Box::new(builder));
+        Self::new(dir, base, OnceLock::new(), index)
+    }
+
+    pub fn sealed(dir: &Path, base: Offset, summary: Summary, index: IndexState) -> Self {
+        Self::new(dir, base, OnceLock::from(summary), index)
+    }
+
+    /// A sealed segment of which nothing can be read at present.
+    pub fn unreadable(dir: &Path, base: Offset) -> Self {
+        let index = IndexBuilder::new(base).finish();
+        let summary = index.summary();
+        Self::sealed(dir, base, summary, IndexState::Provisional(Arc::new(index)))
+    }
+
+    pub fn index_path(&self) -> PathBuf {
+        self.path.with_extension("idx")
+    }
+
+    /// Notes a write by this process.
+    pub fn note_write(&self, steady: Duration) {
+        let at = u64::try_from(steady.as_micros()).unwrap_or(u64::MAX - 1) + 1;
+        self.last_write.store(at, Ordering::Relaxed);
+        let (unset, order) = (0, Ordering::Relaxed);
+        let _ = self.first_write.compare_exchange(unset, at, order, order);
+    }
+
+    /// When this process wrote to it first and last, by the steady clock.
+    pub fn written_between(&self) -> Option<(Duration, Duration)> {
+        let at = |of: &AtomicU64| of.load(Ordering::Relaxed).checked_sub(1);
+        let (first, last) = (at(&self.first_write)?, at(&self.last_write)?);
+        Some((Duration::from_micros(first), Duration::from_micros(last)))
+    }
+
+    /// Length of the file and its index, asked of the file system once after each change.
+    pub fn file_bytes(&self, context: &Context) -> u64 {
+        let known = self.file_bytes.load(Ordering::Relaxed);
+        if known > 0 {
+            return known;
+        }
+        let length = |path: &Path| {
+            let file = context.open(path, OpenMode::Read);
+            file.and_then(|file| file.len()).unwrap_or(0)
+        };
+        let bytes = length(&self.path) + length(&self.index_path());
+        self.set_file_bytes(bytes);
+        bytes
+    }
+
+    /// Its files have this length now; 0 has it looked up when it is asked for.
+    pub fn set_file_bytes(&self, bytes: u64) {
+        self.file_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The whole index of a sealed segment, when it is in memory.
+    pub fn index_in_memory(&self) -> Option<Arc<Index>> {
+        match &*self.index.lock() {
+            IndexState::Memory(index) | IndexState::Provisional(index) => Some(Arc::clone(index)),
+            IndexState::Building(_) | IndexState::Saved => None,
+        }
+    }
+
+    pub fn is_saved(&self) -> bool {
+        matches!(&*self.index.lock(), IndexState::Saved)
+    }
+
+    /// Seals the active segment: from here on it is read through its index.
+    pub fn seal(&self) -> Arc<Index> {
+        let mut state = self.index.lock();
+        let index = match &mut *state {
+            IndexState::Building(builder) => Arc::new(builder.finish()),
+            IndexState::Memory(index) | IndexState::Provisional(index) => {
+                return Arc::clone(index);
+            }
+            IndexState::Saved => unreachable!("only the active segment is sealed"),
+        };
+        // Ignored when it is set already: a segment is sealed once.
+        let _ = self.sealed.set(index.summary());
+        *state = IndexState::Memory(Arc::clone(&index));
+        index
+    }
+
+    /// Runs `f` on the index in the making, caught up with every batch written; None for a sealed segment.
+    pub fn with_builder<T>(&self, f: impl FnOnce(&mut IndexBuilder) -> T) -> Option<T> {
+        match &mut *self.index.lock() {
+            IndexState::Building(builder) => {
+                builder.catch_up();
+                Some(f(builder))
+            }
+            _ => None,
+        }
+    }
+
+    /// Time of the first record; None while no record can be read.
+    pub fn first_time_us(&self) -> Option<i64> {
+        let time_us = match self.sealed.get() {
+            Some(summary) => Some(summary.first_time_us),
+            None => self.with_builder(|builder| builder.head().first_time_us),
+        };
+        time_us.filter(|time_us| *time_us != i64::MIN)
+    }
+
+    /// Position after the last batch.
+    pub fn data_end(&self) -> u64 {
+        match self.sealed.get() {
+            Some(summary) => summary.data_end,
+            None => self
+                .with_builder(|builder| builder.head().data_end)
+                .unwrap_or(0),
+        }
+    }
+}

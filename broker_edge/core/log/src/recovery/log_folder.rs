@@ -1,0 +1,104 @@
+//! The folder of a log: its lock, and the identity in its `log.meta`.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::Path;
+
+use crate::config::LogConfig;
+use crate::error::OpenError;
+use crate::ids::{Class, LogId, Secret};
+use crate::recovery::meta::Meta;
+use crate::vfs::clock::Seams;
+use crate::vfs::files::{Files, LockError, LockGuard};
+
+pub(crate) fn lock(seams: &Seams, dir: &Path) -> Result<LockGuard, OpenError> {
+    let path = dir.join("lock");
+    seams.files.lock(&path).map_err(|error| match error {
+        LockError::Held { holder } => OpenError::InUse {
+            dir: dir.to_owned(),
+            pid: holder,
+        },
+        LockError::Io(source) => OpenError::write(&path, source),
+    })
+}
+
+/// The checked `log.meta`, and whether it is new.
+pub(crate) fn load_or_create(config: &LogConfig, seams: &Seams) -> Result<(Meta, bool), OpenError> {
+    let (dir, files) = (config.dir.as_path(), &*seams.files);
+    if let Some(meta) = Meta::load(files, dir)? {
+        let found = meta.log_id(dir)?;
+        if let Some(expected) = config.expected_id.filter(|expected| *expected != found) {
+            return Err(OpenError::OtherLog {
+                dir: dir.to_owned(),
+                expected,
+                found,
+            });
+        }
+        meta.check(dir, &config.classes)?;
+        return Ok((meta, false));
+    }
+    let listed = files.list(dir);
+    let names = listed.map_err(|source| OpenError::io("list", dir, source))?;
+    let is_partition = |name: &String| {
+        let class = name.rsplit_once('-').map(|(class, _)| class);
+        class.is_some_and(|class| Class::from_name(class).is_some())
+    };
+    // `restoring` is there while a restore has not finished.
+    if names
+        .iter()
+        .any(|name| is_partition(name) || name == "restoring")
+    {
+        return Err(OpenError::MetaMissing {
+            dir: dir.to_owned(),
+        });
+    }
+    let failed = |source| OpenError::io("read", Path::new("/dev/urandom"), source);
+    let id = match config.expected_id {
+        Some(id) => id,
+        None => random_id().map_err(failed)?,
+    };
+    let secret = random_secret().map_err(failed)?;
+    sync_names_of(files, dir)?;
+    let meta = Meta::new(id, secret, seams.clock.now_us(), &config.classes);
+    meta.save(files, dir)?;
+    Ok((meta, true))
+}
+
+/// Syncs the folders that lead to a new log: a power cut could otherwise remove one of them, with all acknowledged
+/// records.
+pub(crate) fn sync_names_of(files: &dyn Files, dir: &Path) -> Result<(), OpenError> {
+    for parent in dir.ancestors().skip(1) {
+        let parent = if parent.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            parent
+        };
+        match files.sync_dir(parent) {
+            // We may not open it, so we did not make it; or its file system has nothing to sync there.
+            Err(error)
+                if !matches!(
+                    error.kind(),
+                    io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput
+                ) =>
+            {
+                return Err(OpenError::write(parent, error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn random_id() -> io::Result<LogId> {
+    Ok(LogId::from_random(random()?))
+}
+
+pub(crate) fn random_secret() -> io::Result<Secret> {
+    Ok(Secret::from_bytes(random()?))
+}
+
+fn random<const BYTES: usize>() -> io::Result<[u8; BYTES]> {
+    let mut bytes = [0; BYTES];
+    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
