@@ -126,7 +126,7 @@ def _approve(work: Work, request: Request, row: ActionState, action: Action) -> 
     if row.phase is not ActionPhase.WAITING_APPROVAL:
         raise _Refused(f"the action is {row.phase}: nothing waits for approval")
     if not request.by.strip():
-        raise _Refused("an approval must name its author in the column by")
+        raise _Refused("an approval must name its author in the column `by`")
     if request.by.strip().casefold() == action.created_by.strip().casefold():
         raise _Refused(f"{request.by} created the action: another person must approve it")
     work.put_row(replace(row, approved=row.wave + 1))

@@ -96,7 +96,7 @@ def _expire(work: Work) -> None:
 
 
 def _soonest_us(action: Action, limits: Limits) -> int:
-    """No target that has not begun can time out sooner than this after its last news."""
+    """The shortest time after its last news in which a target that has not begun can time out."""
     timeouts = action.timeouts
     queued_s, delivered_s = timeouts.queued_s or limits.queued_s, timeouts.delivered_s or limits.delivered_s
     return min(queued_s, delivered_s, timeouts.step_s or limits.step_s) * SECOND_US
