@@ -27,7 +27,7 @@ usage: headwater bench SCENARIO [OPTIONS]
   -s, --size BYTES             payload size, or sizes by weight: 64:9,1024:1 (64)
   -q, --qos 0|1|2              QoS, or QoS by weight: 0:1,1:1 (1)
   --topics N                   topics of each publisher (1)
-  --prefix TOPIC               first level of all topics (bench)
+  --prefix TOPIC               prefix of all topics (bench)
   --protocol 3.1|3.1.1|5       MQTT version (3.1.1)
   --username NAME              user name; the password is read from HEADWATER_PASSWORD
   --patience SECONDS           give up when nothing arrives for this long (10)
@@ -149,7 +149,7 @@ fn mix<T: Copy>(
         })
         .collect::<Result<_, String>>()?;
     Mix::new(&weighted).ok_or(format!(
-        "the weights of {name} must add up to 1 to {WEIGHTS_MAX}"
+        "the weights of {name} must add up to a number from 1 to {WEIGHTS_MAX}"
     ))
 }
 

@@ -121,7 +121,7 @@ impl Acceptor {
                 }
             };
             if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "a connection ended before it began");
+                tracing::debug!(%error, "a connection closed before it was set up");
                 continue;
             }
             let Some(pass) = self.place_for(&stream, address).await else {
