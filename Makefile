@@ -137,7 +137,8 @@ conformance-table: ## docs/conformance.md from the clauses and their tests
 	HEADWATER_WRITE_CONFORMANCE=1 $(CARGO) test --quiet --manifest-path $(CORE)/Cargo.toml --package headwater-broker --profile $(PROFILE) --test it conformance::table::
 
 .PHONY: docs
-docs: setup ## docs/reference from the declarations in the code
+docs: setup ## conf/broker.yaml, its schema and docs/reference from the declarations in the code
+	HEADWATER_WRITE_DOCS=1 $(CARGO) test --quiet --manifest-path $(CORE)/Cargo.toml --package headwater-broker --profile $(PROFILE) --lib config::
 	HEADWATER_WRITE_DOCS=1 $(PY) -m pytest -q tests/unit/test_docs_reference.py tests/integration/test_docs_metrics.py
 
 .PHONY: fmt

@@ -122,9 +122,6 @@ impl Broker {
             dir: config.data_dir.clone(),
             reason,
         })?;
-        if config.log.heads_bytes != LogSettings::default().heads_bytes {
-            tracing::warn!("log.heads_bytes has no effect any more; remove it from the settings");
-        }
         let (log, report) = Log::open(log_config(&config), Seams::system())?;
         tell(&log, &report);
         let parts = Parts {

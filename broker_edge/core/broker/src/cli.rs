@@ -28,6 +28,8 @@ usage: headwaterd [--config FILE] [--set KEY=VALUE]...
                     an older version, and exit
   --print-config    print the resulting settings, and exit
   --print-schema    print the JSON schema of the settings, and exit
+  --print-reference print every setting with meaning, limits and default as
+                    YAML, or as JSON with --print-reference=json, and exit
   --version         print the version, and exit
   log VERB          inspect, repair, copy or purge a log; headwaterd log --help lists the verbs
   users VERB        add, generate, remove, list or verify users of a password file
@@ -44,6 +46,8 @@ enum Command {
     Check,
     PrintConfig,
     PrintSchema,
+    PrintReference,
+    PrintReferenceJson,
     Version,
     Help,
 }
@@ -74,26 +78,34 @@ pub fn run(arguments: &[String]) -> i32 {
         Command::Help => print(USAGE),
         Command::Version => print(&format!("headwaterd {VERSION}\n")),
         Command::PrintSchema => print(&format!("{:#}\n", config::json_schema())),
+        Command::PrintReference => print(&config::reference_yaml()),
+        Command::PrintReferenceJson => print(&format!("{:#}\n", config::reference_json())),
         _ => with_settings(arguments),
     }
 }
 
 fn with_settings(arguments: Arguments) -> i32 {
     let source = Source::with_environment(arguments.file, arguments.set);
-    let config = match Config::load(&source) {
-        Ok(config) => config,
+    let (config, notes) = match Config::load_with_notes(&source) {
+        Ok(loaded) => loaded,
         Err(error) => {
             complain(&error.to_string());
             return exit_code(&error);
         }
     };
     match arguments.command {
-        Command::Check => print(&format!(
-            "the settings are valid\n{}",
-            changes::notes(&config)
-        )),
-        Command::PrintConfig => print(&config::to_yaml(&config)),
-        _ => serve(config),
+        Command::Check => {
+            notes.iter().for_each(|note| complain(note));
+            print(&format!(
+                "the settings are valid\n{}",
+                changes::notes(&config)
+            ))
+        }
+        Command::PrintConfig => {
+            notes.iter().for_each(|note| complain(note));
+            print(&config::to_yaml(&config))
+        }
+        _ => serve(config, &notes),
     }
 }
 
@@ -105,8 +117,11 @@ fn exit_code(error: &ConfigError) -> i32 {
     }
 }
 
-fn serve(config: Config) -> i32 {
+fn serve(config: Config, notes: &[String]) -> i32 {
     logging::start(config.broker.log_format);
+    for note in notes {
+        tracing::warn!("{note}");
+    }
     raise_open_files();
     // Registered before the start, so that an early signal is not lost.
     let mut signals = match Signals::new([SIGHUP, SIGINT, SIGTERM]) {
@@ -194,6 +209,15 @@ fn parse(arguments: &[String]) -> Result<Arguments, String> {
             "--check" => parsed.command = Command::Check,
             "--print-config" => parsed.command = Command::PrintConfig,
             "--print-schema" => parsed.command = Command::PrintSchema,
+            "--print-reference" => {
+                parsed.command = match inline.as_deref() {
+                    None | Some("yaml") => Command::PrintReference,
+                    Some("json") => Command::PrintReferenceJson,
+                    Some(other) => {
+                        return Err(format!("{name} prints yaml or json, not `{other}`"));
+                    }
+                }
+            }
             "--version" => parsed.command = Command::Version,
             "--help" | "-h" => parsed.command = Command::Help,
             _ => return Err(format!("unknown argument `{argument}`")),

@@ -86,7 +86,7 @@ impl Filters {
         match filters
             .iter()
             .flatten()
-            .find(|filter| !crate::config::keys::is_filter(filter))
+            .find(|filter| !crate::config::is_filter(filter))
         {
             Some(bad) => Err(BadFilter {
                 filter: bad.clone(),

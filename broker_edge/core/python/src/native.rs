@@ -1,12 +1,13 @@
 //! The module as Python sees it. `broker_edge/_core.pyi` declares the same interface and must be kept equal.
 
+use std::ffi::CString;
 use std::path::PathBuf;
 
 use headwater_broker::config::{Config, ConfigError as BadConfig, Source};
 use headwater_broker::{Broker as NativeBroker, StartError as FailedStart, VERSION, cli};
 use parking_lot::Mutex;
 use pyo3::create_exception;
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyFutureWarning, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 create_exception!(_core, ConfigError, PyValueError, "The settings are wrong.");
@@ -35,12 +36,22 @@ fn load(
     config_yaml: Option<String>,
     config_path: Option<PathBuf>,
     overrides: Vec<String>,
-) -> Result<Config, Failure> {
+) -> Result<(Config, Vec<String>), Failure> {
     let source = Source {
         text: config_yaml,
         ..Source::with_environment(config_path, overrides)
     };
-    Config::load(&source).map_err(Failure::Config)
+    Config::load_with_notes(&source).map_err(Failure::Config)
+}
+
+/// Warns about settings that are given by an old name or have no effect any more.
+fn warn(py: Python<'_>, notes: Vec<String>) -> PyResult<()> {
+    let category = py.get_type::<PyFutureWarning>();
+    notes.into_iter().try_for_each(|note| {
+        let note =
+            CString::new(note).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+        PyErr::warn(py, &category, &note, 1)
+    })
 }
 
 /// A running broker.
@@ -68,10 +79,10 @@ impl Broker {
         config_path: Option<PathBuf>,
         overrides: Vec<String>,
     ) -> PyResult<Broker> {
-        let started = py.detach(|| {
-            let config = load(config_yaml, config_path, overrides)?;
-            NativeBroker::start(config).map_err(Failure::Start)
-        });
+        let loaded = py.detach(|| load(config_yaml, config_path, overrides));
+        let (config, notes) = loaded.map_err(raise)?;
+        warn(py, notes)?;
+        let started = py.detach(|| NativeBroker::start(config).map_err(Failure::Start));
         let broker = started.map_err(raise)?;
         Ok(Broker {
             mqtt: broker.mqtt_address().to_string(),
@@ -111,7 +122,8 @@ fn check_config(
     config_path: Option<PathBuf>,
     overrides: Vec<String>,
 ) -> PyResult<String> {
-    let config = load(config_yaml, config_path, overrides).map_err(raise)?;
+    let (config, notes) = load(config_yaml, config_path, overrides).map_err(raise)?;
+    warn(py, notes)?;
     Ok(headwater_broker::config::to_json(&config))
 }
 

@@ -1,92 +1,79 @@
-//! The one table of keys: what each means, what it may hold. Limits, the JSON schema and the check that
-//! `conf/broker.yaml` is complete all come from it.
-
-mod check;
-mod table;
+//! The declared settings with their dotted paths, such as `log.disk.budget`.
 
 use serde_json::Value;
 
-use super::units::{Age, ByteSize};
+use super::Config;
+use super::declare::{Key, Member, Section};
 
-pub(super) use check::check_limits;
-pub(crate) use check::is_filter;
-pub use table::KEYS;
-
-/// What a key may hold.
-#[derive(Clone, Copy, Debug)]
-pub enum Kind {
-    Folder,
-    File,
-    Text,
-    Address,
-    /// One or several, or none.
-    Addresses,
-    Bool,
-    Whole {
-        min: u64,
-        max: u64,
-    },
-    Bytes {
-        min: ByteSize,
-        max: ByteSize,
-    },
-    Age {
-        min: Age,
-        max: Age,
-    },
-    Choice(&'static [&'static str]),
-    LogId,
-    Filters,
-    /// A list of texts.
-    Names,
-    Template,
-    /// Names of hosts, without a port.
-    Hosts,
-    /// Origins of web pages: scheme, host, and the port if it is not the usual one.
-    Origins,
+/// A setting that a dotted path names.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// The path by the setting's present name.
+    pub path: String,
+    pub key: &'static Key,
 }
 
-/// One key. `*` in the path stands for each configurable class, `<mqtt>`, `<ws>` and `<tls>` for each of those
-/// listeners, `<who>` for tenant and user.
-#[derive(Clone, Copy, Debug)]
-pub struct Key {
-    pub path: &'static str,
-    pub kind: Kind,
-    /// Whether it may be left without a value.
-    pub optional: bool,
-    pub meaning: &'static str,
+/// Every setting, in the order of the declarations.
+pub fn each() -> Vec<(String, &'static Key)> {
+    let mut found = Vec::new();
+    collect(Config::MEMBERS, "", &mut found);
+    found
 }
 
-/// What stands in a path for several words.
-const PLACES: [(&str, &[&str]); 5] = [
-    ("*", &["control", "artifacts", "telemetry"]),
-    ("<mqtt>", &["mqtt", "mqtts", "ws", "wss"]),
-    ("<ws>", &["ws", "wss"]),
-    ("<tls>", &["mqtts", "wss", "flight", "admin"]),
-    ("<who>", &["tenant", "user"]),
-];
+fn collect(members: &'static [Member], prefix: &str, found: &mut Vec<(String, &'static Key)>) {
+    for member in members {
+        match member {
+            Member::Key(key) => found.push((path_of(prefix, key.name), key)),
+            Member::Section { name, members, .. } => {
+                collect(members, &path_of(prefix, name), found);
+            }
+        }
+    }
+}
 
-/// Every dotted path, classes written out.
+/// The dotted path of every setting that has an effect.
 pub fn paths() -> impl Iterator<Item = String> {
-    each().map(|(path, _)| path)
+    let in_use = each().into_iter().filter(|(_, key)| key.retired.is_none());
+    in_use.map(|(path, _)| path)
 }
 
-/// Every key with its path written out.
-pub fn each() -> impl Iterator<Item = (String, &'static Key)> {
-    KEYS.iter().flat_map(|key| {
-        let place = PLACES
-            .iter()
-            .find(|(place, _)| key.path.contains(place))
-            .copied();
-        let (place, words) = place.unwrap_or(("*", &[""]));
-        words
-            .iter()
-            .map(move |word| (key.path.replace(place, word), key))
+/// The setting of `members` that a dotted path names, by its present name or by an old one.
+pub(super) fn find(members: &'static [Member], path: &str) -> Option<Found> {
+    let (name, rest) = match path.split_once('.') {
+        Some((name, rest)) => (name, Some(rest)),
+        None => (path, None),
+    };
+    members.iter().find_map(|member| match (member, rest) {
+        (Member::Key(key), None) if key.name == name || key.renamed_from.contains(&name) => {
+            Some(Found {
+                path: key.name.to_owned(),
+                key,
+            })
+        }
+        (
+            Member::Section {
+                name: section,
+                members,
+                ..
+            },
+            Some(rest),
+        ) if *section == name => {
+            let found = find(members, rest)?;
+            Some(Found {
+                path: path_of(section, &found.path),
+                ..found
+            })
+        }
+        _ => None,
     })
 }
 
-pub fn exists(path: &str) -> bool {
-    paths().any(|known| known == path)
+pub(super) fn path_of(prefix: &str, name: &str) -> String {
+    if prefix.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{prefix}.{name}")
+    }
 }
 
 /// The value at a dotted path.

@@ -1,14 +1,16 @@
 //! The layers of a configuration: defaults < file < environment < `--set`.
 //!
-//! The file is first read into the types, which gives errors with lines; then every layer is laid over the defaults as
-//! a JSON value, so that a class that changes one key keeps its other defaults.
+//! The file is first read into the types, which gives errors with lines. Then every layer is laid over the defaults as a
+//! JSON value, so that a class that changes one key keeps its other defaults.
 
 use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
+use super::declare::Section;
 use super::error::nearest;
-use super::{Config, ConfigError, keys};
+use super::keys::Found;
+use super::{Config, ConfigError, keys, renamed};
 
 /// Where settings come from.
 #[derive(Clone, Debug, Default)]
@@ -17,14 +19,14 @@ pub struct Source {
     pub file: Option<PathBuf>,
     /// YAML given as text, instead of a file.
     pub text: Option<String>,
-    /// Environment variables; only `HEADWATER_…` ones are looked at.
+    /// Environment variables; only those that begin with `HEADWATER_` count.
     pub environment: Vec<(String, String)>,
     /// `key=value`, in the order given.
     pub set: Vec<String>,
 }
 
 impl Source {
-    /// A source that also looks at the environment of this process.
+    /// A source with the environment of this process.
     pub fn with_environment(file: Option<PathBuf>, set: Vec<String>) -> Source {
         let environment = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -40,15 +42,18 @@ impl Source {
 
 const ENVIRONMENT_PREFIX: &str = "HEADWATER_";
 
-pub(super) fn resolve(source: &Source) -> Result<Config, ConfigError> {
+/// The settings that result, and a line for each old name among them.
+pub(super) fn resolve(source: &Source) -> Result<(Config, Vec<String>), ConfigError> {
+    let mut notes = Vec::new();
     let mut settings =
         serde_json::to_value(Config::default()).expect("the defaults are plain values");
     if let Some((place, text)) = file_text(source)? {
-        overlay(&mut settings, parse_file(&place, &text)?);
+        overlay(&mut settings, parse_file(&place, &text, &mut notes)?);
     }
     for (name, value) in &source.environment {
-        if let Some(key) = key_of_variable(name)? {
-            settings = set_key(settings, name, &key, value)?;
+        if let Some((key, found)) = key_of_variable(name)? {
+            notes.extend(renamed::note(found.key, name, &key, &found.path));
+            settings = set_key(settings, name, &found.path, value)?;
         }
     }
     for assignment in &source.set {
@@ -60,9 +65,12 @@ pub(super) fn resolve(source: &Source) -> Result<Config, ConfigError> {
                 reason: "write key=value, for example listeners.mqtt.bind=127.0.0.1:1883"
                     .to_owned(),
             })?;
-        settings = set_key(settings, &place, key.trim(), value.trim())?;
+        let key = key.trim();
+        let found = keys::find(Config::MEMBERS, key).ok_or_else(|| unknown(&place, key))?;
+        notes.extend(renamed::note(found.key, &place, key, &found.path));
+        settings = set_key(settings, &place, &found.path, value.trim())?;
     }
-    typed(settings, "configuration")
+    Ok((typed(settings, "configuration")?, notes))
 }
 
 fn file_text(source: &Source) -> Result<Option<(String, String)>, ConfigError> {
@@ -82,8 +90,9 @@ fn file_text(source: &Source) -> Result<Option<(String, String)>, ConfigError> {
     }
 }
 
-fn parse_file(place: &str, text: &str) -> Result<Value, ConfigError> {
-    let value: Value = serde_saphyr::from_str(text).map_err(|error| yaml_error(place, &error))?;
+fn parse_file(place: &str, text: &str, notes: &mut Vec<String>) -> Result<Value, ConfigError> {
+    let mut value: Value =
+        serde_saphyr::from_str(text).map_err(|error| yaml_error(place, &error))?;
     match value {
         Value::Null => return Ok(Value::Null),
         Value::Object(_) => {}
@@ -95,7 +104,8 @@ fn parse_file(place: &str, text: &str) -> Result<Value, ConfigError> {
             });
         }
     }
-    // Only for its errors: they name the line, which the value above no longer knows.
+    renamed::settle(Config::MEMBERS, "", &mut value, place, notes)?;
+    // Only for its errors: they name the line, which the value above does not know.
     serde_saphyr::from_str::<Config>(text).map_err(|error| yaml_error(place, &error))?;
     Ok(value)
 }
@@ -121,7 +131,7 @@ fn yaml_error(place: &str, error: &serde_saphyr::Error) -> ConfigError {
     ConfigError::Invalid { place, reason }
 }
 
-/// Lays `over` on `base`; a section left empty in the file changes nothing.
+/// Lays `over` on `base`. A section that is empty in the file changes nothing.
 fn overlay(base: &mut Value, over: Value) {
     match (base, over) {
         (Value::Object(base), Value::Object(over)) => {
@@ -134,19 +144,23 @@ fn overlay(base: &mut Value, over: Value) {
     }
 }
 
-/// `HEADWATER_LOG__SYNC` → `log.sync`. Variables without `__` that name no key belong to somebody else.
-fn key_of_variable(name: &str) -> Result<Option<String>, ConfigError> {
+/// The environment variable of a setting.
+pub(super) fn variable_of(path: &str) -> String {
+    let name = path.to_uppercase().replace('.', "__");
+    format!("{ENVIRONMENT_PREFIX}{name}")
+}
+
+/// `HEADWATER_LOG__SYNC` → `log.sync`. A variable without `__` that names no key belongs to another program.
+fn key_of_variable(name: &str) -> Result<Option<(String, Found)>, ConfigError> {
     let Some(rest) = name.strip_prefix(ENVIRONMENT_PREFIX) else {
         return Ok(None);
     };
     let key = rest.to_lowercase().replace("__", ".");
-    if keys::exists(&key) {
-        return Ok(Some(key));
+    match keys::find(Config::MEMBERS, &key) {
+        Some(found) => Ok(Some((key, found))),
+        None if rest.contains("__") => Err(unknown(name, &key)),
+        None => Ok(None),
     }
-    if rest.contains("__") {
-        return Err(unknown(name, &key));
-    }
-    Ok(None)
 }
 
 fn unknown(place: &str, key: &str) -> ConfigError {
@@ -159,11 +173,8 @@ fn unknown(place: &str, key: &str) -> ConfigError {
     }
 }
 
-/// Sets one dotted key. The value is YAML; where that does not fit the key, it is taken as plain text.
+/// Sets the key at a dotted path. The value is YAML, or plain text where YAML does not fit the key.
 fn set_key(settings: Value, place: &str, key: &str, text: &str) -> Result<Value, ConfigError> {
-    if !keys::exists(key) {
-        return Err(unknown(place, key));
-    }
     let parsed: Value =
         serde_saphyr::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()));
     let mut changed = settings.clone();

@@ -1,142 +1,169 @@
-//! The listeners: where each binds and what is spoken on it.
+//! Settings of the listeners: the address of each and its protocol.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use super::ConfigError;
+use super::declare::{Choice, Kind, Value, choice, settings};
 use super::units::{Bind, Binds};
-use super::{ConfigError, or_default};
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Listeners {
-    #[serde(deserialize_with = "or_default")]
-    pub mqtt: PlainListener,
-    #[serde(deserialize_with = "or_default")]
-    pub mqtts: SecureListener,
-    #[serde(deserialize_with = "or_default")]
-    pub ws: WebListener,
-    #[serde(deserialize_with = "or_default")]
-    pub wss: SecureWebListener,
-    #[serde(deserialize_with = "or_default")]
-    pub flight: ServiceListener,
-    #[serde(deserialize_with = "or_default")]
-    pub admin: ServiceListener,
+settings! {
+    /// The addresses that the broker listens on, and what each of them speaks.
+    pub struct Listeners {}
+    sections {
+        /// MQTT over TCP.
+        mqtt: PlainListener = PlainListener {
+            bind: Binds(vec![loopback(1883)]),
+            proxy_protocol: false,
+        };
+        /// MQTT over TLS. The usual port is 8883.
+        mqtts: SecureListener;
+        /// MQTT over WebSocket (path `/mqtt`, subprotocol `mqtt`). The usual port is 8083.
+        ws: WebListener;
+        /// MQTT over WebSocket and TLS. The usual port is 8084.
+        wss: SecureWebListener;
+        /// Arrow Flight. With a certificate, over TLS only.
+        flight: ServiceListener = ServiceListener::on_port(8815);
+        /// Health, metrics and status over HTTP. With a certificate, over HTTPS only.
+        admin: ServiceListener = ServiceListener::on_port(8080);
+    }
 }
 
-/// MQTT.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct PlainListener {
-    /// Port 0 picks a free one. Without an address there is no such listener.
-    pub bind: Binds,
-    /// Every connection begins with a header of PROXY protocol v2.
-    pub proxy_protocol: bool,
+/// A listener for MQTT: what all of them have, then what this one has.
+macro_rules! mqtt_listener {
+    ($(#[doc = $about:tt])* $Name:ident { $($key:tt)* } $($sections:tt)*) => {
+        settings! {
+            $(#[doc = $about])*
+            pub struct $Name {
+                /// Address of the listener, or a list of addresses; port 0 picks a free port. Without an address there is
+                /// no such listener, but `listeners.mqtt` needs one.
+                bind: Binds = Binds::default();
+                /// Whether every connection begins with a PROXY protocol v2 header, which names the client's address. A
+                /// connection without the header is closed.
+                proxy_protocol: bool = false;
+                $($key)*
+            }
+            $($sections)*
+        }
+    };
 }
 
-/// The same over TLS.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SecureListener {
-    pub bind: Binds,
-    pub proxy_protocol: bool,
-    #[serde(deserialize_with = "or_default")]
-    pub tls: TlsSettings,
+/// A listener for MQTT over WebSocket.
+macro_rules! web_listener {
+    ($(#[doc = $about:tt])* $Name:ident $($sections:tt)*) => {
+        mqtt_listener! {
+            $(#[doc = $about])*
+            $Name {
+                /// Origins of other hosts whose pages may do what pages of this host do, for example
+                /// https://app.example.com. A page of any other host is let in only with a password or token.
+                origins: Vec<String> = Vec::new(), Kind::Origins;
+            }
+            $($sections)*
+        }
+    };
 }
 
-/// MQTT in WebSocket.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct WebListener {
-    pub bind: Binds,
-    pub proxy_protocol: bool,
-    /// Pages of other hosts that count as pages of this one, such as `https://app.example.com`.
-    pub origins: Vec<String>,
+mqtt_listener! {
+    /// MQTT over TCP.
+    PlainListener {}
+}
+mqtt_listener! {
+    /// MQTT over TLS.
+    SecureListener {}
+    sections {
+        tls: TlsSettings;
+    }
+}
+web_listener! {
+    /// MQTT over WebSocket.
+    WebListener
+}
+web_listener! {
+    /// MQTT over WebSocket and TLS.
+    SecureWebListener
+    sections {
+        tls: TlsSettings;
+    }
 }
 
-/// The same over TLS.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SecureWebListener {
-    pub bind: Binds,
-    pub proxy_protocol: bool,
-    pub origins: Vec<String>,
-    #[serde(deserialize_with = "or_default")]
-    pub tls: TlsSettings,
+settings! {
+    /// Flight or admin HTTP, over TLS when there is a certificate.
+    pub struct ServiceListener {
+        /// Address of the listener; port 0 picks a free port.
+        bind: Bind = Bind(loopback(0));
+    }
+    sections {
+        tls: TlsSettings;
+    }
 }
 
-/// Flight or admin HTTP, over TLS when there is a certificate.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ServiceListener {
-    pub bind: Bind,
-    #[serde(deserialize_with = "or_default")]
-    pub tls: TlsSettings,
+settings! {
+    pub struct TlsSettings {
+        /// PEM file with the certificate, followed by its intermediate certificates. Relative paths start at the working
+        /// directory of the broker.
+        #[effect = AtReload]
+        cert: Option<PathBuf> = None;
+        /// PEM file with the private key of the certificate.
+        #[effect = AtReload]
+        key: Option<PathBuf> = None;
+        /// PEM file with the authorities that sign client certificates.
+        #[effect = AtReload]
+        client_ca: Option<PathBuf> = None;
+        /// Whether clients present a certificate.
+        client_auth: ClientAuth = ClientAuth::None;
+        /// Oldest version of TLS that is accepted.
+        min_version: TlsVersion = TlsVersion::V12;
+    }
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TlsSettings {
-    /// PEM: the certificate, and those between it and the root.
-    pub cert: Option<PathBuf>,
-    pub key: Option<PathBuf>,
-    /// PEM: who may sign the certificates of clients.
-    pub client_ca: Option<PathBuf>,
-    pub client_auth: ClientAuth,
-    pub min_version: TlsVersion,
+choice! {
+    /// Whether clients present a certificate.
+    pub enum ClientAuth {
+        /// they are not asked for one
+        None = "none",
+        /// a client may connect without a certificate, but not with an invalid one
+        Optional = "optional",
+        /// every client needs a valid certificate
+        Required = "required",
+    }
 }
 
-/// Whether clients show a certificate.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ClientAuth {
-    #[default]
-    None,
-    Optional,
-    Required,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsVersion {
-    #[default]
     V12,
     V13,
 }
 
-impl Default for Listeners {
-    fn default() -> Self {
-        let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let service = |port| ServiceListener {
-            bind: Bind(loopback(port)),
-            tls: TlsSettings::default(),
-        };
-        Listeners {
-            mqtt: PlainListener {
-                bind: Binds(vec![loopback(1883)]),
-                proxy_protocol: false,
-            },
-            mqtts: SecureListener::default(),
-            ws: WebListener::default(),
-            wss: SecureWebListener::default(),
-            flight: service(8815),
-            admin: service(8080),
-        }
-    }
+impl Value for TlsVersion {
+    const KIND: Kind = Kind::Choice(&[
+        Choice {
+            name: "1.2",
+            meaning: &[],
+        },
+        Choice {
+            name: "1.3",
+            meaning: &[],
+        },
+    ]);
 }
 
-impl Default for ServiceListener {
-    fn default() -> Self {
+const fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
+}
+
+impl ServiceListener {
+    fn on_port(port: u16) -> Self {
         ServiceListener {
-            bind: Bind(SocketAddr::from(([127, 0, 0, 1], 0))),
-            tls: TlsSettings::default(),
+            bind: Bind(loopback(port)),
+            ..ServiceListener::default()
         }
     }
 }
 
 impl Listeners {
-    /// Every address that the broker will listen on, with the key that says so.
-    /// Whether a proxy stands in front of a listener, so that its address does not say who reaches it.
+    /// Whether a listener expects a proxy in front of it, so that its address does not say who reaches it.
     pub fn are_proxied(&self) -> bool {
         self.mqtt.proxy_protocol
             || self.mqtts.proxy_protocol
@@ -144,6 +171,7 @@ impl Listeners {
             || self.wss.proxy_protocol
     }
 
+    /// Every address that the broker will listen on, with the key that names it.
     pub fn addresses(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
         let mqtt = [
             ("listeners.mqtt.bind", &self.mqtt.bind),

@@ -1,9 +1,11 @@
-//! Settings and their schema as text for people and tools.
+//! Settings and their JSON schema as text, for people and tools.
 
 use serde_json::{Map, Value, json};
 
 use super::Config;
-use super::keys::{self, Key, Kind, at};
+use super::declare::{Effect, Key, Kind};
+use super::keys::{self, at};
+use super::reference::explained_choices;
 
 /// The settings as YAML that [`Config::load`] reads back to the same values.
 pub fn to_yaml(config: &Config) -> String {
@@ -46,7 +48,14 @@ pub fn json_schema() -> Value {
     let defaults = serde_json::to_value(Config::default()).expect("the defaults are plain values");
     let mut root = section();
     for (path, key) in keys::each() {
-        insert(&mut root, &path, leaf(key, at(&defaults, &path)));
+        let leaf = leaf(key, at(&defaults, &path));
+        for old in key.renamed_from {
+            let mut leaf = leaf.clone();
+            leaf["deprecated"] = json!(true);
+            leaf["description"] = json!(format!("Renamed to `{}`.", key.name));
+            insert(&mut root, &sibling(&path, old), leaf);
+        }
+        insert(&mut root, &path, leaf);
     }
     root["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
     root["title"] = json!("headwater broker");
@@ -55,6 +64,12 @@ pub fn json_schema() -> Value {
 
 fn section() -> Value {
     json!({"type": ["object", "null"], "additionalProperties": false, "properties": {}})
+}
+
+/// The path of another key of the same section.
+fn sibling(path: &str, name: &str) -> String {
+    let section = path.rsplit_once('.').map_or("", |(section, _)| section);
+    keys::path_of(section, name)
 }
 
 fn insert(schema: &mut Value, path: &str, leaf: Value) {
@@ -92,7 +107,10 @@ fn leaf(key: &Key, default: &Value) -> Value {
             "x-minimum": min.to_string(),
             "x-maximum": max.to_string(),
         }),
-        Kind::Choice(choices) => json!({"enum": choices}),
+        Kind::Choice(choices) => {
+            let names: Vec<_> = choices.iter().map(|choice| choice.name).collect();
+            json!({"enum": names})
+        }
         Kind::Filters | Kind::Names | Kind::Hosts | Kind::Origins => {
             json!({"type": "array", "items": {"type": "string"}})
         }
@@ -106,7 +124,27 @@ fn leaf(key: &Key, default: &Value) -> Value {
             one => json!([one, "null"]),
         };
     }
-    leaf["description"] = json!(key.meaning);
+    leaf["description"] = json!(description(key));
+    match key.effect {
+        Effect::AtStart => {}
+        Effect::AtReload => leaf["x-effect"] = json!("reload"),
+        Effect::AtCreation => leaf["x-effect"] = json!("creation"),
+    }
+    if let Some(why) = key.retired {
+        leaf["deprecated"] = json!(true);
+        leaf["description"] = json!(format!("It has no effect any more: {why}."));
+    }
     leaf["default"] = default.clone();
     leaf
+}
+
+/// The meaning, and those of the choices.
+fn description(key: &Key) -> String {
+    let choices = explained_choices(key.kind).iter();
+    let choices = choices.map(|choice| format!("`{}`: {}", choice.name, choice.meaning()));
+    let choices: Vec<_> = choices.collect();
+    if choices.is_empty() {
+        return key.meaning();
+    }
+    format!("{} {}.", key.meaning(), choices.join("; "))
 }

@@ -1,12 +1,16 @@
 //! What a configuration promises: complete defaults, layers in order, and one sentence for each mistake.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::keys::{self, KEYS};
-use super::{AuthSettings, Config, ConfigError, Source, json_schema, to_yaml};
+use super::declare::{Effect, Kind, Section, bytes, choice, kib, settings, whole};
+use super::units::ByteSize;
+use super::{
+    AuthSettings, Config, ConfigError, Source, json_schema, keys, reference_json, reference_yaml,
+    renamed, to_yaml,
+};
 
 fn from_text(text: &str) -> Result<Config, ConfigError> {
     Config::load(&Source {
@@ -33,10 +37,14 @@ fn sentence<T: std::fmt::Debug>(result: Result<T, ConfigError>) -> String {
     result.expect_err("a mistake must be refused").to_string()
 }
 
-fn conf(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+fn conf_path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../../conf")
-        .join(name);
+        .join(name)
+}
+
+fn conf(name: &str) -> String {
+    let path = conf_path(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -67,7 +75,7 @@ fn an_empty_file_is_the_defaults() {
 }
 
 #[test]
-fn the_table_of_keys_and_the_types_name_the_same_keys() {
+fn the_declared_keys_are_those_of_the_types() {
     let mut found = BTreeSet::new();
     leaves(
         "",
@@ -77,22 +85,195 @@ fn the_table_of_keys_and_the_types_name_the_same_keys() {
     assert_eq!(found, keys::paths().collect::<BTreeSet<_>>());
 }
 
+/// Compares a file of `conf` with what the declarations say; HEADWATER_WRITE_DOCS=1 writes it instead.
+fn assert_kept(name: &str, text: &str) {
+    if std::env::var_os("HEADWATER_WRITE_DOCS").is_some() {
+        std::fs::write(conf_path(name), text).unwrap();
+    }
+    assert!(
+        conf(name) == text,
+        "conf/{name} is not what the declarations say: run `make docs` and commit the file"
+    );
+}
+
+#[test]
+fn the_files_in_conf_are_those_of_the_declarations() {
+    assert_kept("broker.yaml", &reference_yaml());
+    assert_kept("broker.schema.json", &format!("{:#}\n", json_schema()));
+}
+
 #[test]
 fn the_documented_file_is_exactly_the_defaults_and_names_every_key() {
-    let text = conf("broker.yaml");
+    let text = reference_yaml();
     assert_eq!(from_text(&text).unwrap(), Config::default());
     let parsed: Value = serde_saphyr::from_str(&text).unwrap();
     let mut found = BTreeSet::new();
     leaves("", &parsed, &mut found);
     assert_eq!(found, keys::paths().collect::<BTreeSet<_>>());
-    for key in KEYS {
-        let words: Vec<&str> = key.meaning.split_whitespace().take(4).collect();
+    let long = text.lines().find(|line| line.chars().count() > 120);
+    assert_eq!(long, None);
+    // A meaning may be wrapped.
+    let words: Vec<&str> = text
+        .split_whitespace()
+        .filter(|word| *word != "#")
+        .collect();
+    let words = words.join(" ");
+    for (path, key) in keys::each() {
         assert!(
-            text.contains(&words.join(" ")),
-            "conf/broker.yaml does not explain {}",
-            key.path
+            key.retired.is_some() || words.contains(&key.meaning()),
+            "conf/broker.yaml does not explain {path}"
         );
     }
+}
+
+#[test]
+fn the_reference_describes_every_key_in_the_order_of_the_file() {
+    let reference = reference_json();
+    let settings = reference["settings"].as_array().unwrap();
+    let paths: Vec<_> = settings
+        .iter()
+        .map(|setting| setting["path"].as_str().unwrap().to_owned())
+        .collect();
+    let declared: Vec<_> = keys::each().into_iter().map(|(path, _)| path).collect();
+    assert_eq!(paths, declared);
+    let of = |path: &str| {
+        settings
+            .iter()
+            .find(|setting| setting["path"] == path)
+            .unwrap()
+    };
+    let sync = of("log.sync_interval");
+    assert_eq!(sync["environment"], "HEADWATER_LOG__SYNC_INTERVAL");
+    assert_eq!(
+        (&sync["minimum"], &sync["maximum"], &sync["default"]),
+        (&json!("1ms"), &json!("1d"), &json!("1s"))
+    );
+    assert_eq!(of("log.sync")["choices"][2]["name"], "never");
+    assert_eq!(of("auth.acl_file")["effect"], "reload");
+    assert_eq!(of("log.classes.control.partitions")["effect"], "creation");
+}
+
+choice! {
+    pub enum Colour {
+        /// like grass
+        Green = "green",
+    }
+}
+
+settings! {
+    /// A section with names of an older release.
+    pub struct Renamed {
+        /// How many.
+        #[renamed_from = "how_many"]
+        #[renamed_from = "number"]
+        #[effect = AtCreation]
+        count: u8 = 3, whole(1, 9);
+        /// Size of what is gone.
+        #[retired = "it is gone"]
+        cache_bytes: Option<ByteSize> = None, bytes(kib(1), kib(2));
+        /// Its colour.
+        colour: Colour = Colour::Green;
+    }
+}
+
+settings! {
+    pub struct Outer {}
+    sections {
+        /// Around it.
+        inner: Renamed = Renamed { count: 4, ..Renamed::default() };
+    }
+}
+
+fn settled(text: &str) -> (Result<Value, String>, Vec<String>) {
+    let mut notes = Vec::new();
+    let mut value: Value = serde_saphyr::from_str(text).unwrap();
+    let result = renamed::settle(Outer::MEMBERS, "", &mut value, "a.yaml", &mut notes);
+    (
+        result.map(|()| value).map_err(|error| error.to_string()),
+        notes,
+    )
+}
+
+#[test]
+fn an_old_name_works_and_says_the_new_one() {
+    let (value, notes) = settled("inner: {how_many: 5}");
+    assert_eq!(value.unwrap(), json!({"inner": {"count": 5}}));
+    assert_eq!(
+        notes,
+        [
+            "a.yaml: `inner.how_many` is now called `inner.count`; the old name works in this release only"
+        ]
+    );
+    let typed: Outer = serde_saphyr::from_str("inner: {number: 5}").unwrap();
+    assert_eq!(typed.inner.count, 5);
+    let found = keys::find(Outer::MEMBERS, "inner.number").unwrap();
+    assert_eq!(
+        (&found.path[..], found.key.effect),
+        ("inner.count", Effect::AtCreation)
+    );
+    assert!(keys::find(Outer::MEMBERS, "inner").is_none());
+    assert!(keys::find(Outer::MEMBERS, "inner.count.x").is_none());
+    assert_eq!(settled("inner: {count: 5}").1, [""; 0]);
+    let (both, _) = settled("inner: {count: 5, number: 5}");
+    assert_eq!(
+        both.unwrap_err(),
+        "a.yaml: `inner.number` is the old name of `inner.count`, which is set as well; remove `inner.number`"
+    );
+}
+
+#[test]
+fn a_retired_setting_is_accepted_and_says_that_it_has_no_effect() {
+    let (value, notes) = settled("inner: {cache_bytes: 1KiB}");
+    assert!(value.is_ok());
+    assert_eq!(
+        notes,
+        ["a.yaml: `inner.cache_bytes` has no effect any more: it is gone; remove it"]
+    );
+    assert!(settled("inner: {cache_bytes: }").1.is_empty());
+    let printed = serde_json::to_value(Outer::default()).unwrap();
+    assert_eq!(printed, json!({"inner": {"count": 4, "colour": "green"}}));
+}
+
+#[test]
+fn every_layer_says_which_of_its_settings_have_no_effect() {
+    let source = Source {
+        text: Some("log: {heads_bytes: 8MiB}".to_owned()),
+        environment: vec![("HEADWATER_LOG__HEADS_BYTES".to_owned(), "1MiB".to_owned())],
+        set: vec!["log.heads_bytes=0".to_owned()],
+        ..Source::default()
+    };
+    let (_, notes) = Config::load_with_notes(&source).unwrap();
+    let places = [
+        "configuration",
+        "HEADWATER_LOG__HEADS_BYTES",
+        "--set log.heads_bytes=0",
+    ];
+    assert_eq!(
+        notes,
+        places.map(|place| format!(
+            "{place}: `log.heads_bytes` has no effect any more: the broker does not cache the headers of batches; remove it"
+        ))
+    );
+    let refused = from_text("log: {heads_bytes: many}");
+    assert!(sentence(refused).contains("line 1: `many` is not a size"));
+}
+
+#[test]
+fn a_kind_comes_from_the_type_where_none_is_declared() {
+    let kind = |path| keys::find(Config::MEMBERS, path).unwrap().key.kind;
+    assert_eq!(kind("mqtt.topic_alias_maximum"), whole(0, 65_535));
+    assert_eq!(kind("auth.acl_file"), Kind::File);
+    assert!(
+        keys::find(Config::MEMBERS, "auth.acl_file")
+            .unwrap()
+            .key
+            .optional
+    );
+    let Kind::Choice(choices) = kind("log.ack") else {
+        panic!("a choice");
+    };
+    let names: Vec<_> = choices.iter().map(|choice| choice.name).collect();
+    assert_eq!(names, ["synced", "written"]);
 }
 
 #[test]
@@ -154,16 +335,6 @@ fn tls_settings_that_do_not_fit_together_are_refused() {
     let good = "listeners: {wss: {bind: '[::1]:0', tls: {cert: a, key: b, min_version: 1.3}}}";
     let config = from_text(good).unwrap();
     assert_eq!(config.listeners.wss.tls.min_version.name(), "1.3");
-}
-
-#[test]
-fn the_schema_file_is_the_schema() {
-    let file: Value = serde_json::from_str(&conf("broker.schema.json")).unwrap();
-    assert_eq!(
-        file,
-        json_schema(),
-        "write the output of `headwaterd --print-schema` to conf/broker.schema.json"
-    );
 }
 
 #[test]

@@ -64,6 +64,13 @@ impl Age {
     pub const fn from_days(days: u64) -> Self {
         Age(Duration::from_secs(days * 86_400))
     }
+    pub const fn from_ms(ms: u64) -> Self {
+        Age(Duration::from_millis(ms))
+    }
+    /// In milliseconds. Limits keep every configured time far inside `u64`.
+    pub fn as_ms(self) -> u64 {
+        u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)
+    }
 }
 
 /// Splits `12.5MiB` into the digits and the unit.
@@ -194,7 +201,7 @@ impl fmt::Display for ByteSize {
 
 impl fmt::Display for Age {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ms = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
+        let ms = self.as_ms();
         match AGE_UNITS_MS
             .iter()
             .find(|(_, factor)| ms != 0 && ms.is_multiple_of(*factor))

@@ -1,15 +1,16 @@
-//! Whether a value is within what its key may hold.
+//! Whether each value is one that its key permits.
 
 use serde_json::Value;
 
-use super::{Kind, at, each};
-use crate::config::units::{Age, ByteSize};
-use crate::config::{Config, ConfigError};
+use super::declare::Kind;
+use super::keys::{at, each};
+use super::units::{Age, ByteSize};
+use super::{Config, ConfigError};
 use crate::hosts;
 
-pub(in crate::config) fn check_limits(config: &Config) -> Result<(), ConfigError> {
+pub(super) fn check_limits(config: &Config) -> Result<(), ConfigError> {
     let settings = serde_json::to_value(config).expect("settings are plain values");
-    each().try_for_each(|(path, key)| {
+    each().into_iter().try_for_each(|(path, key)| {
         let value = at(&settings, &path);
         check_value(path.clone(), key.kind, value)
     })
@@ -31,12 +32,12 @@ fn check_value(path: String, kind: Kind, value: &Value) -> Result<(), ConfigErro
         },
         (Kind::Folder, Value::String(text)) if text.is_empty() => Err(ConfigError::BadValue {
             key: path,
-            reason: "a folder is needed".to_owned(),
+            reason: "write the path of a folder".to_owned(),
         }),
         (Kind::File | Kind::Text, Value::String(text)) if text.is_empty() => {
             Err(ConfigError::BadValue {
                 key: path,
-                reason: "a text that is not empty is needed".to_owned(),
+                reason: "write a text that is not empty".to_owned(),
             })
         }
         (Kind::LogId, Value::String(text)) if !is_uuid(text) => Err(ConfigError::BadValue {
@@ -61,7 +62,7 @@ fn check_value(path: String, kind: Kind, value: &Value) -> Result<(), ConfigErro
                 _ => Err(ConfigError::BadValue {
                     key: path.clone(),
                     reason: format!(
-                        "{name} is not a name; write a text without control characters"
+                        "{name} is not a name; write a name that is not empty and has no control characters"
                     ),
                 }),
             }
@@ -71,7 +72,7 @@ fn check_value(path: String, kind: Kind, value: &Value) -> Result<(), ConfigErro
         (Kind::Text, Value::String(text)) if text.len() > 65_535 || text.contains('\0') => {
             Err(ConfigError::BadValue {
                 key: path,
-                reason: "a text of at most 65,535 bytes without NUL is needed".to_owned(),
+                reason: "write a text of at most 65,535 bytes without NUL".to_owned(),
             })
         }
         (Kind::Template, Value::String(text)) if !is_template(text) => Err(ConfigError::BadValue {
